@@ -1,0 +1,1 @@
+"""Steps environments; knows no network and no trajectory."""

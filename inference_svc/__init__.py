@@ -1,0 +1,1 @@
+"""One forward pass for all lanes; keeps policy state and cuts unrolls."""

@@ -1,0 +1,1 @@
+"""Turns unrolls into weights."""

@@ -1,0 +1,1 @@
+"""What plugs in around the three core services."""

@@ -1,0 +1,1 @@
+"""ZeroMQ sockets behind one reactor."""

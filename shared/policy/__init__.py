@@ -1,0 +1,1 @@
+"""What inference and learner must agree on: networks, distributions, weights (torch)."""

@@ -1,0 +1,1 @@
+"""The step, unroll and weight protocols, without a socket."""

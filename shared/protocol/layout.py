@@ -1,0 +1,78 @@
+"""Arrays at fixed places in raw frames: little-endian, C order, sizes compared as integers before anything is read."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shared.errors import RemoteWireError
+
+Array = npt.NDArray[Any]
+OWN_FRAME_BYTES = 64 * 1024  # a field this large travels in a frame of its own
+ALIGNMENT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One array of a layout."""
+
+    name: str
+    dtype: str  # a NumPy name from `spaces.DTYPES`
+    shape: tuple[int, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the array."""
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+
+class Layout:
+    """Where each field lies: frame 0 holds the small ones at aligned offsets, each large one has a frame of its own.
+
+    Immutable. `single_frame` puts all fields into frame 0, as UNROLL does.
+    """
+
+    def __init__(self, fields: Sequence[Field], *, single_frame: bool = False) -> None:
+        self.fields = tuple(fields)
+        places: list[tuple[int, int]] = []
+        sizes, offset = [0], 0
+        for item in self.fields:
+            if not single_frame and item.num_bytes >= OWN_FRAME_BYTES:
+                places.append((len(sizes), 0))
+                sizes.append(item.num_bytes)
+            else:
+                places.append((0, offset))
+                offset += -(-item.num_bytes // ALIGNMENT) * ALIGNMENT
+        sizes[0] = offset
+        self.frame_bytes = tuple(sizes)
+        self._views = [
+            (frame, np.dtype(item.dtype), int(np.prod(item.shape, dtype=np.int64)), start, item.shape)
+            for item, (frame, start) in zip(self.fields, places, strict=True)
+        ]
+        self.offsets = tuple(places)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all frames together."""
+        return sum(self.frame_bytes)
+
+    def check(self, frames: Sequence[bytes]) -> None:
+        """Raise RemoteWireError unless the frames have exactly the sizes of this layout."""
+        if len(frames) != len(self.frame_bytes) or any(
+            len(frame) != size for frame, size in zip(frames, self.frame_bytes, strict=True)
+        ):
+            sizes = [len(frame) for frame in frames]
+            raise RemoteWireError("frame_size", f"payload frames of {sizes} bytes, expected {list(self.frame_bytes)}")
+
+    def views(self, frames: Sequence[bytes | bytearray | memoryview]) -> list[Array]:
+        """The fields as arrays on the frames' own memory (read-only over bytes). Call `check` first on a peer's."""
+        return [
+            np.frombuffer(frames[frame], dtype, count, start).reshape(shape)
+            for frame, dtype, count, start, shape in self._views
+        ]
+
+    def allocate(self) -> list[bytearray]:
+        """Zeroed, writable frames of the right sizes."""
+        return [bytearray(size) for size in self.frame_bytes]

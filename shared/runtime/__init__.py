@@ -1,0 +1,1 @@
+"""What makes a process a service: loop, signals, configuration, logs, metrics."""
