@@ -1,0 +1,251 @@
+"""From an experiment file, the environment and the command line to one checked model; an unknown key is an error.
+
+Precedence, weakest first: TOML file, then `SEEDBED_SECTION__KEY` variables, then `section.key=value` words. A service
+reads the sections that its model names; the other services' are ignored, one that nobody knows is not.
+"""
+
+import difflib
+import json
+import os
+import tomllib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic_core import ErrorDetails
+
+from shared.errors import ConfigError
+
+S = TypeVar("S", bound=BaseModel)
+
+KNOWN_SECTIONS = (
+    "run", "env", "actor", "inference", "learner", "policy", "algorithm", "eval", "launch", "runtime",
+)  # fmt: skip
+ENVIRONMENT_PREFIX = "SEEDBED_"
+
+
+class Section(BaseModel):
+    """One table of the experiment file. Immutable; refuses unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _split_lists(cls, value: Any, info: Any) -> Any:
+        """Let a word or variable give a list of strings as a,b,c (a single address needs no brackets)."""
+        annotation = cls.model_fields[info.field_name].annotation
+        if isinstance(value, str) and typing.get_origin(annotation) in (list, tuple):
+            return [part.strip() for part in value.split(",") if part.strip()]
+        return value
+
+
+class RunConfig(Section):
+    """[run]: what is trained, for how long, and where its results go."""
+
+    name: str = Field("run", description="Label of the run; part of its folder's name.")
+    dir: Path | None = Field(None, description="Run folder; none: runs/<name>-<time>, chosen by the launcher.")
+    seed: int = Field(1, ge=0, description="Everything random derives from it.")
+    steps: int = Field(0, ge=0, description="Stop after this many trained agent steps; 0: no limit.")
+    seconds: float = Field(0.0, ge=0, description="Stop after this long, seconds; 0: no limit.")
+    until_return: float | None = Field(None, description="Stop once an evaluation's mean return reaches this.")
+    resume: bool = Field(False, description="Go on from the run folder's newest checkpoint.")
+
+
+class EnvConfig(Section):
+    """[env]: the environment, and the settings that every actor of a run must share."""
+
+    id: str = Field(description="Gymnasium id, ALE/Name-v5, or module:function that returns an environment.")
+    backend: Literal["auto", "gymnasium", "vector", "ale", "envpool"] = Field(
+        "auto", description="What steps the lanes: one by one, the environment's own vector form, ALE or EnvPool."
+    )
+    kwargs: dict[str, Any] = Field({}, description="Passed to the environment's constructor.")
+    max_episode_steps: int | None = Field(None, ge=1, description="Truncate here, agent steps; none: as registered.")
+    frame_skip: int = Field(4, ge=1, description="Atari: frames for each agent step.")
+    full_action_space: bool = Field(False, description="Atari: all 18 actions instead of the game's own.")
+    repeat_action_probability: float = Field(0.0, ge=0, le=1, description="Atari: sticky actions.")
+    noop_max: int = Field(30, ge=0, description="Atari: at most this many no-ops after a reset, frames.")
+    image_size: int = Field(84, ge=8, description="Atari: height and width of an observation, pixels.")
+    grayscale: bool = Field(True, description="Atari: one channel instead of three.")
+    life_loss: bool = Field(
+        True, description="Atari: mark rows where a life was lost; training cuts the discount there."
+    )
+
+    @property
+    def is_atari(self) -> bool:
+        """Whether the Atari settings apply."""
+        return self.id.startswith("ALE/") or self.backend == "ale"
+
+    def settings(self) -> tuple[tuple[str, str], ...]:
+        """(name, value as JSON), sorted by name: what must agree between the actors of one run."""
+        names = ["kwargs", "max_episode_steps"]
+        if self.is_atari:
+            names += [
+                "frame_skip", "full_action_space", "repeat_action_probability", "noop_max", "image_size", "grayscale",
+                "life_loss",
+            ]  # fmt: skip
+        return tuple((name, json.dumps(getattr(self, name), sort_keys=True)) for name in sorted(names))
+
+
+class EvalConfig(Section):
+    """[eval]: how a policy version is measured."""
+
+    episodes: int = Field(100, ge=1, description="Episodes of one evaluation.")
+    lanes: int = Field(20, ge=1, description="Environment copies that play them.")
+    every_s: float = Field(0.0, ge=0, description="Evaluate this often, seconds; 0: only at the end.")
+    greedy: bool = Field(True, description="Take the most likely action instead of a sampled one.")
+    seed: int = Field(10_000, ge=0, description="Seed of the evaluation's environments.")
+
+
+class LaunchConfig(Section):
+    """[launch]: which services the launcher starts on this machine."""
+
+    actors: int = Field(1, ge=0, description="Training actors, processes.")
+    inference: int = Field(1, ge=1, description="Inference replicas, processes.")
+    eval_actors: int = Field(1, ge=0, description="Evaluation actors, processes.")
+    cores: int = Field(0, ge=0, description="Cores to divide among the services; 0: all that this process may use.")
+
+
+class RuntimeConfig(Section):
+    """[runtime]: what any service needs to be a well-behaved process."""
+
+    name: str = Field("", description="Label of this process in logs and metrics; empty: the service's own name.")
+    status_file: Path | None = Field(None, description="Written when ready: addresses, process id, incarnation.")
+    log_file: Path | None = Field(None, description="JSON lines are appended here as well.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
+    metrics_address: str = Field("127.0.0.1:0", description="host:port of /metrics; port 0: any; empty: none.")
+    uvloop: bool = Field(True, description="Use uvloop's event loop where it is installed.")
+    nice: int | None = Field(None, ge=0, le=19, description="Scheduling niceness; none: unchanged.")
+    threads: int = Field(0, ge=0, description="Compute threads of this process; 0: chosen by the service.")
+
+
+def load_settings(model: type[S], file: Path | None, overrides: Sequence[str] = ()) -> S:
+    """The model, filled from file, environment and words.
+
+    Args:
+      model: its fields are the sections that the caller reads.
+      file: experiment TOML, or none.
+      overrides: words like "learner.batch=32"; the value is TOML, or else a plain string.
+    Raises: ConfigError naming source and key, with the nearest known name.
+    """
+    merged: dict[str, Any] = {}
+    origins: dict[tuple[str, ...], str] = {}
+    if file is not None:
+        for section, table in _read_toml(file).items():
+            _check_section(section, f"{file}: [{section}]", section in model.model_fields)
+            if not isinstance(table, dict):
+                raise ConfigError(f"{file}: {section} is a table: write [{section}] and its keys below")
+            merged[section] = table
+    for variable, text in sorted(os.environ.items()):
+        if variable.startswith(ENVIRONMENT_PREFIX) and "__" in variable:
+            path = variable.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
+            _place(merged, origins, path, text, f"environment variable {variable}", model)
+    for word in overrides:
+        name, equals, text = word.partition("=")
+        if not equals or "." not in name:
+            raise ConfigError(f"{word!r} is not section.key=value, for example learner.batch=32")
+        _place(merged, origins, name.strip().split("."), text, f"command line {word!r}", model)
+    chosen = {
+        name: merged.get(name, {})
+        for name, field in model.model_fields.items()
+        if name in merged or (field.is_required() and name in KNOWN_SECTIONS)
+    }
+    try:
+        return model.model_validate(chosen)
+    except ValidationError as error:
+        problems = [_describe(model, detail, origins, file) for detail in error.errors()]
+        raise ConfigError("\n".join(problems)) from error
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    """The file's tables; a missing or broken file is a ConfigError."""
+    try:
+        with file.open("rb") as stream:
+            return tomllib.load(stream)
+    except FileNotFoundError as error:
+        near = sorted(path.name for path in file.parent.glob("*.toml")) if file.parent.is_dir() else []
+        raise ConfigError(f"{file}: no such file{_suggest(file.name, near)}") from error
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: not valid TOML: {error}") from error
+
+
+def _check_section(section: str, where: str, is_read: bool) -> None:
+    """Refuse a section that no service knows."""
+    if not is_read and section not in KNOWN_SECTIONS:
+        raise ConfigError(f"{where}: unknown section{_suggest(section, KNOWN_SECTIONS)}")
+
+
+def _place(
+    merged: dict[str, Any],
+    origins: dict[tuple[str, ...], str],
+    path: Sequence[str],
+    text: str,
+    origin: str,
+    model: type[BaseModel],
+) -> None:
+    """Put one textual value at its path, over what is there."""
+    _check_section(path[0], origin, path[0] in model.model_fields)
+    table: Any = merged
+    for name in path[:-1]:
+        table = table.setdefault(name, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"{origin}: {name} is a value, not a table")
+    table[path[-1]] = parse_value(text)
+    origins[tuple(path)] = origin
+
+
+def parse_value(text: str) -> Any:
+    """A word's value: TOML if it is a number, boolean, string, list or table, else the text itself."""
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    value = parsed.pop("value", None)
+    if parsed or not isinstance(value, (bool, int, float, str, list, dict)):
+        return text  # a line break smuggled in a second key, or it looks like a date
+    return value
+
+
+def _describe(
+    model: type[BaseModel], detail: ErrorDetails, origins: Mapping[tuple[str, ...], str], file: Path | None
+) -> str:
+    """One validation error as "<source>: [section] key: what is wrong"."""
+    path = tuple(str(part) for part in detail["loc"])
+    origin = next((origins[path[:end]] for end in range(len(path), 0, -1) if path[:end] in origins), None)
+    section, key = path[0], ".".join(path[1:])
+    where = f"{origin or file or 'configuration'}: [{section}]" + (f" {key}" if key else "")
+    if detail["type"] == "extra_forbidden":
+        owner = _model_at(model, path[:-1])
+        return f"{where}: unknown key{_suggest(path[-1], tuple(owner.model_fields) if owner else ())}"
+    if detail["type"] == "missing":
+        variable = f"{ENVIRONMENT_PREFIX}{section}__{'__'.join(path[1:])}".upper()
+        return f"{where}: must be set, in the file, as {variable}, or as {section}.{key or 'key'}=…"
+    return f"{where}: {detail['msg']}, not {detail['input']!r}"
+
+
+def _model_at(model: type[BaseModel], path: Sequence[str]) -> type[BaseModel] | None:
+    """The model that lies at a path of field names, looking through `X | None`."""
+    found: type[BaseModel] | None = model
+    for name in path:
+        field = found.model_fields.get(name) if found is not None else None
+        annotation: Any = field.annotation if field is not None else None
+        options = typing.get_args(annotation) if _is_union(annotation) else (annotation,)
+        found = next((item for item in options if isinstance(item, type) and issubclass(item, BaseModel)), None)
+    return found
+
+
+def _is_union(annotation: Any) -> bool:
+    """Whether a field's type is a union, written either way."""
+    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
+
+
+def _suggest(name: str, known: Sequence[str]) -> str:
+    """`; did you mean …?` where something is near, else the list of what is known."""
+    near = difflib.get_close_matches(name, known, n=1)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    return f"; known: {', '.join(known)}" if known else ""
