@@ -209,6 +209,8 @@ class ProducerHello:
     nonce: int
     run_id: str = ""
     spec: EnvSpec | None = None  # of the first environments that said HELLO here, once known
+    oldest_seq: int = 0  # the first UNROLL it can still send; those below were acknowledged and are forgotten
+    oldest_episodes_seq: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
