@@ -7,15 +7,17 @@ valid_t = 1 - first_{t+1}.
 """
 
 import hashlib
+import itertools
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntFlag
 from functools import lru_cache
+from typing import Any
 
-import msgpack
-
+from shared.errors import RemoteWireError
 from shared.protocol.layout import Field, Layout
-from shared.protocol.spaces import Space, space_to_wire
+from shared.protocol.spaces import Space, mask_size, space_from_wire, space_to_wire
 
 
 class Flags(IntFlag):
@@ -29,6 +31,9 @@ class Flags(IntFlag):
 
 
 ENDED = Flags.TERMINATED | Flags.TRUNCATED
+MAX_NAME = 256  # characters of an id, a setting's or a statistic's name
+MAX_SETTING = 4096  # characters of a setting's value
+MAX_LIST = 64  # settings, statistics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +49,103 @@ class EnvSpec:
 
     def digest(self) -> str:
         """Sixteen hex digits that differ when anything of the specification does."""
-        parts = [
-            self.env_id, [list(item) for item in self.settings], space_to_wire(self.observation),
-            space_to_wire(self.action), self.mask_size, list(self.statistics),
-        ]  # fmt: skip
-        return hashlib.sha256(msgpack.packb(parts)).hexdigest()[:16]
+        # JSON and not MessagePack: one canonical text, bytes as hex digits.
+        text = json.dumps(spec_to_wire(self), separators=(",", ":"), default=bytes.hex)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def spec_to_wire(spec: EnvSpec) -> list[Any]:
+    """[env_id, [[setting, value], ...], observation, action, mask_size, [statistic, ...]]."""
+    return [
+        spec.env_id, [list(item) for item in spec.settings], space_to_wire(spec.observation),
+        space_to_wire(spec.action), spec.mask_size, list(spec.statistics),
+    ]  # fmt: skip
+
+
+def spec_from_wire(obj: Any) -> EnvSpec:
+    """The specification of a peer's wire form. Raises RemoteWireError."""
+    if type(obj) is not list or len(obj) < 6:
+        raise RemoteWireError("spec", "an environment specification is an array of six")
+    env_id, settings, observation, action, mask, statistics = obj[:6]
+    if type(env_id) is not str or not 0 < len(env_id) <= MAX_NAME:
+        raise RemoteWireError("spec", "the environment's id is not a text of 1 to 256 characters")
+    names = _spec_names(statistics, "statistics")
+    if names[:2] != ("return", "length") or len(set(names)) != len(names):
+        raise RemoteWireError("spec", "the statistics are not return, length and others, each once")
+    action_space = space_from_wire(action)
+    if any(leaf.kind == "text" for leaf in action_space.leaves()):
+        raise RemoteWireError("spec", "an action space with Text")
+    if type(mask) is not int or mask not in (0, mask_size(action_space)):
+        raise RemoteWireError("spec", f"masks of {mask!r} columns for {mask_size(action_space)} categories")
+    return EnvSpec(
+        env_id=env_id,
+        settings=_spec_settings(settings),
+        observation=space_from_wire(observation),
+        action=action_space,
+        mask_size=mask,
+        statistics=names,
+    )
+
+
+def _spec_names(value: Any, what: str) -> tuple[str, ...]:
+    if type(value) is not list or len(value) > MAX_LIST:
+        raise RemoteWireError("spec", f"{what}: not an array of at most {MAX_LIST}")
+    if not all(type(name) is str and 0 < len(name) <= MAX_NAME for name in value):
+        raise RemoteWireError("spec", f"{what}: not texts of 1 to {MAX_NAME} characters")
+    return tuple(value)
+
+
+def _spec_settings(value: Any) -> tuple[tuple[str, str], ...]:
+    if type(value) is not list or not all(type(item) is list and len(item) == 2 for item in value):
+        raise RemoteWireError("spec", "settings: not an array of pairs")
+    names = _spec_names([item[0] for item in value], "settings")
+    if any(a >= b for a, b in itertools.pairwise(names)):
+        raise RemoteWireError("spec", "settings: names not ascending")
+    if not all(type(item[1]) is str and len(item[1]) <= MAX_SETTING for item in value):
+        raise RemoteWireError("spec", f"settings: values are not texts of at most {MAX_SETTING} characters")
+    return tuple((item[0], item[1]) for item in value)
+
+
+def describe_difference(ours: EnvSpec, theirs: EnvSpec) -> str | None:
+    """The first thing that differs, with both values, for people; None if nothing does."""
+    if ours.env_id != theirs.env_id:
+        return f"environment id: ours {ours.env_id!r}, theirs {theirs.env_id!r}"
+    mine, other = dict(ours.settings), dict(theirs.settings)
+    for name in sorted(mine.keys() | other.keys()):
+        if mine.get(name) != other.get(name):
+            return f"setting {name}: ours {mine.get(name, 'absent')}, theirs {other.get(name, 'absent')}"
+    for what, a, b in (
+        ("observation", ours.observation, theirs.observation),
+        ("action", ours.action, theirs.action),
+    ):
+        difference = _space_difference(a, b)
+        if difference:
+            return f"{what} {difference}"
+    if ours.mask_size != theirs.mask_size:
+        return f"action mask columns: ours {ours.mask_size}, theirs {theirs.mask_size}"
+    if ours.statistics != theirs.statistics:
+        return f"episode statistics: ours {list(ours.statistics)}, theirs {list(theirs.statistics)}"
+    return None
+
+
+def _space_difference(ours: Space, theirs: Space) -> str | None:
+    mine = {leaf.path: leaf for leaf in ours.leaves()}
+    other = {leaf.path: leaf for leaf in theirs.leaves()}
+    for path in sorted(mine.keys() | other.keys()):
+        a, b = mine.get(path), other.get(path)
+        if a == b:
+            continue
+        if a is None or b is None:
+            return f"leaf {path!r}: ours {a.describe() if a else 'absent'}, theirs {b.describe() if b else 'absent'}"
+        if a.describe() != b.describe():
+            return f"leaf {path!r}: ours {a.describe()}, theirs {b.describe()}"
+        if a.kind == "box":
+            return (
+                f"leaf {path!r}: bounds ours [{a.low_array().min()}, {a.high_array().max()}], "
+                f"theirs [{b.low_array().min()}, {b.high_array().max()}]"
+            )
+        return f"leaf {path!r}: the characters allowed differ"
+    return None if ours == theirs else "tree: the same leaves under dicts and tuples that differ"
 
 
 @lru_cache(maxsize=256)
@@ -88,4 +185,10 @@ def unroll_layout(
         Field("version", "int64", (unroll_length,)),
     ]
     fields += [Field(item.name, item.dtype, (lanes, *item.shape)) for item in state_fields]
+    return Layout(fields, single_frame=True)
+
+
+def episodes_layout(spec: EnvSpec, count: int) -> Layout:
+    """EPISODES' arrays, in one frame: version i64 [N] (packed), then statistics f32 [N, K]."""
+    fields = [Field("version", "int64", (count,)), Field("statistics", "float32", (count, len(spec.statistics)))]
     return Layout(fields, single_frame=True)
