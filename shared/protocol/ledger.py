@@ -1,0 +1,233 @@
+"""The learner's end of the unroll link: what each producer may send, what was applied, what is acknowledged.
+
+The rules stand at the head of `shared.protocol.flow`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from shared.errors import RemoteWireError
+from shared.protocol.messages import Credit, Episodes, ProducerHello, RunState, Unroll
+
+MAX_AHEAD = 1 << 16  # an UNROLL numbered further than this beyond the first missing one breaks the protocol
+MAX_REMEMBERED = 1024  # incarnations of which a learner knows what it applied
+
+
+@dataclass(slots=True)
+class _Held:
+    """An UNROLL that the learner has and that is at or above the first number not applied."""
+
+    lanes: int
+    applied: int = 0  # lanes, from the first on
+    is_copied: bool = False
+
+    @property
+    def is_applied(self) -> bool:
+        """Whether nothing of it is left to use."""
+        return self.applied == self.lanes
+
+
+@dataclass(slots=True)
+class Producer:
+    """What the learner knows of one producer incarnation."""
+
+    incarnation: int
+    name: str = ""
+    session: int = 0  # 0 while its lease is lost
+    route: bytes = b""
+    seen_at: float = 0.0
+    next_seq: int = 0  # all below are applied, dropped or lost
+    next_episodes_seq: int = 0
+    held: dict[int, _Held] = field(default_factory=dict)
+    partial: dict[int, int] = field(default_factory=dict)  # from a checkpoint: seq → lanes applied
+    stream_lanes: int = 0  # copied since the session's WELCOME, in stream order of rule 4
+    granted_through: int = 0
+    is_due: bool = False  # a CREDIT with new figures should go out
+
+    @property
+    def received_through(self) -> int:
+        """The first number that it has not received."""
+        seq = self.next_seq
+        while seq in self.held:
+            seq += 1
+        return seq
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerRecord:
+    """What a checkpoint keeps of one incarnation. `applied`: (seq, lanes); `partial`: (seq, lanes applied so far)."""
+
+    incarnation: int
+    next_seq: int
+    next_episodes_seq: int
+    applied: tuple[tuple[int, int], ...] = ()
+    partial: tuple[tuple[int, int], ...] = ()
+
+
+class Ledger:
+    """The learner's account of every producer's unrolls. Owned by the learner's loop.
+
+    Memory: one small record for each unroll that was received and not acknowledged, bounded by credit.
+    `window_lanes` are granted over all producers together, beyond what was copied.
+    """
+
+    def __init__(self, *, epoch: int, window_lanes: int, lease_s: float) -> None:
+        self.epoch = epoch
+        self.window_lanes = window_lanes
+        self.lease_s = lease_s
+        self.duplicate_unrolls = 0  # totals, for metrics
+        self.lost_unrolls = 0  # acknowledged by an earlier epoch whose updates are lost
+        self.sessions: dict[int, Producer] = {}
+        self._producers: dict[int, Producer] = {}
+        self._next_session = (epoch << 20) + 1  # no session of an earlier epoch is mistaken for one of this
+
+    def restore(self, records: Iterable[ProducerRecord]) -> None:
+        """Take over a checkpoint's account, before the first HELLO."""
+        for record in records:
+            self._producers[record.incarnation] = Producer(
+                record.incarnation, next_seq=record.next_seq, next_episodes_seq=record.next_episodes_seq,
+                held={seq: _Held(lanes, lanes, True) for seq, lanes in record.applied},
+                partial=dict(record.partial),
+            )  # fmt: skip
+
+    def records(self) -> list[ProducerRecord]:
+        """What a checkpoint of the updates so far must keep."""
+        return [
+            ProducerRecord(
+                incarnation=producer.incarnation,
+                next_seq=producer.next_seq,
+                next_episodes_seq=producer.next_episodes_seq,
+                applied=tuple((seq, held.lanes) for seq, held in producer.held.items() if held.is_applied),
+                partial=tuple(producer.partial.items())
+                + tuple((s, h.applied) for s, h in producer.held.items() if h.applied > 0 and not h.is_applied),
+            )
+            for producer in self._producers.values()
+        ]
+
+    def hello(self, hello: ProducerHello, route: bytes, now: float) -> Producer:
+        """Resume this incarnation's session, or give it a new one."""
+        producer = self._producers.pop(hello.incarnation, None) or Producer(hello.incarnation)
+        self._producers[hello.incarnation] = producer  # youngest last
+        is_behind = hello.oldest_seq > producer.next_seq
+        if is_behind:
+            self._skip_to(producer, hello.oldest_seq)
+        producer.next_episodes_seq = max(producer.next_episodes_seq, hello.oldest_episodes_seq)
+        if not producer.session or is_behind:
+            self._open(producer)
+        producer.name, producer.route, producer.seen_at = hello.name, route, now
+        self._forget_oldest()
+        return producer
+
+    def find(self, session: int, route: bytes, now: float) -> Producer | None:
+        """The session's producer, its lease renewed; None: answer CHALLENGE."""
+        producer = self.sessions.get(session)
+        if producer is not None:
+            producer.route, producer.seen_at = route, now
+        return producer
+
+    def receive(self, producer: Producer, unroll: Unroll) -> int | None:
+        """Lanes of this UNROLL that are applied already (0 for a fresh one); None: a duplicate, drop it.
+
+        Raises RemoteWireError for a number that no producer within its credit can have reached.
+        """
+        if unroll.seq >= producer.next_seq + MAX_AHEAD:
+            raise RemoteWireError("seq_ahead", f"UNROLL {unroll.seq} while {producer.next_seq} is expected")
+        if unroll.seq < producer.next_seq or unroll.seq in producer.held:
+            self.duplicate_unrolls += 1
+            producer.is_due = True  # its figures seem to be lost
+            return None
+        skip = min(producer.partial.pop(unroll.seq, 0), unroll.lanes)
+        producer.held[unroll.seq] = _Held(unroll.lanes, skip)
+        return skip
+
+    def copied(self, producer: Producer, seq: int) -> None:
+        """The unroll's frame is no longer needed: its credit returns."""
+        held = producer.held.get(seq)
+        if held is None or held.is_copied:
+            return
+        held.is_copied = True
+        producer.stream_lanes += held.lanes
+        producer.is_due = True
+
+    def applied(self, producer: Producer, seq: int, lanes: int) -> None:
+        """An update used (or dropped, counted) the next `lanes` of this unroll; acknowledge it when it was the last."""
+        held = producer.held.get(seq)
+        if held is None:
+            return
+        held.applied = min(held.lanes, held.applied + lanes)
+        if not held.is_copied:
+            self.copied(producer, seq)
+        self._advance(producer)
+
+    def receive_episodes(self, producer: Producer, episodes: Episodes) -> bool:
+        """Whether these EPISODES are the next ones: count them. Others are duplicates, or come again after the gap."""
+        producer.is_due = True
+        if episodes.seq != producer.next_episodes_seq:
+            return False
+        producer.next_episodes_seq += 1
+        return True
+
+    def credit(self, producer: Producer, *, state: RunState, trained_steps: int) -> Credit:
+        """The producer's figures now. Its share of the window is the same as every other live producer's."""
+        producer.is_due = False
+        share = max(1, self.window_lanes // max(1, len(self.sessions)))
+        if state in (RunState.STARTING, RunState.TRAINING):
+            producer.granted_through = max(producer.granted_through, producer.stream_lanes + share)
+        return Credit(
+            session=producer.session, epoch=self.epoch, granted_through=producer.granted_through,
+            acked_through=producer.next_seq, episodes_acked_through=producer.next_episodes_seq, state=state,
+            trained_steps=trained_steps,
+        )  # fmt: skip
+
+    def due(self) -> list[Producer]:
+        """Live producers whose figures changed since their last CREDIT."""
+        return [producer for producer in self.sessions.values() if producer.is_due]
+
+    def expire(self, now: float) -> list[Producer]:
+        """End the sessions whose lease is over: their grants return; what they sent is still used."""
+        gone = [producer for producer in self.sessions.values() if now - producer.seen_at > self.lease_s]
+        for producer in gone:
+            self.leave(producer)
+        return gone
+
+    def leave(self, producer: Producer) -> None:
+        """A producer said BYE or is gone. Its account stays."""
+        self.sessions.pop(producer.session, None)
+        producer.session, producer.route = 0, b""
+
+    def unroutable(self, route: bytes) -> None:
+        """The connection is closed: nothing can be sent there until the producer is heard again."""
+        for producer in self.sessions.values():
+            if producer.route == route:
+                producer.route = b""
+
+    def _open(self, producer: Producer) -> None:
+        """A new session: its stream begins at `next_seq`, and what is held already counts as part of it."""
+        self.sessions.pop(producer.session, None)
+        producer.session = self._next_session
+        self._next_session += 1
+        self.sessions[producer.session] = producer
+        producer.stream_lanes = sum(held.lanes for held in producer.held.values() if held.is_copied)
+        producer.granted_through = 0
+        producer.is_due = True
+
+    def _skip_to(self, producer: Producer, oldest_seq: int) -> None:
+        """The producer has forgotten what it was told was applied: the updates are lost with their epoch."""
+        for seq in range(producer.next_seq, min(oldest_seq, producer.next_seq + MAX_AHEAD)):
+            if producer.held.pop(seq, None) is None:
+                self.lost_unrolls += 1
+            producer.partial.pop(seq, None)
+        producer.next_seq = oldest_seq
+        self._advance(producer)
+
+    def _advance(self, producer: Producer) -> None:
+        while (held := producer.held.get(producer.next_seq)) is not None and held.is_applied:
+            del producer.held[producer.next_seq]
+            producer.next_seq += 1
+            producer.is_due = True
+
+    def _forget_oldest(self) -> None:
+        if len(self._producers) > MAX_REMEMBERED:
+            silent = [key for key, producer in self._producers.items() if not producer.session and not producer.held]
+            for key in silent[: len(self._producers) - MAX_REMEMBERED]:
+                del self._producers[key]
