@@ -1,0 +1,137 @@
+"""What a space is to us: a tree whose leaves, in one canonical order, are the arrays that travel.
+
+Canonical order: the children of a dict by name (code points ascending), of a tuple by position, depth first.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shared.errors import ConfigError
+
+Array = npt.NDArray[Any]
+
+DTYPES = (
+    "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaf:
+    """One array of a space: what a value of it looks like and how it travels. Immutable and hashable."""
+
+    path: str  # names and positions from the root, "" for the root itself, as "camera/0"
+    kind: str  # "box", "discrete", "multi_discrete", "multi_binary" or "text"
+    dtype: str  # a name of DTYPES; text travels as uint8
+    shape: tuple[int, ...]  # of a value in the environment; () for discrete and text
+    low: bytes = b""  # box: little-endian items, the shortest block of trailing axes that repeats to the whole
+    high: bytes = b""
+    image: str = ""  # "HW", "HWC", "CHW", or "" for no image
+    nvec: tuple[int, ...] = ()  # categories of each discrete component, C order; (n,) for discrete
+    start: int | tuple[int, ...] = 0  # the smallest value: an integer for discrete, C order for multi_discrete
+    min_length: int = 0  # text, in characters
+    max_length: int = 0
+    charset: str = ""  # text: allowed characters, ascending
+
+    @property
+    def wire_dtype(self) -> str:
+        """Of the array that travels."""
+        return self.dtype
+
+    @property
+    def wire_shape(self) -> tuple[int, ...]:
+        """Of one lane's array that travels: text is its u32 byte count and UTF-8, zero-padded to the maximum."""
+        return (4 + 4 * self.max_length,) if self.kind == "text" else self.shape
+
+    @property
+    def num_elements(self) -> int:
+        """Elements of one lane's value."""
+        return math.prod(self.shape)
+
+    @property
+    def num_categories(self) -> int:
+        """Summed categories of all discrete components; 0 for kinds without."""
+        return sum(self.nvec)
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """The smallest value of each discrete component, C order."""
+        return self.start if isinstance(self.start, tuple) else (self.start,) if self.kind == "discrete" else ()
+
+    def low_array(self) -> Array:
+        """Lower bounds of a box, `shape`, in its dtype."""
+        return self._bounds(self.low)
+
+    def high_array(self) -> Array:
+        """Upper bounds of a box, `shape`, in its dtype."""
+        return self._bounds(self.high)
+
+    def _bounds(self, block: bytes) -> Array:
+        items = np.frombuffer(block, np.dtype(self.dtype).newbyteorder("<")).astype(self.dtype)
+        return np.tile(items, self.num_elements // len(items)).reshape(self.shape)
+
+    def describe(self) -> str:
+        """For people: kind, dtype and shape in one phrase."""
+        if self.kind == "text":
+            return f"text of {self.min_length}…{self.max_length} characters"
+        categories = f" of {list(self.nvec)} from {list(self.starts)}" if self.nvec else ""
+        return f"{self.kind}{categories} {self.dtype}{list(self.shape)}" + (f" as {self.image}" if self.image else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """A tree of leaves. Immutable and hashable; its leaves are computed once."""
+
+    kind: str  # of KINDS
+    leaf: Leaf | None = None
+    children: tuple[tuple[str, "Space"], ...] = ()  # canonical order; positions as text for a tuple
+    _leaves: tuple[Leaf, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        leaves = (self.leaf,) if self.leaf else tuple(leaf for _, child in self.children for leaf in child.leaves())
+        object.__setattr__(self, "_leaves", leaves)
+
+    @classmethod
+    def of(cls, leaf: Leaf) -> "Space":
+        """The space that is one leaf."""
+        return cls(kind=leaf.kind, leaf=leaf)
+
+    def leaves(self) -> tuple[Leaf, ...]:
+        """All leaves in canonical order."""
+        return self._leaves
+
+
+def own_action_size(space: Space) -> int:
+    """Columns of a policy's own action: 1 for Discrete, one for each component or element otherwise."""
+    for leaf in space.leaves():
+        if leaf.kind == "text":
+            raise ConfigError(f"action leaf {leaf.path!r} is Text: no policy can act in it")
+    return sum(leaf.num_elements for leaf in space.leaves())
+
+
+def mask_size(space: Space) -> int:
+    """Columns of an action mask: the categories of every Discrete and MultiDiscrete leaf, in canonical order."""
+    return sum(leaf.num_categories for leaf in space.leaves())
+
+
+def join_path(parent: str, name: str) -> str:
+    """The path of a child; "~" and "/" in a name become "~0" and "~1", so that paths are unique."""
+    escaped = name.replace("~", "~0").replace("/", "~1")
+    return f"{parent}/{escaped}" if parent else escaped
+
+
+def compress_bounds(bounds: Array) -> bytes:
+    """The shortest block over trailing axes that, repeated, gives the whole, as little-endian items."""
+    bounds = bounds + 0 if bounds.dtype.kind == "f" else bounds  # -0.0 becomes 0.0: equal bounds are equal bytes
+    flat = np.ascontiguousarray(bounds).ravel()
+    size = 1
+    for axis in (1, *reversed(bounds.shape)):
+        size *= axis
+        if np.array_equal(
+            flat[size:], flat[:-size] if size < flat.size else flat[:0], equal_nan=flat.dtype.kind == "f"
+        ):
+            break
+    return flat[:size].astype(flat.dtype.newbyteorder("<")).tobytes()
