@@ -1,0 +1,23 @@
+"""[policy]: which network plays, what it remembers, and how it speaks its actions."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from shared.runtime.config import Section
+
+
+class PolicyConfig(Section):
+    """The learner reads it; inference gets it with the weights' manifest."""
+
+    network: str = Field("mlp", description="Torso: mlp, impala_shallow, impala_deep, or module:Class of your own.")
+    network_kwargs: dict[str, Any] = Field({}, description="Passed to the torso's constructor.")
+    hidden: list[int] = Field([64, 64], description="mlp: units of each layer.")
+    activation: Literal["tanh", "relu", "elu"] = Field("tanh", description="mlp: after each layer.")
+    lstm: int = Field(0, ge=0, description="Units of the LSTM behind the torso; 0: none.")
+    previous_action: bool = Field(True, description="The LSTM also sees the previous action.")
+    previous_reward: bool = Field(True, description="The LSTM also sees the previous reward, clipped to ±1.")
+    stack: int = Field(1, ge=1, description="Frames that the torso sees at once; images only, where there are any.")
+    squash: bool = Field(True, description="Bounded Box actions go through tanh; otherwise they are clipped.")
+    initial_std: float = Field(1.0, gt=0, description="Box actions: standard deviation of an untrained policy.")
+    normalise_observation: bool = Field(False, description="Scale float observations by the learner's statistics.")

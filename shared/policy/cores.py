@@ -1,0 +1,77 @@
+"""What a policy remembers between rows: an LSTM and a frame stack, reset at `first` rows in one way for everyone.
+
+Inference calls them with one row, the learner with a whole unroll; both see the same numbers.
+
+Shape suffixes: T rows, B lanes, H units, K frames of a stack, * the shape of one frame.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+FORGET_BIAS = 1.0  # remembers from the start
+
+
+class Lstm(nn.Module):
+    """An LSTM over rows whose state is zeroed before each `first` row. float32 throughout.
+
+    Gates lie in the order input, forget, output, candidate, so that one sigmoid serves the first three.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__()
+        self.hidden_size = hidden_size
+        self.weight_input = nn.Parameter(torch.empty(4 * hidden_size, input_size))
+        self.weight_hidden = nn.Parameter(torch.empty(4 * hidden_size, hidden_size))
+        self.bias = nn.Parameter(torch.zeros(4 * hidden_size))
+        with torch.no_grad():
+            for weight in (self.weight_input, self.weight_hidden):
+                for gate in weight.chunk(4):
+                    nn.init.orthogonal_(gate)
+            self.bias[hidden_size : 2 * hidden_size] = FORGET_BIAS
+
+    def forward(
+        self, input_TBF: Tensor, keep_TB1: Tensor, hidden_BH: Tensor, cell_BH: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Outputs [T, B, H] and the state (hidden, cell) after the last row; `keep` is 0 at `first` rows, else 1."""
+        size = self.hidden_size
+        inputs = F.linear(input_TBF, self.weight_input, self.bias)  # all rows at once; only the rest must loop
+        weight = self.weight_hidden.t()
+        outputs = []
+        for gates, keep in zip(inputs.unbind(0), keep_TB1.unbind(0), strict=True):
+            summed = torch.addmm(gates, hidden_BH * keep, weight)
+            enter, forget, leave = summed[:, : 3 * size].sigmoid().chunk(3, -1)
+            candidate = summed[:, 3 * size :].tanh()
+            cell_BH = torch.addcmul(enter * candidate, forget, cell_BH * keep)
+            hidden_BH = leave * cell_BH.tanh()
+            outputs.append(hidden_BH)
+        return torch.stack(outputs), hidden_BH, cell_BH
+
+
+def stack_frames(frame_TB: Tensor, first_TB: Tensor, earlier_BK: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row's last K frames, oldest first; a `first` row's are its own frame, repeated.
+
+    Args:
+      frame_TB: [T, B, *].
+      first_TB: bool [T, B].
+      earlier_BK: the K-1 frames before row 0, [B, K-1, *].
+    Returns: stacks [T, B, K, *], and the K-1 frames before the row that follows the last.
+    """
+    rows, lanes = first_TB.shape
+    depth = earlier_BK.shape[1]
+    trailing = (1,) * (frame_TB.dim() - 2)
+    if rows == 1:
+        newest = frame_TB[0].unsqueeze(1)
+        older = torch.where(first_TB[0].view(lanes, 1, *trailing), newest, earlier_BK)
+        stack = torch.cat([older, newest], 1)
+        return stack.unsqueeze(0), stack[:, 1:]
+    device = frame_TB.device
+    row_T1 = torch.arange(rows, device=device).unsqueeze(1)
+    # Row in which the episode of each row began; far before row 0 if before this unroll.
+    start_TB = torch.where(first_TB, row_T1, -depth - 1).cummax(0).values
+    offset_K = torch.arange(-depth, 1, device=device)
+    row_TBK = torch.maximum(row_T1.unsqueeze(2) + offset_K, start_TB.unsqueeze(2)) + depth
+    index_TBK = row_TBK * lanes + torch.arange(lanes, device=device).view(1, lanes, 1)
+    history = torch.cat([earlier_BK.transpose(0, 1), frame_TB]).flatten(0, 1)
+    stack = history.index_select(0, index_TBK.flatten()).view(rows, lanes, depth + 1, *frame_TB.shape[2:])
+    return stack, stack[-1, :, 1:]

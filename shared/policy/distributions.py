@@ -1,0 +1,356 @@
+"""What a policy's output columns mean: log-probability, sample, mode, entropy and KL for every action space.
+
+Three kinds of component, whatever the tree of the space: categorical (each Discrete, each element of a MultiDiscrete),
+binary (each element of a MultiBinary) and normal (each element of a Box). Parameter columns P are ordered by kind:
+categorical logits, binary logits, means, log standard deviations. Columns A of the policy's own action stay in the
+space's canonical order. They are independent given the parameters, so log-probabilities and entropies add up.
+
+A normal's own action is the value before squashing or clipping; its log-probability is the Gaussian's (the Jacobian of
+tanh cancels in every ratio of policies).
+
+Shape suffixes: N rows (any leading axes where `...` is said), P parameters, A own-action columns, M mask columns,
+E encoded columns, C categorical components, K categories.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from shared.protocol.layout import Array
+from shared.protocol.spaces import Leaf, Space, mask_size, own_action_size
+
+MASKED = torch.finfo(torch.float32).min  # not -inf: 0 · MASKED is 0, 0 · inf is not a number
+MIN_LOG_STD, MAX_LOG_STD = -5.0, 2.0
+MAX_ENCODED = 10.0  # of an unbounded action as an input
+_LOG_2PI = math.log(2 * math.pi)
+_KEY = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Of one set of parameters, each [...] f32."""
+
+    log_prob: Tensor
+    entropy: Tensor
+
+
+class ActionDistribution(nn.Module):
+    """The distribution over one action space. Has no parameters; its index tables move with `.to(device)`.
+
+    Attributes: `param_size` P, `action_size` A, `encoded_size` E, `mask_size` M, `num_normals` (the last so many
+    parameters are log standard deviations).
+    """
+
+    def __init__(self, space: Space, *, squash: bool = True) -> None:
+        super().__init__()
+        leaves = space.leaves()
+        self.action_size = own_action_size(space)
+        self.mask_size = mask_size(space)
+        columns: dict[str, list[int]] = {"categorical": [], "binary": [], "normal": []}
+        self._leaves: list[_EnvLeaf] = []
+        start = 0
+        for leaf in leaves:
+            stop = start + leaf.num_elements
+            columns[_KIND[leaf.kind]] += range(start, stop)
+            self._leaves.append(_EnvLeaf(leaf, start, stop, squash))
+            start = stop
+        nvec = [n for leaf in leaves for n in leaf.nvec]
+        self.num_components, self.num_categories = len(nvec), max(nvec, default=0)
+        self.num_logits = sum(nvec)
+        self.num_binaries, self.num_normals = len(columns["binary"]), len(columns["normal"])
+        self.param_size = self.num_logits + self.num_binaries + 2 * self.num_normals
+        self.encoded_size = self.num_logits + self.num_binaries + self.num_normals
+        self._is_single = self.num_components == 1 and self.action_size == 1
+        self._is_uniform = len(set(nvec)) <= 1
+        self._columns = {kind: _contiguous(chosen) for kind, chosen in columns.items()}
+        order = columns["categorical"] + columns["binary"] + columns["normal"]
+        self._is_ordered = order == sorted(order)
+        self._register_tables(nvec, order, columns)
+
+    def _register_tables(self, nvec: list[int], order: list[int], columns: dict[str, list[int]]) -> None:
+        """Index tables, not part of the weights."""
+        widest = self.num_categories
+        place = np.zeros((len(nvec), widest), np.int64)  # where each component's logits lie
+        is_padding = np.ones((len(nvec), widest), bool)
+        offset = 0
+        for row, n in enumerate(nvec):
+            place[row, :n] = range(offset, offset + n)
+            is_padding[row, :n] = False
+            offset += n
+        squashed = np.array([flag for leaf in self._leaves if leaf.leaf.kind == "box" for flag in leaf.squashed], bool)
+        tables: dict[str, Array] = {
+            "_place": place.ravel(),
+            "_is_padding": is_padding,
+            "_component": np.repeat(np.arange(len(nvec)), nvec),
+            "_category": np.array([category for n in nvec for category in range(n)], np.float32),
+            "_to_canonical": np.argsort(np.array(order, np.int64)),
+            "_is_squashed": squashed,
+            "_nodes": _GAUSS_NODES,
+            "_node_weights": _GAUSS_WEIGHTS,
+        }
+        tables |= {f"_{kind}": np.array(chosen, np.int64) for kind, chosen in columns.items()}
+        for name, table in tables.items():
+            self.register_buffer(name, torch.from_numpy(np.ascontiguousarray(table)), persistent=False)
+        self._has_squashed = bool(squashed.any())
+
+    # --- acting -----------------------------------------------------------------------------------------------------
+
+    def noise(self, seed: int, block: int, ticks: int, lanes: int) -> tuple[Array, ...]:
+        """The noise that `sample` needs for `ticks` ticks of a group, counter-based: the same for the same arguments.
+
+        One f32 array [ticks, lanes, columns] for each kind of component that there is: Gumbel for each logit, logistic
+        for each binary, standard normal for each normal.
+        """
+        generator = np.random.Generator(np.random.Philox(key=[seed & _KEY, block & _KEY]))
+        arrays: list[Array] = []
+        if self.num_logits:
+            gumbel = generator.standard_exponential((ticks, lanes, self.num_logits), np.float32)
+            np.maximum(gumbel, np.float32(1e-20), out=gumbel)  # 0 would beat even a masked logit
+            arrays.append(np.negative(np.log(gumbel, out=gumbel), out=gumbel))
+        if self.num_binaries:
+            uniform = generator.random((ticks, lanes, self.num_binaries)) * (1 - 2e-12) + 1e-12
+            arrays.append(np.log(uniform / (1 - uniform)).astype(np.float32))
+        if self.num_normals:
+            arrays.append(generator.standard_normal((ticks, lanes, self.num_normals), np.float32))
+        return tuple(arrays)
+
+    def sample(self, params: Tensor, noise: Sequence[Tensor], mask: Tensor | None = None) -> Tensor:
+        """Own action f32 [N, A] for params [N, P], one tick's noise and mask u8 [N, M]."""
+        if self._is_single:
+            logits = params if mask is None else self._masked(params, mask)
+            return (logits + noise[0]).argmax(-1, keepdim=True).float()
+        return self._choose(params, mask, list(noise))
+
+    def mode(self, params: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The most likely own action f32 [N, A]: greedy play."""
+        if self._is_single:
+            return (params if mask is None else self._masked(params, mask)).argmax(-1, keepdim=True).float()
+        return self._choose(params, mask, None)
+
+    def _choose(self, params: Tensor, mask: Tensor | None, noise: list[Tensor] | None) -> Tensor:
+        """Own action with noise, or the mode without."""
+        parts = []
+        if self.num_components:
+            logits = params[..., : self.num_logits]
+            if mask is not None:
+                logits = self._masked(logits, mask)
+            if noise is not None:
+                logits = logits + noise.pop(0)
+            parts.append(self._by_component(logits).argmax(-1).float())
+        if self.num_binaries:
+            logits = self._binary_logits(params)
+            parts.append(((logits if noise is None else logits + noise.pop(0)) > 0).float())
+        if self.num_normals:
+            mean, log_std = self._mean_and_log_std(params)
+            parts.append(mean if noise is None else torch.addcmul(mean, log_std.exp(), noise.pop(0)))
+        own = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+        return own if self._is_ordered else own.index_select(-1, self._table("_to_canonical"))
+
+    def to_env(self, own: Array) -> list[Array]:
+        """The environment's action leaves [N, *shape] in their dtypes for own actions f32 [N, A].
+
+        The one place where starts are added and boxes are squashed, clipped and rounded.
+        """
+        return [leaf.to_env(own) for leaf in self._leaves]
+
+    def encode(self, own: Tensor) -> Tensor:
+        """Own actions f32 [..., A] as a network's input f32 [..., E].
+
+        One-hot, ±1 for binaries, the squashed or clamped value for normals; so zeros mean "no action yet".
+        """
+        parts = []
+        if self.num_components:
+            index = self._take(own, "categorical")
+            if not self._is_single:
+                index = index.index_select(-1, self._table("_component"))
+            parts.append((index == self._table("_category")).float())
+        if self.num_binaries:
+            parts.append(self._take(own, "binary") * 2 - 1)
+        if self.num_normals:
+            value = self._take(own, "normal")
+            clamped = value.clamp(-MAX_ENCODED, MAX_ENCODED)
+            parts.append(torch.where(self._table("_is_squashed"), value.tanh(), clamped))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+    # --- learning ---------------------------------------------------------------------------------------------------
+
+    def log_prob(self, params: Tensor, own: Tensor, mask: Tensor | None = None) -> Tensor:
+        """log pi(own action), f32 [...], for params [..., P], own [..., A], mask [..., M]."""
+        log_p = self._log_softmax(params, mask) if self.num_components else None
+        return self._log_prob(params, log_p, own)
+
+    def entropy(self, params: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Entropy f32 [...]; of a squashed normal: Gaussian H + E[log(1 - tanh² u)], by quadrature (differentiable)."""
+        log_p = self._log_softmax(params, mask) if self.num_components else None
+        return self._entropy(params, log_p)
+
+    def evaluate(self, params: Tensor, own: Tensor, mask: Tensor | None = None) -> Evaluation:
+        """Log-probability and entropy together: one log-softmax for both."""
+        log_p = self._log_softmax(params, mask) if self.num_components else None
+        return Evaluation(self._log_prob(params, log_p, own), self._entropy(params, log_p))
+
+    def kl(self, params: Tensor, other: Tensor, mask: Tensor | None = None) -> Tensor:
+        """KL(params ‖ other), f32 [...], both [..., P]."""
+        total = None
+        if self.num_components:
+            log_p, log_q = self._log_softmax(params, mask), self._log_softmax(other, mask)
+            total = (log_p.exp() * (log_p - log_q)).sum(-1)
+            total = total if self._is_single else total.sum(-1)
+        if self.num_binaries:
+            p, q = self._binary_logits(params), self._binary_logits(other)
+            total = _add(total, (p.sigmoid() * (p - q) + F.softplus(q) - F.softplus(p)).sum(-1))
+        if self.num_normals:
+            (mean_p, log_p), (mean_q, log_q) = self._mean_and_log_std(params), self._mean_and_log_std(other)
+            spread = ((log_p - log_q) * 2).exp() + ((mean_p - mean_q) * (-log_q).exp()).square()
+            total = _add(total, (log_q - log_p + 0.5 * (spread - 1)).sum(-1))
+        assert total is not None
+        return total
+
+    def _log_prob(self, params: Tensor, log_p: Tensor | None, own: Tensor) -> Tensor:
+        if self._is_single:
+            assert log_p is not None
+            return log_p.gather(-1, own.long()).squeeze(-1)
+        total = None
+        if log_p is not None:
+            index = self._take(own, "categorical").long().unsqueeze(-1)
+            total = log_p.gather(-1, index).squeeze(-1).sum(-1)
+        if self.num_binaries:
+            logits = self._binary_logits(params)
+            total = _add(total, (self._take(own, "binary") * logits - F.softplus(logits)).sum(-1))
+        if self.num_normals:
+            mean, log_std = self._mean_and_log_std(params)
+            scaled = (self._take(own, "normal") - mean) * (-log_std).exp()
+            total = _add(total, (-0.5 * scaled.square() - log_std - 0.5 * _LOG_2PI).sum(-1))
+        assert total is not None
+        return total
+
+    def _entropy(self, params: Tensor, log_p: Tensor | None) -> Tensor:
+        total = None
+        if log_p is not None:
+            total = -(log_p.exp() * log_p).sum(-1)
+            total = total if self._is_single else total.sum(-1)
+        if self.num_binaries:
+            logits = self._binary_logits(params)
+            total = _add(total, (F.softplus(logits) - logits.sigmoid() * logits).sum(-1))
+        if self.num_normals:
+            mean, log_std = self._mean_and_log_std(params)
+            normal = log_std + 0.5 * (_LOG_2PI + 1)
+            if self._has_squashed:
+                normal = normal + torch.where(self._table("_is_squashed"), self._log_jacobian(mean, log_std), 0.0)
+            total = _add(total, normal.sum(-1))
+        assert total is not None
+        return total
+
+    def _log_jacobian(self, mean: Tensor, log_std: Tensor) -> Tensor:
+        """E[log(1 - tanh² u)] for u ~ N(mean, std), by Gauss-Hermite quadrature."""
+        u = mean.unsqueeze(-1) + log_std.exp().unsqueeze(-1) * self._table("_nodes")
+        log_slope = 2 * (math.log(2) - u - F.softplus(-2 * u))
+        return (log_slope * self._table("_node_weights")).sum(-1)
+
+    # --- columns ----------------------------------------------------------------------------------------------------
+
+    def _table(self, name: str) -> Tensor:
+        table: Tensor = self._buffers[name]  # type: ignore[assignment]
+        return table
+
+    def _take(self, own: Tensor, kind: str) -> Tensor:
+        """The own-action columns of one kind of component."""
+        run = self._columns[kind]
+        return own.index_select(-1, self._table(f"_{kind}")) if run is None else own.narrow(-1, *run)
+
+    def _masked(self, logits: Tensor, mask: Tensor) -> Tensor:
+        """Logits [..., M] with forbidden ones at MASKED. A component without any permitted one keeps them all."""
+        allowed = mask != 0
+        if self.num_components == 1:
+            none = ~allowed.any(-1, keepdim=True)
+        else:
+            some = (self._by_component(allowed) & ~self._table("_is_padding")).any(-1)
+            none = ~some.index_select(-1, self._table("_component"))
+        return logits.masked_fill(~(allowed | none), MASKED)
+
+    def _by_component(self, columns: Tensor) -> Tensor:
+        """[..., sum of categories] → [..., C, K]; padding at MASKED (or anything, for a mask)."""
+        shape = (*columns.shape[:-1], self.num_components, self.num_categories)
+        if self._is_uniform:
+            return columns.reshape(shape)
+        gathered = columns.index_select(-1, self._table("_place")).view(shape)
+        return gathered if gathered.dtype == torch.bool else gathered.masked_fill(self._table("_is_padding"), MASKED)
+
+    def _log_softmax(self, params: Tensor, mask: Tensor | None) -> Tensor:
+        """Log-probabilities of the categories: [..., K] of a single Discrete, else [..., C, K]."""
+        logits = params if self._is_single else params[..., : self.num_logits]
+        if mask is not None:
+            logits = self._masked(logits, mask)
+        return (logits if self._is_single else self._by_component(logits)).log_softmax(-1)
+
+    def _binary_logits(self, params: Tensor) -> Tensor:
+        return params.narrow(-1, self.num_logits, self.num_binaries)
+
+    def _mean_and_log_std(self, params: Tensor) -> tuple[Tensor, Tensor]:
+        start = self.num_logits + self.num_binaries
+        log_std = params.narrow(-1, start + self.num_normals, self.num_normals)
+        return params.narrow(-1, start, self.num_normals), log_std.clamp(MIN_LOG_STD, MAX_LOG_STD)
+
+
+class _EnvLeaf:
+    """One action leaf: its own-action columns and how they become the environment's values."""
+
+    def __init__(self, leaf: Leaf, start: int, stop: int, squash: bool) -> None:
+        self.leaf, self._start, self._stop = leaf, start, stop
+        self._offset: Array | int = 0
+        self.squashed = np.zeros(leaf.num_elements, bool)
+        if leaf.kind in ("discrete", "multi_discrete"):
+            starts = np.array(leaf.starts, np.int64).reshape(leaf.shape)
+            self._offset = starts if starts.any() else 0
+        elif leaf.kind == "box":
+            self._low = leaf.low_array().astype(np.float64).ravel()
+            self._high = leaf.high_array().astype(np.float64).ravel()
+            if np.dtype(leaf.dtype).kind in "iu":  # the largest 64-bit integers are no float64: stay below
+                self._high = np.minimum(self._high, np.nextafter(float(np.iinfo(leaf.dtype).max) + 1, 0))
+            bounded = np.isfinite(self._low) & np.isfinite(self._high) & (self._high - self._low < 2.0**53)
+            self.squashed = bounded & squash
+            with np.errstate(invalid="ignore"):
+                self._half = np.where(self.squashed, (self._high - self._low) / 2, 1)
+                self._middle = np.where(self.squashed, (self._high + self._low) / 2, 0)
+
+    def to_env(self, own: Array) -> Array:
+        """[N, A] → [N, *shape] in the leaf's dtype."""
+        columns = own[:, self._start : self._stop]
+        if self.leaf.kind == "box":
+            return self._to_box(columns)
+        values: Array = columns.reshape(len(own), *self.leaf.shape)
+        if isinstance(self._offset, int):
+            return values.astype(self.leaf.dtype)
+        return (values.astype(np.int64) + self._offset).astype(self.leaf.dtype)
+
+    def _to_box(self, columns: Array) -> Array:
+        values = columns.astype(np.float64)
+        if self.squashed.all():
+            values = np.tanh(values) * self._half + self._middle
+        elif self.squashed.any():
+            values = np.where(self.squashed, np.tanh(values) * self._half + self._middle, values)
+        if np.dtype(self.leaf.dtype).kind in "iu":
+            values = np.rint(values)
+        values = np.clip(values, self._low, self._high).reshape(len(columns), *self.leaf.shape)
+        return values.astype(self.leaf.dtype)
+
+
+_KIND = {"discrete": "categorical", "multi_discrete": "categorical", "multi_binary": "binary", "box": "normal"}
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(16)
+_GAUSS_NODES = _NODES.astype(np.float32)
+_GAUSS_WEIGHTS = (_WEIGHTS / _WEIGHTS.sum()).astype(np.float32)
+
+
+def _contiguous(columns: list[int]) -> tuple[int, int] | None:
+    """(start, length) of columns that follow each other, else None."""
+    is_run = bool(columns) and columns == list(range(columns[0], columns[0] + len(columns)))
+    return (columns[0], len(columns)) if is_run else None
+
+
+def _add(total: Tensor | None, term: Tensor) -> Tensor:
+    return term if total is None else total + term

@@ -1,0 +1,219 @@
+"""Torsos: from prepared observations to features. Time is folded into the batch before they are called.
+
+A torso is a module with `output_size` and `forward(images, vector)`: images are floats [N, C, H, W] in 0…1, one for
+each image leaf, vector is f32 [N, V] of everything else, or None. One of your own is named `module:Class` and is built
+as `Class(image_shapes, vector_size, **network_kwargs)`, with (C, H, W) of each image.
+"""
+
+import importlib
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from shared.errors import ConfigError
+from shared.policy.config import PolicyConfig
+
+ImageShape = tuple[int, int, int]  # channels, height, width
+RELU_GAIN = math.sqrt(2)
+_ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "elu": F.elu}
+
+
+class Torso(nn.Module):
+    """What every torso offers."""
+
+    output_size: int
+
+    def forward(self, images: Sequence[Tensor], vector: Tensor | None) -> Tensor:
+        """Features [N, output_size]."""
+        raise NotImplementedError
+
+
+def make_torso(config: PolicyConfig, image_shapes: Sequence[ImageShape], vector_size: int) -> Torso:
+    """The torso that the configuration names. Raises ConfigError naming what to change."""
+    kwargs: dict[str, Any] = dict(config.network_kwargs)
+    if config.network == "mlp":
+        kwargs = {"hidden": tuple(config.hidden), "activation": config.activation} | kwargs
+    builder = TORSOS.get(config.network) or _custom(config.network)
+    try:
+        torso = builder(tuple(image_shapes), vector_size, **kwargs)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"[policy] network = {config.network!r}: {error}") from error
+    if not isinstance(torso, nn.Module) or not isinstance(getattr(torso, "output_size", None), int):
+        raise ConfigError(f"[policy] network = {config.network!r}: must be a torch Module with an integer output_size")
+    return torso
+
+
+def _custom(name: str) -> type[Torso]:
+    module_name, colon, class_name = name.partition(":")
+    if not colon:
+        raise ConfigError(f"[policy] network = {name!r}: known: {', '.join(TORSOS)}, or module:Class of your own")
+    try:
+        found: Any = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"[policy] network = {name!r}: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        raise ConfigError(f"[policy] network = {name!r}: {class_name} is no subclass of shared.policy.networks.Torso")
+    return found  # type: ignore[return-value]
+
+
+def initialise(layer: nn.Linear | nn.Conv2d, gain: float) -> None:
+    """Orthogonal weights times `gain`, zero bias."""
+    nn.init.orthogonal_(layer.weight, gain)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+
+
+def dense(inputs: int, outputs: int, gain: float = RELU_GAIN) -> nn.Linear:
+    """A linear layer, orthogonally initialised."""
+    layer = nn.Linear(inputs, outputs)
+    initialise(layer, gain)
+    return layer
+
+
+def convolution(inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int = 0) -> nn.Conv2d:
+    """A convolution, orthogonally initialised."""
+    layer = nn.Conv2d(inputs, outputs, kernel, stride, padding)
+    initialise(layer, RELU_GAIN)
+    return layer
+
+
+class Mlp(Torso):
+    """Fully connected layers, tanh by default; images are flattened."""
+
+    def __init__(
+        self,
+        image_shapes: Sequence[ImageShape],
+        vector_size: int,
+        *,
+        hidden: Sequence[int] = (64, 64),
+        activation: str = "tanh",
+    ) -> None:
+        super().__init__()
+        sizes = [vector_size + sum(math.prod(shape) for shape in image_shapes), *hidden]
+        self.layers = nn.ModuleList(dense(a, b) for a, b in itertools.pairwise(sizes))
+        self.output_size = sizes[-1]
+        self._activation = _ACTIVATIONS[activation]
+
+    def forward(self, images: Sequence[Tensor], vector: Tensor | None) -> Tensor:
+        """Features [N, hidden[-1]]."""
+        x = _join([image.flatten(1) for image in images], vector)
+        for layer in self.layers:
+            x = self._activation(F.linear(x, layer.weight, layer.bias))  # type: ignore[arg-type]
+        return x
+
+
+class _ImageTorso(Torso):
+    """Convolutions for each image, then one fully connected layer over them and the vector."""
+
+    def __init__(self, encoders: Sequence[nn.Module], image_shapes: Sequence[ImageShape], vector_size: int, size: int):
+        super().__init__()
+        if not image_shapes:
+            raise ValueError("the observation has no image (uint8 of rank 2 or 3); use network = 'mlp'")
+        self.encoders = nn.ModuleList(encoders)
+        with torch.no_grad():
+            flat = [
+                encoder(torch.zeros(1, *shape)).numel() for encoder, shape in zip(encoders, image_shapes, strict=True)
+            ]
+        self.dense = dense(sum(flat) + vector_size, size)
+        self.output_size = size
+
+    def forward(self, images: Sequence[Tensor], vector: Tensor | None) -> Tensor:
+        """Features [N, output_size]."""
+        maps = [encoder(image).flatten(1) for encoder, image in zip(self.encoders, images, strict=True)]
+        return torch.relu(self.dense(_join(maps, vector)))
+
+
+class ImpalaShallow(_ImageTorso):
+    """conv 16@8×8/4, 32@4×4/2, fully connected 256."""
+
+    def __init__(
+        self,
+        image_shapes: Sequence[ImageShape],
+        vector_size: int,
+        *,
+        channels: Sequence[int] = (16, 32),
+        features: int = 256,
+    ) -> None:
+        encoders = [
+            nn.Sequential(
+                convolution(shape[0], channels[0], 8, 4),
+                nn.ReLU(),
+                convolution(channels[0], channels[1], 4, 2),
+                nn.ReLU(),
+            )
+            for shape in _at_least(image_shapes, 20)
+        ]
+        super().__init__(encoders, image_shapes, vector_size, features)
+
+
+class ImpalaDeep(_ImageTorso):
+    """Stacks (16, 32, 32) of conv 3×3, max-pool 3×3/2 and two residual blocks; fully connected 256."""
+
+    def __init__(
+        self,
+        image_shapes: Sequence[ImageShape],
+        vector_size: int,
+        *,
+        channels: Sequence[int] = (16, 32, 32),
+        features: int = 256,
+    ) -> None:
+        encoders = []
+        for shape in image_shapes:
+            sizes = [shape[0], *channels]
+            stacks = [_Stack(a, b) for a, b in itertools.pairwise(sizes)]
+            encoders.append(nn.Sequential(*stacks, nn.ReLU()))
+        super().__init__(encoders, image_shapes, vector_size, features)
+
+
+class _Stack(nn.Module):
+    """conv 3×3, max-pool 3×3/2, two residual blocks."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.entry = convolution(inputs, outputs, 3, padding=1)
+        self.blocks = nn.ModuleList(_Residual(outputs) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, inputs, H, W] → [N, outputs, ⌈H/2⌉, ⌈W/2⌉]."""
+        x = F.max_pool2d(self.entry(x), 3, 2, 1)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+class _Residual(nn.Module):
+    """x + conv(relu(conv(relu(x))))."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = convolution(channels, channels, 3, padding=1)
+        self.second = convolution(channels, channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, C, H, W] → the same shape."""
+        branch: Tensor = self.second(torch.relu(self.first(torch.relu(x))))
+        return x + branch
+
+
+def _at_least(shapes: Sequence[ImageShape], size: int) -> Sequence[ImageShape]:
+    for shape in shapes:
+        if min(shape[1:]) < size:
+            raise ValueError(f"an image of {shape[1]}×{shape[2]} is too small for its convolutions (≥ {size})")
+    return shapes
+
+
+def _join(parts: list[Tensor], vector: Tensor | None) -> Tensor:
+    """Features of several sources side by side."""
+    if vector is not None:
+        if not parts:
+            return vector
+        parts = [*parts, vector.to(parts[0].dtype)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+
+TORSOS: dict[str, type[Torso]] = {"mlp": Mlp, "impala_shallow": ImpalaShallow, "impala_deep": ImpalaDeep}
