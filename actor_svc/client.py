@@ -1,0 +1,362 @@
+"""One group's side of the step protocol: one outstanding STEP, HELLO again when lost; no socket, no clock.
+
+Whose turn it is and where the session stands are two separate things:
+
+    turn     NEW → ENVIRONMENT ⇄ INFERENCE     the environments never go back because a session was lost
+    phase    IDLE → GREETING ⇄ ACTIVE → DONE   the session comes and goes below
+
+Rules:
+
+- A missing ACT alone triggers nothing: inference may be holding it. The outstanding STEP is sent again when a PONG,
+  asked for after the last sending, shows a lower seq, or `answered` without the ACT; and after every WELCOME.
+- CHALLENGE counts only for the current session; a session missing from such a PONG counts as one.
+- In a new session the outstanding observation is sent again, as the first seq there. Nothing is reset.
+- Refusals that may pass are asked again after 0.2 s, doubling to 2 s; the others end the actor.
+
+Every method takes `now`, seconds on any clock that does not go back, and returns actions for the shell to perform.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+from shared.errors import LocalWireError, RejectedError, RemoteWireError
+from shared.protocol.messages import (
+    Act,
+    ActBits,
+    Bye,
+    Challenge,
+    Error,
+    Hello,
+    Message,
+    Reject,
+    RequestState,
+    SessionReport,
+    Step,
+    Welcome,
+)
+from shared.protocol.rows import act_layout
+
+FIRST_RETRY_S = 0.2
+MAX_RETRY_S = 2.0
+
+Frames = Sequence[bytes | bytearray]
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send this message, with these payload frames behind its header. `group` is -1 for the connection's own."""
+
+    group: int
+    message: Message
+    payload: Frames = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Reset all lanes with `seed`, then submit their first rows. `fresh`: nothing was acted before in this process."""
+
+    group: int
+    seed: int
+    fresh: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Perform:
+    """Step the environments with these action frames, then submit the rows."""
+
+    group: int
+    payload: Frames
+    policy_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResetLanes:
+    """Inference asks for a fresh episode in every lane: reset with `seed`, then submit the `first` rows."""
+
+    group: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The run is over; leave with success."""
+
+    group: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fatal:
+    """Inference refuses this group for good."""
+
+    group: int
+    error: RejectedError
+
+
+Action = Send | Begin | Perform | ResetLanes | Finished | Fatal
+Actions = tuple[Action, ...]
+
+
+class Turn(IntEnum):
+    """Who must move."""
+
+    NEW = 0  # nobody yet: the environments wait for their seed
+    ENVIRONMENT = 1
+    INFERENCE = 2  # one STEP is outstanding
+
+
+class Phase(IntEnum):
+    """Where the session stands."""
+
+    IDLE = 0  # on no connection
+    GREETING = 1  # HELLO sent, or to be sent again
+    ACTIVE = 2
+    DONE = 3
+
+
+_ENVIRONMENT, _INFERENCE = Turn.ENVIRONMENT, Turn.INFERENCE
+_ACTIVE = Phase.ACTIVE
+_RESET = int(ActBits.RESET)
+
+
+class GroupClient:
+    """One group at the inference service that it is placed at. Owned by one thread; holds one STEP's frames.
+
+    Args:
+      hello: how the group introduces itself; nonce and run id are filled in here.
+      nonces: gives a random number that has not been used before.
+      reset_when_lost: begin fresh episodes in a new session instead of going on (for policies with memory).
+    """
+
+    def __init__(self, hello: Hello, nonces: Callable[[], int], *, reset_when_lost: bool = False) -> None:
+        self.hello = hello
+        self.group = hello.group
+        self.turn = Turn.NEW
+        self.phase = Phase.IDLE
+        self.session = 0  # kept while greeting, so that a resumed session is known as such
+        self.seq = -1  # of the newest STEP in this session
+        self.run_id = hello.run_id
+        self.server_epoch = 0
+        self.lease_s = 10.0
+        self.capabilities: tuple[str, ...] = ()
+        self.refusal = ""  # why the last HELLO was not served, for people
+        self.num_resent = 0
+        self.num_sessions = 0
+        self.num_ignored = 0
+        self._nonces = nonces
+        self._nonce = 0
+        self._reset_when_lost = reset_when_lost
+        self._has_left_run = False  # inference said that another run has begun
+        self._is_restarting = False  # drop the rows that the environments still owe, then begin anew
+        self._seed = 0
+        self._frames: Frames = ()
+        self._bits = 0
+        self._sent_at = 0.0
+        self._welcomed_at = 0.0
+        self._hello_at = 0.0
+        self._retry_s = FIRST_RETRY_S
+        self._act_sizes = list(act_layout(hello.spec, hello.lanes).frame_bytes)
+
+    # Called by the shell
+
+    def start(self, now: float) -> Actions:
+        """Introduce the group at the inference service it has just been placed at."""
+        self.session = 0
+        return self._greet(now)
+
+    def connection_reset(self, now: float) -> Actions:
+        """The connection was closed and is open again: what was under way may be lost, so ask."""
+        return self._greet(now) if self.phase in (Phase.GREETING, Phase.ACTIVE) else ()
+
+    def submit(self, frames: Frames, bits: int, now: float) -> Actions:
+        """The environments finished a tick or reset. The frames must stay unchanged until the next Perform.
+
+        Raises: LocalWireError if it was not the environments' turn.
+        """
+        if self.turn is not _ENVIRONMENT:
+            raise LocalWireError(f"group {self.group} submitted rows out of turn")
+        if self._is_restarting:
+            return self._begin(fresh=False)
+        self.turn = _INFERENCE
+        self.seq += 1
+        self._frames = frames
+        self._bits = bits
+        if self.phase is not _ACTIVE:
+            return ()
+        self._sent_at = now
+        return (Send(self.group, Step(session=self.session, seq=self.seq, bits=bits), frames),)
+
+    def receive(self, message: Message, frames: Frames, now: float) -> Actions:
+        """A message for this group.
+
+        Raises: RemoteWireError if an ACT's frames have the wrong sizes.
+        """
+        if type(message) is Act:
+            return self._act(message, frames)
+        if type(message) is Welcome:
+            return self._welcome(message, now)
+        if type(message) is Challenge:
+            if message.session == self.session and self.phase is _ACTIVE:
+                return self._greet(now)
+        elif type(message) is Reject or type(message) is Error:
+            return self._refused(message, now)
+        elif type(message) is Bye:
+            return self._dismissed(message, now)
+        self.num_ignored += 1
+        return ()
+
+    def report(self, report: SessionReport | None, pinged_at: float, now: float) -> Actions:
+        """This session's line in a PONG, None if it was missing; `pinged_at` is when its PING was sent."""
+        if self.phase is not _ACTIVE:
+            return ()
+        if report is None:
+            return self._greet(now) if pinged_at > self._welcomed_at else ()
+        if self.turn is not _INFERENCE or pinged_at <= self._sent_at:
+            return ()
+        if report.last_seq > self.seq:
+            return self._abandon(now)
+        if report.last_seq < self.seq or report.state == RequestState.ANSWERED:
+            return self._send_again(now)
+        return ()
+
+    def poll(self, now: float) -> Actions:
+        """Say HELLO again when it is time to."""
+        return self._send_hello(now) if self.phase is Phase.GREETING and now >= self._hello_at else ()
+
+    def leave(self, reason: str) -> Actions:
+        """Give up the session; `start` may place the group somewhere else, with its turn kept."""
+        farewell: Actions = (Send(self.group, Bye(session=self.session, reason=reason)),) if self.session else ()
+        self.session = 0
+        self.phase = Phase.IDLE
+        return farewell
+
+    def is_answering(self, nonce: int) -> bool:
+        """An answer with this nonce is for the HELLO under way here."""
+        return self.phase is Phase.GREETING and nonce == self._nonce
+
+    # Within
+
+    def _act(self, act: Act, frames: Frames) -> Actions:
+        # Not bound to a phase: the ACT of a session that is being resumed, or is lost, still is the answer.
+        if act.seq != self.seq or act.session != self.session or self.turn is not _INFERENCE or not self.session:
+            self.num_ignored += 1
+            return ()
+        if act.bits & _RESET:
+            self.turn = _ENVIRONMENT
+            self._frames = ()
+            return (ResetLanes(self.group, act.reset_seed),)
+        sizes = [len(frame) for frame in frames]
+        if sizes != self._act_sizes:
+            raise RemoteWireError("frame_size", f"an ACT with frames of {sizes} bytes, expected {self._act_sizes}")
+        self.turn = _ENVIRONMENT
+        self._frames = ()
+        return (Perform(self.group, frames, act.policy_version),)
+
+    def _greet(self, now: float) -> Actions:
+        self.phase = Phase.GREETING
+        self._nonce = self._nonces()
+        self._retry_s = FIRST_RETRY_S
+        return self._send_hello(now)
+
+    def _send_hello(self, now: float) -> Actions:
+        self._hello_at = now + self._retry_s
+        self._retry_s = min(2 * self._retry_s, MAX_RETRY_S)
+        return (Send(self.group, replace(self.hello, nonce=self._nonce, run_id=self.run_id)),)
+
+    def _welcome(self, welcome: Welcome, now: float) -> Actions:
+        if not self.is_answering(welcome.nonce):
+            self.num_ignored += 1
+            return ()
+        if welcome.role != "inference":
+            text = f"an {welcome.role!r} service answered; actor.upstream must name inference services"
+            return self._fail(RejectedError(text))
+        if not self.hello.protocol_min <= welcome.protocol <= self.hello.protocol_max:
+            return self._fail(RejectedError(f"inference chose protocol {welcome.protocol}, which this actor lacks"))
+        is_resumed = welcome.session == self.session
+        is_other_run = self._has_left_run or (bool(self.run_id) and welcome.run_id != self.run_id)
+        self.phase = Phase.ACTIVE
+        self.session = welcome.session
+        self.run_id = welcome.run_id
+        self.server_epoch = welcome.server_epoch
+        self.lease_s = welcome.lease_s
+        self.capabilities = welcome.capabilities
+        self.refusal = ""
+        self._welcomed_at = now
+        if is_resumed:
+            return self._resume(welcome.next_seq, now)
+        if welcome.next_seq:  # a session that we had left, its BYE lost: no unroll may go on in it
+            return self._abandon(now)
+        self._has_left_run = False
+        self.num_sessions += 1
+        self.seq = welcome.next_seq - 1
+        if self.turn is Turn.NEW:
+            self._seed = welcome.seed
+            return self._begin(fresh=True)
+        if is_other_run or self._reset_when_lost:
+            self._seed = welcome.seed
+            if self.turn is _INFERENCE:
+                return self._begin(fresh=False)
+            self._is_restarting = True
+        elif self.turn is _INFERENCE:
+            self.seq += 1
+            return self._send_again(now)
+        return ()
+
+    def _resume(self, next_seq: int, now: float) -> Actions:
+        """The same session: an outstanding STEP is sent again, either to arrive at last or for its cached ACT."""
+        if self.turn is _INFERENCE and next_seq in (self.seq, self.seq + 1):
+            return self._send_again(now)
+        return () if self.turn is not _INFERENCE and next_seq == self.seq + 1 else self._abandon(now)
+
+    def _begin(self, *, fresh: bool) -> Actions:
+        self.turn = _ENVIRONMENT
+        self._is_restarting = False
+        self._frames = ()
+        return (Begin(self.group, self._seed, fresh),)
+
+    def _send_again(self, now: float) -> Actions:
+        self.num_resent += 1
+        self._sent_at = now
+        return (Send(self.group, Step(session=self.session, seq=self.seq, bits=self._bits), self._frames),)
+
+    def _abandon(self, now: float) -> Actions:
+        """The two sides disagree about what was sent: leave this session for a new one."""
+        return (*self.leave("moved"), *self._greet(now))
+
+    def _refused(self, answer: Reject | Error, now: float) -> Actions:
+        answers_hello = self.is_answering(answer.nonce)
+        if not answers_hello and not (type(answer) is Error and 0 != answer.session == self.session):
+            self.num_ignored += 1
+            return ()
+        self.refusal = f"{answer.code}: {answer.message}" + (f" ({answer.hint})" if answer.hint else "")
+        if not answer.retryable:
+            return self._fail(RejectedError(f"inference refused group {self.group}: {self.refusal}"))
+        if answers_hello:
+            self._hello_at = now + self._retry_s
+        return ()
+
+    def _dismissed(self, bye: Bye, now: float) -> Actions:
+        if self.phase in (Phase.IDLE, Phase.DONE) or bye.session not in (0, self.session):
+            self.num_ignored += 1
+            return ()
+        if bye.reason == "run_finished":
+            self.leave(bye.reason)
+            self.phase = Phase.DONE
+            return (Finished(self.group, bye.reason),)
+        self.session = 0
+        if bye.reason == "another_run":
+            self._has_left_run = True
+            self.run_id = ""
+        if self.phase is _ACTIVE:  # ask again, not at once: whoever leaves needs a moment to be gone
+            self.phase = Phase.GREETING
+            self._nonce = self._nonces()
+            self._retry_s = FIRST_RETRY_S
+            self._hello_at = now + FIRST_RETRY_S
+            self.refusal = f"inference said BYE: {bye.reason}"
+        return ()
+
+    def _fail(self, error: RejectedError) -> Actions:
+        self.session = 0
+        self.phase = Phase.DONE
+        return (Fatal(self.group, error),)

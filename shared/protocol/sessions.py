@@ -1,0 +1,431 @@
+"""A group at an inference service: its session, lease, newest step and cached reply; no socket, no clock.
+
+The rules, in one place:
+
+- A session is one group at one inference. HELLO is idempotent: a known (incarnation, group) resumes its session.
+- One STEP is outstanding. seq = last+1: accept. seq = last: still pending, or answered from the cache. Lower: dropped.
+  Higher, or a second outstanding one: CHALLENGE. So nothing is applied twice, and a resend never advances policy state.
+- Leases are judged only when every message that had arrived was read, and not right after a stall of our own.
+- A closed connection detaches its sessions: resumable for `detach_s`, then freed. Connected but silent: `lease_s`,
+  or the longer `max_stall_s` that HELLO declared.
+- Routes (the ROUTER's ids of connections) belong to connections, not to actors: the newest message of a session wins.
+
+Every method takes `now`, seconds on any clock that does not go back.
+"""
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from shared.protocol.messages import (
+    PROTOCOL_MAX,
+    PROTOCOL_MIN,
+    Bye,
+    Challenge,
+    Hello,
+    Ping,
+    Pong,
+    Reject,
+    RequestState,
+    SessionReport,
+    Step,
+    Welcome,
+)
+from shared.protocol.rows import step_layout
+
+MAX_SESSIONS_PER_CONNECTION = 128  # keeps a PONG's header under 4 KB
+SERVED_CAPABILITIES = ("reset",)
+
+
+class Verdict(IntEnum):
+    """What to do with a STEP."""
+
+    ACCEPT = 0  # new: act on it
+    PENDING = 1  # a resend of the one in work: drop the payload, the answer is on its way
+    CACHED = 2  # a resend of the answered one: send `session.reply` again
+    STALE = 3  # older: drop
+    CHALLENGE = 4  # unknown session or a gap: send `challenge(step.session)`
+
+
+_ACCEPT, _PENDING, _CACHED, _STALE, _CHALLENGE = Verdict  # module names: reading an enum's member costs more
+_UNKNOWN = int(RequestState.UNKNOWN)
+_QUEUED = int(RequestState.QUEUED)
+_ANSWERED = int(RequestState.ANSWERED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionLimits:
+    """Times and bounds of link 1 at an inference service."""
+
+    beat_s: float = 1.0  # environments PING this often
+    lease_s: float = 10.0  # connected but silent for longer: freed
+    detach_s: float = 3.0  # connection closed for longer: freed
+    max_stall_s: float = 600.0  # the longest silence that a HELLO may ask for
+    max_lanes: int = 65_536  # of all sessions together
+    max_frame_bytes: int = 64 * 1024 * 1024
+    max_strikes: int = 5  # bad messages before a session ends
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Session:
+    """One group's session. Owned by its table; `attached` is the caller's own data for the group."""
+
+    id: int
+    number: int  # counts from 1 at this server
+    hello: Hello
+    seed: int
+    route: bytes
+    lease_s: float
+    heard_at: float
+    state_since: float
+    last_seq: int = -1
+    state: int = _UNKNOWN  # RequestState
+    reply: list[bytes] | None = None  # all frames of the ACT for last_seq, once answered
+    detached_at: float | None = None
+    strikes: int = 0
+    is_ended: bool = False
+    attached: Any = None
+
+    @property
+    def lanes(self) -> int:
+        """Environment copies of the group."""
+        return self.hello.lanes
+
+    @property
+    def is_pending(self) -> bool:
+        """A STEP waits for its answer, queued or held."""
+        return _UNKNOWN < self.state < _ANSWERED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionStatistics:
+    """Counters since the start of the table."""
+
+    num_sessions: int
+    num_lanes: int
+    num_opened: int
+    num_resumed: int
+    num_expired: int
+    num_steps: int
+    num_pending: int
+    num_cached: int
+    num_stale: int
+    num_challenged: int
+    num_strikes: int
+    num_rejected: int
+
+
+@dataclass(slots=True)
+class _Counts:
+    opened: int = 0
+    resumed: int = 0
+    expired: int = 0
+    strikes: int = 0
+    rejected: int = 0
+    steps: list[int] = field(default_factory=lambda: [0] * len(Verdict))
+
+
+class SessionTable:
+    """All sessions of one inference process. One thread; bounded by `limits.max_lanes`, a cached reply per session.
+
+    `run_seed` and `run_id` may be set again until the first session exists; afterwards use `change_run`. `replica`
+    numbers the inference services of a run, so that two of them give different seeds.
+    """
+
+    def __init__(
+        self,
+        server_epoch: int,
+        run_seed: int,
+        run_id: str,
+        limits: SessionLimits | None = None,
+        *,
+        replica: int = 0,
+    ) -> None:
+        self.server_epoch = server_epoch
+        self.run_seed = run_seed
+        self.run_id = run_id
+        self.replica = replica
+        self.limits = limits or SessionLimits()
+        self.sessions: dict[int, Session] = {}
+        self.num_lanes = 0
+        self.is_draining = False
+        self._by_group: dict[tuple[int, int], Session] = {}
+        self._by_route: dict[bytes, dict[int, Session]] = {}
+        self._former_runs: set[str] = set()
+        self._next_number = 1
+        self._counts = _Counts()
+
+    # HELLO, BYE
+
+    def hello(self, hello: Hello, route: bytes, now: float) -> Welcome | Reject:
+        """Open a session or resume the group's own. The caller has judged the specification before."""
+        refusal = self._refusal(hello)
+        session = self._by_group.get((hello.incarnation, hello.group))
+        if refusal is None and session is not None and not _same_group(session.hello, hello):
+            refusal = ("group_changed", False, "this group said HELLO with other lanes, mode or spaces before", "")
+        if refusal is None and session is None:
+            refusal = self._full(hello, route)
+        if refusal is not None:
+            self._counts.rejected += 1
+            code, retryable, message, hint = refusal
+            return Reject(nonce=hello.nonce, code=code, retryable=retryable, message=message, hint=hint)
+        resumed = session is not None
+        if session is None:
+            session = self._open(hello, route, now)
+        else:
+            self._counts.resumed += 1
+            session.heard_at = now
+            self._attach(session, route)
+        return Welcome(
+            nonce=hello.nonce,
+            session=session.id,
+            server_epoch=self.server_epoch,
+            protocol=min(hello.protocol_max, PROTOCOL_MAX),
+            run_id=self.run_id,
+            capabilities=tuple(name for name in hello.capabilities if name in SERVED_CAPABILITIES),
+            beat_s=self.limits.beat_s,
+            lease_s=session.lease_s,
+            seed=session.seed,
+            resumed=resumed,
+            next_seq=session.last_seq + 1,
+        )
+
+    def bye(self, bye: Bye, route: bytes, now: float) -> list[Session]:
+        """End the named session, or with 0 all of this connection. Sessions that live on another route stay."""
+        named = self._by_route.get(route, {})
+        leaving = list(named.values()) if bye.session == 0 else [named[bye.session]] if bye.session in named else []
+        for session in leaving:
+            self.end(session)
+        return leaving
+
+    def end(self, session: Session) -> None:
+        """Forget a session; its next STEP is challenged. Ending twice does nothing."""
+        if session.is_ended:
+            return
+        session.is_ended = True
+        session.reply = None
+        del self.sessions[session.id]
+        del self._by_group[session.hello.incarnation, session.hello.group]
+        self.num_lanes -= session.hello.lanes
+        self._detach_route(session)
+
+    def drain(self) -> list[Session]:
+        """Refuse every HELLO from now on and end all sessions; the caller tells each BYE(draining)."""
+        self.is_draining = True
+        return self._end_all()
+
+    def change_run(self, run_id: str, run_seed: int) -> list[Session]:
+        """Another run id is another policy: end all sessions. Their groups may come back naming the former run."""
+        if self.run_id and self.run_id != run_id:
+            self._former_runs.add(self.run_id)
+        self.run_id, self.run_seed = run_id, run_seed
+        return self._end_all()
+
+    # The step path
+
+    def step(self, step: Step, route: bytes, now: float) -> Verdict:
+        """Judge a STEP whose payload has the right sizes. After ACCEPT the session is QUEUED and waits for `answer`."""
+        session = self.sessions.get(step.session)
+        steps = self._counts.steps
+        if session is None:
+            steps[4] += 1
+            return _CHALLENGE
+        seq, last_seq = step.seq, session.last_seq
+        if seq == last_seq + 1:
+            if _UNKNOWN < session.state < _ANSWERED:
+                steps[4] += 1
+                return _CHALLENGE
+            session.last_seq = seq
+            session.state = _QUEUED
+            session.state_since = now
+            session.reply = None
+            verdict = _ACCEPT
+        elif seq == last_seq:
+            verdict = _CACHED if session.state == _ANSWERED else _PENDING
+        else:
+            verdict = _STALE if seq < last_seq else _CHALLENGE
+            steps[verdict] += 1
+            return verdict
+        steps[verdict] += 1
+        session.heard_at = now
+        if session.route != route or session.detached_at is not None:
+            self._attach(session, route)
+        return verdict
+
+    def mark(self, session: Session, state: int, now: float) -> None:
+        """Note why a pending STEP waits: queued or held, and since when."""
+        if session.state != state:
+            session.state = state
+            session.state_since = now
+
+    def answer(self, session: Session, frames: list[bytes], now: float) -> None:
+        """The ACT for the pending STEP, all its frames: kept for resends until the next STEP."""
+        session.reply = frames
+        session.state = _ANSWERED
+        session.state_since = now
+
+    def challenge(self, session_id: int) -> Challenge:
+        """What to send after `Verdict.CHALLENGE`."""
+        return Challenge(session=session_id, server_epoch=self.server_epoch)
+
+    def strike(self, session: Session) -> Session | None:
+        """Count a bad message against a session; returns it, ended, after too many."""
+        session.strikes += 1
+        self._counts.strikes += 1
+        if session.strikes < self.limits.max_strikes or session.is_ended:
+            return None
+        self.end(session)
+        return session
+
+    # Liveness
+
+    def ping(self, ping: Ping, route: bytes, now: float, *, work_age_ms: int = 0) -> Pong:
+        """Renew the leases of a connection's sessions and report each."""
+        self.heard(route, now)
+        reports = tuple(
+            SessionReport(
+                session=session.id,
+                last_seq=session.last_seq,
+                state=session.state,
+                age_ms=max(0, int((now - session.state_since) * 1000)),
+            )
+            for session in self._by_route.get(route, {}).values()
+        )
+        return Pong(
+            sent_ms=ping.sent_ms, server_epoch=self.server_epoch, work_age_ms=max(0, work_age_ms), sessions=reports
+        )
+
+    def heard(self, route: bytes, now: float) -> None:
+        """Anything valid came from this connection: its sessions live."""
+        for session in self._by_route.get(route, {}).values():
+            session.heard_at = now
+            session.detached_at = None
+
+    def routes(self) -> list[bytes]:
+        """The connections that have sessions."""
+        return list(self._by_route)
+
+    def unroutable(self, route: bytes, now: float) -> list[Session]:
+        """A send found the connection closed: detach its sessions; each may resume within `detach_s`."""
+        detached = [session for session in self._by_route.get(route, {}).values() if session.detached_at is None]
+        for session in detached:
+            session.detached_at = now
+        return detached
+
+    def expire(self, now: float, *, drained: bool, stalled_until: float = float("-inf")) -> list[Session]:
+        """Free the sessions whose lease is over.
+
+        Args:
+          drained: the socket was empty when last read; otherwise their messages may be waiting there.
+          stalled_until: one beat after the end of our own last stall; nobody is judged before.
+        """
+        if not drained or now < stalled_until:
+            return []
+        lost = [session for session in self.sessions.values() if self._is_over(session, now)]
+        for session in lost:
+            self._counts.expired += 1
+            self.end(session)
+        return lost
+
+    def statistics(self) -> SessionStatistics:
+        """Sessions, lanes and counters."""
+        counts = self._counts
+        return SessionStatistics(
+            num_sessions=len(self.sessions),
+            num_lanes=self.num_lanes,
+            num_opened=counts.opened,
+            num_resumed=counts.resumed,
+            num_expired=counts.expired,
+            num_steps=counts.steps[_ACCEPT],
+            num_pending=counts.steps[_PENDING],
+            num_cached=counts.steps[_CACHED],
+            num_stale=counts.steps[_STALE],
+            num_challenged=counts.steps[_CHALLENGE],
+            num_strikes=counts.strikes,
+            num_rejected=counts.rejected,
+        )
+
+    # Within
+
+    def _refusal(self, hello: Hello) -> tuple[str, bool, str, str] | None:
+        """Why this HELLO cannot be served by anyone here: code, retryable, message, hint."""
+        if hello.protocol_min > PROTOCOL_MAX or hello.protocol_max < PROTOCOL_MIN:
+            theirs, ours = f"{hello.protocol_min}..{hello.protocol_max}", f"{PROTOCOL_MIN}..{PROTOCOL_MAX}"
+            return "protocol", False, f"protocol {theirs} asked, {ours} served", "install the same seedbed version"
+        if self.is_draining:
+            return "draining", True, "this inference service is shutting down", "try another, or wait for its successor"
+        if hello.run_id and self.run_id and hello.run_id != self.run_id and hello.run_id not in self._former_runs:
+            message = f"run id {hello.run_id!r} asked, this inference serves run {self.run_id!r}"
+            return "another_run", False, message, "check actor.upstream"
+        largest = max(step_layout(hello.spec, hello.lanes).frame_bytes)
+        if largest > self.limits.max_frame_bytes:
+            message = f"a STEP frame of {largest} bytes, max_frame_bytes is {self.limits.max_frame_bytes}"
+            return "frame_bytes", False, message, "lower actor.lanes or raise inference.max_frame_bytes"
+        return None
+
+    def _full(self, hello: Hello, route: bytes) -> tuple[str, bool, str, str] | None:
+        """Why no further session fits."""
+        if self.num_lanes + hello.lanes > self.limits.max_lanes:
+            message = f"{hello.lanes} lanes asked, {self.num_lanes} of {self.limits.max_lanes} in use"
+            return "capacity", True, message, "add an inference service or raise inference.max_lanes"
+        if len(self._by_route.get(route, {})) >= MAX_SESSIONS_PER_CONNECTION:
+            message = f"{MAX_SESSIONS_PER_CONNECTION} groups on one connection"
+            return "capacity", True, message, "use more lanes per group, or more actors"
+        return None
+
+    def _open(self, hello: Hello, route: bytes, now: float) -> Session:
+        number, self._next_number = self._next_number, self._next_number + 1
+        limits = self.limits
+        session = Session(
+            # The epoch's bits keep a session of a former server from being taken for one of ours.
+            id=(self.server_epoch & 0x7FFF_FFFF) << 32 | number,
+            number=number,
+            hello=hello,
+            seed=group_seed(self.run_seed, self.replica, number),
+            route=route,
+            lease_s=max(limits.lease_s, min(hello.max_stall_s, limits.max_stall_s)),
+            heard_at=now,
+            state_since=now,
+        )
+        self.sessions[session.id] = session
+        self._by_group[hello.incarnation, hello.group] = session
+        self._by_route.setdefault(route, {})[session.id] = session
+        self.num_lanes += hello.lanes
+        self._counts.opened += 1
+        return session
+
+    def _attach(self, session: Session, route: bytes) -> None:
+        session.detached_at = None
+        if session.route != route:
+            self._detach_route(session)
+            session.route = route
+            self._by_route.setdefault(route, {})[session.id] = session
+
+    def _detach_route(self, session: Session) -> None:
+        named = self._by_route[session.route]
+        del named[session.id]
+        if not named:
+            del self._by_route[session.route]
+
+    def _is_over(self, session: Session, now: float) -> bool:
+        if session.detached_at is not None:
+            return now - session.detached_at > self.limits.detach_s
+        return now - session.heard_at > session.lease_s
+
+    def _end_all(self) -> list[Session]:
+        ended = list(self.sessions.values())
+        for session in ended:
+            self.end(session)
+        return ended
+
+
+def group_seed(run_seed: int, replica: int, number: int) -> int:
+    """A group's seed, 31 bits: the same for the same run seed, replica and session number, unrelated otherwise."""
+    words = np.random.SeedSequence([abs(run_seed), replica, number]).generate_state(1)
+    return int(words[0]) & 0x7FFF_FFFF
+
+
+def _same_group(known: Hello, hello: Hello) -> bool:
+    return known.lanes == hello.lanes and known.mode == hello.mode and known.spec == hello.spec
