@@ -1,0 +1,30 @@
+"""Inference's configuration: section [inference]."""
+
+from pydantic import Field
+
+from shared.runtime.config import RuntimeConfig, Section
+
+
+class InferenceConfig(Section):
+    """Where inference listens, whom it serves, and when it launches a batch."""
+
+    bind: str = Field("tcp://127.0.0.1:5555", description="address that environments dial; port 0 picks a free one")
+    upstream: list[str] = Field(["tcp://127.0.0.1:5556"], min_length=1, description="learner's address")
+    name: str = Field("inference", description="label in logs and counters")
+    device: str = Field("auto", description="'auto' (CUDA where there is one), 'cpu', 'cuda' or 'cuda:1'")
+    max_lanes: int = Field(65536, ge=1, description="lanes over all groups; a HELLO beyond is refused for now")
+    idle_deadline_ms: float = Field(
+        0.5, ge=0, description="how long an idle device waits for more groups before it runs a small batch, ms"
+    )
+    max_frame_bytes: int = Field(64 * 1024 * 1024, ge=4096, description="largest frame that is accepted, bytes")
+    beat_s: float = Field(1.0, gt=0, description="environments PING this often, s")
+    lease_s: float = Field(10.0, gt=0, description="a connected but silent group is freed after this, s")
+    max_compute_s: float = Field(30.0, gt=0, description="a forward pass longer than this ends the process, s")
+    drain_s: float = Field(8.0, ge=0, description="on shutdown, how long complete unrolls may take to be acknowledged, s")
+
+
+class InferenceSettings(Section):
+    """Everything that inference reads."""
+
+    inference: InferenceConfig = InferenceConfig()
+    runtime: RuntimeConfig = RuntimeConfig()

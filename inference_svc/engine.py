@@ -1,0 +1,200 @@
+"""The compute thread's work: one forward pass for every queued lane, policy state in tables, actions back.
+
+Tensor suffixes: N lanes of a batch, A own-action columns, M mask columns.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from inference_svc.unrolls import LatestRow, UnrollWriter
+from shared.policy.policy import Policy
+from shared.policy.weights import FlatParameters, Manifest, policy_from_manifest
+from shared.protocol.layout import Array, Layout
+from shared.protocol.rows import Flags
+
+NOISE_TICKS = 32  # ticks whose sampling noise is drawn in one go
+
+
+@dataclass(slots=True, eq=False)
+class Lanes:
+    """A group as the engine sees it: its slots, its rows, its noise. Hung on the session by the service."""
+
+    start: int  # first slot
+    count: int
+    seed: int
+    rows: UnrollWriter | LatestRow
+    act_layout: Layout
+    greedy: bool
+    pinned: bool  # acts with the evaluation's frozen weights
+    tick: int = -1  # of the newest rows; sampling noise is keyed by it
+    noise_block: int = -1
+    noise: tuple[Array, ...] = ()
+    slots: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A policy with weights in it."""
+
+    policy: Policy
+    parameters: FlatParameters
+    manifest: Manifest
+
+
+class Engine:
+    """Runs the policy. Owned by the compute thread once started; memory: state tables of `num_slots` rows."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.version = 0
+        self.pinned_version = 0
+        self._live: Loaded | None = None
+        self._pinned: Loaded | None = None
+        self._tables: list[Tensor] = []
+        self._num_slots = 0
+
+    def load(self, version: int, manifest: Manifest, buffer: bytes) -> None:
+        """Take new weights; another manifest builds another policy and forgets all policy state."""
+        if self._live is None or self._live.manifest.digest != manifest.digest:
+            self._live = self._build(manifest)
+            self._pinned = None
+            self._tables, self._num_slots = [], 0
+        self._live.parameters.load_(buffer)
+        self.version = version
+
+    def pin(self) -> int:
+        """Freeze a copy of the live weights for an evaluation; the version that was frozen."""
+        assert self._live is not None, "nothing to pin before the first weights"
+        if self._pinned is None or self._pinned.manifest.digest != self._live.manifest.digest:
+            self._pinned = self._build(self._live.manifest)
+        self._pinned.parameters.load_(self._live.parameters.export())
+        self.pinned_version = self.version
+        return self.version
+
+    def _build(self, manifest: Manifest) -> Loaded:
+        policy = policy_from_manifest(manifest).to(self.device).eval()
+        return Loaded(policy, FlatParameters(policy), manifest)
+
+    def reserve(self, num_slots: int) -> None:
+        """Make the state tables at least this long."""
+        assert self._live is not None
+        if num_slots <= self._num_slots and self._tables:
+            return
+        size = max(num_slots, 2 * self._num_slots)
+        fresh = list(self._live.policy.initial_state(size, self.device))
+        for old, new in zip(self._tables, fresh, strict=False):
+            new[: len(old)] = old
+        self._tables, self._num_slots = fresh, size
+
+    def forget(self, lanes: Lanes) -> None:
+        """Zero a group's policy state: its session is new."""
+        self.reserve(lanes.start + lanes.count)
+        for table in self._tables:
+            table[lanes.start : lanes.start + lanes.count] = 0
+
+    @torch.inference_mode()
+    def act(self, groups: Sequence[Lanes]) -> tuple[list[list[bytes]], float]:
+        """ACT payload frames for each group, and the seconds that it took. Groups share weights and greediness."""
+        started = time.perf_counter()
+        loaded = self._pinned if groups[0].pinned else self._live
+        assert loaded is not None
+        policy = loaded.policy
+        version = self.pinned_version if groups[0].pinned else self.version
+        slots = self._slots(groups)
+        state = tuple(table[slots] for table in self._tables)
+        self._keep_state_before(groups)
+        inputs = self._inputs(groups)
+        has_mask = policy.distribution.mask_size and policy.spec.mask_size
+        *observation, reward, flags = inputs
+        mask = observation.pop() if has_mask else None
+        first = (flags & int(Flags.FIRST)).bool()
+        output = policy(tuple(leaf[None] for leaf in observation), reward[None], first[None], None, state)
+        params = output.params[0]
+        if groups[0].greedy:
+            own = policy.distribution.mode(params, mask)
+        else:
+            own = policy.distribution.sample(params, self._noise(groups, policy), mask)
+        log_prob = policy.distribution.log_prob(params, own, mask)
+        for table, value in zip(self._tables, policy.remember(output.state, own), strict=True):
+            table[slots] = value
+        own_NA, log_prob_N = own.cpu().numpy(), log_prob.cpu().numpy()
+        self._write_back(groups, own_NA, log_prob_N, version)
+        frames = _act_frames(groups, policy.distribution.to_env(own_NA))
+        return frames, time.perf_counter() - started
+
+    def _slots(self, groups: Sequence[Lanes]) -> slice | Tensor:
+        if len(groups) == 1:
+            return slice(groups[0].start, groups[0].start + groups[0].count)
+        for group in groups:
+            if len(group.slots) != group.count:
+                group.slots = torch.arange(group.start, group.start + group.count, device=self.device)
+        return torch.cat([group.slots for group in groups])
+
+    def _keep_state_before(self, groups: Sequence[Lanes]) -> None:
+        """Write the policy state before row 0 into unrolls that begin with this tick."""
+        for group in groups:
+            if self._tables and isinstance(group.rows, UnrollWriter) and group.rows.is_first_row:
+                for chunk in group.rows.chunks:
+                    first = group.start + chunk.start
+                    for place, table in zip(chunk.states, self._tables, strict=True):
+                        place[...] = table[first : first + chunk.lanes].cpu().numpy()
+
+    def _inputs(self, groups: Sequence[Lanes]) -> list[Tensor]:
+        """The newest rows of all groups, one tensor per input field."""
+        pieces: list[list[Array]] = []
+        for group in groups:
+            if isinstance(group.rows, UnrollWriter):
+                row = group.rows.row
+                pieces += [[array[row] for array in chunk.inputs] for chunk in group.rows.chunks]
+            else:
+                pieces.append(group.rows.inputs)
+        if len(pieces) == 1:
+            arrays = pieces[0]
+        else:
+            arrays = [np.concatenate(columns) for columns in zip(*pieces, strict=True)]
+        tensors = [torch.from_numpy(array) for array in arrays]
+        if self.device.type == "cpu":
+            return tensors
+        return [tensor.pin_memory().to(self.device, non_blocking=True) for tensor in tensors]
+
+    def _noise(self, groups: Sequence[Lanes], policy: Policy) -> tuple[Tensor, ...]:
+        """Sampling noise of each lane at its tick: the same whatever the batch."""
+        parts = []
+        for group in groups:
+            block, tick = divmod(group.tick, NOISE_TICKS)
+            if group.noise_block != block:
+                group.noise = policy.distribution.noise(group.seed, block, NOISE_TICKS, group.count)
+                group.noise_block = block
+            parts.append([array[tick] for array in group.noise])
+        joined = parts[0] if len(parts) == 1 else [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+        return tuple(torch.from_numpy(array).to(self.device) for array in joined)
+
+    def _write_back(self, groups: Sequence[Lanes], own_NA: Array, log_prob_N: Array, version: int) -> None:
+        """Write what was decided into the unrolls."""
+        base = 0
+        for group in groups:
+            if isinstance(group.rows, UnrollWriter):
+                row = group.rows.row
+                for chunk in group.rows.chunks:
+                    first = base + chunk.start
+                    chunk.actions[row] = own_NA[first : first + chunk.lanes]
+                    chunk.log_probs[row] = log_prob_N[first : first + chunk.lanes]
+                    chunk.versions[row] = version
+            base += group.count
+
+
+def _act_frames(groups: Sequence[Lanes], leaves: Sequence[Array]) -> list[list[bytes]]:
+    """Cut the batch's environment actions into each group's payload frames."""
+    result, base = [], 0
+    for group in groups:
+        frames = group.act_layout.allocate()
+        for place, leaf in zip(group.act_layout.views(frames), leaves, strict=True):
+            place[...] = leaf[base : base + group.count]
+        result.append([bytes(frame) for frame in frames])
+        base += group.count
+    return result

@@ -1,0 +1,479 @@
+"""What inference decides on each event, without sockets, threads or clocks: groups in, batches out, unrolls up.
+
+| a group waits for | unblocked by | PONG says |
+|---|---|---|
+| its turn in a batch | the compute thread | queued |
+| credit for its complete unroll | the learner's CREDIT | held: no credit |
+| an evaluation (evaluation groups only) | CREDIT with a request, weights of that version | held: no evaluation |
+
+Groups are held before the forward pass, so that fresh weights act when they go on.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from inference_svc.admission import judge
+from inference_svc.batcher import Batcher
+from inference_svc.config import InferenceConfig
+from inference_svc.engine import Lanes
+from inference_svc.evaluation import EvaluationRound
+from inference_svc.slots import SlotPool
+from inference_svc.tally import EpisodeTally, Tally, aborted_episodes, valid_steps
+from inference_svc.unrolls import LatestRow, UnrollShape, UnrollWriter
+from inference_svc.upstream import LearnerLink
+from shared.errors import RemoteWireError
+from shared.protocol.codec import decode, encode
+from shared.protocol.layout import Array, Layout
+from shared.protocol.messages import (
+    Act,
+    ActBits,
+    Bye,
+    Challenge,
+    Credit,
+    Hello,
+    Message,
+    Ping,
+    Pong,
+    RequestState,
+    Step,
+    StepBits,
+    Welcome,
+)
+from shared.protocol.rows import ENDED, act_layout, episodes_layout, step_layout
+from shared.protocol.sessions import Session, SessionLimits, SessionTable, Verdict
+
+DECORRELATE_OVER = 8  # groups' first unrolls end at this many different ticks
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """What inference keeps for a session."""
+
+    session: Session
+    lanes: Lanes
+    layout: Layout  # of its STEPs
+    flags: Array  # of the newest rows, u8 [L]
+    previous_flags: Array
+
+
+@dataclass(slots=True)
+class Outputs:
+    """Where decisions go: three callables of the shell, none of which blocks."""
+
+    down: Callable[[bytes, Sequence[bytes]], bool]  # (route, frames) → False when the route is gone
+    act: Callable[[list[list[Lanes]], list[Group]], None]  # batches, and the groups in their order
+    forget: Callable[[Lanes], None]  # zero a new group's policy state, before its first batch
+    pin: Callable[[], None]  # freeze the live weights for an evaluation
+    wake: Callable[[float], None] = field(default=lambda _at: None)  # call `launch` at this time
+
+
+class Server:
+    """All of inference's decisions. One thread; bounded by `max_lanes`, credit and one unroll per group."""
+
+    def __init__(self, config: InferenceConfig, incarnation: int, link: LearnerLink, tally: Tally) -> None:
+        self.config, self.incarnation, self.link, self.tally = config, incarnation, link, tally
+        self.shape: UnrollShape | None = None
+        self.table: SessionTable | None = None
+        self.version = 0  # of the weights that act, packed
+        self.is_draining = False
+        self.evaluation = EvaluationRound()
+        self._batcher: Batcher[Group] = Batcher(config.idle_deadline_ms / 1e3)
+        self._slots = SlotPool(config.max_lanes)
+        self._held: deque[Group] = deque()
+        self._episodes = EpisodeTally()
+        self._is_pinning = False
+        self._outputs: Outputs | None = None
+
+    def connect(self, outputs: Outputs) -> None:
+        """Give it its outputs; before any event."""
+        self._outputs = outputs
+
+    @property
+    def outputs(self) -> Outputs:
+        """The shell's callables."""
+        assert self._outputs is not None, "connect() comes first"
+        return self._outputs
+
+    def serve(self, shape: UnrollShape, run_id: str, run_seed: int) -> None:
+        """A policy is there: open for groups. Another policy or run ends the sessions of the former."""
+        if self.table is not None and self.shape is not None:
+            if self.shape.spec == shape.spec and self.table.run_id == run_id:
+                self.shape = shape
+                return
+            for session in self.table.change_run(run_id, run_seed):
+                self._send(session.route, self.table.challenge(session.id))
+                self._release(session)
+        else:
+            config = self.config
+            limits = SessionLimits(
+                beat_s=config.beat_s,
+                lease_s=config.lease_s,
+                max_lanes=config.max_lanes,
+                max_frame_bytes=config.max_frame_bytes,
+            )
+            self.table = SessionTable(self.incarnation, run_seed, run_id, limits)
+        self.shape = shape
+
+    # From environments
+
+    def receive(self, route: bytes, frames: Sequence[bytes], now: float) -> None:
+        """One message from an environment; bad ones are counted and answered, never raised."""
+        try:
+            message = decode(frames[0])
+            if isinstance(message, Step):
+                self._step(message, route, frames, now)
+            elif isinstance(message, Hello):
+                self._hello(message, route, now)
+            elif isinstance(message, Ping):
+                self._ping(message, route, now)
+            elif isinstance(message, Bye):
+                self._bye(message, route, now)
+            else:
+                raise RemoteWireError("unexpected", f"{type(message).__name__} is not for inference")
+        except RemoteWireError:
+            self.tally.refused_messages += 1
+
+    def _hello(self, hello: Hello, route: bytes, now: float) -> None:
+        lives = self.tally.actors.setdefault(hello.actor, set())
+        lives.add(hello.incarnation)
+        refusal = judge(hello, self.shape.spec if self.shape else None)
+        if refusal is not None or self.table is None or self.shape is None:
+            self.link.introduce(hello.spec, now)
+            if refusal is not None:
+                self._send(route, refusal)
+            return
+        answer = self.table.hello(hello, route, now)
+        if isinstance(answer, Welcome):
+            session = self.table.sessions[answer.session]
+            if session.attached is None and not self._admit(session, self.table, now):
+                return
+        self._send(route, answer)
+
+    def _admit(self, session: Session, table: SessionTable, now: float) -> bool:
+        """Give a new session its slots and rows."""
+        assert self.shape is not None
+        hello = session.hello
+        start = self._slots.allocate(hello.lanes)
+        if start is None:  # free slots are there but in pieces: it asks again
+            table.end(session)
+            return False
+        rows: UnrollWriter | LatestRow
+        if hello.mode == "train":
+            length = self.shape.unroll_length
+            skip = (session.number - 1) % DECORRELATE_OVER * length // DECORRELATE_OVER
+            rows = UnrollWriter(self.shape, hello.lanes, skip=skip)
+        else:
+            rows = LatestRow(self.shape, hello.lanes)
+        is_evaluation = hello.mode == "eval"
+        lanes = Lanes(
+            start=start,
+            count=hello.lanes,
+            seed=session.seed,
+            rows=rows,
+            act_layout=act_layout(hello.spec, hello.lanes),
+            greedy=False,
+            pinned=is_evaluation,
+        )
+        none = np.zeros(hello.lanes, np.uint8)
+        session.attached = Group(session, lanes, step_layout(hello.spec, hello.lanes), none, none)
+        self.outputs.forget(lanes)
+        return True
+
+    def _ping(self, ping: Ping, route: bytes, now: float) -> None:
+        if self.table is None:
+            self._send(route, Pong(sent_ms=ping.sent_ms, server_epoch=self.incarnation, work_age_ms=0))
+        else:
+            self._send(route, self.table.ping(ping, route, now))
+
+    def _bye(self, bye: Bye, route: bytes, now: float) -> None:
+        if self.table is not None:
+            for session in self.table.bye(bye, route, now):
+                self._release(session)
+
+    def _step(self, step: Step, route: bytes, frames: Sequence[bytes], now: float) -> None:
+        table = self.table
+        session = table.sessions.get(step.session) if table is not None else None
+        if table is None or session is None:
+            self._send(route, Challenge(session=step.session, server_epoch=self.incarnation))
+            return
+        group: Group = session.attached
+        size = len(group.layout.frame_bytes)
+        try:
+            group.layout.check(frames[1 : 1 + size])
+        except RemoteWireError:
+            self._strike(session)
+            raise
+        verdict = table.step(step, route, now)
+        if verdict is Verdict.ACCEPT:
+            self._accept(group, step, frames[1 : 1 + size], frames[1 + size :], now)
+        elif verdict is Verdict.CACHED and session.reply is not None:
+            self.outputs.down(route, session.reply)
+        elif verdict is Verdict.CHALLENGE:
+            self._send(route, table.challenge(step.session))
+
+    def _accept(
+        self, group: Group, step: Step, rows: Sequence[bytes], extras: Sequence[bytes], now: float
+    ) -> None:
+        """A new tick of a group: write its rows, count its ends, then queue or hold it."""
+        inputs = group.layout.views(rows)
+        group.previous_flags, group.flags = group.flags, inputs[-1]
+        group.lanes.rows.write(inputs)
+        group.lanes.tick += 1
+        self.tally.requests += 1
+        if step.bits & StepBits.STATISTICS:
+            self._count_episodes(group, extras, now)
+        if group.session.hello.mode == "eval":
+            self.tally.eval_steps += valid_steps(group.flags)
+            self._queue_evaluation(group, now)
+            return
+        if group.session.hello.mode == "train":
+            steps = valid_steps(group.flags)
+            self.tally.acted_steps += steps
+            self._episodes.steps += steps
+            if steps < len(group.flags) and group.lanes.tick > 0:
+                self._episodes.aborted += aborted_episodes(group.previous_flags, group.flags)
+            writer = group.lanes.rows
+            assert isinstance(writer, UnrollWriter)
+            if writer.is_complete and not self._complete(group, writer):
+                self.tally.held_no_credit += 1
+                self._held.append(group)
+                self._mark(group, RequestState.HELD_NO_CREDIT, now)
+                return
+        self._batcher.add(group, now)
+
+    def _complete(self, group: Group, writer: UnrollWriter) -> bool:
+        """Pass a complete unroll on if the learner takes it now."""
+        outbox = self.link.outbox
+        if not outbox.can_send(group.lanes.count):
+            return False
+        hello = group.session.hello
+        writer.complete(lambda lanes, buffer: outbox.push(lanes, [buffer], actor=hello.actor))
+        return True
+
+    def _count_episodes(self, group: Group, extras: Sequence[bytes], now: float) -> None:
+        """Statistics of the lanes that ended in this tick."""
+        spec = group.session.hello.spec
+        ended = int(np.count_nonzero(group.flags & ENDED))
+        width = len(spec.statistics)
+        if not extras or len(extras[0]) != ended * width * 4:
+            self._strike(group.session)
+            raise RemoteWireError("statistics", f"{ended} lanes ended with {width} statistics each")
+        statistics = np.frombuffer(extras[0], np.float32).reshape(ended, width)
+        mode = group.session.hello.mode
+        if mode == "train":
+            self._episodes.add(statistics, self.version)
+        elif mode == "eval":
+            result = self.evaluation.record(group.session.id, group.flags, statistics)
+            if result is not None:
+                versions = [result.version] * len(result.statistics)
+                self._push_episodes("eval", result.id, [result.statistics], versions, 0, 0)
+
+    # Evaluation
+
+    def _queue_evaluation(self, group: Group, now: float) -> None:
+        session = group.session
+        self._start_evaluation()
+        seed = self.evaluation.reset_seed(session.id) if self.evaluation.is_running else None
+        if seed is not None:
+            payload = [bytes(frame) for frame in group.lanes.act_layout.allocate()]
+            self.outputs.forget(group.lanes)
+            group.lanes.seed, group.lanes.tick, group.lanes.noise_block = seed, -1, -1
+            self._answer(group, self.evaluation.version, payload, now, bits=int(ActBits.RESET), reset_seed=seed)
+        elif self.evaluation.may_act(session.id):
+            self._batcher.add(group, now)
+        else:
+            self._mark(group, RequestState.HELD_NO_EVALUATION, now)
+
+    def _start_evaluation(self) -> None:
+        """Freeze weights for a round that is asked for, if evaluation groups are there."""
+        if self._is_pinning or not self.evaluation.wants_start(self.version) or not self._evaluation_groups():
+            return
+        self._is_pinning = True
+        self.outputs.pin()
+
+    def pinned(self, version: int, now: float) -> None:
+        """The weights are frozen: the round begins with the groups that are there."""
+        self._is_pinning = False
+        groups = self._evaluation_groups()
+        if not groups or not self.evaluation.wants_start(version):
+            return
+        request = self.evaluation.request
+        assert request is not None
+        for group in groups:
+            group.lanes.greedy = request.greedy
+        self.evaluation.start(version, {group.session.id: group.lanes.count for group in groups})
+        for group in groups:
+            if group.session.state == RequestState.HELD_NO_EVALUATION:
+                self._queue_evaluation(group, now)
+
+    def _evaluation_groups(self) -> list[Group]:
+        if self.table is None:
+            return []
+        return [session.attached for session in self.table.sessions.values() if session.hello.mode == "eval"]
+
+    # From the learner
+
+    def credited(self, credit: Credit, now: float) -> None:
+        """New figures: held groups go on while they last, and an evaluation may be asked for."""
+        self.evaluation.ask(credit.evaluation)
+        self._start_evaluation()
+        self.release_held(now)
+
+    def release_held(self, now: float) -> None:
+        """Let held groups go on while the learner takes their unrolls."""
+        while self._held:
+            group = self._held[0]
+            writer = group.lanes.rows
+            assert isinstance(writer, UnrollWriter)
+            if not group.session.is_ended:
+                if not self._complete(group, writer):
+                    return
+                self._mark(group, RequestState.QUEUED, now)
+                self._batcher.add(group, now)
+            self._held.popleft()
+
+    def weights_changed(self, version: int) -> None:
+        """The engine acts with this version from now on."""
+        self.version = version
+        self._start_evaluation()
+
+    # Batches
+
+    def launch(self, now: float) -> None:
+        """Start a batch if the device is free and it is time."""
+        table = self.table
+        if table is None:
+            return
+        num_active = len(table.sessions) - len(self._held)
+        at = self._batcher.launch_at(num_active, now)
+        if at is None:
+            return
+        if at > now:
+            self.outputs.wake(at)
+            return
+        groups = []
+        for group, wait_s in self._batcher.take(now):
+            self.tally.wait_s += wait_s
+            self.tally.waits += 1
+            groups.append(group)
+        batches: dict[tuple[bool, bool], list[Group]] = {}
+        for group in groups:
+            batches.setdefault((group.lanes.pinned, group.lanes.greedy), []).append(group)
+        ordered = [group for batch in batches.values() for group in batch]
+        self.tally.batches += 1
+        self.tally.batch_lanes += sum(group.lanes.count for group in ordered)
+        self.outputs.act([[group.lanes for group in batch] for batch in batches.values()], ordered)
+
+    def acted(
+        self, groups: Sequence[Group], payloads: Sequence[Sequence[bytes]], versions: Sequence[int], now: float
+    ) -> None:
+        """A batch is done: answer its groups and start the next."""
+        self._batcher.finished()
+        for group, payload, version in zip(groups, payloads, versions, strict=True):
+            if not group.session.is_ended:
+                self._answer(group, version, payload, now)
+        self.launch(now)
+
+    def _answer(
+        self, group: Group, version: int, payload: Sequence[bytes], now: float, *, bits: int = 0, reset_seed: int = 0
+    ) -> None:
+        session = group.session
+        header = encode(
+            Act(session=session.id, seq=session.last_seq, policy_version=version, bits=bits, reset_seed=reset_seed)
+        )
+        frames = [header, *payload]
+        assert self.table is not None
+        self.table.answer(session, frames, now)
+        if not self.outputs.down(session.route, frames):
+            self.table.unroutable(session.route, now)
+
+    # Time
+
+    def beat(self, now: float, *, drained: bool, stalled_until: float) -> None:
+        """Twice a second: judge leases, find closed connections, pass on what ended."""
+        if self.table is not None:
+            for session in self.table.expire(now, drained=drained, stalled_until=stalled_until):
+                self.tally.lost_groups += 1
+                self._release(session)
+        self.flush_episodes()
+
+    def probe(self, now: float) -> None:
+        """Each second: a PONG nobody asked for finds the connections that are closed."""
+        if self.table is not None:
+            for route in self.table.routes():
+                if not self._send(route, Pong(sent_ms=0, server_epoch=self.incarnation, work_age_ms=0)):
+                    self.table.unroutable(route, now)
+
+    def flush_episodes(self) -> None:
+        """Pass on training episodes and steps since the last time."""
+        tally = self._episodes
+        if tally.steps or tally.statistics:
+            self._episodes = EpisodeTally()
+            self._push_episodes("train", 0, tally.statistics, tally.versions, tally.aborted, tally.steps)
+
+    def _push_episodes(
+        self, mode: str, evaluation: int, statistics: Sequence[Array], versions: Sequence[int], aborted: int, steps: int
+    ) -> None:
+        assert self.shape is not None
+        layout = episodes_layout(self.shape.spec, len(versions))
+        frames = layout.allocate()
+        version, values = layout.views(frames)
+        version[:] = versions
+        if statistics:
+            values[:] = np.concatenate(list(statistics))
+        self.link.outbox.push_episodes(
+            frames, count=len(versions), acted_steps=steps, mode=mode, evaluation=evaluation, aborted=aborted
+        )
+
+    # Ends
+
+    def dismiss(self, reason: str) -> None:
+        """Tell every group to go: BYE(draining) means elsewhere, BYE(run_finished) means for good."""
+        if self.table is None:
+            return
+        self.is_draining = True
+        for route in self.table.routes():
+            self._send(route, Bye(session=0, reason=reason))
+        for session in self.table.drain():
+            writer = session.attached.lanes.rows if session.attached else None
+            if isinstance(writer, UnrollWriter):
+                self.tally.drain_dropped_steps += max(0, writer.row) * session.lanes
+            self._release(session)
+        self.flush_episodes()
+
+    def _strike(self, session: Session) -> None:
+        assert self.table is not None
+        ended = self.table.strike(session)
+        if ended is not None:
+            self._release(ended)
+
+    def _release(self, session: Session) -> None:
+        """Free what a session held."""
+        group: Group | None = session.attached
+        if group is None:
+            return
+        session.attached = None
+        self._batcher.discard(group)
+        self._slots.release(group.lanes.start, group.lanes.count)
+        if session.hello.mode == "eval":
+            self.evaluation.lose(session.id)
+
+    def _mark(self, group: Group, state: RequestState, now: float) -> None:
+        assert self.table is not None
+        self.table.mark(group.session, int(state), now)
+
+    def _send(self, route: bytes, message: Message) -> bool:
+        return self.outputs.down(route, [encode(message)])
+
+    @property
+    def used_slots(self) -> int:
+        """Slots that belong to sessions."""
+        return self._slots.used
+
+    @property
+    def num_sessions(self) -> int:
+        """Groups that are in."""
+        return len(self.table.sessions) if self.table else 0

@@ -1,0 +1,76 @@
+"""What inference counts: plain numbers on the hot path, read once a beat by metrics and by the learner."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from shared.protocol.layout import Array
+from shared.protocol.rows import ENDED, Flags
+
+
+@dataclass(slots=True)
+class Tally:
+    """Totals since the process started. Owned by the service's loop."""
+
+    acted_steps: int = 0  # valid training transitions
+    eval_steps: int = 0
+    requests: int = 0  # STEPs accepted
+    refused_messages: int = 0
+    batches: int = 0
+    batch_lanes: int = 0
+    wait_s: float = 0.0  # summed over groups and batches
+    waits: int = 0
+    compute_s: float = 0.0
+    held_no_credit: int = 0
+    lost_groups: int = 0
+    drain_dropped_steps: int = 0
+    actors: dict[str, set[int]] = field(default_factory=dict)  # name → incarnations seen, newest kept
+
+    def load(self, since: "Tally", *, sessions: int, lanes: int, loop_lag_ms: float) -> tuple[tuple[str, float], ...]:
+        """Figures for the learner: totals, and means over the time since the copy `since`."""
+        batches = max(1, self.batches - since.batches)
+        return (
+            ("acted_steps", float(self.acted_steps)),
+            ("batch_fill", (self.batch_lanes - since.batch_lanes) / batches),
+            ("queue_wait_ms", 1e3 * (self.wait_s - since.wait_s) / max(1, self.waits - since.waits)),
+            ("forward_ms", 1e3 * (self.compute_s - since.compute_s) / batches),
+            ("loop_lag_ms", loop_lag_ms),
+            ("sessions", float(sessions)),
+            ("lanes", float(lanes)),
+            ("actor_restarts", float(self.actor_restarts)),
+        )
+
+    @property
+    def actor_restarts(self) -> int:
+        """Process lives of actors beyond the first of each name."""
+        return sum(len(lives) - 1 for lives in self.actors.values())
+
+
+class EpisodeTally:
+    """Finished episodes of one group kind between two EPISODES messages."""
+
+    def __init__(self) -> None:
+        self.statistics: list[Array] = []
+        self.versions: list[int] = []
+        self.aborted = 0
+        self.steps = 0
+
+    def add(self, statistics: Array, version: int) -> None:
+        """f32 [n, K] of episodes that ended in one tick."""
+        self.statistics.append(statistics)
+        self.versions += [version] * len(statistics)
+
+
+def valid_steps(flags: Array) -> int:
+    """Lanes whose transition into this row is a step: all but those at a reset row."""
+    return len(flags) - int(np.count_nonzero(flags & Flags.FIRST))
+
+
+def aborted_episodes(previous: Array, flags: Array) -> int:
+    """Lanes that were reset without an end: `first` after a row that had neither ended nor was itself `first`."""
+    return int(np.count_nonzero((flags & Flags.FIRST) & ~_spread(previous & (ENDED | Flags.FIRST))))
+
+
+def _spread(bits: Array) -> Array:
+    """All ones where any bit is set."""
+    return np.where(bits != 0, np.uint8(255), np.uint8(0))

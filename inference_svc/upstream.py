@@ -1,0 +1,238 @@
+"""Inference's side of the learner link: HELLO, lease, credit, and weights by long-poll. Pure: takes `now`, returns frames.
+
+The learner's mistakes and absences all end in one place: the conversation starts again with HELLO, and what was not
+acknowledged goes out again as far as the new WELCOME asks for it.
+
+| waits for | unblocked by | else |
+|---|---|---|
+| WELCOME | the learner | HELLO again, 0.2 s later, then twice as long, up to 2 s |
+| PONG | the learner's loop | silent for a lease: HELLO |
+| WEIGHTS or NOT_MODIFIED | publish, or the poll's end | 5 s: GET again |
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from shared.protocol.codec import encode
+from shared.protocol.flow import Outbox
+from shared.protocol.messages import (
+    Bye,
+    Challenge,
+    Credit,
+    Error,
+    Get,
+    Message,
+    NotModified,
+    Ping,
+    Pong,
+    ProducerHello,
+    ProducerWelcome,
+    Reject,
+    Weights,
+)
+from shared.protocol.rows import EnvSpec
+
+FIRST_RETRY_S = 0.2
+LAST_RETRY_S = 2.0
+GET_DEADLINE_S = 5.0
+Frames = list[bytes | bytearray | memoryview]
+
+
+@dataclass(frozen=True, slots=True)
+class Welcomed:
+    """A session at the learner began."""
+
+    welcome: ProducerWelcome
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsCame:
+    """New weights; `manifest` is JSON or empty when it is the one that we have."""
+
+    version: int
+    manifest_digest: str
+    manifest: str
+    buffer: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CreditCame:
+    """New figures: held groups may go on, an evaluation may be asked for."""
+
+    credit: Credit
+
+
+@dataclass(frozen=True, slots=True)
+class RunFinished:
+    """The learner has no more use for us."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The learner refuses us; retryable ones are tried again here and reported only for the log."""
+
+    message: str
+    hint: str
+    retryable: bool
+
+
+Event = Welcomed | WeightsCame | CreditCame | RunFinished | Refused
+
+
+class LearnerLink:
+    """One conversation with one learner. Owned by inference's loop; memory: its outbox."""
+
+    def __init__(
+        self, *, name: str, incarnation: int, library_version: str, load: Callable[[], tuple[tuple[str, float], ...]]
+    ) -> None:
+        self.outbox = Outbox()
+        self.spec: EnvSpec | None = None
+        self.run_id = ""
+        self.welcome: ProducerWelcome | None = None  # None while there is no session
+        self.heard_at: float | None = None
+        self.have_version = 0
+        self.have_manifest = ""
+        self._name, self._incarnation, self._library_version, self._load = name, incarnation, library_version, load
+        self._nonce = 0
+        self._hello_at, self._retry_s = 0.0, FIRST_RETRY_S
+        self._ping_at = 0.0
+        self._get_deadline: float | None = None
+        self._is_connected = False
+
+    @property
+    def state(self) -> str:
+        """For people: which wait this is."""
+        if self.welcome is not None:
+            return "open"
+        if not self._is_connected:
+            return "never connected" if self.heard_at is None else "connection lost"
+        return "no answer to HELLO"
+
+    def connected(self, now: float) -> None:
+        """The socket has a connection: whatever was on the old one is gone."""
+        self._is_connected = True
+        self._restart(now)
+
+    def disconnected(self, now: float) -> None:
+        """The socket lost its connection."""
+        self._is_connected = False
+        self._restart(now)
+
+    def introduce(self, spec: EnvSpec, now: float) -> None:
+        """The first environments told what they are; the learner may need it to build its network."""
+        if self.spec is None:
+            self.spec = spec
+            if self.welcome is not None and not self.welcome.spec_digest:
+                self._restart(now)
+
+    def poll(self, now: float) -> list[Frames]:
+        """Everything that is due."""
+        if not self._is_connected:
+            return []
+        if self.welcome is not None and self.heard_at is not None and now - self.heard_at > self.welcome.lease_s:
+            self._restart(now)
+        if self.welcome is None:
+            return self._hello(now) if now >= self._hello_at else []
+        due: list[Frames] = []
+        if now >= self._ping_at:
+            self._ping_at = now + self.welcome.beat_s
+            sent_ms = int(now * 1000)
+            self.outbox.pinged(sent_ms)
+            due.append([encode(Ping(sent_ms=sent_ms, load=self._load()))])
+        if self._get_deadline is None or now >= self._get_deadline:
+            due.append(self._get(now))
+        return due
+
+    def receive(self, message: Message, payload: Sequence[bytes], now: float) -> list[Event]:
+        """What a message from the learner means."""
+        self.heard_at = now
+        if isinstance(message, ProducerWelcome):
+            return self._welcomed(message, now)
+        if isinstance(message, Challenge):
+            if self.welcome is not None and message.session == self.welcome.session:
+                self._restart(now)
+        elif isinstance(message, Reject):
+            self._hello_at = now + self._retry_s
+            return [Refused(message.message, message.hint, message.retryable)]
+        elif isinstance(message, Bye):
+            if message.reason == "run_finished":
+                return [RunFinished()]
+            self._restart(now, wait_s=FIRST_RETRY_S)  # draining: dial on
+        elif isinstance(message, Error):
+            return [Refused(message.message, message.hint, True)]
+        elif self.welcome is not None:
+            return self._in_session(message, payload)
+        return []
+
+    def _in_session(self, message: Message, payload: Sequence[bytes]) -> list[Event]:
+        assert self.welcome is not None
+        if isinstance(message, Credit):
+            if message.session != self.welcome.session or message.epoch != self.welcome.epoch:
+                return []
+            self.outbox.credit(message)
+            return [CreditCame(message)]
+        if isinstance(message, Pong):
+            for report in message.sessions:
+                if report.session == self.welcome.session:
+                    self.outbox.pong(message.sent_ms, report.last_seq + 1)
+            return []
+        if isinstance(message, NotModified):
+            self._get_deadline = None
+            return []
+        if isinstance(message, Weights) and len(payload) == 1:
+            self._get_deadline = None
+            if message.version <= self.have_version:
+                return []  # an old learner rolls nobody back
+            if not message.manifest and message.manifest_digest != self.have_manifest:
+                self.have_manifest = ""
+                return []
+            self.have_version, self.have_manifest = message.version, message.manifest_digest
+            return [WeightsCame(message.version, message.manifest_digest, message.manifest, payload[0])]
+        return []
+
+    def _welcomed(self, welcome: ProducerWelcome, now: float) -> list[Event]:
+        if welcome.nonce != self._nonce or welcome.role != "learner":
+            return []
+        if self.run_id and welcome.run_id != self.run_id:
+            self.have_version, self.have_manifest = 0, ""  # another run is another policy
+        self.welcome, self.run_id = welcome, welcome.run_id
+        self._retry_s, self._ping_at, self._get_deadline = FIRST_RETRY_S, now, None
+        self.outbox.welcome(welcome)
+        return [Welcomed(welcome)]
+
+    def _hello(self, now: float) -> list[Frames]:
+        self._nonce = random.getrandbits(63)
+        self._hello_at = now + self._retry_s
+        self._retry_s = min(LAST_RETRY_S, 2 * self._retry_s)
+        hello = ProducerHello(
+            library_version=self._library_version,
+            name=self._name,
+            incarnation=self._incarnation,
+            nonce=self._nonce,
+            run_id="",
+            spec=self.spec,
+            oldest_seq=self.outbox.oldest_seq,
+            oldest_episodes_seq=self.outbox.oldest_episodes_seq,
+        )
+        return [[encode(hello)]]
+
+    def _get(self, now: float) -> Frames:
+        assert self.welcome is not None
+        self._get_deadline = now + GET_DEADLINE_S
+        return [
+            encode(
+                Get(session=self.welcome.session, have_version=self.have_version, have_manifest=self.have_manifest)
+            )
+        ]
+
+    def bye(self, reason: str) -> Frames:
+        """Leave on purpose."""
+        return [encode(Bye(session=self.welcome.session if self.welcome else 0, reason=reason))]
+
+
+    def _restart(self, now: float, *, wait_s: float = 0.0) -> None:
+        if self.welcome is not None:
+            self.outbox.lost_session()
+        self.welcome = None
+        self._hello_at, self._retry_s, self._get_deadline = now + wait_s, FIRST_RETRY_S, None

@@ -1,0 +1,59 @@
+"""One named thread that runs blocking jobs in order and hands each result back to the loop."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+
+class Worker:
+    """The thread in which a service steps environments or runs torch. Owned by the loop that made it.
+
+    A job that raises ends the worker: the exception is in `failed`, which the service awaits. Memory: the jobs queued.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._jobs: SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None] | None] | None] = SimpleQueue()
+        self._busy_since: float | None = None
+        self.failed: asyncio.Future[None] = self._loop.create_future()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Callable[[], Any], done: Callable[[Any], None] | None = None) -> None:
+        """Run `job()` in the thread, after all before it; then `done(result)` in the loop."""
+        self._jobs.put((job, done))
+
+    def busy_s(self) -> float:
+        """How long the present job has been running, seconds; 0 when idle."""
+        since = self._busy_since
+        return time.monotonic() - since if since is not None else 0.0
+
+    def close(self, timeout_s: float = 5.0) -> bool:
+        """Finish what is queued and end the thread; False when it is still stuck after `timeout_s`."""
+        self._jobs.put(None)
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (item := self._jobs.get()) is not None:
+            job, done = item
+            self._busy_since = time.monotonic()
+            try:
+                result = job()
+            except BaseException as error:
+                self._post(self._fail, error)
+                return
+            self._busy_since = None
+            if done is not None:
+                self._post(done, result)
+
+    def _post(self, call: Callable[[Any], None], value: Any) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(call, value)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self.failed.done():
+            self.failed.set_exception(error)

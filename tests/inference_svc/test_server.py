@@ -1,0 +1,334 @@
+"""Inference's decisions, driven by messages and numbers for time."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import gymnasium
+import numpy as np
+import pytest
+
+from inference_svc.config import InferenceConfig
+from inference_svc.engine import Lanes
+from inference_svc.server import Group, Outputs, Server
+from inference_svc.tally import Tally
+from inference_svc.unrolls import UnrollShape
+from inference_svc.upstream import LearnerLink
+from shared.protocol.codec import decode, encode
+from shared.protocol.messages import (
+    Act,
+    Bye,
+    Challenge,
+    Credit,
+    Error,
+    Evaluation,
+    Hello,
+    Message,
+    Ping,
+    Pong,
+    ProducerHello,
+    ProducerWelcome,
+    Reject,
+    RequestState,
+    RunState,
+    Step,
+    StepBits,
+    Welcome,
+    pack_version,
+)
+from shared.protocol.rows import EnvSpec, Flags, step_layout
+from shared.protocol.spaces import space_from_gymnasium
+
+T = 3
+SPEC = EnvSpec(
+    env_id="test",
+    observation=space_from_gymnasium(gymnasium.spaces.Box(-1, 1, (2,), np.float32)),
+    action=space_from_gymnasium(gymnasium.spaces.Discrete(3)),
+)
+
+
+class World:
+    """A server with recorded outputs; batches are answered when the test says so."""
+
+    def __init__(self) -> None:
+        self.tally = Tally()
+        self.link = LearnerLink(name="i", incarnation=7, library_version="0", load=lambda: ())
+        self.server = Server(InferenceConfig(max_lanes=64), 99, self.link, self.tally)
+        self.sent: list[tuple[bytes, Message]] = []
+        self.batches: list[list[Group]] = []
+        self.forgotten: list[Lanes] = []
+        self.pins = 0
+        self.gone: set[bytes] = set()
+        self.server.connect(Outputs(self.down, self.act, self.forgotten.append, self.pin))
+
+    def down(self, route: bytes, frames: Sequence[bytes]) -> bool:
+        self.sent.append((route, decode(bytes(frames[0]))))
+        return route not in self.gone
+
+    def act(self, _batches: list[list[Lanes]], groups: list[Group]) -> None:
+        self.batches.append(groups)
+
+    def pin(self) -> None:
+        self.pins += 1
+
+    def serve(self, lanes: int = 1000) -> None:
+        self.server.serve(UnrollShape(SPEC, 1, [], T), "run", 1)
+        self.server.weights_changed(pack_version(1, 5))
+        self.link.connected(0.0)
+        hello = decode(bytes(self.link.poll(0.0)[0][0]))
+        assert isinstance(hello, ProducerHello)
+        welcome = ProducerWelcome(
+            nonce=hello.nonce, session=1, epoch=1, protocol=1, run_id="run", run_seed=1, spec_digest="d", beat_s=1,
+            lease_s=10, unroll_length=T, next_seq=0, next_episodes_seq=0, state=RunState.TRAINING,
+        )  # fmt: skip
+        self.link.receive(welcome, [], 0.0)
+        self.grant(lanes)
+
+    def grant(self, through: int, evaluation: Evaluation | None = None) -> None:
+        credit = Credit(
+            session=1, epoch=1, granted_through=through, acked_through=0, episodes_acked_through=0,
+            state=RunState.TRAINING, trained_steps=0, evaluation=evaluation,
+        )  # fmt: skip
+        self.link.receive(credit, [], 0.0)
+        self.server.credited(credit, 0.0)
+
+    def tell(self, message: Message, payload: Sequence[bytes] = (), route: bytes = b"r", now: float = 0.0) -> None:
+        self.server.receive(route, [encode(message), *payload], now)
+        self.server.launch(now)
+
+    def hello(self, group: int = 0, mode: str = "train", lanes: int = 2, route: bytes = b"r") -> Welcome:
+        self.tell(hello(group, mode, lanes), route=route)
+        answer = self.sent[-1][1]
+        assert isinstance(answer, Welcome)
+        return answer
+
+    def step(self, session: int, seq: int, flags: Sequence[int] = (0, 0), now: float = 0.0, route: bytes = b"r") -> None:
+        ended = sum(bool(flag & 3) for flag in flags)
+        payload = [*rows(seq, flags), *([np.ones((ended, 2), np.float32).tobytes()] if ended else [])]
+        bits = int(StepBits.STATISTICS) if ended else 0
+        self.tell(Step(session=session, seq=seq, bits=bits), payload, route, now)
+
+    def answer(self, now: float = 0.0) -> list[Group]:
+        groups = self.batches.pop(0)
+        payloads = [[bytes(frame) for frame in group.lanes.act_layout.allocate()] for group in groups]
+        self.server.acted(groups, payloads, [self.server.version] * len(groups), now)
+        return groups
+
+    def last(self) -> Message:
+        return self.sent[-1][1]
+
+    def state_of(self, session: int) -> int:
+        self.tell(Ping(sent_ms=1))
+        pong = self.last()
+        assert isinstance(pong, Pong)
+        return {report.session: report.state for report in pong.sessions}[session]
+
+
+def hello(group: int = 0, mode: str = "train", lanes: int = 2) -> Hello:
+    return Hello(
+        library_version="0", actor="a", incarnation=1, group=group, lanes=lanes, nonce=5, mode=mode, spec=SPEC,
+        capabilities=("reset",),
+    )  # fmt: skip
+
+
+def rows(value: int, flags: Sequence[int]) -> list[bytes]:
+    layout = step_layout(SPEC, len(flags))
+    frames = layout.allocate()
+    observation, reward, flag = layout.views(frames)
+    observation[...], reward[...], flag[...] = value, value, flags
+    return [bytes(frame) for frame in frames]
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_before_weights_environments_wait_and_their_specification_goes_up(world: World) -> None:
+    """HELLO before there is a policy is answered ERROR(starting, retryable), and the learner is told the spaces."""
+    world.tell(hello())
+    error = world.last()
+    assert isinstance(error, Error)
+    assert (error.code, error.retryable, error.nonce) == ("starting", True, 5)
+    assert world.link.spec == SPEC
+
+
+def test_other_spaces_are_rejected_by_name(world: World) -> None:
+    """A group with other spaces than the policy's is told which leaf differs, and for good."""
+    world.serve()
+    other = replace(SPEC, observation=space_from_gymnasium(gymnasium.spaces.Box(-1, 1, (3,), np.float32)))
+    world.tell(replace(hello(), spec=other))
+    reject = world.last()
+    assert isinstance(reject, Reject)
+    assert not reject.retryable
+    assert "(2,)" in reject.message
+    assert "(3,)" in reject.message
+
+
+def test_a_step_is_acted_on_once_and_a_resend_gets_the_cached_act(world: World) -> None:
+    """The repeated STEP reaches no batch; after the answer it gets the same ACT again."""
+    world.serve()
+    session = world.hello().session
+    world.step(session, 0)
+    world.step(session, 0)
+    assert len(world.batches) == 1
+    world.answer()
+    first = world.last()
+    assert isinstance(first, Act)
+    world.step(session, 0)
+    assert world.last() == first
+    assert not world.batches
+
+
+def test_groups_that_arrive_while_the_device_is_busy_share_the_next_batch(world: World) -> None:
+    """Accumulate while busy: two groups queue behind a running batch and leave together."""
+    world.serve()
+    sessions = [world.hello(group).session for group in range(3)]
+    for session in sessions:
+        world.step(session, 0)
+    assert [len(groups) for groups in world.batches] == [1]
+    world.answer()
+    assert [len(groups) for groups in world.batches] == [2]
+
+
+def test_without_credit_a_group_is_held_before_its_forward_pass_and_goes_on_with_it(world: World) -> None:
+    """A complete unroll that cannot leave holds its group; PONG says why; CREDIT lets it go on."""
+    world.serve(lanes=0)
+    session = world.hello().session
+    for seq in range(T):
+        world.step(session, seq)
+        world.answer()
+    world.step(session, T)
+    assert not world.batches
+    assert world.state_of(session) == RequestState.HELD_NO_CREDIT
+    world.grant(100)
+    world.server.launch(0.0)
+    assert len(world.batches) == 1
+    assert world.link.outbox.unacked_lanes == 2
+
+
+def test_evaluation_groups_wait_for_a_round_then_reset_and_play_their_quota(world: World) -> None:
+    """Between rounds they are held; a round starts with a seeded reset and ends when every lane has its episodes."""
+    world.serve()
+    session = world.hello(mode="eval").session
+    world.step(session, 0, (Flags.FIRST, Flags.FIRST))
+    assert world.state_of(session) == RequestState.HELD_NO_EVALUATION
+    world.grant(100, Evaluation(id=3, version=pack_version(1, 5), episodes=2, seed=42, greedy=True))
+    assert world.pins == 1
+    world.server.pinned(pack_version(1, 5), 0.0)
+    reset = world.last()
+    assert isinstance(reset, Act)
+    assert (reset.bits, reset.reset_seed) == (1, 42)
+    world.step(session, 1, (Flags.FIRST, Flags.FIRST))
+    assert world.answer()[0].lanes.greedy
+    world.step(session, 2, (Flags.TERMINATED, Flags.TRUNCATED))
+    assert not world.batches
+    outgoing = world.link.outbox.next_outgoing()
+    assert outgoing is not None
+    assert (outgoing.message.mode, outgoing.message.evaluation, outgoing.message.count) == ("eval", 3, 2)
+
+
+def test_an_evaluation_waits_for_the_version_it_asks_for(world: World) -> None:
+    """Older weights are not evaluated in its name."""
+    world.serve()
+    world.hello(mode="eval")
+    world.grant(100, Evaluation(id=3, version=pack_version(1, 6), episodes=2, seed=42, greedy=True))
+    assert world.pins == 0
+    world.server.weights_changed(pack_version(1, 6))
+    assert world.pins == 1
+
+
+def test_wrong_frame_sizes_are_struck_and_end_only_their_own_session(world: World) -> None:
+    """A peer that keeps sending wrong sizes loses its session and slots; the other group goes on."""
+    world.serve()
+    bad, good = world.hello(0).session, world.hello(1, route=b"s").session
+    for _ in range(20):
+        world.tell(Step(session=bad, seq=0), [b"short"])
+    assert world.tally.refused_messages >= 5
+    assert world.server.used_slots == 2
+    world.step(good, 0, route=b"s")
+    assert len(world.batches) == 1
+    world.step(bad, 0)
+    assert isinstance(world.last(), Challenge)
+
+
+def test_garbage_is_counted_and_changes_nothing(world: World) -> None:
+    """Headers that are no messages, and messages that are not for inference, are refused."""
+    world.serve()
+    for header in (b"", b"\xc1", b"\x00" * 5000, encode(Pong(sent_ms=0, server_epoch=1, work_age_ms=0))):
+        world.server.receive(b"x", [header], 0.0)
+    assert world.tally.refused_messages == 4
+    assert world.server.num_sessions == 0
+
+
+def test_a_silent_group_is_freed_after_its_lease_and_a_closed_one_sooner(world: World) -> None:
+    """Leases free the slots: ten seconds when connected, three when the connection is closed."""
+    world.serve()
+    world.hello(0)
+    world.hello(1, route=b"s")
+    world.gone.add(b"s")
+    world.server.probe(0.0)
+    world.server.beat(3.5, drained=True, stalled_until=0.0)
+    assert world.server.used_slots == 2
+    world.server.beat(9.0, drained=True, stalled_until=0.0)
+    assert world.server.used_slots == 2
+    world.server.beat(10.5, drained=True, stalled_until=0.0)
+    assert (world.server.used_slots, world.tally.lost_groups) == (0, 2)
+
+
+def test_slots_of_a_group_that_left_are_zeroed_for_the_next(world: World) -> None:
+    """BYE frees the slots; a new group in the same slots starts with zero policy state."""
+    world.serve()
+    session = world.hello(0).session
+    world.tell(Bye(session=session, reason="stopped"))
+    assert world.server.used_slots == 0
+    world.hello(1)
+    assert [(lanes.start, lanes.count) for lanes in world.forgotten] == [(0, 2), (0, 2)]
+
+
+def test_an_answer_for_a_group_that_left_meanwhile_is_dropped(world: World) -> None:
+    """The batch comes back to a session that is gone: nothing is sent, the others are served."""
+    world.serve()
+    session = world.hello().session
+    world.step(session, 0)
+    world.tell(Bye(session=session, reason="stopped"))
+    before = len(world.sent)
+    world.answer()
+    assert len(world.sent) == before
+
+
+def test_steps_into_reset_rows_are_not_counted_as_acted(world: World) -> None:
+    """Acted steps are valid transitions; a reset without an end is an aborted episode."""
+    world.serve()
+    session = world.hello().session
+    world.step(session, 0, (Flags.FIRST, Flags.FIRST))
+    world.answer()
+    world.step(session, 1, (0, Flags.TERMINATED))
+    world.answer()
+    world.step(session, 2, (Flags.FIRST, Flags.FIRST))
+    world.answer()
+    assert world.tally.acted_steps == 2
+    world.server.flush_episodes()
+    outgoing = world.link.outbox.next_outgoing()
+    assert outgoing is not None
+    assert (outgoing.message.count, outgoing.message.aborted, outgoing.message.acted_steps) == (1, 1, 2)
+
+
+def test_another_run_challenges_every_group(world: World) -> None:
+    """A learner with another run id means another policy: sessions end and slots come back."""
+    world.serve()
+    world.hello()
+    world.server.serve(UnrollShape(SPEC, 1, [], T), "another", 2)
+    assert isinstance(world.last(), Challenge)
+    assert world.server.used_slots == 0
+
+
+def test_draining_says_bye_and_refuses_newcomers(world: World) -> None:
+    """SIGTERM: groups are told to move at once, later HELLOs are refused for now."""
+    world.serve()
+    world.hello()
+    world.server.dismiss("draining")
+    assert world.last() == Bye(session=0, reason="draining")
+    world.tell(hello(1))
+    reject = world.last()
+    assert isinstance(reject, Reject)
+    assert reject.retryable

@@ -1,0 +1,84 @@
+"""Unrolls in the making."""
+
+import gymnasium
+import numpy as np
+import pytest
+
+from inference_svc import unrolls
+from inference_svc.unrolls import UnrollShape, UnrollWriter
+from shared.protocol.layout import Field
+from shared.protocol.rows import EnvSpec, Flags
+from shared.protocol.spaces import space_from_gymnasium
+
+SPEC = EnvSpec(
+    env_id="test",
+    observation=space_from_gymnasium(gymnasium.spaces.Box(-1, 1, (2,), np.float32)),
+    action=space_from_gymnasium(gymnasium.spaces.Discrete(3)),
+)
+
+
+def shape(length: int = 3) -> UnrollShape:
+    return UnrollShape(SPEC, 1, [Field("state/x", "float32", (5,))], length)
+
+
+def tick(number: int, lanes: int, flags: int = 0) -> list[np.ndarray]:
+    observation = np.full((lanes, 2), number, np.float32) + np.arange(lanes, dtype=np.float32)[:, None] / 10
+    return [observation, np.full(lanes, number, np.float32), np.full(lanes, flags, np.uint8)]
+
+
+def read(buffer: bytearray, lanes: int, length: int = 3) -> list[np.ndarray]:
+    return shape(length).layout(lanes).views([buffer])
+
+
+def test_the_last_row_of_an_unroll_is_the_first_of_the_next() -> None:
+    """No row is lost between two unrolls, and both carry the shared one."""
+    writer, sent = UnrollWriter(shape(), 2), []
+    for number in range(7):
+        writer.write(tick(number, 2))
+        if writer.is_complete:
+            writer.complete(lambda lanes, buffer: sent.append(read(buffer, lanes)))
+    assert [unroll[1][:, 0].tolist() for unroll in sent] == [[0, 1, 2, 3], [3, 4, 5, 6]]
+    assert writer.is_first_row
+
+
+def test_a_sent_unroll_is_never_written_again() -> None:
+    """The buffer that was handed over keeps its rows while the next unroll fills."""
+    writer, sent = UnrollWriter(shape(), 1), []
+    for number in range(4):
+        writer.write(tick(number, 1))
+    writer.complete(lambda lanes, buffer: sent.append(buffer))
+    before = bytes(sent[0])
+    for number in range(3):
+        writer.write(tick(50 + number, 1))
+    assert bytes(sent[0]) == before
+
+
+def test_large_groups_leave_in_chunks_of_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unroll over the message limit is cut by lanes; together the chunks hold every lane once."""
+    monkeypatch.setattr(unrolls, "MAX_UNROLL_BYTES", 2 * shape().layout(1).num_bytes)
+    writer, sent = UnrollWriter(shape(), 5), []
+    for number in range(4):
+        writer.write(tick(number, 5))
+    writer.complete(lambda lanes, buffer: sent.append(read(buffer, lanes)))
+    assert [unroll[1].shape[1] for unroll in sent] == [2, 2, 1]
+    lanes = np.concatenate([unroll[0][1, :, 0] for unroll in sent])
+    assert lanes.tolist() == pytest.approx([1.0, 1.1, 1.2, 1.3, 1.4])
+
+
+def test_a_shortened_first_unroll_has_no_transitions_before_its_first_row() -> None:
+    """Skipped rows are absent reset rows, so nothing of them is trained; the unroll completes that much earlier."""
+    writer, sent = UnrollWriter(shape(), 1, skip=2), []
+    writer.write(tick(0, 1, int(Flags.FIRST)))
+    writer.write(tick(1, 1))
+    assert writer.is_complete
+    writer.complete(lambda lanes, buffer: sent.append(read(buffer, lanes)))
+    reward, flags = sent[0][1], sent[0][2]
+    assert reward[2:, 0].tolist() == [0, 1]
+    assert (flags[1:3, 0] & Flags.FIRST).all()
+
+
+def test_a_group_that_goes_on_after_a_lost_session_is_not_shortened() -> None:
+    """Its first row is no reset row: the transition into it must not look like one that can be skipped."""
+    writer = UnrollWriter(shape(), 1, skip=2)
+    writer.write(tick(0, 1))
+    assert writer.is_first_row
