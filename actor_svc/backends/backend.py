@@ -1,0 +1,146 @@
+"""What a group asks of whatever steps its lanes, and the one seam to foreign environment code.
+
+A backend writes each tick's rows in place and guarantees next-step autoreset: a row with `terminated` or `truncated`
+holds the final observation; the lane's next row is its reset row (`first`), its reward is 0 and its action ignored.
+A lane that raised or gave values that are no numbers is rebuilt; its row is then `first` without an end before it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from shared.errors import ConfigError, EnvError
+from shared.protocol.rows import ENDED, Flags
+from shared.protocol.spaces import Leaf, Space, mask_size, space_from_gymnasium
+
+Array = npt.NDArray[Any]
+P = ParamSpec("P")
+R = TypeVar("R")
+
+ENDED_BITS = int(ENDED)
+FIRST = int(Flags.FIRST)
+TERMINATED = int(Flags.TERMINATED)
+TRUNCATED = int(Flags.TRUNCATED)
+LIFE_LOST = int(Flags.LIFE_LOST)
+ABSENT = int(Flags.ABSENT)
+MAX_FAILURES = 20  # in a row, without one good step between them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowViews:
+    """One tick's rows as writable arrays on the frames that travel."""
+
+    observation: tuple[Array, ...]  # leaves in canonical order, [L, ...]
+    mask: Array | None  # u8 [L, M]
+    reward: Array  # f32 [L]
+    flags: Array  # u8 [L]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """What an environment is, as far as a policy and a session must know."""
+
+    observation: Space
+    action: Space
+    mask_size: int  # 0 without action masks
+    statistics: tuple[str, ...]  # of an ended episode, beyond return and length
+    seeding: str  # "lane" or "group"
+
+
+class Backend(Protocol):
+    """Steps L lanes. One thread owns it; nothing of it is shared."""
+
+    traits: Traits
+    num_rebuilds: int  # lanes that were rebuilt since the start
+    last_failure: str  # why, the last time; "" for never
+
+    def bind(self, rows: RowViews) -> None:
+        """Write from now on into these arrays."""
+
+    def reset(self, seed: int) -> None:
+        """Begin a fresh episode in every lane and write their `first` rows; the seed decides all that is random."""
+
+    def step(self, actions: Sequence[Array]) -> None:
+        """Step every lane with its action, leaves `[L, ...]` as the environment takes them, and write the rows."""
+
+    def extra_statistics(self, lanes: Array) -> Array:
+        """f32 [n, K]: `traits.statistics` of the lanes whose episode ended in this tick."""
+
+    def render(self) -> Array | None:
+        """Lane 0 as u8 [height, width, 3], or None where the environment cannot be shown."""
+
+    def close(self) -> None:
+        """Let go of every environment."""
+
+
+def call_environment(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call foreign environment code; whatever it raises becomes an EnvError.
+
+    The only broad `except` outside the top of a service: an environment may raise anything, and hurts only its lane.
+    """
+    try:
+        return function(*args, **kwargs)
+    except Exception as error:
+        raise EnvError(f"{type(error).__name__}: {error}") from error
+
+
+def read_traits(
+    env: gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any],
+    observation: gymnasium.Space[Any],
+    action: gymnasium.Space[Any],
+    info: dict[str, Any],
+    *,
+    seeding: str,
+    image: str = "",
+) -> Traits:
+    """The traits of a made environment and the info of one of its resets.
+
+    `metadata["image"]` says where the channels of uint8 arrays of rank 3 are ("HWC", "CHW", or a table by leaf path);
+    `metadata["statistics"]` names the info entries that are reported at the end of an episode. An `action_mask` in the
+    reset's info means that every row carries one.
+    """
+    metadata = env.metadata or {}
+    statistics = tuple(str(name) for name in metadata.get("statistics", ()))
+    reserved = {"return", "length"} & set(statistics)
+    if reserved:
+        raise ConfigError(
+            f"statistics {sorted(reserved)} are always reported: leave them out of metadata['statistics']"
+        )
+    own_action = space_from_gymnasium(action, image=None)
+    masked = "action_mask" in info
+    if masked and not mask_size(own_action):
+        raise ConfigError("the environment gives an action_mask, but no part of its action space is discrete")
+    return Traits(
+        observation=space_from_gymnasium(observation, image=image or metadata.get("image", "")),
+        action=own_action,
+        mask_size=mask_size(own_action) if masked else 0,
+        statistics=statistics,
+        seeding=seeding,
+    )
+
+
+def invalid_lanes(leaves: Sequence[Leaf], rows: RowViews) -> Array:
+    """Indices of the lanes whose observation or reward no policy may see: NaN, infinite, or no category of its leaf."""
+    if _all_valid(leaves, rows):
+        return np.empty(0, np.int64)
+    bad = ~np.isfinite(rows.reward)
+    for leaf, values in zip(leaves, rows.observation, strict=True):
+        flat = values.reshape(len(values), -1)
+        if values.dtype.kind == "f":
+            bad |= ~np.isfinite(flat).all(1)
+        elif leaf.nvec:
+            index = flat.astype(np.int64) - np.array(leaf.starts, np.int64)
+            bad |= ((index < 0) | (index >= np.array(leaf.nvec, np.int64))).any(1)
+    return np.flatnonzero(bad)
+
+
+def _all_valid(leaves: Sequence[Leaf], rows: RowViews) -> bool:
+    """The common case, with one pass for each float leaf."""
+    for leaf, values in zip(leaves, rows.observation, strict=True):
+        if leaf.nvec or (values.dtype.kind == "f" and not np.isfinite(values).all()):
+            return False
+    return bool(np.isfinite(rows.reward).all())

@@ -1,0 +1,246 @@
+"""Lanes of one Gymnasium vector environment, with next-step autoreset or none at all."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from actor_svc.backends.backend import (
+    ENDED_BITS,
+    FIRST,
+    LIFE_LOST,
+    MAX_FAILURES,
+    Array,
+    RowViews,
+    call_environment,
+    invalid_lanes,
+    read_traits,
+)
+from shared.errors import ConfigError, EnvError
+from shared.protocol.spaces import Space, flatten, unflatten
+
+MakeVectorEnv = Callable[[int], VectorEnv[Any, Any, Any]]  # from a seed
+
+
+class VectorBackend:
+    """One vector environment of L lanes. A lane that fails takes its group with it: all lanes are rebuilt.
+
+    `make(seed)` gives the environment; where `seeds_at_make`, a reset with another seed makes it again.
+    With autoreset disabled, ended lanes are stepped once past their end, which is ignored, and reset by `reset_mask`.
+    """
+
+    def __init__(
+        self,
+        make: MakeVectorEnv,
+        lanes: int,
+        *,
+        seeds_at_make: bool = False,
+        track_lives: bool = False,
+        image: str = "",
+        autoreset_mode: AutoresetMode | None = None,
+    ) -> None:
+        self._make, self._lanes = make, lanes
+        self._seeds_at_make, self._track_lives = seeds_at_make, track_lives
+        self._env = make(0)
+        self._seed, self._num_resets = 0, 0
+        self._is_disabled = check_autoreset(self._env, autoreset_mode) is AutoresetMode.DISABLED
+        _, info = call_environment(self._env.reset, seed=None if seeds_at_make else 0)
+        self.traits = read_traits(
+            self._env,
+            self._env.single_observation_space,
+            self._env.single_action_space,
+            info,
+            seeding="group",
+            image=image,
+        )
+        self._leaves = self.traits.observation.leaves()
+        self._action_leaves = self.traits.action.leaves()
+        self._ended = np.empty(0, np.int64)
+        self._lives: Array = np.zeros(lanes, np.int64)
+        self._info: Mapping[str, Any] = {}
+        self._num_failures = 0
+        self.num_rebuilds, self.last_failure = 0, ""
+        self._rows: RowViews
+
+    def bind(self, rows: RowViews) -> None:
+        """Write from now on into these arrays."""
+        self._rows = rows
+
+    def reset(self, seed: int) -> None:
+        """Begin a fresh episode in every lane."""
+        if self._seeds_at_make and (seed != self._seed or self._num_resets):
+            self._remake(seed)
+        self._seed = seed
+        self._begin(None if self._seeds_at_make else seed)
+
+    def step(self, actions: Sequence[Array]) -> None:
+        """Step every lane; whatever fails rebuilds the group."""
+        rows = self._rows
+        try:
+            self._step(rows, actions)
+            bad = invalid_lanes(self._leaves, rows)
+            if bad.size:
+                raise EnvError(f"lanes {bad[:8].tolist()} gave NaN, an infinite value or no category of their space")
+        except EnvError as error:
+            self._rebuild(error)
+            return
+        self._num_failures = 0
+
+    def _step(self, rows: RowViews, actions: Sequence[Array]) -> None:
+        """One tick of the environment, written to the rows."""
+        observation, reward, terminated, truncated, info = call_environment(self._env.step, self._action(actions))
+        self._write(rows, observation)
+        call_environment(np.copyto, rows.reward, reward, casting="unsafe")
+        flags, ended = rows.flags, self._ended
+        np.left_shift(np.asarray(truncated, np.bool_).view(np.uint8), 1, out=flags)
+        flags |= np.asarray(terminated, np.bool_).view(np.uint8)
+        if rows.mask is not None:
+            write_mask(self.traits.action, info, rows.mask)
+        if self._track_lives:
+            lives = np.array(info["lives"])
+            flags[lives < self._lives] |= LIFE_LOST
+            self._lives = lives
+        if ended.size:
+            rows.reward[ended] = 0.0
+            flags[ended] = FIRST
+            if self._is_disabled:
+                self._reset_lanes(rows, ended)
+        self._info = info
+        self._ended = (flags & ENDED_BITS).nonzero()[0]
+
+    def _reset_lanes(self, rows: RowViews, lanes: Array) -> None:
+        """Reset some lanes of an environment that does not do it on its own."""
+        chosen = np.zeros(self._lanes, np.bool_)
+        chosen[lanes] = True
+        observation, info = call_environment(self._env.reset, options={"reset_mask": chosen})
+        for view, values in zip(rows.observation, flatten(self.traits.observation, observation), strict=True):
+            view[lanes] = values[lanes]
+        if rows.mask is not None:
+            fresh = np.ones_like(rows.mask)
+            write_mask(self.traits.action, info, fresh)
+            rows.mask[lanes] = fresh[lanes]
+
+    def _begin(self, seed: int | None) -> None:
+        """Reset all lanes and write their `first` rows."""
+        observation, info = call_environment(self._env.reset, seed=seed)
+        rows = self._rows
+        self._write(rows, observation)
+        rows.reward[:] = 0.0
+        rows.flags[:] = FIRST
+        if rows.mask is not None:
+            write_mask(self.traits.action, info, rows.mask)
+        if self._track_lives:
+            self._lives = np.array(info["lives"])
+        self._ended = np.empty(0, np.int64)
+        self._num_resets += 1
+
+    def _rebuild(self, failure: EnvError) -> None:
+        """Make the environment anew and begin with a fresh seed; gives up after MAX_FAILURES without a good step."""
+        while True:
+            self.last_failure = str(failure)
+            self._num_failures += 1
+            if self._num_failures > MAX_FAILURES:
+                raise EnvError(f"failed {MAX_FAILURES} times without one good step; last: {failure}") from failure
+            self.num_rebuilds += self._lanes
+            fresh = int(np.random.SeedSequence([self._seed, self.num_rebuilds]).generate_state(1)[0] >> 1)
+            try:
+                self._remake(fresh)
+                self._begin(None if self._seeds_at_make else fresh)
+                bad = invalid_lanes(self._leaves, self._rows)
+                if not bad.size:
+                    return
+                failure = EnvError(f"lanes {bad[:8].tolist()} gave NaN after a reset")
+            except EnvError as error:
+                failure = error
+
+    def _remake(self, seed: int) -> None:
+        """Replace the environment; one that is broken may fail to close, which changes nothing."""
+        try:
+            call_environment(self._env.close)
+        except EnvError as error:
+            self.last_failure = f"close: {error}"
+        self._env = call_environment(self._make, seed)
+
+    def _action(self, actions: Sequence[Array]) -> Any:
+        """Actions as the vector environment takes them, in memory of its own."""
+        if self.traits.action.leaf is not None:
+            return np.array(actions[0])
+        return unflatten(self.traits.action, [np.array(leaf) for leaf in actions])
+
+    def _write(self, rows: RowViews, observation: Any) -> None:
+        """Copy the observation leaves into the rows."""
+        for view, values in zip(rows.observation, flatten(self.traits.observation, observation), strict=True):
+            if len(values) != self._lanes:
+                raise EnvError(f"observations of {len(values)} lanes, expected {self._lanes}")
+            view[...] = values
+
+    def extra_statistics(self, lanes: Array) -> Array:
+        """f32 [n, K] of the ended lanes, from the last tick's info; NaN where the environment did not say."""
+        table = np.full((len(lanes), len(self.traits.statistics)), np.nan, np.float32)
+        for column, name in enumerate(self.traits.statistics):
+            if name in self._info:
+                table[:, column] = np.asarray(self._info[name], np.float64)[lanes]
+        return table
+
+    def render(self) -> Array | None:
+        """Lane 0 as u8 [height, width, 3]."""
+        frames: Any = call_environment(self._env.render)
+        if frames is None or not len(frames):
+            return None
+        frame = np.asarray(frames[0] if isinstance(frames, (tuple, list)) or np.ndim(frames) == 4 else frames)
+        return np.ascontiguousarray(frame, np.uint8)
+
+    def close(self) -> None:
+        """Let go of the environment."""
+        call_environment(self._env.close)
+
+
+def check_autoreset(env: VectorEnv[Any, Any, Any], known: AutoresetMode | None) -> AutoresetMode:
+    """The environment's autoreset mode, or ConfigError where its rows cannot be put into ours."""
+    mode = known if known is not None else env.metadata.get("autoreset_mode")
+    try:
+        mode = AutoresetMode(mode)
+    except ValueError:
+        raise ConfigError(
+            f"{env}: metadata['autoreset_mode'] is {mode!r}; set it to AutoresetMode.NEXT_STEP or DISABLED"
+        ) from None
+    if mode is AutoresetMode.SAME_STEP:
+        raise ConfigError(
+            f"{env} resets in the step that ends an episode, so its final observations are no rows: make it with "
+            "autoreset_mode=AutoresetMode.NEXT_STEP (or DISABLED, if it takes options['reset_mask']), or give a "
+            "function that returns one single environment"
+        )
+    return mode
+
+
+def write_mask(action: Space, info: Mapping[str, Any], mask: Array) -> None:
+    """Write info's `action_mask` of all lanes, flat [L, M] or nested as the action space, as u8 [L, M] of 0 and 1."""
+    if "action_mask" not in info:
+        raise EnvError("the environment gave an action_mask at first, and now none")
+    joined = call_environment(_join_mask, action, info["action_mask"])
+    if joined.shape != mask.shape:
+        raise EnvError(f"action_mask of shape {joined.shape[1:]}, expected {mask.shape[1:]}")
+    np.not_equal(joined, 0, out=mask.view(np.bool_))
+
+
+def _join_mask(action: Space, value: Any) -> Array:
+    """A nested mask as one array [L, M]."""
+    return np.concatenate(_mask_parts(action, value), axis=1)
+
+
+def _mask_parts(action: Space, value: Any) -> list[Array]:
+    """The flat parts of a nested mask, in canonical order."""
+    if isinstance(value, dict) and action.kind == "dict":
+        return [part for name, child in action.children for part in _mask_parts(child, value.get(name))]
+    if isinstance(value, tuple):
+        if action.kind == "tuple":
+            pairs = zip(action.children, value, strict=True)
+            return [part for (_, child), entry in pairs for part in _mask_parts(child, entry)]
+        return [np.asarray(entry).reshape(len(entry), -1) for entry in value]  # MultiDiscrete: one for each component
+    if value is None:
+        return []
+    array = np.asarray(value)
+    if array.dtype == object:  # how Gymnasium gathers tuples of lanes
+        array = np.stack([np.concatenate([np.ravel(part) for part in entry]) for entry in array])
+    return [array.reshape(len(array), -1)]

@@ -1,0 +1,194 @@
+"""From an experiment's [env] section, or an author's function, to a group of lanes."""
+
+import functools
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import SyncVectorEnv, VectorEnv
+
+from actor_svc.backends.backend import Backend
+from actor_svc.backends.lanes import LaneBackend
+from actor_svc.backends.vector import VectorBackend
+from actor_svc.group import Group
+from shared.errors import ConfigError
+from shared.runtime.config import EnvConfig
+
+MakeEnvironment = Callable[..., Any]  # returns a gymnasium.Env, or a VectorEnv of `num_envs` lanes if it takes that
+
+
+def make_group(
+    env: EnvConfig, lanes: int, *, make: MakeEnvironment | None = None, render: bool = False, threads: int = 0
+) -> Group:
+    """A group of L lanes, not reset yet.
+
+    Args:
+      make: the environment's constructor, in place of what `env.id` names; `env.id` is then a label.
+      render: lane 0 can be shown by `Group.render`.
+      threads: of back-ends that have their own; 0: one for each usable core.
+    Raises: ConfigError where the configuration names no environment, EnvError where it cannot be made.
+    """
+    backend = make_backend(env, lanes, make=make, render=render, threads=threads)
+    return Group(backend, lanes, env_id=env.id, settings=env.settings())
+
+
+def make_backend(
+    env: EnvConfig, lanes: int, *, make: MakeEnvironment | None = None, render: bool = False, threads: int = 0
+) -> Backend:
+    """What steps the lanes, chosen by `env.backend` and by what `env.id` offers."""
+    if make is None and ":" in env.id and not env.id.startswith("ALE/"):
+        make = _load(env.id)
+    if make is not None:
+        return _from_function(env, lanes, make, render)
+    choice = _choose_atari(render) if env.backend == "auto" and env.is_atari else env.backend
+    if choice == "ale" or choice == "envpool":
+        from actor_svc.backends import atari  # heavy, and optional
+
+        if choice == "ale":
+            return atari.make_ale(env, lanes, threads)
+        return atari.make_envpool(env, lanes, threads, render=render)
+    spec = _find(env.id)
+    if choice == "vector" or (choice == "auto" and spec.vector_entry_point is not None and not render):
+        if spec.vector_entry_point is None:
+            raise ConfigError(f"env.backend: {env.id} has no vector form; set it to 'gymnasium'")
+        return VectorBackend(functools.partial(_make_vector, env, lanes, render), lanes)
+    return LaneBackend(functools.partial(_make_single, env, render), lanes)
+
+
+def _choose_atari(render: bool) -> str:
+    """ALE where it is installed; EnvPool where it is not, or where frames in colour are asked for."""
+    has_ale, has_envpool = (importlib.util.find_spec(name) is not None for name in ("ale_py", "envpool"))
+    return "envpool" if has_envpool and (render or not has_ale) else "ale"
+
+
+def _find(env_id: str) -> Any:
+    """Gymnasium's registration of an id."""
+    try:
+        return gymnasium.spec(env_id)
+    except gymnasium.error.Error as error:
+        raise ConfigError(
+            f"env.id: {error}. Give a Gymnasium id such as CartPole-v1, or module:function for an environment of yours"
+        ) from error
+
+
+def _options(env: EnvConfig, render: bool) -> dict[str, Any]:
+    """Keyword arguments of Gymnasium's constructors."""
+    options = dict(env.kwargs)
+    if env.max_episode_steps is not None:
+        options["max_episode_steps"] = env.max_episode_steps
+    if render:
+        options["render_mode"] = "rgb_array"
+    return options
+
+
+def _make_vector(env: EnvConfig, lanes: int, render: bool, seed: int) -> VectorEnv[Any, Any, Any]:
+    """The environment's own vector form; it is seeded by its reset."""
+    del seed
+    made: VectorEnv[Any, Any, Any] = _configured(
+        env, lambda: gymnasium.make_vec(env.id, lanes, vectorization_mode="vector_entry_point", **_options(env, render))
+    )
+    return made
+
+
+def _make_single(env: EnvConfig, render: bool) -> gymnasium.Env[Any, Any]:
+    """One registered environment; what Gymnasium's checker looks for is checked at the row instead."""
+    made: gymnasium.Env[Any, Any] = _configured(
+        env, lambda: gymnasium.make(env.id, disable_env_checker=True, **_options(env, render))
+    )
+    return made
+
+
+def _configured(env: EnvConfig, call: Callable[[], Any]) -> Any:
+    """Call a constructor; what the user's [env] section can be blamed for is a ConfigError."""
+    try:
+        return call()
+    except ImportError as error:
+        raise ConfigError(f"env.id: {env.id} needs a package that is not installed: {error}") from error
+    except (TypeError, gymnasium.error.Error) as error:
+        raise ConfigError(f"env.id: {env.id} cannot be made with env.kwargs {env.kwargs}: {error}") from error
+
+
+def _load(name: str) -> MakeEnvironment:
+    """The function behind "module:function"."""
+    module_name, _, function_name = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module_name), function_name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"env.id: {name!r}: {error}; modules are looked for in the working directory and the packages installed"
+        ) from error
+    except AttributeError as error:
+        raise ConfigError(f"env.id: {name!r}: {error}") from error
+    if not callable(found):
+        raise ConfigError(f"env.id: {name!r} is no function or class")
+    return found  # type: ignore[no-any-return]
+
+
+def _from_function(env: EnvConfig, lanes: int, make: MakeEnvironment, render: bool) -> Backend:
+    """A backend on what an author's function returns: one environment, or a vector environment of `num_envs` lanes."""
+    parameters = _parameters(make)
+    options = dict(env.kwargs)
+    if render and ("render_mode" in parameters or "**" in parameters):
+        options["render_mode"] = "rgb_array"
+    if "num_envs" in parameters:
+        build = functools.partial(_configured, env, functools.partial(make, num_envs=lanes, **options))
+        made = build()
+        if isinstance(made, SyncVectorEnv):  # single environments under the hood: one by one, whatever its autoreset
+            return LaneBackend(_take_turns(made, env.max_episode_steps), lanes)
+        return VectorBackend(_use_first(made, build), lanes)
+    single = functools.partial(make, **options)
+    return LaneBackend(lambda: _limited(_single(_configured(env, single)), env.max_episode_steps), lanes)
+
+
+def _single(made: Any) -> gymnasium.Env[Any, Any]:
+    """Refuse what is no single environment."""
+    if isinstance(made, gymnasium.Env):
+        return made
+    raise ConfigError(
+        f"the environment's function returned a {type(made).__name__}: return a gymnasium.Env, or take num_envs and "
+        "return a gymnasium.vector.VectorEnv"
+    )
+
+
+def _limited(env: gymnasium.Env[Any, Any], max_episode_steps: int | None) -> gymnasium.Env[Any, Any]:
+    """The environment, truncated after so many steps if said so."""
+    return env if max_episode_steps is None else gymnasium.wrappers.TimeLimit(env, max_episode_steps)
+
+
+def _take_turns(made: SyncVectorEnv[Any, Any], max_episode_steps: int | None) -> Callable[[], Any]:
+    """First the environments that are there, then new ones in the same order."""
+    waiting, functions, turn = list(made.envs), list(made.env_fns), 0
+
+    def take() -> gymnasium.Env[Any, Any]:
+        nonlocal turn
+        turn += 1
+        env = waiting.pop(0) if waiting else functions[turn % len(functions)]()
+        return _limited(env, max_episode_steps)
+
+    return take
+
+
+def _use_first(made: Any, build: Callable[[], Any]) -> Callable[[int], Any]:
+    """Hand out an environment that is there, then new ones."""
+    waiting = [made]
+
+    def take(seed: int) -> VectorEnv[Any, Any, Any]:
+        del seed
+        env = waiting.pop() if waiting else build()
+        if not isinstance(env, VectorEnv):
+            raise ConfigError(f"a function that takes num_envs must return a VectorEnv, not a {type(env).__name__}")
+        return env
+
+    return take
+
+
+def _parameters(make: MakeEnvironment) -> set[str]:
+    """Names of a function's parameters, "**" if it takes any."""
+    try:
+        parameters = inspect.signature(make).parameters.values()
+    except (TypeError, ValueError):
+        return set()
+    return {"**" if item.kind is inspect.Parameter.VAR_KEYWORD else item.name for item in parameters}

@@ -1,0 +1,185 @@
+"""A group: L lanes stepped together, and the rows that each tick sends to inference."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from actor_svc.backends.backend import ENDED_BITS, FIRST, Array, Backend, RowViews
+from shared.protocol.layout import Layout
+from shared.protocol.messages import StepBits
+from shared.protocol.rows import EnvSpec, act_layout, step_layout
+from shared.protocol.spaces import Leaf
+
+MakeBackend = Callable[[int], Backend]  # from a number of lanes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """One tick, ready to send: STEP's payload frames and its bits."""
+
+    payload: list[bytes]
+    bits: int  # StepBits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCounters:
+    """Totals since the group was made. Steps are valid transitions: the one into a reset row is none."""
+
+    ticks: int
+    steps: int
+    episodes: int  # ended and reported
+    aborted: int  # cut short by a rebuilt lane
+    rebuilds: int  # lanes
+    last_failure: str  # why a lane was rebuilt, the last time; "" for never
+
+
+class Group:
+    """L lanes on one backend. One thread owns it.
+
+    The rows of the newest tick are in `views` until the next one; `ended_lanes` and `ended_statistics` [ended, K] tell
+    which episodes it ended, in ascending order of lanes. Memory: one tick's frames.
+    """
+
+    def __init__(
+        self, backend: Backend, lanes: int, *, env_id: str, settings: tuple[tuple[str, str], ...] = ()
+    ) -> None:
+        traits = backend.traits
+        self.lanes, self.seeding = lanes, traits.seeding
+        self.spec = EnvSpec(
+            env_id=env_id,
+            settings=settings,
+            observation=traits.observation,
+            action=traits.action,
+            mask_size=traits.mask_size,
+            statistics=("return", "length", *traits.statistics),
+        )
+        self.step_layout: Layout = step_layout(self.spec, lanes)
+        self.act_layout: Layout = act_layout(self.spec, lanes)
+        self._backend = backend
+        self._frames = self.step_layout.allocate()
+        self.views = self._bind(self._frames)
+        self._return: Array = np.zeros(lanes, np.float64)
+        self._length: Array = np.zeros(lanes, np.int64)
+        self._extra = len(traits.statistics)
+        self.ended_lanes: Array = np.empty(0, np.int64)
+        self.ended_statistics: Array = np.empty((0, 2 + self._extra), np.float32)
+        self._ticks = self._steps = self._episodes = self._aborted = 0
+
+    def _bind(self, frames: list[bytearray]) -> RowViews:
+        arrays = self.step_layout.views(frames)
+        count = len(self.spec.observation.leaves())
+        mask = arrays[count] if self.spec.mask_size else None
+        views = RowViews(observation=tuple(arrays[:count]), mask=mask, reward=arrays[-2], flags=arrays[-1])
+        self._backend.bind(views)
+        return views
+
+    def reset(self, seed: int) -> Rows:
+        """Begin a fresh episode in every lane: rows that are all `first`. The same seed begins the same episodes."""
+        self._backend.reset(seed)
+        self._return.fill(0.0)
+        self._length.fill(0)
+        self.ended_lanes, self.ended_statistics = self.ended_lanes[:0], self.ended_statistics[:0]
+        return self._rows()
+
+    def step(self, actions: Sequence[Array]) -> Rows:
+        """Step every lane with its action: leaves `[L, ...]` in canonical order, as the environment takes them."""
+        self.advance(actions)
+        return self._rows()
+
+    def step_frames(self, frames: Sequence[bytes]) -> Rows:
+        """Step with ACT's payload frames, whose sizes have been checked."""
+        return self.step(self.act_layout.views(frames))
+
+    def advance(self, actions: Sequence[Array]) -> None:
+        """As `step`, but leave the rows in `views`, `ended_lanes` and `ended_statistics`."""
+        self._backend.step(actions)
+        flags = self.views.flags
+        first = (flags & FIRST).nonzero()[0]
+        self._ticks += 1
+        self._steps += self.lanes - len(first)
+        self._return += self.views.reward
+        self._length += 1
+        if first.size:
+            if first.size != self.ended_lanes.size:  # every ended lane is among the first ones: more are rebuilt ones
+                rebuilt = np.setdiff1d(first, self.ended_lanes, assume_unique=True)
+                self._aborted += int((self._length[rebuilt] > 1).sum())  # this tick is counted in, and was no step
+            self._return[first] = 0.0
+            self._length[first] = 0
+        ended = (flags & ENDED_BITS).nonzero()[0]
+        if ended.size or self.ended_lanes.size:
+            self._report(ended)
+
+    def _report(self, ended: Array) -> None:
+        """Take down the statistics of the lanes whose episode ended in this tick."""
+        table = np.empty((len(ended), 2 + self._extra), np.float32)
+        table[:, 0] = self._return[ended]
+        table[:, 1] = self._length[ended]
+        if self._extra and len(ended):
+            table[:, 2:] = self._backend.extra_statistics(ended)
+        self._episodes += len(ended)
+        self.ended_lanes, self.ended_statistics = ended, table
+
+    def _rows(self) -> Rows:
+        """The tick's frames, copied: the next tick writes into the same memory."""
+        payload = [bytes(frame) for frame in self._frames]
+        if not self.ended_lanes.size:
+            return Rows(payload=payload, bits=0)
+        return Rows(payload=[*payload, self.ended_statistics.tobytes()], bits=int(StepBits.STATISTICS))
+
+    def warm_up(self, ticks: int, seed: int) -> Rows:
+        """Random actions for some ticks, so that lanes and groups do not begin in step; the newest rows."""
+        generator = np.random.Generator(np.random.PCG64(seed))
+        for _ in range(ticks):
+            self.advance(self.random_actions(generator))
+        return self._rows()
+
+    def random_actions(self, generator: np.random.Generator) -> list[Array]:
+        """One uniformly random action for each lane, action leaves `[L, ...]`; masks are respected if flat."""
+        mask, leaves, column = self.views.mask, self.spec.action.leaves(), 0
+        actions: list[Array] = []
+        for leaf in leaves:
+            part = None if mask is None else mask[:, column : column + leaf.num_categories]
+            column += leaf.num_categories
+            actions.append(_random_leaf(leaf, self.lanes, part, generator))
+        return actions
+
+    def counters(self) -> GroupCounters:
+        """Totals so far."""
+        return GroupCounters(
+            ticks=self._ticks,
+            steps=self._steps,
+            episodes=self._episodes,
+            aborted=self._aborted,
+            rebuilds=self._backend.num_rebuilds,
+            last_failure=self._backend.last_failure,
+        )
+
+    def render(self) -> Array | None:
+        """Lane 0 as u8 [height, width, 3], if the group was made to render."""
+        return self._backend.render()
+
+    def close(self) -> None:
+        """Let go of every environment."""
+        self._backend.close()
+
+
+def _random_leaf(leaf: Leaf, lanes: int, mask: Array | None, generator: np.random.Generator) -> Array:
+    """Random values of one action leaf, [L, ...]."""
+    if leaf.nvec:
+        columns, offset = [], 0
+        for categories, start in zip(leaf.nvec, leaf.starts, strict=True):
+            weight = generator.random((lanes, categories))
+            if mask is not None:
+                weight += mask[:, offset : offset + categories]  # allowed ones win; if none is, all are
+            offset += categories
+            columns.append(weight.argmax(1) + start)
+        return np.stack(columns, 1).reshape(lanes, *leaf.shape).astype(leaf.dtype)
+    if leaf.kind == "multi_binary":
+        return generator.integers(0, 2, (lanes, *leaf.shape)).astype(leaf.dtype)
+    low, high = leaf.low_array().astype(np.float64), leaf.high_array().astype(np.float64)
+    is_bounded = np.isfinite(low) & np.isfinite(high)
+    low, high = np.where(is_bounded, low, -1.0), np.where(is_bounded, high, 1.0)
+    if np.dtype(leaf.dtype).kind in "iu":
+        return np.floor(generator.uniform(low, high + 1.0, (lanes, *leaf.shape))).clip(low, high).astype(leaf.dtype)
+    return generator.uniform(low, high, (lanes, *leaf.shape)).astype(leaf.dtype)
