@@ -35,7 +35,7 @@ from shared.protocol.messages import (
 )
 from shared.protocol.rows import step_layout
 
-MAX_SESSIONS_PER_CONNECTION = 128  # keeps a PONG's header under 4 KB
+MAX_SESSIONS_PER_CONNECTION = 1024  # what a PONG may list
 SERVED_CAPABILITIES = ("reset",)
 
 
