@@ -305,7 +305,6 @@ FIELDS: dict[MessageType, tuple[type[Any], dict[str, Reader]]] = {
 _BY_TYPE = {int(kind): (record, tuple(fields.items())) for kind, (record, fields) in FIELDS.items()}
 _BY_RECORD = {record: (int(kind), tuple(fields.items())) for kind, (record, fields) in FIELDS.items()}
 _LIMIT_BY_TYPE = {int(kind): LARGE_HEADER_BYTES.get(kind, MAX_HEADER_BYTES) for kind in MessageType}
-_MAX_LIMIT = max(_LIMIT_BY_TYPE.values())
 _STEP = int(MessageType.STEP)
 _ACT = int(MessageType.ACT)
 _pack = msgpack.Packer(autoreset=True).pack
@@ -429,9 +428,9 @@ def _plain(value: Any) -> Any:
 
 
 def _check_large(header: bytes) -> None:
-    """Refuse a header over the limit of its type, before anything of it is parsed: the type is within 7 bytes."""
+    """Refuse a header over the limit of its type unparsed: the type stands behind the array's 1, 3 or 5 bytes."""
     size = len(header)
-    kind = header[1] if 0x90 <= header[0] <= 0x9F else -1
-    limit = _LIMIT_BY_TYPE.get(kind, MAX_HEADER_BYTES)
+    place = 1 if 0x90 <= header[0] <= 0x9F else 3 if header[0] == 0xDC else 5
+    limit = _LIMIT_BY_TYPE.get(header[place], MAX_HEADER_BYTES)
     if size > limit:
         raise RemoteWireError("header_size", f"a header of {size} bytes, allowed are {limit}")

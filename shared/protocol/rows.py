@@ -17,7 +17,7 @@ from typing import Any
 
 from shared.errors import RemoteWireError
 from shared.protocol.layout import Field, Layout
-from shared.protocol.spaces import Space, mask_size, space_from_wire, space_to_wire
+from shared.protocol.spaces import Leaf, Space, mask_size, space_from_wire, space_to_wire
 
 
 class Flags(IntFlag):
@@ -140,12 +140,17 @@ def _space_difference(ours: Space, theirs: Space) -> str | None:
         if a.describe() != b.describe():
             return f"leaf {path!r}: ours {a.describe()}, theirs {b.describe()}"
         if a.kind == "box":
-            return (
-                f"leaf {path!r}: bounds ours [{a.low_array().min()}, {a.high_array().max()}], "
-                f"theirs [{b.low_array().min()}, {b.high_array().max()}]"
-            )
+            return f"leaf {path!r}: {_bounds_difference(a, b)}"
         return f"leaf {path!r}: the characters allowed differ"
     return None if ours == theirs else "tree: the same leaves under dicts and tuples that differ"
+
+
+def _bounds_difference(ours: Leaf, theirs: Leaf) -> str:
+    (a_low, a_high), (b_low, b_high) = (
+        (leaf.low_array().ravel(), leaf.high_array().ravel()) for leaf in (ours, theirs)
+    )
+    i = int(((a_low != b_low) | (a_high != b_high)).argmax())
+    return f"bounds of element {i}: ours [{a_low[i]}, {a_high[i]}], theirs [{b_low[i]}, {b_high[i]}]"
 
 
 @lru_cache(maxsize=256)
