@@ -1,0 +1,146 @@
+"""From observation leaves as they travel to a torso's inputs: images in 0…1, everything else in one float vector.
+
+uint8 of rank 2–3 that the specification calls an image is one; other numbers are cast to f32 (uint8 divided by 255),
+discrete values become one-hot, Text the frequencies of its bytes (so its first layer is a byte embedding; order is
+lost). Images and, where there are none, Box leaves may be stacks of K frames.
+
+Shape suffixes: N rows, V columns of the vector, K frames.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from shared.policy.networks import ImageShape
+from shared.protocol.spaces import Leaf, Space
+
+MAX_NORMALISED = 10.0  # standard deviations; an outlier early in training must not wreck the policy
+BYTE_VALUES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class LeafNormaliser:
+    """The live statistics of one float leaf, part of the weights: the learner fills them, nobody else writes."""
+
+    index: int  # of the leaf, canonical order
+    mean: Tensor  # f32 [elements]
+    rstd: Tensor  # f32 [elements], 1 / standard deviation
+
+
+class ObservationEncoder(nn.Module):
+    """Prepares leaves [N, *shape], or [N, K, *shape] where stacked, for a torso."""
+
+    def __init__(self, space: Space, *, stack: int, normalise: bool) -> None:
+        super().__init__()
+        self.leaves = space.leaves()
+        has_image = any(leaf.image for leaf in self.leaves)
+        self.stacked = tuple(
+            stack > 1 and (bool(leaf.image) if has_image else leaf.kind == "box") for leaf in self.leaves
+        )
+        self.image_shapes: tuple[ImageShape, ...] = tuple(
+            _image_shape(leaf, stack if is_stacked else 1)
+            for leaf, is_stacked in zip(self.leaves, self.stacked, strict=True)
+            if leaf.image
+        )
+        self.vector_size = sum(
+            _columns(leaf) * (stack if is_stacked else 1)
+            for leaf, is_stacked in zip(self.leaves, self.stacked, strict=True)
+        )
+        self.normalised = tuple(i for i, leaf in enumerate(self.leaves) if normalise and _is_float(leaf))
+        for index in self.normalised:
+            self.register_buffer(f"mean_{index}", torch.zeros(self.leaves[index].num_elements))
+            self.register_buffer(f"rstd_{index}", torch.ones(self.leaves[index].num_elements))
+        for index, leaf in enumerate(self.leaves):
+            if leaf.nvec:
+                starts = torch.tensor(leaf.starts)
+                self.register_buffer(f"_starts_{index}", starts, persistent=False)
+                category = torch.tensor(np.concatenate([np.arange(n) for n in leaf.nvec]))
+                component = torch.tensor(np.repeat(np.arange(len(leaf.nvec)), leaf.nvec))
+                self.register_buffer(f"_category_{index}", category, persistent=False)
+                self.register_buffer(f"_component_{index}", component, persistent=False)
+        only = self.leaves[0] if len(self.leaves) == 1 else None
+        self._is_plain = only is not None and only.kind == "box" and only.dtype == "float32" and not self.normalised
+
+    def normalisers(self) -> tuple[LeafNormaliser, ...]:
+        """Statistics of the float leaves; empty unless normalisation is on."""
+        return tuple(
+            LeafNormaliser(index, self.get_buffer(f"mean_{index}"), self.get_buffer(f"rstd_{index}"))
+            for index in self.normalised
+        )
+
+    def forward(
+        self, leaves: Sequence[Tensor], dtype: torch.dtype, memory_format: torch.memory_format
+    ) -> tuple[list[Tensor], Tensor | None]:
+        """Images [N, C, H, W] in `dtype` and `memory_format`, and the vector f32 [N, V], or None without any."""
+        if self._is_plain:
+            return [], leaves[0].flatten(1)
+        images: list[Tensor] = []
+        parts: list[Tensor] = []
+        for index, (leaf, value) in enumerate(zip(self.leaves, leaves, strict=True)):
+            if leaf.image:
+                image = _channels_first(value, leaf.image)
+                images.append(image.to(dtype, memory_format=memory_format).mul_(1 / 255))
+            else:
+                parts.append(self._vector(index, leaf, value))
+        if not parts:
+            return images, None
+        return images, parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+    def _vector(self, index: int, leaf: Leaf, value: Tensor) -> Tensor:
+        """One leaf as f32 [N, columns]."""
+        if leaf.nvec:
+            number = value.reshape(len(value), -1).long() - self.get_buffer(f"_starts_{index}")
+            number = number.index_select(-1, self.get_buffer(f"_component_{index}"))
+            return (number == self.get_buffer(f"_category_{index}")).float()
+        if leaf.kind == "text":
+            return _byte_frequencies(value)
+        if index in self.normalised:
+            numbers = value.float().view(len(value), -1, leaf.num_elements)
+            scaled = (numbers - self.get_buffer(f"mean_{index}")).mul_(self.get_buffer(f"rstd_{index}"))
+            return scaled.clamp_(-MAX_NORMALISED, MAX_NORMALISED).flatten(1)
+        numbers = value.float().view(len(value), -1)
+        return numbers / 255 if leaf.kind == "box" and leaf.dtype == "uint8" else numbers
+
+
+def _is_float(leaf: Leaf) -> bool:
+    return leaf.kind == "box" and leaf.dtype.startswith("float")
+
+
+def _columns(leaf: Leaf) -> int:
+    """Columns of one frame of a leaf in the vector."""
+    if leaf.image:
+        return 0
+    return BYTE_VALUES if leaf.kind == "text" else leaf.num_categories or leaf.num_elements
+
+
+def _image_shape(leaf: Leaf, frames: int) -> ImageShape:
+    if leaf.image == "HW":
+        return frames, leaf.shape[0], leaf.shape[1]
+    if leaf.image == "HWC":
+        return frames * leaf.shape[2], leaf.shape[0], leaf.shape[1]
+    return frames * leaf.shape[0], leaf.shape[1], leaf.shape[2]
+
+
+def _channels_first(value: Tensor, layout: str) -> Tensor:
+    """[N, (K,) *layout] → [N, K·C, H, W]; a view where it can be."""
+    size = len(layout)
+    if value.dim() == size + 1:
+        value = value.unsqueeze(1)  # one frame
+    if layout == "HW":
+        return value
+    if layout == "HWC":
+        value = value.movedim(-1, 2)
+    return value[:, 0] if value.shape[1] == 1 else value.flatten(1, 2)
+
+
+def _byte_frequencies(value: Tensor) -> Tensor:
+    """u8 [N, 4 + bytes] (a u32 count, then UTF-8) → f32 [N, 256], each byte's share of the text."""
+    scale = torch.tensor([1.0, 256.0, 256.0**2, 256.0**3], device=value.device)
+    length = (value[:, :4].float() * scale).sum(-1, keepdim=True)
+    letters = value[:, 4:].long()
+    is_text = (torch.arange(letters.shape[1], device=value.device) < length).float()
+    counts = torch.zeros(len(value), BYTE_VALUES, device=value.device).scatter_add_(1, letters, is_text)
+    return counts / length.clamp(min=1.0)

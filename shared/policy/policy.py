@@ -1,0 +1,215 @@
+"""The policy: observations and memory in, action parameters and value out; the same code acts and learns.
+
+    leaves → frame stack → ObservationEncoder → torso (bf16 where it pays) → LSTM → heads (f32) → params, value
+
+State per lane before a row: the earlier frames, the LSTM's hidden and cell, the encoded previous action. It travels
+with an unroll. At `first` rows all of it is reset here, for inference and learner alike, so that at equal weights
+log pi - log mu is 0 on every valid row.
+
+Shape suffixes: T rows, B lanes, N = T·B, A own-action columns, E encoded action columns, P parameters.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from shared.policy.config import PolicyConfig
+from shared.policy.cores import Lstm, stack_frames
+from shared.policy.distributions import ActionDistribution
+from shared.policy.networks import initialise, make_torso
+from shared.policy.observations import LeafNormaliser, ObservationEncoder
+from shared.policy.precision import Precision
+from shared.protocol.layout import Field
+from shared.protocol.rows import EnvSpec
+
+POLICY_GAIN = 0.01  # an untrained policy is nearly uniform
+State = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyOutput:
+    """Of one forward pass."""
+
+    params: Tensor  # f32 [T, B, P], for `Policy.distribution`
+    value: Tensor  # f32 [T, B]
+    state: State  # after the last row, each [B, ...]; the action at that row is put in by `Policy.remember`
+
+
+@dataclass(frozen=True, slots=True)
+class Acted:
+    """One tick's decision."""
+
+    action: Tensor  # own action f32 [B, A]
+    log_prob: Tensor  # f32 [B]
+    value: Tensor  # f32 [B]
+    state: State  # before the next row
+
+
+class Policy(nn.Module):
+    """One network for one environment specification.
+
+    Attributes: `spec`, `config`, `distribution`, `torso`, `state_fields` (one lane's state arrays), `precision`.
+    """
+
+    def __init__(self, spec: EnvSpec, config: PolicyConfig) -> None:
+        super().__init__()
+        self.spec, self.config = spec, config
+        self.distribution = ActionDistribution(spec.action, squash=config.squash)
+        self.encoder = ObservationEncoder(spec.observation, stack=config.stack, normalise=config.normalise_observation)
+        self.torso = make_torso(config, self.encoder.image_shapes, self.encoder.vector_size)
+        features = self.torso.output_size
+        self.core: Lstm | None = None
+        self._has_previous_action = bool(config.lstm) and config.previous_action
+        self._has_previous_reward = bool(config.lstm) and config.previous_reward
+        if config.lstm:
+            extra = self.distribution.encoded_size * self._has_previous_action + self._has_previous_reward
+            self.core = Lstm(features + extra, config.lstm)
+            features = config.lstm
+        num_normals = self.distribution.num_normals
+        self.head = _make_head(features, self.distribution.param_size - num_normals)
+        self.log_std = nn.Parameter(torch.full((num_normals,), math.log(config.initial_std))) if num_normals else None
+        self._stacked = tuple(i for i, is_stacked in enumerate(self.encoder.stacked) if is_stacked)
+        self.state_fields = self._state_fields()
+        self.use(Precision())
+
+    def _state_fields(self) -> tuple[Field, ...]:
+        """Stacks, hidden, cell, previous action: those that there are, in this order."""
+        fields = []
+        for index in self._stacked:
+            leaf = self.encoder.leaves[index]
+            name = f"state/stack/{leaf.path}" if leaf.path else "state/stack"
+            fields.append(Field(name, leaf.wire_dtype, (self.config.stack - 1, *leaf.wire_shape)))
+        if self.config.lstm:
+            fields += [Field(f"state/lstm_{part}", "float32", (self.config.lstm,)) for part in "hc"]
+        if self._has_previous_action:
+            fields.append(Field("state/previous_action", "float32", (self.distribution.encoded_size,)))
+        return tuple(fields)
+
+    def initial_state(self, lanes: int, device: torch.device | str = "cpu") -> State:
+        """Zeros, for lanes whose first row comes next."""
+        return tuple(
+            torch.zeros((lanes, *item.shape), dtype=getattr(torch, item.dtype), device=device)
+            for item in self.state_fields
+        )
+
+    def use(self, precision: Precision) -> None:
+        """Compute the torso like this from now on. Moves convolution weights: call it before `FlatParameters`."""
+        self.precision = precision
+        self._dtype: torch.dtype = getattr(torch, precision.dtype)
+        self._format = torch.channels_last if precision.channels_last else torch.contiguous_format
+        self.torso.to(memory_format=self._format)  # type: ignore[call-overload]
+        self._has_low_precision = self._dtype != torch.float32
+
+    def forward(
+        self, obs: Sequence[Tensor], reward: Tensor, first: Tensor, action: Tensor | None, state: State
+    ) -> PolicyOutput:
+        """Parameters and values of T rows.
+
+        Args:
+          obs: leaves [T, B, *wire_shape] in their wire dtypes.
+          reward: f32 [T, B], raw.
+          first: bool [T, B].
+          action: own actions between the rows, f32 [T-1, B, A]; None for one row, or without memory.
+          state: before row 0, as in `state_fields`.
+        """
+        rows, lanes = first.shape
+        next_state: list[Tensor] = []
+        if self._stacked:
+            leaves = list(obs)
+            for slot, index in enumerate(self._stacked):
+                leaves[index], earlier = stack_frames(obs[index], first, state[slot])
+                next_state.append(earlier)
+            obs = leaves
+        features = self.torso_features([leaf.flatten(0, 1) for leaf in obs])
+        if self.core is not None:
+            features, memory = self._remembered(features.view(rows, lanes, -1), reward, first, action, state)
+            next_state += memory
+        output = F.linear(features, self.head.weight, self.head.bias).view(rows, lanes, -1)
+        params, value = output[..., :-1], output[..., -1]
+        if self.log_std is not None:
+            params = torch.cat([params, self.log_std.expand(rows, lanes, -1)], -1)
+        return PolicyOutput(params, value, tuple(next_state))
+
+    def torso_features(self, leaves: list[Tensor]) -> Tensor:
+        """Torso features f32 [N, F] of leaves [N, ...]."""
+        images, vector = self.encoder(leaves, self._dtype, self._format)
+        if not self._has_low_precision:
+            plain: Tensor = self.torso(images, vector)
+            return plain
+        if vector is not None:
+            vector = vector.to(self._dtype)
+        # Acting copies hold the torso's weights in this dtype already; then autocast finds nothing to cast.
+        with torch.autocast(leaves[0].device.type, self._dtype):
+            features: Tensor = self.torso(images, vector)
+        return features.float()
+
+    def _remembered(
+        self, features_TBF: Tensor, reward: Tensor, first: Tensor, action: Tensor | None, state: State
+    ) -> tuple[Tensor, list[Tensor]]:
+        """LSTM outputs [T, B, H], and its part of the next state."""
+        assert self.core is not None
+        hidden, cell = state[len(self._stacked) : len(self._stacked) + 2]
+        keep = first.logical_not().unsqueeze(-1).float()
+        inputs = [features_TBF]
+        if self._has_previous_reward:
+            inputs.append(reward.clamp(-1.0, 1.0).unsqueeze(-1) * keep)
+        if self._has_previous_action:
+            previous = state[-1].unsqueeze(0)
+            if len(first) > 1:
+                assert action is not None, "a policy that sees its previous action needs the actions between rows"
+                previous = torch.cat([previous, self.distribution.encode(action)])
+            inputs.append(previous * keep)
+        joined = torch.cat(inputs, -1) if len(inputs) > 1 else features_TBF
+        output, hidden, cell = self.core(joined, keep, hidden, cell)
+        return output, [hidden, cell, *([state[-1]] if self._has_previous_action else [])]
+
+    def remember(self, state: State, own_action: Tensor) -> State:
+        """The state of `forward` once the action f32 [B, A] at its last row is known."""
+        if not self._has_previous_action:
+            return state
+        return (*state[:-1], self.distribution.encode(own_action))
+
+    def act(
+        self,
+        obs: Sequence[Tensor],
+        reward: Tensor,
+        first: Tensor,
+        state: State,
+        noise: Sequence[Tensor] | None = None,
+        mask: Tensor | None = None,
+    ) -> Acted:
+        """One tick for B lanes: leaves [B, ...], reward and first [B]. Without noise the most likely action."""
+        output = self(tuple(leaf.unsqueeze(0) for leaf in obs), reward.unsqueeze(0), first.unsqueeze(0), None, state)
+        params = output.params[0]
+        if noise is None:
+            action = self.distribution.mode(params, mask)
+        else:
+            action = self.distribution.sample(params, noise, mask)
+        log_prob = self.distribution.log_prob(params, action, mask)
+        return Acted(action, log_prob, output.value[0], self.remember(output.state, action))
+
+    def normalisers(self) -> tuple[LeafNormaliser, ...]:
+        """The live observation statistics, for the learner to fill; empty unless normalisation is on."""
+        return self.encoder.normalisers()
+
+    @torch.no_grad()
+    def rescale_value_(self, scale: float, shift: float) -> None:
+        """Make the value head give scale · value + shift (PopArt keeps its unnormalised outputs so)."""
+        self.head.weight[-1].mul_(scale)
+        self.head.bias[-1].mul_(scale).add_(shift)
+
+
+def _make_head(features: int, num_outputs: int) -> nn.Linear:
+    """Action parameters and, as the last row, the value: one matrix, so that acting needs one product."""
+    policy, value = nn.Linear(features, num_outputs), nn.Linear(features, 1)
+    initialise(policy, POLICY_GAIN)
+    initialise(value, 1.0)
+    head = nn.Linear(features, num_outputs + 1)
+    with torch.no_grad():
+        head.weight.copy_(torch.cat([policy.weight, value.weight]))
+        head.bias.zero_()
+    return head

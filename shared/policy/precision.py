@@ -1,0 +1,194 @@
+"""How to compute a torso on this machine: dtype, memory format and threads, measured once and cached.
+
+bf16 with channels_last is several times faster than plain fp32 on some processors and slower on others, so it is
+measured, forward and backward, on the network and batch in question. The learner chooses; the choice travels with the
+weights, so that behaviour and target policy agree. A restart finds it in the cache beside the run.
+"""
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from shared.errors import ConfigError
+
+if TYPE_CHECKING:
+    from shared.policy.policy import Policy
+
+DTYPES = ("float32", "bfloat16")
+REQUESTS = {"auto": None, "fp32": "float32", "float32": "float32", "bf16": "bfloat16", "bfloat16": "bfloat16"}
+NUM_MEASURED = 3  # passes after a warm-up one; the fastest counts
+MAX_MEASURE_S = 1.5  # per candidate
+MIN_GAIN = 1.1  # bf16 costs accuracy: it has to be this much faster
+SMALL_PARAMETERS = 200_000  # a torso without images and with fewer gains nothing: not measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """A choice. The default is plain fp32."""
+
+    dtype: str = "float32"  # of the torso; everything behind it is always float32
+    channels_last: bool = False
+    threads: int = 0  # that it was measured best with; 0: not measured
+
+
+def processor_name() -> str:
+    """What this machine computes with, as it calls itself: the cache's key."""
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def choose_precision(
+    policy: "Policy",
+    *,
+    rows: int,
+    requested: str = "auto",
+    device: torch.device | str = "cpu",
+    threads: Sequence[int] = (),
+    cache: Path | None = None,
+) -> Precision:
+    """The fastest way to train this policy's torso on batches of `rows` rows.
+
+    Args:
+      policy: as built; left as it was found, its weights untouched.
+      requested: "auto", or "fp32" or "bf16" to fix the dtype (the memory format is measured nevertheless).
+      threads: numbers of compute threads to try, e.g. (1, 2); empty: keep the present number, report 0.
+      cache: JSON file to read the choice from, or to add it to; none: measure always.
+    Raises: ConfigError for an unknown request.
+    """
+    if requested not in REQUESTS:
+        raise ConfigError(f"[learner] precision = {requested!r}: known: {', '.join(REQUESTS)}")
+    fixed = REQUESTS[requested]
+    has_images = bool(policy.encoder.image_shapes)
+    candidates = _candidates(policy, fixed, has_images, threads)
+    if len(candidates) == 1:
+        return candidates[0]
+    key = _cache_key(policy, rows, requested, str(device), threads)
+    known = _read_cache(cache).get(key)
+    if known is not None:
+        return known
+    seconds = _measure_all(policy, candidates, rows, torch.device(device))
+    choice = min(candidates, key=lambda item: seconds[item] * (MIN_GAIN if item.dtype != "float32" else 1.0))
+    if cache is not None:
+        _write_cache(cache, key, choice)
+    return choice
+
+
+def _candidates(policy: "Policy", fixed: str | None, has_images: bool, threads: Sequence[int]) -> list[Precision]:
+    num_parameters = sum(parameter.numel() for parameter in policy.torso.parameters())
+    if fixed is not None:
+        dtypes: Sequence[str] = (fixed,)
+    else:
+        dtypes = DTYPES if has_images or num_parameters > SMALL_PARAMETERS else ("float32",)
+    formats = ((False, "float32"), (True, "float32"), (True, "bfloat16")) if has_images else ((False, ""),)
+    pairs = [
+        (dtype, channels_last)
+        for dtype in dtypes
+        for channels_last, only in formats
+        if only in ("", dtype)
+    ]  # fmt: skip
+    return [Precision(dtype=d, channels_last=c, threads=t) for t in threads or (0,) for d, c in pairs]
+
+
+def _measure_all(
+    policy: "Policy", candidates: Sequence[Precision], rows: int, device: torch.device
+) -> dict[Precision, float]:
+    """Seconds of one forward and backward pass with each candidate."""
+    before, threads_before = policy.precision, torch.get_num_threads()
+    where = next(policy.parameters()).device
+    gradients = [parameter.grad for parameter in policy.parameters()]
+    policy.to(device)
+    seconds: dict[Precision, float] = {}
+    try:
+        leaves = _random_leaves(policy, rows, device)
+        for candidate in candidates:
+            if candidate.threads:
+                torch.set_num_threads(candidate.threads)
+            policy.use(candidate)
+            seconds[candidate] = _fastest(lambda: _train_once(policy, leaves), device)
+    finally:
+        torch.set_num_threads(threads_before)
+        policy.use(before)
+        policy.to(where)
+        for parameter, gradient in zip(policy.parameters(), gradients, strict=True):
+            parameter.grad = gradient
+    return seconds
+
+
+def _random_leaves(policy: "Policy", rows: int, device: torch.device) -> list[Tensor]:
+    """Observations [rows, ...] that look like images; numbers elsewhere are zeros."""
+    leaves = []
+    for leaf, is_stacked in zip(policy.encoder.leaves, policy.encoder.stacked, strict=True):
+        shape = (rows, *((policy.config.stack,) if is_stacked else ()), *leaf.wire_shape)
+        dtype = getattr(torch, leaf.wire_dtype)
+        if leaf.image:
+            leaves.append(torch.randint(0, 255, shape, dtype=dtype, device=device))
+        else:
+            leaves.append(torch.zeros(shape, dtype=dtype, device=device))
+    return leaves
+
+
+def _train_once(policy: "Policy", leaves: list[Tensor]) -> None:
+    policy.torso_features(leaves).sum().backward()  # type: ignore[no-untyped-call]
+
+
+def _fastest(work: Callable[[], None], device: torch.device) -> float:
+    """Seconds of the fastest of a few runs, after one to warm up."""
+    best, started = float("inf"), time.perf_counter()
+    for number in range(1 + NUM_MEASURED):
+        before = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        now = time.perf_counter()
+        if number or now - started > MAX_MEASURE_S:
+            best = min(best, now - before)
+        if now - started > MAX_MEASURE_S:
+            break
+    return best
+
+
+def _cache_key(policy: "Policy", rows: int, requested: str, device: str, threads: Sequence[int]) -> str:
+    network = [policy.config.model_dump(), policy.encoder.image_shapes, policy.encoder.vector_size]
+    return json.dumps(
+        [processor_name(), torch.__version__, device, network, rows, requested, sorted(threads)], sort_keys=True
+    )
+
+
+def _read_cache(cache: Path | None) -> dict[str, Precision]:
+    """What is cached; an unreadable or foreign file counts as empty, for it can be measured again."""
+    if cache is None:
+        return {}
+    try:
+        stored = json.loads(cache.read_text())
+        return {
+            key: Precision(
+                dtype=DTYPES[DTYPES.index(item["dtype"])],
+                channels_last=bool(item["channels_last"]),
+                threads=int(item["threads"]),
+            )
+            for key, item in stored.items()
+        }
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return {}
+
+
+def _write_cache(cache: Path, key: str, choice: Precision) -> None:
+    known = _read_cache(cache) | {key: choice}
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    temporary = cache.with_name(f"{cache.name}.{os.getpid()}")
+    temporary.write_text(json.dumps({name: asdict(item) for name, item in known.items()}, indent=1))
+    temporary.replace(cache)

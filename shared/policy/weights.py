@@ -1,0 +1,261 @@
+"""A policy's weights as one flat float32 buffer, and the manifest that says how to build the policy around it.
+
+Parameters become strided views of the flat tensor (channels_last strides included), their gradients of a second one:
+optimiser, clip, publishing and loading each touch a single tensor. Order: trained parameters, then buffers (the
+observation statistics), each at a multiple of ALIGNMENT elements; the padding is zero and stays so.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from shared.errors import ConfigError, LocalWireError, RemoteWireError
+from shared.policy.config import PolicyConfig
+from shared.policy.policy import Policy
+from shared.policy.precision import DTYPES, Precision
+from shared.protocol.rows import spec_from_wire, spec_to_wire
+
+ALIGNMENT = 16  # elements: one cache line
+MANIFEST_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPlace:
+    """Where one tensor lies in the flat buffer; all figures in elements."""
+
+    name: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+    def view(self, flat: Tensor) -> Tensor:
+        """The tensor on the flat buffer's memory."""
+        return flat.as_strided(self.shape, self.strides, flat.storage_offset() + self.offset)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where every tensor of a module lies."""
+
+    places: tuple[TensorPlace, ...]
+    num_trained: int  # elements of the leading section that the optimiser owns
+    num_elements: int
+
+
+def plan_layout(module: nn.Module) -> Plan:
+    """The plan of a module's parameters and persistent buffers, in their present memory formats."""
+    parameters = dict(module.named_parameters())
+    tensors: dict[str, Tensor] = module.state_dict(keep_vars=True)
+    buffers = {name: tensor for name, tensor in tensors.items() if name not in parameters}
+    places: list[TensorPlace] = []
+    offset = 0
+
+    def place(named: Mapping[str, Tensor]) -> None:
+        nonlocal offset
+        for name, tensor in named.items():
+            if tensor.dtype != torch.float32:
+                raise LocalWireError(f"weight {name} is {tensor.dtype}: the flat buffer holds float32 only")
+            places.append(TensorPlace(name, tuple(tensor.shape), _dense_strides(tensor), offset))
+            offset += -(-tensor.numel() // ALIGNMENT) * ALIGNMENT
+
+    place(parameters)
+    num_trained = offset
+    place(buffers)
+    return Plan(tuple(places), num_trained, offset)
+
+
+def _dense_strides(tensor: Tensor) -> tuple[int, ...]:
+    """Strides of a tensor without gaps: channels_last if it is that and nothing else, else contiguous."""
+    is_last = tensor.dim() == 4 and not tensor.is_contiguous()
+    wanted = torch.channels_last if is_last else torch.contiguous_format
+    return tuple(torch.empty(tensor.shape, device="meta", memory_format=wanted).stride())
+
+
+class FlatParameters:
+    """Owns the memory of a module's weights from now on. Used by the thread that runs the module.
+
+    `flat` f32 [num_elements] is what travels; `trained` is its leading section and `grad` that section's gradient.
+    Moving or converting the module afterwards breaks the views. Memory: the weights and, if `grad` is used, once more.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.plan = plan_layout(module)
+        tensors: dict[str, Tensor] = module.state_dict(keep_vars=True)
+        device = next(iter(tensors.values())).device
+        self.flat = torch.zeros(self.plan.num_elements, device=device)
+        self.trained = self.flat[: self.plan.num_trained]
+        self.grad = torch.zeros(self.plan.num_trained, device=device)
+        self._tensors = tensors
+        self._casts: list[tuple[Tensor, Tensor]] = []  # low-precision copy, and the view that it is made from
+        for place in self.plan.places:
+            tensor = tensors[place.name]
+            view = place.view(self.flat)
+            view.copy_(tensor.detach())
+            tensor.data = view
+            if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
+                tensor.grad = place.view(self.grad)
+        self._staging = self.flat if device.type == "cpu" else torch.zeros(self.plan.num_elements, pin_memory=True)
+        self._host = self._staging.numpy()
+
+    def cast_(self, module: nn.Module, dtype: torch.dtype) -> None:
+        """Keep this part of the module in `dtype`, converted once per `load_`. It can only act from now on."""
+        for name, parameter in self._named_parameters_of(module).items():
+            view = next(place for place in self.plan.places if place.name == name).view(self.flat)
+            parameter.requires_grad_(False)
+            parameter.grad = None
+            parameter.data = view.to(dtype)
+            self._casts.append((parameter.data, view))
+
+    def _named_parameters_of(self, module: nn.Module) -> dict[str, Tensor]:
+        own = {id(parameter) for parameter in module.parameters()}
+        return {name: tensor for name, tensor in self._tensors.items() if id(tensor) in own}
+
+    def export(self) -> bytes:
+        """A copy of the flat buffer, little-endian float32."""
+        return self.flat.cpu().numpy().tobytes()
+
+    @torch.no_grad()
+    def load_(self, buffer: bytes | bytearray | memoryview) -> None:
+        """Take all weights from a flat buffer. Raises RemoteWireError if its size is another."""
+        size = len(buffer) if not isinstance(buffer, memoryview) else buffer.nbytes
+        if size != 4 * self.plan.num_elements:
+            raise RemoteWireError("weights", f"weights of {size} bytes, the manifest says {4 * self.plan.num_elements}")
+        if self.flat.is_cuda:
+            torch.cuda.current_stream(self.flat.device).synchronize()  # an earlier copy may still read the staging
+        np.copyto(self._host, np.frombuffer(buffer, "<f4"))
+        if self._staging is not self.flat:
+            self.flat.copy_(self._staging, non_blocking=True)
+        for target, source in self._casts:
+            target.copy_(source)
+
+    def views(self, flat: Tensor) -> dict[str, Tensor]:
+        """Any tensor laid out like `flat` or `trained` (a moment of the optimiser) as named tensors on its memory."""
+        return {
+            place.name: place.view(flat) for place in self.plan.places if place.offset < flat.numel()
+        }  # fmt: skip
+
+    def zero_grad(self) -> None:
+        """Zero the gradient in place: `None` gradients would leave the flat tensor behind."""
+        self.grad.zero_()
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a reader of weights needs to build the policy; JSON on the wire, once per learner epoch. Immutable."""
+
+    places: tuple[TensorPlace, ...]
+    num_elements: int
+    body: dict[str, Any]  # "spec", "policy", "precision", "extra": JSON values
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the flat buffer."""
+        return 4 * self.num_elements
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """What the learner added."""
+        found: dict[str, Any] = self.body.get("extra", {})
+        return found
+
+    @cached_property
+    def digest(self) -> str:
+        """Sixteen hex digits: the same policy in the same layout."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
+
+    def to_json(self) -> str:
+        """Canonical text."""
+        tensors = [[p.name, list(p.shape), list(p.strides), p.offset] for p in self.places]
+        whole = {"format": MANIFEST_FORMAT, "num_elements": self.num_elements, "tensors": tensors, **self.body}
+        return json.dumps(whole, sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Manifest":
+        """Raises RemoteWireError unless every tensor lies within the buffer."""
+        try:
+            whole = json.loads(text)
+            if whole.pop("format") != MANIFEST_FORMAT:
+                raise ValueError("another format")
+            size = whole.pop("num_elements")
+            places = tuple(_read_place(item, size) for item in whole.pop("tensors"))
+            return cls(places, size, whole)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise RemoteWireError("manifest", f"not a weight manifest: {error}") from error
+
+
+def _read_place(item: Any, num_elements: int) -> TensorPlace:
+    name, shape, strides, offset = item
+    numbers = [num_elements, offset, *shape, *strides]
+    if type(name) is not str or any(type(n) is not int or not 0 <= n < 1 << 48 for n in numbers):
+        raise ValueError("a tensor's figures are no small integers")
+    if len(shape) != len(strides) or offset + math.prod(shape) > num_elements:
+        raise ValueError(f"tensor {name[:64]!r} does not lie within the buffer")
+    return TensorPlace(name, tuple(shape), tuple(strides), offset)
+
+
+def make_manifest(policy: Policy, extra: Mapping[str, Any] | None = None) -> Manifest:
+    """The manifest of a policy as it stands (call `use` first); `extra` is any JSON that readers should know."""
+    plan = plan_layout(policy)
+    body = {
+        "spec": _to_json(spec_to_wire(policy.spec)),
+        "policy": policy.config.model_dump(mode="json"),
+        "precision": {"dtype": policy.precision.dtype, "channels_last": policy.precision.channels_last},
+        "extra": dict(extra or {}),
+    }
+    return Manifest(plan.places, plan.num_elements, body)
+
+
+def policy_from_manifest(manifest: Manifest) -> Policy:
+    """An untrained policy of this manifest, on the CPU; fill it through `FlatParameters` or `acting_parameters`.
+
+    Raises: RemoteWireError if the manifest contradicts itself or this library would lay the weights out otherwise.
+    """
+    try:
+        spec = spec_from_wire(_from_json(manifest.body["spec"]))
+        config = PolicyConfig.model_validate(manifest.body["policy"])
+        stated = manifest.body["precision"]
+        precision = Precision(dtype=stated["dtype"], channels_last=stated["channels_last"] is True)
+    except (ValueError, TypeError, KeyError, ValidationError) as error:
+        raise RemoteWireError("manifest", f"not a weight manifest: {error}") from error
+    if precision.dtype not in DTYPES:
+        raise RemoteWireError("manifest", f"precision {precision.dtype!r} is unknown")
+    try:
+        policy = Policy(spec, config)
+    except ConfigError as error:
+        raise RemoteWireError("manifest", f"the policy cannot be built here: {error}") from error
+    policy.use(precision)
+    if plan_layout(policy).places != manifest.places:
+        raise RemoteWireError("manifest", "this version lays the policy's weights out otherwise than the learner's")
+    return policy
+
+
+def acting_parameters(policy: Policy) -> FlatParameters:
+    """The flat weights of a policy that only acts: its torso is kept in its compute dtype, cast once per version."""
+    parameters = FlatParameters(policy)
+    dtype: torch.dtype = getattr(torch, policy.precision.dtype)
+    if dtype != torch.float32:
+        parameters.cast_(policy.torso, dtype)
+    return parameters
+
+
+def _to_json(value: Any) -> Any:
+    """Nested lists with bytes → JSON values."""
+    if isinstance(value, bytes):
+        return {"hex": value.hex()}
+    return [_to_json(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _from_json(value: Any) -> Any:
+    """The inverse of `_to_json`."""
+    if isinstance(value, dict):
+        return bytes.fromhex(value["hex"])
+    return [_from_json(item) for item in value] if isinstance(value, list) else value
