@@ -1,0 +1,261 @@
+"""One edge-triggered drain for every ZeroMQ socket of an asyncio loop.
+
+A ZeroMQ file descriptor only says "something changed", so three traps decide this file:
+
+  - a drain that stops early is never woken again, hence it re-arms itself;
+  - a send may swallow the wake-up of a receive, hence every send is followed by a look at EVENTS;
+  - the descriptor is always writable, hence nobody waits for it with `add_writer`.
+
+What bounds what: a drain takes at most `MAX_DRAIN_MESSAGES` or `MAX_DRAIN_S`, then timers and other sockets have their
+turn. A message has at most `MAX_FRAMES` frames; longer ones are dropped and counted.
+"""
+
+import asyncio
+import errno
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from types import TracebackType
+from typing import Any, Self
+
+import zmq
+
+MAX_DRAIN_MESSAGES = 256
+MAX_DRAIN_S = 0.002
+MAX_FRAMES = 64
+STALL_S = 0.5  # a loop that was late by more than this may not judge its peers' silence
+LAG_PERIOD_S = 0.1
+
+Buffer = bytes | bytearray | memoryview
+
+_EVENTS = int(zmq.EVENTS)
+_POLLIN, _POLLOUT = int(zmq.POLLIN), int(zmq.POLLOUT)
+_LAST = int(zmq.NOBLOCK)
+_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReactorStatistics:
+    """What a reactor has done so far."""
+
+    received: int  # messages
+    sent: int  # messages
+    refused: int  # sends that found no peer or no room
+    oversized: int  # messages dropped for having too many frames
+    unfinished_drains: int  # drains that ran out of budget
+    loop_lag_s: float  # how late the last timer fired
+    worst_loop_lag_s: float  # the latest that any fired since the previous `statistics()`
+
+
+class Channel:
+    """One socket on the loop. Owns socket and reader; only the loop's thread may call it.
+
+    Its memory is bounded by the socket's high-water marks: a message is handed on as soon as it is read.
+    """
+
+    def __init__(
+        self,
+        reactor: "Reactor",
+        socket: zmq.Socket[bytes],
+        on_frames: Callable[[list[bytes]], None],
+        on_drained: Callable[[], None] | None = None,
+    ) -> None:
+        self.socket = socket
+        self.received = self.sent = self.refused = self.oversized = self.unfinished_drains = 0
+        self._reactor = reactor
+        self._loop = reactor.loop
+        self._on_frames, self._on_drained = on_frames, on_drained
+        # The backend's own methods: zmq.Socket's wrappers cost twice as much for arguments that we never give.
+        backend: Any = super(zmq.Socket, socket)
+        self._raw_receive, self._raw_send, self._raw_get = backend.recv, backend.send, backend.get
+        self._is_closed = self._is_armed = self._is_draining = self._is_unfinished = False
+        self._descriptor = int(socket.getsockopt(zmq.FD))
+        self._loop.add_reader(self._descriptor, self._drain)
+        self._arm()  # what came before the reader was there
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._is_closed
+
+    def is_drained(self) -> bool:
+        """Whether nothing waits to be read; processes pending socket commands."""
+        return not self._is_unfinished and not self._raw_get(_EVENTS) & _POLLIN
+
+    def send(self, frames: Sequence[Buffer]) -> bool:
+        """Queue one message, copied. Never blocks: False without a peer or room for it."""
+        if self._is_closed:
+            return False
+        if not self._is_draining and not self._is_armed:
+            self._arm()
+        for attempt in (1, 2):
+            position, last = 0, len(frames) - 1
+            try:
+                for position, frame in enumerate(frames):
+                    self._raw_send(frame, _MORE if position < last else _LAST)
+                self.sent += 1
+                return True
+            except zmq.Again:
+                if position:
+                    self._finish_dropping(frames[position + 1 :])
+                # libzmq looks at new connections at most once a millisecond; reading EVENTS makes it look now.
+                elif attempt == 1 and self._raw_get(_EVENTS) & _POLLOUT:
+                    continue
+            except zmq.ZMQError as error:
+                if error.errno != errno.EHOSTUNREACH:
+                    raise
+            break
+        self.refused += 1
+        return False
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Remove the reader, then close; what is queued may still leave for `linger_ms`. Idempotent."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._loop.remove_reader(self._descriptor)  # first: a closed descriptor under a reader crashes libuv
+            self.socket.close(linger_ms)
+            self._reactor.forget(self)
+
+    def _finish_dropping(self, frames: Sequence[Buffer]) -> None:
+        """The peer left in the middle of a message: libzmq drops up to its last frame, so give it the rest."""
+        for position, frame in enumerate(frames, 1):
+            try:
+                self._raw_send(frame, _MORE if position < len(frames) else _LAST)
+            except zmq.ZMQError:
+                return
+
+    def _arm(self) -> None:
+        """Look again before the loop sleeps."""
+        self._is_armed = True
+        self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        """Drain if there is something that the descriptor may no longer tell of."""
+        self._is_armed = False
+        if not self._is_closed and (self._is_unfinished or self._raw_get(_EVENTS) & _POLLIN):
+            self._drain()
+
+    def _drain(self) -> None:
+        """Read until empty or out of budget. An exception of the callback propagates, with the rest re-armed."""
+        if self._is_closed or self._is_draining:
+            return
+        receive, on_frames = self._raw_receive, self._on_frames
+        stop = perf_counter() + MAX_DRAIN_S
+        self._is_draining = self._is_unfinished = True
+        try:
+            for _ in range(MAX_DRAIN_MESSAGES):
+                try:
+                    frame = receive(_LAST, False)
+                except zmq.Again:
+                    self._is_unfinished = False
+                    break
+                frames = [frame.bytes]
+                while frame.more:  # a Frame knows `more` from its own call: cheaper than asking the socket
+                    frame = receive(_LAST, False)
+                    if len(frames) <= MAX_FRAMES:
+                        frames.append(frame.bytes)
+                self.received += 1
+                if len(frames) <= MAX_FRAMES:
+                    on_frames(frames)
+                else:
+                    self.oversized += 1
+                if self._is_closed or perf_counter() > stop:
+                    break
+        finally:
+            self._is_draining = False
+            if self._is_unfinished and not self._is_closed:
+                self.unfinished_drains += 1
+                if not self._is_armed:
+                    self._arm()
+        if not self._is_unfinished and not self._is_closed and self._on_drained is not None:
+            self._on_drained()
+
+
+class Reactor:
+    """Every socket of one loop, their context, and the loop's lag.
+
+    A context manager; only the loop's thread may call it, except for `statistics`.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self.loop = loop or asyncio.get_running_loop()
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._channels: set[Channel] = set()
+        self._past = [0, 0, 0, 0, 0]  # figures of closed channels
+        self._lag_s = self._worst_lag_s = 0.0
+        self._stall_end = -math.inf
+        self._due = self.loop.time() + LAG_PERIOD_S
+        self._timer = self.loop.call_at(self._due, self._measure_lag)
+
+    def open(
+        self,
+        socket: zmq.Socket[bytes],
+        on_frames: Callable[[list[bytes]], None],
+        on_drained: Callable[[], None] | None = None,
+    ) -> Channel:
+        """Serve a socket made with `context`.
+
+        Args:
+          on_frames: called for each message; may send, and may close any channel.
+          on_drained: called whenever the socket has just been emptied.
+        """
+        channel = Channel(self, socket, on_frames, on_drained)
+        self._channels.add(channel)
+        return channel
+
+    def forget(self, channel: Channel) -> None:
+        """Take a closed channel off the books, keeping its figures."""
+        self._channels.discard(channel)
+        self._past = [past + figure for past, figure in zip(self._past, _figures(channel), strict=True)]
+
+    def statistics(self) -> ReactorStatistics:
+        """Figures so far; restarts `worst_loop_lag_s`. Any thread may call it."""
+        totals = [sum(column) for column in zip(self._past, *map(_figures, tuple(self._channels)), strict=True)]
+        worst, self._worst_lag_s = self._worst_lag_s, 0.0
+        return ReactorStatistics(
+            received=totals[0],
+            sent=totals[1],
+            refused=totals[2],
+            oversized=totals[3],
+            unfinished_drains=totals[4],
+            loop_lag_s=self._lag_s,
+            worst_loop_lag_s=worst,
+        )
+
+    def last_stall_end(self, now: float) -> float:
+        """Loop time at which the loop last came back from a stall of over half a second; -inf if it never did.
+
+        Exact even if the caller's timer runs before the one that measures.
+        """
+        return now if now - self._due > STALL_S else self._stall_end
+
+    def close(self) -> None:
+        """Close every channel and the context; blocks while closed sockets linger. Idempotent."""
+        self._timer.cancel()
+        for channel in tuple(self._channels):
+            channel.close()
+        self.context.term()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _measure_lag(self) -> None:
+        """Note how late this timer is, then set the next."""
+        now = self.loop.time()
+        self._lag_s = max(0.0, now - self._due)
+        self._worst_lag_s = max(self._worst_lag_s, self._lag_s)
+        if self._lag_s > STALL_S:
+            self._stall_end = now
+        self._due = now + LAG_PERIOD_S
+        self._timer = self.loop.call_at(self._due, self._measure_lag)
+
+
+def _figures(channel: Channel) -> tuple[int, int, int, int, int]:
+    """A channel's counters, in the order of ReactorStatistics."""
+    return channel.received, channel.sent, channel.refused, channel.oversized, channel.unfinished_drains
