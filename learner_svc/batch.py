@@ -115,3 +115,15 @@ def present_rows(flags: Array) -> Array | None:
     """Rows 1…T that have an agent, bool [T, B]; None if all have."""
     absent = (flags[1:] & Flags.ABSENT) != 0
     return np.logical_not(absent) if absent.any() else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experience:
+    """A batch on the device with its masks: what an algorithm's loss sees. The counts are known without a sync."""
+
+    batch: Batch
+    valid_TB: Tensor  # bool: the transition is a step
+    trained_TB: Tensor  # bool: valid, and fresh enough to train on
+    current_TB: Tensor  # bool: trained, and acted by the very weights that this update starts from
+    num_trained: int
+    num_current: int

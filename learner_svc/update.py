@@ -1,0 +1,204 @@
+"""One update: a batch in, one optimiser step on the flat parameter, figures out; the host waits for the device once.
+
+The order is loss, backward, the one read of all figures, and only then the step: a loss or gradient that is not finite
+stops the run with weights, optimiser and statistics untouched and the batch saved. Observation and target statistics
+move last, so that the whole update used those that its policy version carried.
+"""
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from learner_svc.algorithms import AlgorithmConfig, make_algorithm
+from learner_svc.batch import Batch, Experience, present_rows, valid_transitions
+from learner_svc.lag import Lag, lag_histogram, policy_lag
+from learner_svc.normaliser import ObservationNormaliser
+from learner_svc.optimiser import FlatOptimiser, learning_rate_at
+from shared.errors import CheckpointError, NumericsError
+from shared.policy.policy import Policy
+from shared.policy.weights import FlatParameters
+from shared.protocol.layout import Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateResult:
+    """What one update did. Counts are transitions; per-lane arrays are [B], in the batch's order of lanes."""
+
+    applied: bool  # False: nothing in the batch was fresh, the weights are unchanged
+    metrics: dict[str, float]
+    valid_steps: int  # trained on
+    dropped_steps: int  # valid but masked: stale_steps + lost_epoch_steps
+    stale_steps: int
+    lost_epoch_steps: int
+    dropped_unrolls: int  # lanes with valid transitions of which none was trained on
+    dropped_steps_B: Array = field(repr=False)  # for counting per actor
+    lag_histogram: tuple[int, ...]  # valid transitions of lag 0, 1, 2–3, 4–7, …
+
+
+class Updater:
+    """Weights, optimiser and statistics. Owned by the update thread; no method may run beside another.
+
+    Memory: the policy, its gradient and two more flat copies, and the activations of one batch.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        parameters: FlatParameters,
+        config: AlgorithmConfig,
+        *,
+        run_steps: int = 0,
+        epoch_start_step: int = 0,
+        crash_folder: Path | None = None,
+    ) -> None:
+        """`parameters` are the policy's, made after it moved to its device.
+
+        Args:
+          run_steps: the run's configured length in trained steps, 0 for none; the learning rate may decay over it.
+          epoch_start_step: the step that this learner epoch resumed from.
+          crash_folder: where a batch whose loss is not finite is saved.
+        """
+        self.policy = policy.train()
+        self.parameters = parameters
+        self.config = config
+        self.device = parameters.flat.device
+        self.algorithm = make_algorithm(config, policy)
+        self.optimiser = FlatOptimiser(config, parameters.trained, parameters.grad)
+        self.normaliser = ObservationNormaliser(policy.normalisers())
+        self._run_steps = run_steps
+        self._epoch_start_step = epoch_start_step
+        self._crash_folder = crash_folder
+
+    def update(
+        self, batch: Batch, *, step: int, trained_steps: int, max_policy_lag: int, version_now: int
+    ) -> UpdateResult:
+        """Train on one batch.
+
+        Args:
+          batch: on the host; its arrays may be reused once this returns.
+          step: learner updates so far.
+          trained_steps: valid transitions trained on so far; the learning rate follows it.
+          max_policy_lag: rows acted by weights more than so many updates old are masked.
+          version_now: packed policy_version of the weights before this update.
+        Raises: NumericsError if the loss or its gradient is not finite; nothing has changed then.
+        """
+        started = time.perf_counter()
+        valid = valid_transitions(batch.flags.numpy())
+        lag = policy_lag(batch.version.numpy(), version_now, max_policy_lag, epoch_start_step=self._epoch_start_step)
+        trained = valid & lag.fresh
+        present = present_rows(batch.flags.numpy())
+        experience = self._experience(batch, valid, trained, lag)
+        metrics: dict[str, float] = {}
+        if experience.num_trained:
+            metrics = self._step(batch, experience, step, learning_rate_at(self.config, trained_steps, self._run_steps))
+            self.normaliser.update(experience.batch.observation, None if present is None else self._on_device(present))
+        return _describe(metrics | {"update_ms": 1e3 * (time.perf_counter() - started)}, valid, trained, lag)
+
+    def _experience(self, batch: Batch, valid: Array, trained: Array, lag: Lag) -> Experience:
+        current = trained & (lag.lag == 0)
+        return Experience(
+            batch=batch.to(self.device),
+            valid_TB=self._on_device(valid),
+            trained_TB=self._on_device(trained),
+            current_TB=self._on_device(current),
+            num_trained=int(np.count_nonzero(trained)),
+            num_current=int(np.count_nonzero(current)),
+        )
+
+    def _step(self, batch: Batch, experience: Experience, step: int, learning_rate: float) -> dict[str, float]:
+        """Loss, backward, the one sync, clip, step."""
+        gradient = self.parameters.grad
+        gradient.zero_()
+        output = self.algorithm.loss(experience)
+        output.loss.backward()  # type: ignore[no-untyped-call]
+        head = torch.stack([output.loss.detach(), torch.linalg.vector_norm(gradient)])
+        loss, norm, *diagnostics = torch.cat([head, output.diagnostics]).tolist()
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            raise NumericsError(self._save_crash(batch, step, loss, norm))
+        if 0 < self.config.grad_clip < norm:
+            gradient.mul_(self.config.grad_clip / norm)
+        self.optimiser.step(learning_rate)
+        self.algorithm.after_step(learning_rate)
+        figures = {"loss": loss, "grad_norm": norm, "learning_rate": learning_rate}
+        return figures | self.algorithm.report(diagnostics, experience)
+
+    def _save_crash(self, batch: Batch, step: int, loss: float, norm: float) -> str:
+        """Save batch and weights for whoever looks into it; returns what to say."""
+        problem = f"update {step}: loss {loss}, gradient norm {norm}"
+        if self._crash_folder is None:
+            return problem
+        self._crash_folder.mkdir(parents=True, exist_ok=True)
+        path = self._crash_folder / f"non-finite-step{step}.safetensors"
+        tensors = batch.named_tensors() | {"policy.flat": self.parameters.flat.detach().cpu()}
+        safetensors.torch.save_file(tensors, str(path), metadata={"loss": str(loss), "grad_norm": str(norm)})
+        return f"{problem}; batch and weights are in {path}"
+
+    def _on_device(self, array: Array) -> Tensor:
+        return torch.from_numpy(array).to(self.device, non_blocking=True)
+
+    def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Everything that an exact resume needs: copied host arrays by name, and JSON that names what they belong to.
+
+        "policy.flat" is the flat weight buffer, as published.
+        """
+        tensors = self._tensors()
+        arrays = {name: tensor.detach().to("cpu", copy=True).numpy() for name, tensor in tensors.items()}
+        return arrays, {"algorithm": self.config.name, "optimizer": self.config.optimizer}
+
+    def load_state(self, arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> None:
+        """Take over what `state` gave.
+
+        Raises: CheckpointError naming what does not fit this configuration; nothing has changed then.
+        """
+        ours = {"algorithm": self.config.name, "optimizer": self.config.optimizer}
+        for name, value in ours.items():
+            if meta.get(name) != value:
+                raise CheckpointError(f"the checkpoint's {name} is {meta.get(name)!r}, this run's {value!r}")
+        tensors = self._tensors()
+        if missing := sorted(tensors.keys() - arrays.keys()):
+            raise CheckpointError(f"the checkpoint lacks {', '.join(missing)}: was it trained with other options?")
+        for name, tensor in tensors.items():
+            if tuple(arrays[name].shape) != tuple(tensor.shape):
+                raise CheckpointError(f"{name} is {arrays[name].shape} in the checkpoint, {tuple(tensor.shape)} here")
+        with torch.no_grad():
+            for name, tensor in tensors.items():
+                tensor.copy_(torch.from_numpy(np.array(arrays[name])))
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """The live tensors of the whole state, by name."""
+        named = {"policy.flat": self.parameters.flat}
+        named |= {f"optimiser.{name}": tensor for name, tensor in self.optimiser.state().items()}
+        named |= {f"algorithm.{name}": tensor for name, tensor in self.algorithm.state().items()}
+        named |= {f"normaliser.{name}": tensor for name, tensor in self.normaliser.state().items()}
+        return named
+
+
+def _describe(metrics: dict[str, float], valid: Array, trained: Array, lag: Lag) -> UpdateResult:
+    """The result with everything that is counted on the host."""
+    num_valid, num_trained = int(np.count_nonzero(valid)), int(np.count_nonzero(trained))
+    num_lost = int(np.count_nonzero(valid & lag.lost))
+    dropped_B = np.count_nonzero(valid & ~trained, axis=0)
+    trained_lags = lag.lag[trained]
+    if num_trained:
+        metrics["lag_mean"], metrics["lag_max"] = float(trained_lags.mean()), float(trained_lags.max())
+    metrics["valid_share"] = num_valid / valid.size
+    metrics["dropped_share"] = (num_valid - num_trained) / max(1, num_valid)
+    return UpdateResult(
+        applied=num_trained > 0,
+        metrics=metrics,
+        valid_steps=num_trained,
+        dropped_steps=num_valid - num_trained,
+        stale_steps=num_valid - num_trained - num_lost,
+        lost_epoch_steps=num_lost,
+        dropped_unrolls=int(np.count_nonzero(valid.any(axis=0) & ~trained.any(axis=0))),
+        dropped_steps_B=dropped_B,
+        lag_histogram=lag_histogram(lag.lag, valid),
+    )
