@@ -130,8 +130,6 @@ def compress_bounds(bounds: Array) -> bytes:
     size = 1
     for axis in (1, *reversed(bounds.shape)):
         size *= axis
-        if np.array_equal(
-            flat[size:], flat[:-size] if size < flat.size else flat[:0], equal_nan=flat.dtype.kind == "f"
-        ):
+        if np.array_equal(flat[size:], flat[:-size] if size < flat.size else flat[:0]):
             break
     return flat[:size].astype(flat.dtype.newbyteorder("<")).tobytes()

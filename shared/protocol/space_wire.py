@@ -106,8 +106,7 @@ def _read_box(path: str, rest: list[Any]) -> Leaf:
     size = max(len(low), len(high))  # both cover trailing axes: the one divides the other
     item = np.dtype(dtype).newbyteorder("<")
     lows, highs = (np.frombuffer(block * (size // len(block)), item) for block in (low, high))
-    with np.errstate(invalid="ignore"):
-        _require(bool((lows <= highs).all()), path, "low above high, or NaN")
+    _require(bool((lows <= highs).all()), path, "low above high")
     return Leaf(path=path, kind="box", dtype=dtype, shape=shape, low=low, high=high, image=image)
 
 
@@ -171,8 +170,10 @@ def _bounds(path: str, dtype: str, shape: tuple[int, ...], block: Any) -> bytes:
     size, rest = divmod(len(block), np.dtype(dtype).itemsize)
     sizes = {math.prod(shape[axis:]) for axis in range(len(shape) + 1)}
     _require(rest == 0 and size in sizes, path, "bounds do not cover whole trailing axes")
+    items = np.frombuffer(block, np.dtype(dtype).newbyteorder("<")).astype(dtype)
+    _require(not np.isnan(items).any(), path, "bounds with NaN")
     axis = next(axis for axis in range(len(shape) + 1) if math.prod(shape[axis:]) == size)
-    return compress_bounds(np.frombuffer(block, np.dtype(dtype).newbyteorder("<")).astype(dtype).reshape(shape[axis:]))
+    return compress_bounds(items.reshape(shape[axis:]))
 
 
 def _check_categories(path: str, dtype: str, nvec: Sequence[Any], starts: Sequence[Any]) -> None:
