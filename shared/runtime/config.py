@@ -106,6 +106,9 @@ class LaunchConfig(Section):
     inference: int = Field(1, ge=1, description="Inference replicas, processes.")
     eval_actors: int = Field(1, ge=0, description="Evaluation actors, processes.")
     cores: int = Field(0, ge=0, description="Cores to divide among the services; 0: all that this process may use.")
+    learner_threads: int = Field(0, ge=0, description="Compute threads of the learner; 0: its share of the cores.")
+    inference_threads: int = Field(0, ge=0, description="Compute threads of each inference; 0: its share of the cores.")
+    video: bool = Field(True, description="Record a video of the final policy, where the environment can be shown.")
 
 
 class RuntimeConfig(Section):

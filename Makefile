@@ -1,0 +1,67 @@
+# Everything a newcomer needs: `make train`, `make test`, `make check`. Only Python >= 3.11 and make are expected.
+#
+# TORCH_INDEX   where torch comes from, e.g. PyTorch's index of CPU builds; empty: pip's own configuration
+# EXPERIMENT    what `make train` trains (a name in compose/experiments/, or a TOML file)
+# ARGS          more for `seedbed train`, e.g. ARGS="--seconds 30 run.seed=2"
+
+PYTHON ?= python3
+VENV ?= .venv
+TORCH_INDEX ?=
+EXPERIMENT ?= cartpole
+ARGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help install train test test-slow test-learning test-chaos check format bench clean
+
+help:  ## Show the targets.
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(READY)  ## Create .venv with pinned dependencies.
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "seedbed needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@echo "Installing into $(VENV), once; this takes a few minutes and some hundred MB."
+	@$(PYTHON) -m venv $(VENV) || \
+	  { echo "No virtual environment: install Python's venv module (Debian, Ubuntu: apt install python3-venv)."; exit 1; }
+	@$(PIP) install --quiet -c constraints.txt setuptools
+	@$(if $(TORCH_INDEX),$(PIP) install --quiet --no-deps --index-url $(TORCH_INDEX) -c constraints.txt torch)
+	@$(PIP) install --quiet -c constraints.txt --no-build-isolation -e '.[torch,atari,dev]'
+	@touch $@
+	@echo "Installed."
+
+train: $(READY)  ## Train CartPole (or EXPERIMENT=…) with all services, live in the terminal.
+	@$(BIN)/seedbed train $(EXPERIMENT) $(ARGS)
+
+test: $(READY)  ## Run the tests that take seconds.
+	@$(BIN)/python -m pytest -q
+
+test-slow: $(READY)  ## Run those that take minutes: long fuzzing, kill -9 in checkpoints.
+	@$(BIN)/python -m pytest -q -m slow --timeout 1800
+
+test-learning: $(READY)  ## Train agents to their thresholds.
+	@$(BIN)/python -m pytest -q -m learning --timeout 3600
+
+test-chaos: $(READY)  ## Kill services at random while they train.
+	@$(BIN)/python -m pytest -q -m chaos --timeout 3600
+
+check: $(READY)  ## Lint, format, types and spelling.
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/codespell
+
+format: $(READY)  ## Rewrite the code in the project's format.
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(READY)  ## Measure this machine; one JSON line per benchmark.
+	@$(BIN)/seedbed bench
+
+clean:  ## Remove the virtual environment and caches; runs are kept.
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,170 @@
+"""An experiment as its user gave it: found by name, merged once, checked before any process starts, kept with the run.
+
+The launcher writes the merged sections beside the run, and every service reads that copy: a restart in mid-run means
+the same thing as the first start, whatever has happened to the file or the shell's variables since.
+"""
+
+import difflib
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from actor_svc.config import ActorConfig
+from inference_svc.config import InferenceConfig
+from shared.errors import ConfigError
+from shared.policy.config import PolicyConfig
+from shared.runtime.config import EnvConfig, EvalConfig, LaunchConfig, RunConfig, RuntimeConfig, load_settings
+
+EXPERIMENTS = Path(__file__).resolve().parents[2] / "compose" / "experiments"
+RUNS = Path("runs")
+SNAPSHOT = Path("services") / "experiment.toml"  # inside the run folder
+RECORD = "config.toml"  # the learner writes it first of all: a folder that has it holds a run
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+class Sections(BaseModel):
+    """Every section as written, unchecked: what is passed on to the services."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    run: dict[str, Any] = {}
+    env: dict[str, Any] = {}
+    actor: dict[str, Any] = {}
+    inference: dict[str, Any] = {}
+    learner: dict[str, Any] = {}
+    policy: dict[str, Any] = {}
+    algorithm: dict[str, Any] = {}
+    eval: dict[str, Any] = {}
+    launch: dict[str, Any] = {}
+    runtime: dict[str, Any] = {}
+
+
+class LaunchSettings(BaseModel):
+    """The sections that the launcher reads or can check by itself; [learner] and [algorithm] are the learner's."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    run: RunConfig = RunConfig()
+    env: EnvConfig
+    actor: ActorConfig = ActorConfig()
+    inference: InferenceConfig = InferenceConfig()
+    policy: PolicyConfig = PolicyConfig()
+    eval: EvalConfig = EvalConfig()
+    launch: LaunchConfig = LaunchConfig()
+    runtime: RuntimeConfig = RuntimeConfig()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """A checked experiment and the folder of its run."""
+
+    name: str
+    run_dir: Path
+    settings: LaunchSettings
+    sections: Mapping[str, Mapping[str, Any]]  # as written, `run.dir` and `run.name` filled in
+
+
+def experiment_names() -> list[str]:
+    """The experiments that come with the project."""
+    return sorted(path.stem for path in EXPERIMENTS.glob("*.toml"))
+
+
+def find_experiment(name: str) -> Path:
+    """The file of an experiment: a path, or the name of one that comes with the project.
+
+    Raises: ConfigError with the nearest name.
+    """
+    path = Path(name)
+    if path.is_file():
+        return path
+    if path.suffix == ".toml" or len(path.parts) > 1:
+        raise ConfigError(f"{name}: no such experiment file")
+    shipped = EXPERIMENTS / f"{name}.toml"
+    if shipped.is_file():
+        return shipped
+    known = experiment_names()
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known) or 'none'}"
+    raise ConfigError(f"no experiment named {name!r}; {hint} (or give the path of a TOML file)")
+
+
+def load_experiment(
+    file: Path, words: Sequence[str], *, run_dir: Path | None, resume: bool, now: float | None = None
+) -> Experiment:
+    """Merge and check an experiment, and settle its run folder.
+
+    Args:
+      file: experiment TOML.
+      words: `section.key=value`, the strongest last.
+      run_dir: where the run goes; none: `run.dir`, or a new folder under runs/, or with `resume` the newest run there.
+      now: wall-clock seconds, for the new folder's name.
+    Raises: ConfigError; also if the folder already holds a run and `resume` is off.
+    """
+    settings = load_settings(LaunchSettings, file, words)
+    sections = load_settings(Sections, file, words).model_dump(exclude_defaults=True)
+    name = settings.run.name if "name" in sections.get("run", {}) else file.stem
+    resume = resume or settings.run.resume
+    folder = (
+        run_dir or settings.run.dir or _default_folder(name, resume, time.time() if now is None else now)
+    ).resolve()
+    if resume and not (folder / RECORD).is_file():
+        raise ConfigError(f"{folder}: nothing to resume here; start without --resume, or give --run-dir")
+    if not resume and (folder / RECORD).is_file():
+        raise ConfigError(f"{folder}: already holds a run; go on with --resume, or give another --run-dir")
+    sections["run"] = {**sections.get("run", {}), "name": name, "dir": str(folder), "resume": resume}
+    return Experiment(name=name, run_dir=folder, settings=settings, sections=sections)
+
+
+def _default_folder(name: str, resume: bool, now: float) -> Path:
+    """runs/<name>-<time>, or the newest such folder when resuming."""
+    if resume:
+        earlier = sorted(path.parent for path in RUNS.glob(f"{name}-[0-9]*/{RECORD}"))
+        if not earlier:
+            raise ConfigError(f"no run of {name!r} under {RUNS.resolve()} to resume; give --run-dir")
+        return earlier[-1]
+    return RUNS / f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}"
+
+
+def resolve_run(text: str) -> Path:
+    """A run folder from what a user types: its path, its name under runs/, or an experiment (its newest run)."""
+    for path in (Path(text), RUNS / text):
+        if (path / RECORD).is_file():
+            return path.resolve()
+    newest = sorted(path.parent for path in RUNS.glob(f"{text}-[0-9]*/{RECORD}"))
+    if newest:
+        return newest[-1].resolve()
+    known = sorted(path.parent.name for path in RUNS.glob(f"*/{RECORD}"))
+    near = difflib.get_close_matches(text, known, n=1)
+    hint = f"did you mean {RUNS / near[0]}?" if near else "a run folder has a config.toml in it"
+    raise ConfigError(f"{text}: no run there; {hint}")
+
+
+def to_toml(sections: Mapping[str, Mapping[str, Any]]) -> str:
+    """Sections as TOML text; a key whose value is None is left out."""
+    blocks = []
+    for section, table in sections.items():
+        lines = [f"{_key(name)} = {_value(value)}" for name, value in table.items() if value is not None]
+        blocks.append("\n".join([f"[{section}]", *lines]))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _key(name: str) -> str:
+    return name if _BARE_KEY.fullmatch(name) else json.dumps(name)
+
+
+def _value(value: Any) -> str:
+    """One TOML value; JSON's strings, numbers and booleans are TOML's too."""
+    if isinstance(value, Mapping):
+        pairs = [f"{_key(name)} = {_value(item)}" for name, item in value.items() if item is not None]
+        return "{" + ", ".join(pairs) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_value(item) for item in value) + "]"
+    if isinstance(value, (bool, int, float, str)):
+        return json.dumps(value, ensure_ascii=False)
+    return json.dumps(str(value), ensure_ascii=False)

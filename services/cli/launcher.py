@@ -1,0 +1,203 @@
+"""Starts the services of one run on this machine, keeps them running, and leaves no process behind.
+
+Start: all at once. Every address is reserved beforehand, so nobody waits for another's port and a restarted service
+comes back under its old one. Stop: actors, then inference, then the learner, each asked first and killed when it does
+not answer. Services die with the launcher, however it ends: each asks the kernel for that (`runtime.service`).
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from services.cli.plan import LEARNER, Process, service_environment
+from services.cli.postmortem import last_words
+from services.cli.supervisor import Outcome, Phase, Rules, Supervisor
+
+POLL_S = 0.05
+PATIENCE_S = {"actor": 5.0, "inference": 12.0, "learner": 20.0}  # inference drains for 8 s, the learner saves
+STOPPED = Outcome(exit_code=130, reason="stopped")
+
+
+class View(Protocol):
+    """Who watches: the terminal, or a test."""
+
+    def happened(self, text: str) -> None:
+        """Something that a person may want to know."""
+
+    def refresh(self, supervisor: Supervisor, now: float) -> None:
+        """Called some times a second with the present state."""
+
+
+class Reservation:
+    """A TCP port on loopback that nobody else gets while this is open.
+
+    The socket is bound and never listens, with SO_REUSEADDR: a service (libzmq sets the same) may bind and listen.
+    """
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind(("127.0.0.1", 0))
+        self.address = f"tcp://127.0.0.1:{self._socket.getsockname()[1]}"
+
+    def close(self) -> None:
+        """Let the port go."""
+        self._socket.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a run ended, and what the service that failed it had said."""
+
+    outcome: Outcome
+    restarts: Mapping[str, int]
+    last_words: str = ""
+
+
+class Launcher:
+    """Runs the processes to the end of the run. One thread; call `run` once."""
+
+    def __init__(
+        self,
+        processes: Sequence[Process],
+        run_dir: Path,
+        view: View,
+        *,
+        total_steps: Callable[[], float],
+        is_finishing: Callable[[], bool] = lambda: False,
+        rules: Rules | None = None,
+        patience_s: Mapping[str, float] = PATIENCE_S,
+    ) -> None:
+        """`total_steps` rises when a step is acted or trained; `is_finishing` says that training has ended."""
+        self.supervisor = Supervisor([item.name for item in processes], final=LEARNER, rules=rules)
+        self._processes = {item.name: item for item in processes}
+        self._run_dir, self._view, self._patience_s = run_dir, view, patience_s
+        self._total_steps, self._is_finishing = total_steps, is_finishing
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._known_steps = 0.0
+        self._wake = threading.Event()
+        self._stop_requests = 0
+
+    def run(self) -> Ended:
+        """Start everything, keep it running until the run is over or fails or somebody asks to stop; then stop all."""
+        for folder in ("services", "logs"):
+            (self._run_dir / folder).mkdir(parents=True, exist_ok=True)
+        with self._signals():
+            try:
+                while self.supervisor.outcome is None and not self._stop_requests:
+                    self._turn(time.monotonic())
+                    self._wake.wait(POLL_S)
+                if self.supervisor.outcome is None:
+                    self.supervisor.outcome = STOPPED
+                    self._view.happened("stopping in order; once more to kill")
+                self._stop_in_order()
+            finally:
+                self._kill_all()
+        return self._ended()
+
+    def request_stop(self) -> None:
+        """Stop in order; asked again: kill. From any thread or signal handler."""
+        self._stop_requests += 1
+        self._wake.set()
+
+    def process_id(self, name: str) -> int | None:
+        """Of the running process of a service."""
+        child = self._children.get(name)
+        return child.pid if child is not None else None
+
+    def _turn(self, now: float) -> None:
+        """Reap, learn, start what is due, show."""
+        self._reap(now)
+        steps = self._total_steps()
+        if steps != self._known_steps:
+            self._known_steps = steps
+            self.supervisor.progressed()
+        if self._is_finishing():
+            self.supervisor.finishing()
+        for name in self.supervisor.due(now):
+            self._start(self._processes[name], now)
+        self._view.refresh(self.supervisor, now)
+
+    def _start(self, process: Process, now: float) -> None:
+        """Start one service in a session of its own, so that the terminal's Ctrl-C reaches only the launcher."""
+        process.status_file(self._run_dir).unlink(missing_ok=True)
+        environment = {**service_environment(os.environ), **process.environment, "SEEDBED_DIE_WITH_PARENT": "1"}
+        with process.error_file(self._run_dir).open("ab") as errors:
+            self._children[process.name] = subprocess.Popen(
+                process.command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=errors,
+                stderr=errors,
+                start_new_session=True,
+            )
+        self.supervisor.started(process.name, now)
+
+    def _reap(self, now: float) -> None:
+        """Tell the supervisor who has ended, and the view what follows from it."""
+        for name, child in list(self._children.items()):
+            code = child.poll()
+            if code is None:
+                continue
+            del self._children[name]
+            self.supervisor.exited(name, code, now)
+            service = self.supervisor.services[name]
+            if code != 0 and self.supervisor.outcome is None and service.phase is Phase.WAITING:
+                delay_s = service.start_at - now
+                self._view.happened(f"{name} died ({service.last_exit}); starting it again in {delay_s:.1f} s")
+
+    def _stop_in_order(self) -> None:
+        """Ask role by role, in the direction of the data; kill who does not answer in time."""
+        for role in ("actor", "inference", "learner"):
+            names = [name for name in self._children if self._processes[name].role == role]
+            for name in names:
+                self._children[name].terminate()
+            deadline = time.monotonic() + self._patience_s[role]
+            while any(name in self._children for name in names):
+                now = time.monotonic()
+                if now >= deadline or self._stop_requests > 1:
+                    break
+                self._reap(now)
+                self._view.refresh(self.supervisor, now)
+                self._wake.clear()
+                self._wake.wait(POLL_S)
+            for name in names:
+                if name in self._children:
+                    self._view.happened(f"{name} did not stop in time; killed")
+                    self._children[name].kill()
+
+    def _kill_all(self) -> None:
+        """Nothing of ours outlives `run`."""
+        for child in self._children.values():
+            child.kill()
+        for child in self._children.values():
+            child.wait()
+        self._children.clear()
+
+    def _ended(self) -> Ended:
+        outcome = self.supervisor.outcome or STOPPED
+        words = last_words(self._processes[outcome.service].error_file(self._run_dir)) if outcome.service else ""
+        restarts = {name: service.restarts for name, service in self.supervisor.services.items()}
+        return Ended(outcome=outcome, restarts=restarts, last_words=words)
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Ctrl-C, SIGTERM and a closed terminal stop the run in order."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        former = {number: signal.signal(number, lambda *_: self.request_stop()) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in former.items():
+                signal.signal(number, handler)

@@ -1,0 +1,141 @@
+"""Which processes a run consists of: commands, addresses, threads and niceness, decided before anything starts."""
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from services.cli.experiment import SNAPSHOT, Experiment
+from shared.runtime.config import ENVIRONMENT_PREFIX, KNOWN_SECTIONS
+
+LEARNER = "learner"
+NICE = {"learner": 0, "inference": 2, "actor": 10}  # the learner first: everyone waits for it in the end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """One service process as the launcher starts it."""
+
+    name: str
+    role: str  # "learner", "inference" or "actor"
+    command: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)  # over the launcher's own
+
+    def status_file(self, run_dir: Path) -> Path:
+        """Where the service says that it is ready, and its addresses."""
+        return run_dir / "services" / f"{self.name}.json"
+
+    def log_file(self, run_dir: Path) -> Path:
+        """Where it logs."""
+        return run_dir / "logs" / f"{self.name}.jsonl"
+
+    def error_file(self, run_dir: Path) -> Path:
+        """Where its standard error goes: interpreter failures and tracebacks too."""
+        return run_dir / "logs" / f"{self.name}.stderr"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addresses:
+    """Where the services of one run bind: the learner, and each inference."""
+
+    learner: str
+    inference: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Threads:
+    """Compute threads of one process of each role."""
+
+    learner: int
+    inference: int
+
+
+def usable_cores() -> int:
+    """Cores that this process may use: its affinity, cut by the control group's quota."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, round(cgroup_quota(Path("/sys/fs/cgroup/cpu.max")) or cores)))
+
+
+def cgroup_quota(file: Path) -> float | None:
+    """Cores that a version 2 control group grants; None without a limit."""
+    try:
+        quota, period = file.read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        return None
+
+
+def split_threads(cores: int, *, inference: int, learner_threads: int = 0, inference_threads: int = 0) -> Threads:
+    """Divide the cores: half to the learner, a quarter to inference, the rest is left to the environments.
+
+    Figures that the experiment gives are kept. One thread is the least, so few cores are shared by time instead.
+    """
+    return Threads(
+        learner=learner_threads or max(1, cores // 2),
+        inference=inference_threads or max(1, cores // 4 // max(1, inference)),
+    )
+
+
+def plan_run(experiment: Experiment, addresses: Addresses, cores: int) -> list[Process]:
+    """The processes of a run, in the order in which they start."""
+    settings, launch = experiment.settings, experiment.settings.launch
+    threads = split_threads(
+        launch.cores or cores,
+        inference=launch.inference,
+        learner_threads=launch.learner_threads,
+        inference_threads=launch.inference_threads,
+    )
+    planned = [_process(experiment, LEARNER, LEARNER, threads.learner, [_word("learner.bind", addresses.learner)])]
+    for index, address in enumerate(addresses.inference):
+        name = f"inference-{index}"
+        words = [
+            _word("inference.bind", address),
+            _word("inference.upstream", [addresses.learner]),
+            _word("inference.name", name),
+        ]
+        planned.append(_process(experiment, name, "inference", threads.inference, words))
+    modes = ["train"] * launch.actors + ["eval"] * (launch.eval_actors if settings.eval.episodes else 0)
+    for index, mode in enumerate(modes):
+        name = f"actor-{index}" if mode == "train" else f"eval-{index - launch.actors}"
+        first = index % len(addresses.inference)
+        upstream = [*addresses.inference[first:], *addresses.inference[:first]]
+        words = [_word("actor.upstream", upstream), _word("actor.name", name), _word("actor.mode", mode)]
+        planned.append(_process(experiment, name, "actor", 1, words))
+    return planned
+
+
+def service_environment(base: Mapping[str, str]) -> dict[str, str]:
+    """The launcher's variables without those that configure seedbed: the snapshot holds them already."""
+    sections = tuple(f"{ENVIRONMENT_PREFIX}{name.upper()}__" for name in KNOWN_SECTIONS)
+    return {name: value for name, value in base.items() if not name.upper().startswith(sections)}
+
+
+def _process(experiment: Experiment, name: str, role: str, threads: int, words: Sequence[str]) -> Process:
+    """One service on the run's snapshot, with what only the launcher can know as words."""
+    run_dir, chosen = experiment.run_dir, experiment.sections.get("runtime", {})
+    process = Process(name=name, role=role, command=())
+    runtime = {
+        "name": name,
+        "status_file": str(process.status_file(run_dir)),
+        "log_file": str(process.log_file(run_dir)),
+        "threads": threads,
+        "nice": NICE[role],
+    }
+    own = [_word(f"runtime.{key}", value) for key, value in runtime.items() if key not in chosen]
+    threads = int(chosen.get("threads", 0)) or threads
+    return Process(
+        name=name,
+        role=role,
+        command=(sys.executable, "-m", f"{role}_svc", str(run_dir / SNAPSHOT), *words, *own),
+        environment={
+            "OMP_NUM_THREADS": str(threads),
+            "OMP_WAIT_POLICY": "PASSIVE",  # a spinning thread would take its core from another service
+        },
+    )
+
+
+def _word(key: str, value: object) -> str:
+    """`section.key=value` with the value as TOML (JSON is, for strings, numbers and lists of them)."""
+    return f"{key}={json.dumps(value)}"

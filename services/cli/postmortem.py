@@ -1,0 +1,71 @@
+"""What a service said last: the one message in its standard error that explains its end."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+TAIL_BYTES = 64 * 1024
+MAX_LINES = 12
+
+
+def last_words(error_file: Path) -> str:
+    """The explanation at the end of a service's standard error; "" if it said nothing."""
+    try:
+        with error_file.open("rb") as stream:
+            stream.seek(0, 2)
+            stream.seek(max(0, stream.tell() - TAIL_BYTES))
+            text = stream.read().decode(errors="replace")
+    except OSError:
+        return ""
+    return explain_output(text.splitlines())
+
+
+def explain_output(lines: Sequence[str]) -> str:
+    """Pick the explanation out of mixed log lines, messages and tracebacks: the last plain text, or the last error log.
+
+    A traceback is shortened to the place that raised and its message.
+    """
+    plain: list[str] = []
+    for line in reversed(lines):
+        if _log_record(line) is not None:
+            if plain:
+                break
+            continue
+        if line.strip() or plain:
+            plain.append(line)
+    plain.reverse()
+    starts = [index for index, line in enumerate(plain) if line.startswith("Traceback (most recent call last)")]
+    if starts:
+        return _shorten_traceback(plain[starts[-1] :])
+    if plain:
+        return "\n".join(plain[-MAX_LINES:]).strip()
+    for line in reversed(lines):
+        record = _log_record(line)
+        if record and record.get("level") in ("error", "critical"):
+            details = {key: value for key, value in record.items() if key not in _ENVELOPE}
+            return " ".join([str(record.get("event", "")), *(f"{key}={value}" for key, value in details.items())])
+    return ""
+
+
+_ENVELOPE = frozenset({"event", "level", "timestamp", "time", "service", "name", "incarnation", "logger", "pid"})
+
+
+def _log_record(line: str) -> dict[str, object] | None:
+    """The line as a JSON log record, if it is one."""
+    if not line.startswith("{"):
+        return None
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _shorten_traceback(lines: Sequence[str]) -> str:
+    """The last frame of a traceback and everything from its message on."""
+    frames = [index for index, line in enumerate(lines) if line.startswith("  File ")]
+    if not frames:
+        return "\n".join(lines[-MAX_LINES:])
+    end = next((index for index in range(frames[-1] + 1, len(lines)) if not lines[index].startswith(" ")), len(lines))
+    message = lines[end : end + MAX_LINES]
+    return "\n".join([*message, *lines[frames[-1] : frames[-1] + 2]]).strip()

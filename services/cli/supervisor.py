@@ -1,0 +1,141 @@
+"""When to start, restart and give up on the services of a run: decided from events and `now`, without a process.
+
+| a service ends | then |
+|---|---|
+| with 0, and it is the learner | the run is over |
+| with 0, another one | nothing for a while (runs end so); if the run goes on without it, it is started again |
+| with 78 (its configuration is wrong, or a peer refused it for good) | the run fails at once: restarts would not help |
+| in any other way | started again after a back-off |
+| in any other way, for the fifth time without a step acted or trained in between | the run fails |
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from signal import Signals
+
+from shared.errors import ConfigError
+
+
+class Phase(StrEnum):
+    """Where one service is."""
+
+    WAITING = "waiting"  # to be started, perhaps after a back-off
+    RUNNING = "running"
+    LEFT = "left"  # ended with 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The numbers of restarting."""
+
+    first_delay_s: float = 0.2  # before the first restart; doubles with each further death
+    max_delay_s: float = 5.0
+    healthy_s: float = 10.0  # a life this long starts the back-off anew
+    max_deaths: int = 5  # of one service, with no step acted or trained between them
+    leave_grace_s: float = 10.0  # a service that left early is started again after this
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How the run ended. `service` and `reason` say who failed it, empty when it finished."""
+
+    exit_code: int
+    service: str = ""
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Watched:
+    """What is known of one service."""
+
+    name: str
+    phase: Phase = Phase.WAITING
+    start_at: float = 0.0  # while waiting
+    started_at: float = 0.0  # of this life
+    starts: int = 0
+    deaths: int = 0  # since the last progress
+    backoff: int = 0  # deaths since the last healthy life
+    last_exit: str = ""
+
+    @property
+    def restarts(self) -> int:
+        """Lives beyond the first."""
+        return max(0, self.starts - 1)
+
+
+class Supervisor:
+    """Owned by the launcher's loop. `final` is the service whose clean end ends the run."""
+
+    def __init__(self, names: Sequence[str], *, final: str, rules: Rules | None = None) -> None:
+        self.rules = rules or Rules()
+        self.services = {name: Watched(name) for name in names}
+        self.outcome: Outcome | None = None
+        self._final = final
+        self._is_finishing = False
+
+    def due(self, now: float) -> list[str]:
+        """Services to start now, in the order given at first."""
+        if self.outcome is not None:
+            return []
+        return [item.name for item in self.services.values() if item.phase is Phase.WAITING and item.start_at <= now]
+
+    def started(self, name: str, now: float) -> None:
+        """A process of this service runs."""
+        service = self.services[name]
+        service.phase, service.started_at = Phase.RUNNING, now
+        service.starts += 1
+
+    def progressed(self) -> None:
+        """A step was acted or trained: what died before it no longer counts towards giving up."""
+        for service in self.services.values():
+            service.deaths = 0
+
+    def finishing(self) -> None:
+        """The learner says that the run is trained to its end: who leaves now is not called back."""
+        self._is_finishing = True
+        for service in self.services.values():
+            if service.phase is Phase.WAITING and service.last_exit == "left":
+                service.phase = Phase.LEFT
+
+    def exited(self, name: str, code: int, now: float) -> None:
+        """A process of this service ended: `code` as from wait, negative for a signal."""
+        service = self.services[name]
+        if code == 0:
+            self._left(service, now)
+            return
+        service.last_exit = describe_exit(code)
+        if self.outcome is not None:
+            return
+        if code == ConfigError.exit_code:
+            self.outcome = Outcome(exit_code=code, service=name, reason="refused its configuration")
+            return
+        service.deaths += 1
+        service.backoff = 1 if now - service.started_at >= self.rules.healthy_s else service.backoff + 1
+        if service.deaths >= self.rules.max_deaths:
+            reason = f"died {service.deaths} times with no step acted or trained in between ({service.last_exit})"
+            self.outcome = Outcome(exit_code=1, service=name, reason=reason)
+            return
+        delay_s = min(self.rules.max_delay_s, self.rules.first_delay_s * 2.0 ** (service.backoff - 1))
+        service.phase, service.start_at = Phase.WAITING, now + delay_s
+
+    def _left(self, service: Watched, now: float) -> None:
+        """It ended with 0: the end of the run, part of it, or too early."""
+        service.last_exit = "left"
+        if service.name == self._final:
+            service.phase = Phase.LEFT
+            self.outcome = self.outcome or Outcome(exit_code=0)
+        elif self._is_finishing or self.outcome is not None:
+            service.phase = Phase.LEFT
+        else:
+            service.phase, service.start_at = Phase.WAITING, now + self.rules.leave_grace_s
+
+
+def describe_exit(code: int) -> str:
+    """An exit status in words."""
+    if code >= 0:
+        return f"exit {code}"
+    try:
+        return f"killed by {Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
