@@ -187,9 +187,9 @@ class Policy(nn.Module):
         params = output.params[0]
         if noise is None:
             action = self.distribution.mode(params, mask)
+            log_prob = self.distribution.log_prob(params, action, mask)
         else:
-            action = self.distribution.sample(params, noise, mask)
-        log_prob = self.distribution.log_prob(params, action, mask)
+            action, log_prob = self.distribution.sample_with_log_prob(params, noise, mask)
         return Acted(action, log_prob, output.value[0], self.remember(output.state, action))
 
     def normalisers(self) -> tuple[LeafNormaliser, ...]:
@@ -197,7 +197,7 @@ class Policy(nn.Module):
         return self.encoder.normalisers()
 
     @torch.no_grad()
-    def rescale_value_(self, scale: float, shift: float) -> None:
+    def rescale_value_(self, scale: float | Tensor, shift: float | Tensor) -> None:
         """Make the value head give scale · value + shift (PopArt keeps its unnormalised outputs so)."""
         self.head.weight[-1].mul_(scale)
         self.head.bias[-1].mul_(scale).add_(shift)
