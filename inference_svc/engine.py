@@ -3,7 +3,6 @@
 Tensor suffixes: N lanes of a batch, A own-action columns, M mask columns.
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from inference_svc.unrolls import LatestRow, UnrollWriter
 from shared.policy.policy import Policy
-from shared.policy.weights import FlatParameters, Manifest, policy_from_manifest
+from shared.policy.weights import FlatParameters, Manifest, acting_parameters, policy_from_manifest
 from shared.protocol.layout import Array, Layout
 from shared.protocol.rows import Flags
 
@@ -58,12 +57,19 @@ class Engine:
         self._tables: list[Tensor] = []
         self._num_slots = 0
 
+    @property
+    def policy(self) -> Policy:
+        """The live policy."""
+        assert self._live is not None, "no weights yet"
+        return self._live.policy
+
     def load(self, version: int, manifest: Manifest, buffer: bytes) -> None:
-        """Take new weights; another manifest builds another policy and forgets all policy state."""
+        """Take new weights; another manifest builds another policy, whose lanes' state may be of another kind."""
         if self._live is None or self._live.manifest.digest != manifest.digest:
-            self._live = self._build(manifest)
+            former, self._live = self._live, self._build(manifest)
             self._pinned = None
-            self._tables, self._num_slots = [], 0
+            if former is None or former.policy.state_fields != self._live.policy.state_fields:
+                self._tables, self._num_slots = [], 0
         self._live.parameters.load_(buffer)
         self.version = version
 
@@ -78,7 +84,7 @@ class Engine:
 
     def _build(self, manifest: Manifest) -> Loaded:
         policy = policy_from_manifest(manifest).to(self.device).eval()
-        return Loaded(policy, FlatParameters(policy), manifest)
+        return Loaded(policy, acting_parameters(policy), manifest)
 
     def reserve(self, num_slots: int) -> None:
         """Make the state tables at least this long."""
@@ -98,9 +104,8 @@ class Engine:
             table[lanes.start : lanes.start + lanes.count] = 0
 
     @torch.inference_mode()
-    def act(self, groups: Sequence[Lanes]) -> tuple[list[list[bytes]], float]:
-        """ACT payload frames for each group, and the seconds that it took. Groups share weights and greediness."""
-        started = time.perf_counter()
+    def act(self, groups: Sequence[Lanes]) -> list[list[bytes]]:
+        """ACT payload frames for each group. The groups share weights and greediness."""
         loaded = self._pinned if groups[0].pinned else self._live
         assert loaded is not None
         policy = loaded.policy
@@ -109,23 +114,16 @@ class Engine:
         state = tuple(table[slots] for table in self._tables)
         self._keep_state_before(groups)
         inputs = self._inputs(groups)
-        has_mask = policy.distribution.mask_size and policy.spec.mask_size
         *observation, reward, flags = inputs
-        mask = observation.pop() if has_mask else None
+        mask = observation.pop() if policy.spec.mask_size else None
         first = (flags & int(Flags.FIRST)).bool()
-        output = policy(tuple(leaf[None] for leaf in observation), reward[None], first[None], None, state)
-        params = output.params[0]
-        if groups[0].greedy:
-            own = policy.distribution.mode(params, mask)
-        else:
-            own = policy.distribution.sample(params, self._noise(groups, policy), mask)
-        log_prob = policy.distribution.log_prob(params, own, mask)
-        for table, value in zip(self._tables, policy.remember(output.state, own), strict=True):
+        noise = None if groups[0].greedy else self._noise(groups, policy)
+        acted = policy.act(observation, reward, first, state, noise, mask)
+        for table, value in zip(self._tables, acted.state, strict=True):
             table[slots] = value
-        own_NA, log_prob_N = own.cpu().numpy(), log_prob.cpu().numpy()
+        own_NA, log_prob_N = acted.action.cpu().numpy(), acted.log_prob.cpu().numpy()
         self._write_back(groups, own_NA, log_prob_N, version)
-        frames = _act_frames(groups, policy.distribution.to_env(own_NA))
-        return frames, time.perf_counter() - started
+        return _act_frames(groups, policy.distribution.to_env(own_NA))
 
     def _slots(self, groups: Sequence[Lanes]) -> slice | Tensor:
         if len(groups) == 1:

@@ -160,8 +160,8 @@ def test_other_spaces_are_rejected_by_name(world: World) -> None:
     reject = world.last()
     assert isinstance(reject, Reject)
     assert not reject.retryable
-    assert "(2,)" in reject.message
-    assert "(3,)" in reject.message
+    assert "float32[2]" in reject.message
+    assert "float32[3]" in reject.message
 
 
 def test_a_step_is_acted_on_once_and_a_resend_gets_the_cached_act(world: World) -> None:

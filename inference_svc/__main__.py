@@ -1,0 +1,17 @@
+"""`python -m inference_svc [EXPERIMENT.toml] [section.key=value …]`."""
+
+import sys
+from collections.abc import Sequence
+
+from inference_svc.config import InferenceSettings
+from inference_svc.service import serve
+from shared.runtime.service import main_from
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the inference service; its exit code."""
+    return main_from("inference", InferenceSettings, serve, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,262 @@
+"""Inference as a process: two sockets, one compute thread, and the clock, around `Server` and `LearnerLink`.
+
+Environments dial in (ROUTER); we dial the learner (DEALER). The loop thread decides and copies; the thread "compute"
+runs the policy. Weights and evaluations' frozen copies are jobs of the same thread, so they change between batches.
+"""
+
+import asyncio
+import copy
+import importlib.metadata
+import time
+from collections.abc import Sequence
+
+from inference_svc.config import InferenceConfig, InferenceSettings
+from inference_svc.engine import Engine, Lanes
+from inference_svc.metrics import InferenceMetrics
+from inference_svc.server import Group, Outputs, Server
+from inference_svc.tally import Tally
+from inference_svc.unrolls import UnrollShape
+from inference_svc.upstream import CreditCame, LearnerLink, Refused, RunFinished, WeightsCame, Welcomed
+from shared.errors import RejectedError, RemoteWireError, SeedbedError
+from shared.net.endpoints import Dealer, Router
+from shared.net.reactor import Reactor
+from shared.policy.devices import choose_device
+from shared.policy.weights import Manifest
+from shared.protocol.codec import decode, encode
+from shared.protocol.messages import ProducerWelcome
+from shared.runtime.service import Service
+from shared.runtime.worker import Worker
+
+BEAT_S = 0.5
+PROBE_EVERY_BEATS = 2
+VERSION = importlib.metadata.version("seedbed")
+
+
+class InferenceService:
+    """The shell: feeds events to the server and performs what it decides."""
+
+    def __init__(self, config: InferenceConfig, service: Service, reactor: Reactor) -> None:
+        self.config, self.service, self.reactor = config, service, reactor
+        self.loop = asyncio.get_running_loop()
+        self.tally = Tally()
+        self._tally_at_ping = Tally()
+        self.link = LearnerLink(
+            name=config.name, incarnation=service.incarnation, library_version=VERSION, load=self._load
+        )
+        self.server = Server(config, service.incarnation, self.link, self.tally)
+        self.server.connect(Outputs(self._down, self._act, self._forget, self._pin, self._wake))
+        self.engine = Engine(choose_device(config.device))
+        self.worker = Worker("compute")
+        self.metrics = InferenceMetrics(service.metrics, self)
+        self.is_finished = False
+        self.fatal: SeedbedError | None = None
+        self._manifest: Manifest | None = None
+        self._welcome: ProducerWelcome | None = None
+        self._ended = asyncio.Event()
+        self.router = Router(
+            reactor,
+            config.bind,
+            on_message=self._from_environment,
+            on_drained=self._launch,
+            max_frame_bytes=config.max_frame_bytes,
+        )
+        self.dealer = Dealer(
+            reactor, config.upstream[0], on_message=self._from_learner, on_event=self._learner_event
+        )
+
+    # Environments
+
+    def _from_environment(self, route: bytes, frames: list[bytes]) -> None:
+        self.server.receive(route, frames, self.loop.time())
+
+    def _down(self, route: bytes, frames: Sequence[bytes]) -> bool:
+        return self.router.send(route, frames)
+
+    def _launch(self) -> None:
+        self.server.launch(self.loop.time())
+        self._send_unrolls()
+
+    def _wake(self, at: float) -> None:
+        self.loop.call_at(at, self._launch)
+
+    # The compute thread
+
+    def _act(self, batches: list[list[Lanes]], groups: list[Group]) -> None:
+        self.worker.submit(lambda: self._run(batches), lambda result: self._acted(groups, *result))
+
+    def _run(self, batches: list[list[Lanes]]) -> tuple[list[list[bytes]], list[int], float]:
+        """In the compute thread: every batch in turn."""
+        started = time.perf_counter()
+        payloads: list[list[bytes]] = []
+        versions: list[int] = []
+        for lanes in batches:
+            payloads += self.engine.act(lanes)
+            versions += [self.engine.pinned_version if lanes[0].pinned else self.engine.version] * len(lanes)
+        return payloads, versions, time.perf_counter() - started
+
+    def _acted(self, groups: list[Group], payloads: list[list[bytes]], versions: list[int], seconds: float) -> None:
+        self.tally.compute_s += seconds
+        self.metrics.forward_seconds.observe(seconds)
+        self.server.acted(groups, payloads, versions, self.loop.time())
+        self._send_unrolls()
+
+    def _forget(self, lanes: Lanes) -> None:
+        self.worker.submit(lambda: self.engine.forget(lanes))
+
+    def _pin(self) -> None:
+        self.worker.submit(self.engine.pin, lambda version: self.server.pinned(version, self.loop.time()))
+
+    # The learner
+
+    def _learner_event(self, event: str) -> None:
+        now = self.loop.time()
+        if event == "connected":
+            self.link.connected(now)
+        elif event == "disconnected":
+            self.link.disconnected(now)
+            self.service.log.warning("learner_lost", upstream=self.config.upstream[0])
+        self._poll_learner()
+
+    def _from_learner(self, frames: list[bytes]) -> None:
+        try:
+            message = decode(frames[0])
+        except RemoteWireError as error:
+            self.tally.refused_messages += 1
+            self.service.log.warning("learner_message_refused", error=str(error))
+            return
+        now = self.loop.time()
+        for event in self.link.receive(message, frames[1:], now):
+            if isinstance(event, Welcomed):
+                self._welcomed(event.welcome)
+            elif isinstance(event, WeightsCame):
+                self._load_weights(event)
+            elif isinstance(event, CreditCame):
+                self.server.credited(event.credit, now)
+                self.server.launch(now)
+            elif isinstance(event, RunFinished):
+                self.is_finished = True
+                self._ended.set()
+            elif isinstance(event, Refused):
+                self._refused(event)
+        self._poll_learner()
+
+    def _welcomed(self, welcome: ProducerWelcome) -> None:
+        self._welcome = welcome
+        self.service.log.info("learner_found", epoch=welcome.epoch, run_id=welcome.run_id)
+
+    def _refused(self, refusal: Refused) -> None:
+        if refusal.retryable:
+            self.service.log.warning("learner_refused", message=refusal.message, hint=refusal.hint)
+            return
+        self.fatal = RejectedError(f"the learner refuses this inference: {refusal.message}. {refusal.hint}")
+        self._ended.set()
+
+    def _load_weights(self, event: WeightsCame) -> None:
+        if event.manifest:
+            self._manifest = Manifest.from_json(event.manifest)
+        manifest = self._manifest
+        assert manifest is not None, "the link passes weights on only with a manifest"
+
+        def load() -> None:
+            self.engine.load(event.version, manifest, event.buffer)
+
+        self.worker.submit(load, lambda _none: self._loaded(event, manifest))
+
+    def _loaded(self, event: WeightsCame, manifest: Manifest) -> None:
+        if event.manifest and self._welcome is not None:
+            policy = self.engine.policy
+            shape = UnrollShape(
+                policy.spec, policy.distribution.action_size, policy.state_fields, self._welcome.unroll_length
+            )
+            self.server.serve(shape, self._welcome.run_id, self._welcome.run_seed)
+            self.service.log.info("policy_loaded", env_id=policy.spec.env_id, digest=manifest.digest)
+        self.server.weights_changed(event.version)
+
+    def _poll_learner(self) -> None:
+        """Send the learner what is due."""
+        for frames in self.link.poll(self.loop.time()):
+            self.dealer.send(frames)
+        self._send_unrolls()
+
+    def _send_unrolls(self) -> None:
+        outbox = self.link.outbox
+        while (outgoing := outbox.next_outgoing()) is not None:
+            if not self.dealer.send([encode(outgoing.message), *outgoing.frames]):
+                return
+            outbox.sent(outgoing)
+
+    def _load(self) -> tuple[tuple[str, float], ...]:
+        load = self.tally.load(
+            self._tally_at_ping,
+            sessions=self.server.num_sessions,
+            lanes=self.server.used_slots,
+            loop_lag_ms=1e3 * self.reactor.statistics().worst_loop_lag_s,
+        )
+        self._tally_at_ping = copy.copy(self.tally)
+        return load
+
+    # Time
+
+    async def beat(self) -> None:
+        """Leases, episodes, polls, and the watch over the compute thread; for ever."""
+        number = 0
+        while True:
+            await asyncio.sleep(BEAT_S)
+            number += 1
+            now = self.loop.time()
+            stalled_until = self.reactor.last_stall_end(now) + self.config.beat_s
+            self.server.beat(now, drained=self.router.is_drained(), stalled_until=stalled_until)
+            if number % PROBE_EVERY_BEATS == 0:
+                self.server.probe(now)
+            self.server.release_held(now)
+            self._launch()
+            self._poll_learner()
+            self.metrics.update()
+            if self.worker.busy_s() > self.config.max_compute_s and self.tally.batches:
+                raise SeedbedError(
+                    f"a forward pass has been running for {self.worker.busy_s():.0f} s "
+                    f"(inference.max_compute_s is {self.config.max_compute_s:g}): the compute thread is stuck"
+                )
+
+    async def wait_ended(self) -> None:
+        """The run finished, or the learner refuses us for good."""
+        await self._ended.wait()
+
+    async def leave(self) -> None:
+        """Named phases: dismiss groups, flush unrolls, say goodbye."""
+        self.server.dismiss("run_finished" if self.is_finished else "draining")
+        deadline = self.loop.time() + (0.0 if self.is_finished else self.config.drain_s)
+        while self.link.welcome is not None and not self.link.outbox.is_empty and self.loop.time() < deadline:
+            self._poll_learner()
+            await asyncio.sleep(0.02)
+        if self.link.welcome is not None:
+            self.dealer.send(self.link.bye("run_finished" if self.is_finished else "draining"))
+        self.service.log.info(
+            "inference_left", unacked_lanes=self.link.outbox.unacked_lanes, dropped_steps=self.tally.drain_dropped_steps
+        )
+
+
+async def serve(settings: InferenceSettings, service: Service) -> int:
+    """Run until the run ends, a signal comes, or something cannot go on."""
+    with Reactor() as reactor:
+        inference = InferenceService(settings.inference, service, reactor)
+        service.ready(endpoint=inference.router.endpoint)
+        waits = [
+            asyncio.create_task(inference.beat(), name="beat"),
+            asyncio.create_task(inference.wait_ended(), name="ended"),
+            asyncio.create_task(service.stopping.wait(), name="stopping"),
+        ]
+        try:
+            done, _ = await asyncio.wait([*waits, inference.worker.failed], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+            if inference.fatal is not None:
+                raise inference.fatal
+            await inference.leave()
+        finally:
+            for task in waits:
+                task.cancel()
+            inference.router.close(linger_ms=500)
+            inference.dealer.close(linger_ms=500)
+            inference.worker.close()
+    return 0

@@ -1,0 +1,192 @@
+"""The engine: what it writes into unrolls is what the learner computes from them, for every kind of policy."""
+
+from collections.abc import Sequence
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+
+from inference_svc.engine import Engine, Lanes
+from inference_svc.unrolls import LatestRow, UnrollShape, UnrollWriter
+from shared.policy.config import PolicyConfig
+from shared.policy.policy import Policy
+from shared.policy.weights import FlatParameters, Manifest, make_manifest
+from shared.protocol.layout import Array
+from shared.protocol.rows import EnvSpec, Flags, act_layout
+from shared.protocol.spaces import mask_size, space_from_gymnasium
+
+T = 5
+VECTOR = Box(-2, 2, (3,), np.float32)
+IMAGE = Box(0, 255, (36, 36), np.uint8)
+
+
+def make_spec(observation: gymnasium.Space, action: gymnasium.Space, *, masked: bool = False) -> EnvSpec:
+    space = space_from_gymnasium(action)
+    return EnvSpec(
+        env_id="test",
+        observation=space_from_gymnasium(observation),
+        action=space,
+        mask_size=mask_size(space) if masked else 0,
+    )
+
+
+def make_policy(spec: EnvSpec, **config: object) -> tuple[Manifest, bytes, Policy]:
+    torch.manual_seed(1)
+    policy = Policy(spec, PolicyConfig(**config))
+    parameters = FlatParameters(policy)
+    with torch.no_grad():  # a head of .01 would hide faults: make the policy opinionated
+        policy.head.weight.mul_(30)
+    return make_manifest(policy), parameters.export(), policy
+
+
+class Fleet:
+    """Groups fed with random rows, sharing or not sharing batches."""
+
+    def __init__(self, spec: EnvSpec, manifest: Manifest, weights: bytes, sizes: Sequence[int], seed: int = 0) -> None:
+        self.spec = spec
+        self.random = np.random.default_rng(seed)
+        self.engine = Engine(torch.device("cpu"))
+        self.engine.load(1, manifest, weights)
+        policy = self.engine.policy
+        self.shape = UnrollShape(spec, policy.distribution.action_size, policy.state_fields, T)
+        self.groups, start = [], 0
+        for number, count in enumerate(sizes):
+            rows = UnrollWriter(self.shape, count)
+            self.groups.append(
+                Lanes(start=start, count=count, seed=number, rows=rows, act_layout=act_layout(spec, count),
+                      greedy=False, pinned=False)
+            )  # fmt: skip
+            self.engine.forget(self.groups[-1])
+            start += count
+        self.unrolls: list[tuple[int, list[Array]]] = []
+
+    def write(self, group: Lanes, first: float) -> None:
+        """One tick of random rows; each lane is reset with probability `first`."""
+        inputs: list[Array] = []
+        for leaf in self.spec.observation.leaves():
+            shape = (group.count, *leaf.wire_shape)
+            if leaf.wire_dtype == "uint8":
+                inputs.append(self.random.integers(0, 255, shape, np.uint8))
+            else:
+                inputs.append(self.random.standard_normal(shape).astype(leaf.wire_dtype))
+        if self.spec.mask_size:
+            mask = self.random.integers(0, 2, (group.count, self.spec.mask_size), np.uint8)
+            inputs.append(mask)
+        flags = np.where(self.random.random(group.count) < first, Flags.FIRST, 0).astype(np.uint8)
+        reward = self.random.standard_normal(group.count).astype(np.float32) * 3
+        reward[flags != 0] = 0
+        group.rows.write([*inputs, reward, flags])
+        group.tick += 1
+
+    def run(self, ticks: int, *, together: bool, first: float = 0.3) -> None:
+        for tick in range(ticks):
+            for group in self.groups:
+                self.write(group, 1.0 if tick == 0 else first)
+                assert isinstance(group.rows, UnrollWriter)
+                if group.rows.is_complete:
+                    group.rows.complete(
+                        lambda lanes, buffer: self.unrolls.append((lanes, self.shape.layout(lanes).views([buffer])))
+                    )
+            for batch in [self.groups] if together else [[group] for group in self.groups]:
+                self.engine.act(batch)
+
+
+def log_ratio(spec: EnvSpec, policy: Policy, views: list[Array]) -> Array:
+    """log pi - log mu of an unroll's valid rows, by one forward pass as the learner does it."""
+    tensors = [torch.from_numpy(view.copy()) for view in views]
+    leaves = len(spec.observation.leaves())
+    obs, rest = tensors[:leaves], tensors[leaves:]
+    mask = rest.pop(0) if spec.mask_size else None
+    reward, flags, action, behaviour, _version, *state = rest
+    first = (flags & int(Flags.FIRST)).bool()
+    with torch.no_grad():
+        output = policy(obs, reward, first, action, tuple(state))
+        log_prob = policy.distribution.log_prob(output.params[:-1], action, mask[:-1] if mask is not None else None)
+    return (log_prob - behaviour)[~first[1:]].numpy()
+
+
+CASES = {
+    "mlp": (make_spec(VECTOR, Discrete(4, start=2)), {}),
+    "lstm": (make_spec(VECTOR, Discrete(4)), {"lstm": 8}),
+    "masked lstm": (make_spec(VECTOR, Tuple((Discrete(3), MultiDiscrete([2, 4]))), masked=True), {"lstm": 8}),
+    "box": (make_spec(VECTOR, Box(-1, 2, (2,), np.float32)), {"lstm": 8}),
+    "clipped box": (make_spec(VECTOR, Box(-1, 2, (2,), np.float32)), {"squash": False}),
+    "binary": (make_spec(VECTOR, MultiBinary(3)), {}),
+    "composite": (
+        make_spec(
+            Dict({"a": VECTOR, "b": Discrete(3)}),
+            Dict({"x": Box(-1, 1, (2,), np.float32), "y": Discrete(3), "z": MultiBinary(2)}),
+            masked=True,
+        ),
+        {"lstm": 8},
+    ),
+    "stack": (make_spec(IMAGE, Discrete(3)), {"network": "impala_shallow", "stack": 4}),
+    "stack and lstm": (make_spec(IMAGE, Discrete(3)), {"network": "impala_shallow", "stack": 3, "lstm": 8}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("together", [False, True])
+def test_acting_and_learning_see_the_same_policy(case: str, together: bool) -> None:
+    """At equal weights |log pi - log mu| < 1e-4 on every valid row: row 0, after `first`, across unrolls."""
+    spec, config = CASES[case]
+    manifest, weights, policy = make_policy(spec, **config)
+    fleet = Fleet(spec, manifest, weights, [3, 2])
+    fleet.run(3 * T + 1, together=together)
+    assert len(fleet.unrolls) == 6
+    ratios = np.concatenate([log_ratio(spec, policy, views) for _lanes, views in fleet.unrolls])
+    assert len(ratios) > 20
+    assert np.abs(ratios).max() < 1e-4
+
+
+def test_actions_do_not_depend_on_how_groups_are_batched() -> None:
+    """Sampling noise is keyed by group seed, lane and tick: alone or together, the same actions."""
+    spec, config = CASES["lstm"]
+    manifest, weights, _policy = make_policy(spec, **config)
+    actions = []
+    for together in (False, True):
+        fleet = Fleet(spec, manifest, weights, [3, 2])
+        fleet.run(T + 1, together=together)
+        actions.append([views[3] for _lanes, views in fleet.unrolls])
+    for alone, shared in zip(*actions, strict=True):
+        assert np.array_equal(alone, shared)
+
+
+def test_an_evaluation_acts_with_frozen_weights() -> None:
+    """New weights change training groups only; the pinned version stays what it was."""
+    spec, config = CASES["mlp"]
+    manifest, weights, _policy = make_policy(spec, **config)
+    fleet = Fleet(spec, manifest, weights, [4])
+    lanes = Lanes(start=8, count=4, seed=0, rows=LatestRow(fleet.shape, 4), act_layout=act_layout(spec, 4),
+                  greedy=True, pinned=True)  # fmt: skip
+    fleet.engine.forget(lanes)
+    fleet.write(lanes, 1.0)
+    assert fleet.engine.pin() == 1
+    before = fleet.engine.act([lanes])
+    fleet.engine.load(2, manifest, np.negative(np.frombuffer(weights, np.float32)).tobytes())
+    assert fleet.engine.act([lanes]) == before
+    assert (fleet.engine.version, fleet.engine.pinned_version) == (2, 1)
+
+
+def test_state_tables_grow_without_forgetting() -> None:
+    """A group that comes later makes the tables longer; the state of the others stays."""
+    spec, config = CASES["lstm"]
+    manifest, weights, policy = make_policy(spec, **config)
+    fleet = Fleet(spec, manifest, weights, [2])
+    fleet.run(T, together=False, first=0.0)
+    fleet.engine.reserve(500)
+    fleet.write(fleet.groups[0], 0.0)
+    fleet.groups[0].rows.complete(
+        lambda lanes, buffer: fleet.unrolls.append((lanes, fleet.shape.layout(lanes).views([buffer])))
+    )
+    fleet.engine.act(fleet.groups)
+    for _ in range(T):
+        fleet.write(fleet.groups[0], 0.0)
+        if not fleet.groups[0].rows.is_complete:
+            fleet.engine.act(fleet.groups)
+    fleet.groups[0].rows.complete(
+        lambda lanes, buffer: fleet.unrolls.append((lanes, fleet.shape.layout(lanes).views([buffer])))
+    )
+    assert np.abs(log_ratio(spec, policy, fleet.unrolls[-1][1])).max() < 1e-4
