@@ -113,7 +113,8 @@ def describe_difference(ours: EnvSpec, theirs: EnvSpec) -> str | None:
     mine, other = dict(ours.settings), dict(theirs.settings)
     for name in sorted(mine.keys() | other.keys()):
         if mine.get(name) != other.get(name):
-            return f"setting {name}: ours {mine.get(name, 'absent')}, theirs {other.get(name, 'absent')}"
+            ours_said, theirs_said = (_brief(found.get(name, "absent")) for found in (mine, other))
+            return f"setting {name}: ours {ours_said}, theirs {theirs_said}"
     for what, a, b in (
         ("observation", ours.observation, theirs.observation),
         ("action", ours.action, theirs.action),
@@ -128,6 +129,11 @@ def describe_difference(ours: EnvSpec, theirs: EnvSpec) -> str | None:
     return None
 
 
+def _brief(text: str) -> str:
+    """Short enough that both sides' values fit one message."""
+    return text if len(text) <= 200 else text[:200] + "…"
+
+
 def _space_difference(ours: Space, theirs: Space) -> str | None:
     mine = {leaf.path: leaf for leaf in ours.leaves()}
     other = {leaf.path: leaf for leaf in theirs.leaves()}
@@ -136,9 +142,10 @@ def _space_difference(ours: Space, theirs: Space) -> str | None:
         if a == b:
             continue
         if a is None or b is None:
-            return f"leaf {path!r}: ours {a.describe() if a else 'absent'}, theirs {b.describe() if b else 'absent'}"
+            ours_said, theirs_said = (_brief(leaf.describe()) if leaf else "absent" for leaf in (a, b))
+            return f"leaf {path!r}: ours {ours_said}, theirs {theirs_said}"
         if a.describe() != b.describe():
-            return f"leaf {path!r}: ours {a.describe()}, theirs {b.describe()}"
+            return f"leaf {path!r}: ours {_brief(a.describe())}, theirs {_brief(b.describe())}"
         if a.kind == "box":
             return f"leaf {path!r}: {_bounds_difference(a, b)}"
         return f"leaf {path!r}: the characters allowed differ"

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from shared.errors import LocalWireError, RemoteWireError
-from shared.protocol import codec, messages
-from shared.protocol.codec import FIELDS, decode, encode
+from shared.protocol import header_fields, messages
+from shared.protocol.codec import decode, encode
+from shared.protocol.header_fields import FIELDS
 from shared.protocol.messages import (
     Act,
     Bye,
@@ -49,16 +50,16 @@ def test_field_tables_match_the_records() -> None:
     for record, fields in FIELDS.values():
         assert tuple(fields) == tuple(field.name for field in dataclasses.fields(record))
     for record, names in (
-        (messages.SessionReport, codec._REPORT_FIELDS),
-        (messages.Evaluation, codec._EVALUATION_FIELDS),
+        (messages.SessionReport, header_fields.REPORT_FIELDS),
+        (messages.Evaluation, header_fields.EVALUATION_FIELDS),
     ):
         assert names == tuple(field.name for field in dataclasses.fields(record))
     assert FIELDS.keys() == set(MessageType)
     assert set(messages.StepBits) == {1, 2}
-    assert sum(messages.StepBits) == codec.ALL_STEP_BITS
-    assert sum(messages.ActBits) == codec.ALL_ACT_BITS
-    assert max(messages.RequestState) == codec.MAX_REQUEST_STATE
-    assert max(messages.RunState) == codec.MAX_RUN_STATE
+    assert sum(messages.StepBits) == header_fields.ALL_STEP_BITS
+    assert sum(messages.ActBits) == header_fields.ALL_ACT_BITS
+    assert max(messages.RequestState) == header_fields.MAX_REQUEST_STATE
+    assert max(messages.RunState) == header_fields.MAX_RUN_STATE
 
 
 @pytest.mark.parametrize("name", MESSAGES)
@@ -151,10 +152,18 @@ def test_a_large_header_is_refused_before_it_is_parsed() -> None:
 
 
 def test_a_header_that_fits_its_fields_but_not_its_frame_is_our_error() -> None:
-    """Two long texts together exceed a header: LocalWireError, not a peer that hangs up."""
-    wide = "ü" * 2048
-    with pytest.raises(LocalWireError, match="allowed are 4096"):
-        encode(messages.Reject(nonce=1, code="x", retryable=True, message=wide, hint=wide))
+    """Settings that are too long together are a LocalWireError here, not a peer that hangs up there."""
+    settings = tuple((f"setting_{i:02}", "x" * 4000) for i in range(60))
+    with pytest.raises(LocalWireError, match="allowed are 65536"):
+        encode(dataclasses.replace(MESSAGES["hello"], spec=dataclasses.replace(CARTPOLE, settings=settings)))
+
+
+def test_prose_is_cut_and_never_in_the_way() -> None:
+    """A refusal always leaves, however long its explanation is."""
+    sent = messages.Reject(nonce=1, code="spec", retryable=False, message="ü" * 5000, hint="🌱" * 5000)
+    received = decode(encode(sent))
+    assert isinstance(received, messages.Reject)
+    assert (received.message, received.hint) == ("ü" * 1024, "🌱" * 1024)
 
 
 @pytest.mark.parametrize(
