@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from actor_svc.backends.backend import ENDED_BITS, FIRST, Array, Backend, RowViews
+from actor_svc.backends.backend import Array, Backend, RowViews
 from shared.protocol.layout import Layout
 from shared.protocol.messages import StepBits
 from shared.protocol.rows import EnvSpec, act_layout, step_layout
@@ -60,7 +60,7 @@ class Group:
         self._frames = self.step_layout.allocate()
         self.views = self._bind(self._frames)
         self._return: Array = np.zeros(lanes, np.float64)
-        self._length: Array = np.zeros(lanes, np.int64)
+        self._first_tick: Array = np.zeros(lanes, np.int64)  # of each lane's episode
         self._extra = len(traits.statistics)
         self.ended_lanes: Array = np.empty(0, np.int64)
         self.ended_statistics: Array = np.empty((0, 2 + self._extra), np.float32)
@@ -78,7 +78,7 @@ class Group:
         """Begin a fresh episode in every lane: rows that are all `first`. The same seed begins the same episodes."""
         self._backend.reset(seed)
         self._return.fill(0.0)
-        self._length.fill(0)
+        self._first_tick.fill(self._ticks)
         self.ended_lanes, self.ended_statistics = self.ended_lanes[:0], self.ended_statistics[:0]
         return self._rows()
 
@@ -94,19 +94,16 @@ class Group:
     def advance(self, actions: Sequence[Array]) -> None:
         """As `step`, but leave the rows in `views`, `ended_lanes` and `ended_statistics`."""
         self._backend.step(actions)
-        flags = self.views.flags
-        first = (flags & FIRST).nonzero()[0]
+        first, ended = self._backend.first, self._backend.ended
         self._ticks += 1
         self._steps += self.lanes - len(first)
         self._return += self.views.reward
-        self._length += 1
         if first.size:
             if first.size != self.ended_lanes.size:  # every ended lane is among the first ones: more are rebuilt ones
                 rebuilt = np.setdiff1d(first, self.ended_lanes, assume_unique=True)
-                self._aborted += int((self._length[rebuilt] > 1).sum())  # this tick is counted in, and was no step
+                self._aborted += int((self._ticks - self._first_tick[rebuilt] > 1).sum())  # this tick was no step
             self._return[first] = 0.0
-            self._length[first] = 0
-        ended = (flags & ENDED_BITS).nonzero()[0]
+            self._first_tick[first] = self._ticks
         if ended.size or self.ended_lanes.size:
             self._report(ended)
 
@@ -114,7 +111,7 @@ class Group:
         """Take down the statistics of the lanes whose episode ended in this tick."""
         table = np.empty((len(ended), 2 + self._extra), np.float32)
         table[:, 0] = self._return[ended]
-        table[:, 1] = self._length[ended]
+        table[:, 1] = self._ticks - self._first_tick[ended]
         if self._extra and len(ended):
             table[:, 2:] = self._backend.extra_statistics(ended)
         self._episodes += len(ended)

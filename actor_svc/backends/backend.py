@@ -27,6 +27,7 @@ TERMINATED = int(Flags.TERMINATED)
 TRUNCATED = int(Flags.TRUNCATED)
 LIFE_LOST = int(Flags.LIFE_LOST)
 ABSENT = int(Flags.ABSENT)
+NO_LANES: Array = np.empty(0, np.int64)
 MAX_FAILURES = 20  # in a row, without one good step between them
 
 
@@ -57,6 +58,8 @@ class Backend(Protocol):
     traits: Traits
     num_rebuilds: int  # lanes that were rebuilt since the start
     last_failure: str  # why, the last time; "" for never
+    ended: Array  # lanes with `terminated` or `truncated` in the newest rows, ascending
+    first: Array  # lanes with `first`, ascending
 
     def bind(self, rows: RowViews) -> None:
         """Write from now on into these arrays."""
@@ -123,24 +126,32 @@ def read_traits(
     )
 
 
-def invalid_lanes(leaves: Sequence[Leaf], rows: RowViews) -> Array:
-    """Indices of the lanes whose observation or reward no policy may see: NaN, infinite, or no category of its leaf."""
-    if _all_valid(leaves, rows):
-        return np.empty(0, np.int64)
-    bad = ~np.isfinite(rows.reward)
-    for leaf, values in zip(leaves, rows.observation, strict=True):
-        flat = values.reshape(len(values), -1)
-        if values.dtype.kind == "f":
-            bad |= ~np.isfinite(flat).all(1)
-        elif leaf.nvec:
-            index = flat.astype(np.int64) - np.array(leaf.starts, np.int64)
-            bad |= ((index < 0) | (index >= np.array(leaf.nvec, np.int64))).any(1)
-    return np.flatnonzero(bad)
+class ValueCheck:
+    """Finds the lanes whose values no policy may see: NaN, infinite, or no category of their leaf."""
+
+    def __init__(self, leaves: Sequence[Leaf], rows: RowViews) -> None:
+        floats = [view for view in rows.observation if view.dtype.kind == "f"]
+        self._flat = [view.reshape(-1) for view in (*floats, rows.reward)]
+        self._finite = [np.empty(flat.size, np.bool_) for flat in self._flat]
+        self._categories = [
+            (view.reshape(len(view), -1), np.array(leaf.starts, np.int64), np.array(leaf.nvec, np.int64))
+            for leaf, view in zip(leaves, rows.observation, strict=True)
+            if leaf.nvec
+        ]
+
+    def bad_lanes(self) -> Array:
+        """Ascending indices; usually none."""
+        bad = NO_LANES
+        for flat, finite in zip(self._flat, self._finite, strict=True):
+            np.isfinite(flat, out=finite)
+            if not _all(finite):
+                bad = np.concatenate([bad, np.flatnonzero(~finite.reshape(len(self._flat[-1]), -1).all(1))])
+        for values, starts, nvec in self._categories:
+            index = values.astype(np.int64) - starts
+            is_bad = (index < 0) | (index >= nvec)
+            if is_bad.any():
+                bad = np.concatenate([bad, np.flatnonzero(is_bad.any(1))])
+        return np.unique(bad) if bad.size else bad
 
 
-def _all_valid(leaves: Sequence[Leaf], rows: RowViews) -> bool:
-    """The common case, with one pass for each float leaf."""
-    for leaf, values in zip(leaves, rows.observation, strict=True):
-        if leaf.nvec or (values.dtype.kind == "f" and not np.isfinite(values).all()):
-            return False
-    return bool(np.isfinite(rows.reward).all())
+_all = np.logical_and.reduce  # without the Python layers of ndarray.all

@@ -12,12 +12,13 @@ from actor_svc.backends.backend import (
     FIRST,
     LIFE_LOST,
     MAX_FAILURES,
+    NO_LANES,
     TERMINATED,
     TRUNCATED,
     Array,
     RowViews,
+    ValueCheck,
     call_environment,
-    invalid_lanes,
     read_traits,
 )
 from actor_svc.backends.vector import write_mask
@@ -61,11 +62,12 @@ class LaneBackend:
         self._action = _action_reader(self.traits.action)
         self._failing: set[int] = set()  # lanes without a good step since their last failure
         self.num_rebuilds, self.last_failure = 0, ""
+        self.ended, self.first = NO_LANES, NO_LANES
         self._rows: RowViews
 
     def bind(self, rows: RowViews) -> None:
         """Write from now on into these arrays."""
-        self._rows = rows
+        self._rows, self._check = rows, ValueCheck(self._leaves, rows)
 
     def reset(self, seed: int) -> None:
         """Begin a fresh episode in every lane; lane i is seeded with the i-th child of the seed."""
@@ -116,13 +118,15 @@ class LaneBackend:
 
     def _repair(self) -> None:
         """Rebuild the lanes whose values no policy may see."""
-        while (bad := invalid_lanes(self._leaves, self._rows)).size:  # _fail ends it: it raises, or the lane is absent
+        while (bad := self._check.bad_lanes()).size:  # _fail ends it: it raises, or the lane is absent
             for index in bad.tolist():
                 self._fail(index, self._lanes[index], EnvError("NaN, an infinite value or no category of its space"))
         for index in tuple(self._failing):
             if not self._rows.flags[index] & FIRST:
                 self._lanes[index].num_failures = 0
                 self._failing.discard(index)
+        self.ended = (self._rows.flags & ENDED_BITS).nonzero()[0]
+        self.first = (self._rows.flags & FIRST).nonzero()[0]
 
     def _fail(self, index: int, lane: _Lane, failure: EnvError) -> None:
         """Rebuild a lane after a failure, now or after some ticks."""

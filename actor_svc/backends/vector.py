@@ -11,10 +11,11 @@ from actor_svc.backends.backend import (
     FIRST,
     LIFE_LOST,
     MAX_FAILURES,
+    NO_LANES,
     Array,
     RowViews,
+    ValueCheck,
     call_environment,
-    invalid_lanes,
     read_traits,
 )
 from shared.errors import ConfigError, EnvError
@@ -56,7 +57,8 @@ class VectorBackend:
         )
         self._leaves = self.traits.observation.leaves()
         self._action_leaves = self.traits.action.leaves()
-        self._ended = np.empty(0, np.int64)
+        self._all_lanes = np.arange(lanes)
+        self.ended, self.first = NO_LANES, self._all_lanes
         self._lives: Array = np.zeros(lanes, np.int64)
         self._info: Mapping[str, Any] = {}
         self._num_failures = 0
@@ -65,7 +67,7 @@ class VectorBackend:
 
     def bind(self, rows: RowViews) -> None:
         """Write from now on into these arrays."""
-        self._rows = rows
+        self._rows, self._check = rows, ValueCheck(self._leaves, rows)
 
     def reset(self, seed: int) -> None:
         """Begin a fresh episode in every lane."""
@@ -79,7 +81,7 @@ class VectorBackend:
         rows = self._rows
         try:
             self._step(rows, actions)
-            bad = invalid_lanes(self._leaves, rows)
+            bad = self._check.bad_lanes()
             if bad.size:
                 raise EnvError(f"lanes {bad[:8].tolist()} gave NaN, an infinite value or no category of their space")
         except EnvError as error:
@@ -92,9 +94,10 @@ class VectorBackend:
         observation, reward, terminated, truncated, info = call_environment(self._env.step, self._action(actions))
         self._write(rows, observation)
         call_environment(np.copyto, rows.reward, reward, casting="unsafe")
-        flags, ended = rows.flags, self._ended
-        np.left_shift(np.asarray(truncated, np.bool_).view(np.uint8), 1, out=flags)
-        flags |= np.asarray(terminated, np.bool_).view(np.uint8)
+        flags, ended = rows.flags, self.ended
+        truncated_bits = np.asarray(truncated, np.bool_).view(np.uint8)
+        np.add(truncated_bits, truncated_bits, out=flags)
+        np.add(flags, np.asarray(terminated, np.bool_).view(np.uint8), out=flags)
         if rows.mask is not None:
             write_mask(self.traits.action, info, rows.mask)
         if self._track_lives:
@@ -106,8 +109,8 @@ class VectorBackend:
             flags[ended] = FIRST
             if self._is_disabled:
                 self._reset_lanes(rows, ended)
-        self._info = info
-        self._ended = (flags & ENDED_BITS).nonzero()[0]
+        self._info, self.first = info, ended
+        self.ended = (flags & ENDED_BITS).nonzero()[0]
 
     def _reset_lanes(self, rows: RowViews, lanes: Array) -> None:
         """Reset some lanes of an environment that does not do it on its own."""
@@ -132,7 +135,7 @@ class VectorBackend:
             write_mask(self.traits.action, info, rows.mask)
         if self._track_lives:
             self._lives = np.array(info["lives"])
-        self._ended = np.empty(0, np.int64)
+        self.ended, self.first = NO_LANES, self._all_lanes
         self._num_resets += 1
 
     def _rebuild(self, failure: EnvError) -> None:
@@ -147,7 +150,7 @@ class VectorBackend:
             try:
                 self._remake(fresh)
                 self._begin(None if self._seeds_at_make else fresh)
-                bad = invalid_lanes(self._leaves, self._rows)
+                bad = self._check.bad_lanes()
                 if not bad.size:
                     return
                 failure = EnvError(f"lanes {bad[:8].tolist()} gave NaN after a reset")
@@ -170,6 +173,10 @@ class VectorBackend:
 
     def _write(self, rows: RowViews, observation: Any) -> None:
         """Copy the observation leaves into the rows."""
+        view = rows.observation[0]
+        if type(observation) is np.ndarray and observation.shape == view.shape:  # one leaf, the common case
+            np.copyto(view, observation, casting="unsafe")
+            return
         for view, values in zip(rows.observation, flatten(self.traits.observation, observation), strict=True):
             if len(values) != self._lanes:
                 raise EnvError(f"observations of {len(values)} lanes, expected {self._lanes}")
