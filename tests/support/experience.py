@@ -1,0 +1,92 @@
+"""Batches as inference would cut them: a real policy acts on seeded random rows with ends of every kind."""
+
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from learner_svc.algorithms import AlgorithmConfig
+from learner_svc.batch import Batch
+from learner_svc.update import Updater
+from shared.policy.config import PolicyConfig
+from shared.policy.policy import Policy
+from shared.policy.weights import FlatParameters
+from shared.protocol.messages import pack_version
+from shared.protocol.rows import EnvSpec, Flags
+from shared.protocol.spaces import mask_size, space_from_gymnasium
+
+EPOCH = 3
+OBSERVATION = spaces.Box(-10.0, 10.0, (4,), np.float32)
+
+
+def make_spec(action: spaces.Space | None = None, *, masked: bool = False) -> EnvSpec:
+    """A vector observation of four, and an action space (two choices by default)."""
+    action_space = space_from_gymnasium(action or spaces.Discrete(2))
+    return EnvSpec(
+        env_id="Random-v0",
+        observation=space_from_gymnasium(OBSERVATION),
+        action=action_space,
+        mask_size=mask_size(action_space) if masked else 0,
+    )
+
+
+def make_policy(spec: EnvSpec | None = None, **config: object) -> tuple[Policy, FlatParameters]:
+    """A seeded small policy and its flat weights."""
+    torch.manual_seed(7)
+    policy = Policy(spec or make_spec(), PolicyConfig.model_validate({"hidden": [16, 16]} | config))
+    return policy, FlatParameters(policy)
+
+
+def make_updater(spec: EnvSpec | None = None, policy: dict[str, object] | None = None, **config: object) -> Updater:
+    """An updater of a fresh policy; `config` is its algorithm's section, the rest of it defaults."""
+    keywords = {name: config.pop(name) for name in ("run_steps", "epoch_start_step", "crash_folder") if name in config}
+    return Updater(*make_policy(spec, **(policy or {})), AlgorithmConfig.model_validate(config), **keywords)  # type: ignore[arg-type]
+
+
+def random_flags(generator: np.random.Generator, rows: int, lanes: int) -> np.ndarray:
+    """Rows of episodes that end in every way, with reset rows behind their ends, lives lost and rebuilt lanes."""
+    flags = np.zeros((rows, lanes), np.uint8)
+    kinds = np.array([Flags.TERMINATED, Flags.TRUNCATED, Flags.LIFE_LOST, Flags.FIRST, 0], np.uint8)
+    for t in range(rows):
+        drawn = generator.choice(kinds, lanes, p=[0.1, 0.1, 0.05, 0.05, 0.7])
+        ended = (flags[t - 1] & (Flags.TERMINATED | Flags.TRUNCATED)) != 0 if t else np.zeros(lanes, bool)
+        flags[t] = np.where(ended, np.uint8(Flags.FIRST), drawn)
+    return flags
+
+
+@torch.no_grad()
+def make_batch(policy: Policy, *, rows: int = 9, lanes: int = 6, seed: int = 0, version: int | None = None) -> Batch:
+    """The policy acts on `rows` rows of `lanes` lanes; what it did is the behaviour that the batch records."""
+    generator = np.random.default_rng(seed)
+    observation = generator.normal(size=(rows, lanes, 4)).astype(np.float32)
+    reward = generator.normal(size=(rows, lanes)).astype(np.float32)
+    flags = random_flags(generator, rows, lanes)
+    reward[(flags & Flags.FIRST) != 0] = 0
+    distribution = policy.distribution
+    mask = None
+    if policy.spec.mask_size:
+        mask = generator.integers(0, 2, (rows, lanes, policy.spec.mask_size)).astype(np.uint8)
+    noise = [torch.from_numpy(array) for array in distribution.noise(seed, 0, rows, lanes)]
+    state = start = policy.initial_state(lanes)
+    actions, log_probs = [], []
+    for t in range(rows):
+        acted = policy.act(
+            (torch.from_numpy(observation[t]),),
+            torch.from_numpy(reward[t]),
+            torch.from_numpy((flags[t] & Flags.FIRST) != 0),
+            state,
+            [array[t] for array in noise],
+            None if mask is None else torch.from_numpy(mask[t]),
+        )
+        state = acted.state
+        actions.append(acted.action)
+        log_probs.append(acted.log_prob)
+    return Batch(
+        observation=(torch.from_numpy(observation),),
+        mask=None if mask is None else torch.from_numpy(mask),
+        reward=torch.from_numpy(reward),
+        flags=torch.from_numpy(flags),
+        action=torch.stack(actions[:-1]),
+        log_prob=torch.stack(log_probs[:-1]),
+        version=torch.full((rows - 1, lanes), pack_version(EPOCH, 0) if version is None else version),
+        state=start,
+    )
