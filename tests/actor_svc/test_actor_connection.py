@@ -1,0 +1,294 @@
+"""ConnectionClient and Fleet: beats, whose message is whose, and where groups are placed."""
+
+import pytest
+
+from actor_svc.client import Actions, Begin, Finished, GroupClient, Perform, Send, Turn
+from actor_svc.connection import ConnectionClient
+from actor_svc.fleet import Fleet, Placed
+from shared.protocol.messages import Act, Bye, Challenge, Hello, Message, Ping, Pong, Reject, SessionReport, Step
+from shared.protocol.sessions import SessionTable
+from tests.support.step_link import actions, counter, hello, rows
+
+A, B = "tcp://127.0.0.1:1", "tcp://127.0.0.1:2"
+
+
+def sent(acted: Actions) -> list[Message]:
+    return [action.message for action in acted if isinstance(action, Send)]
+
+
+def greeted(num_groups: int = 2) -> tuple[ConnectionClient, SessionTable]:
+    """A connection whose groups all have sessions and have submitted their first rows at second 1."""
+    table, connection = SessionTable(7, 1, "run"), ConnectionClient(A, 0.0)
+    for group in range(num_groups):
+        (asked,) = sent(connection.add(GroupClient(hello(group=group), counter(100 * group + 1)), 0.0))
+        assert isinstance(asked, Hello)
+        connection.is_connected = True
+        (begin,) = connection.receive(table.hello(asked, b"r", 0.0), (), 0.0)
+        assert isinstance(begin, Begin)
+        assert begin.group == group
+        connection.groups[group].submit(rows(0), 0, 1.0)
+    return connection, table
+
+
+def test_messages_reach_the_group_they_are_for() -> None:
+    """By session or nonce; what fits none is dropped."""
+    connection, _ = greeted()
+    second = connection.groups[1]
+    act = Act(session=second.session, seq=0, policy_version=1)
+    assert connection.receive(act, actions(3), 2.0) == (Perform(1, actions(3), 1),)
+    assert connection.receive(Act(session=99, seq=0, policy_version=1), actions(3), 2.0) == ()
+    (again,) = connection.receive(Challenge(session=second.session, server_epoch=8), (), 2.0)
+    assert again.group == 1
+    assert connection.receive(Challenge(session=0, server_epoch=8), (), 2.0) == ()
+
+
+def test_a_bye_for_session_zero_is_for_all() -> None:
+    """The whole connection is meant."""
+    connection, _ = greeted()
+    ended = connection.receive(Bye(session=0, reason="run_finished"), (), 2.0)
+    assert ended == (Finished(0, "run_finished"), Finished(1, "run_finished"))
+
+
+def test_a_beat_goes_out_each_second_while_connected() -> None:
+    """One PING for all groups of the connection, with the load figures."""
+    connection, _ = greeted()
+    times = [tick / 10 for tick in range(20, 50) if sent(connection.poll(tick / 10, (("steps_s", 5.0),)))]
+    assert times == [2.0, 3.0, 4.0]
+    (ping,) = sent(connection.poll(9.0, (("steps_s", 5.0),)))
+    assert ping == Ping(sent_ms=9000, load=(("steps_s", 5.0),))
+    connection.disconnected(10.0)
+    assert connection.poll(11.0) == ()
+
+
+def test_a_pong_repairs_what_was_lost() -> None:
+    """Each group compares its line with what it sent; the STEPs of both were lost here."""
+    connection, table = greeted()
+    (ping,) = sent(connection.poll(2.0))
+    assert isinstance(ping, Ping)
+    again = sent(connection.receive(table.ping(ping, b"r", 2.1), (), 2.2))
+    assert [type(message) for message in again] == [Step, Step]
+
+
+def test_pongs_that_answer_no_ping_are_ignored() -> None:
+    """Inference probes with them for closed connections; they list no sessions."""
+    connection, _ = greeted()
+    connection.poll(2.0)
+    for sent_ms in (0, 5000):
+        assert connection.receive(Pong(sent_ms=sent_ms, server_epoch=7, work_age_ms=0), (), 2.1) == ()
+    assert connection.num_unrequested == 2
+    assert connection.heard_at == 2.1
+
+
+def test_ghost_sessions_are_let_go() -> None:
+    """A late HELLO of ours may have opened one that nobody uses; our beats would keep it for ever."""
+    connection, table = greeted(1)
+    connection.poll(2.0)
+    lines = (
+        SessionReport(session=connection.groups[0].session, last_seq=0, state=1, age_ms=0),
+        SessionReport(session=1234, last_seq=-1, state=0, age_ms=0),
+    )
+    answer = connection.receive(Pong(sent_ms=2000, server_epoch=7, work_age_ms=0, sessions=lines), (), 2.1)
+    assert sent(answer) == [Bye(session=1234, reason="moved")]
+
+
+def test_pings_from_above_are_answered() -> None:
+    """Liveness works both ways."""
+    connection, _ = greeted()
+    (pong,) = sent(connection.receive(Ping(sent_ms=5), (), 2.0))
+    assert pong == Pong(sent_ms=5, server_epoch=0, work_age_ms=0)
+
+
+def test_complaints_say_which_wait_it_is() -> None:
+    """Never connected, closed, silent, or refused."""
+    connection = ConnectionClient(A, 0.0)
+    assert "never connected" in connection.complaint(5.0)
+    connection.add(GroupClient(hello(), counter()), 5.0)
+    connection.connected(6.0)
+    assert connection.complaint(6.5) == ""
+    connection.receive(Reject(nonce=2, code="capacity", retryable=True, message="full"), (), 7.0)
+    assert "capacity: full" in connection.complaint(7.0)
+    assert "no heartbeat" in connection.complaint(17.0)
+    connection.disconnected(20.0)
+    assert "closed for 4 s" in connection.complaint(24.0)
+
+
+class Fixture:
+    """A fleet with two addresses; `lives` says which of them answer, each with a SessionTable."""
+
+    def __init__(self, num_groups: int = 2) -> None:
+        nonces = counter()
+        self.groups = [GroupClient(hello(group=group), nonces) for group in range(num_groups)]
+        self.fleet = Fleet(self.groups)
+        self.tables = {A: SessionTable(1, 1, "run"), B: SessionTable(2, 1, "run")}
+        self.lives = {A, B}
+        self.perform(self.fleet.set_addresses([A, B], 0.0), 0.0)
+        self.now = 0.0
+
+    def connect(self, address: str, now: float) -> None:
+        self.perform(self.fleet.connected(address, now), now)
+
+    def perform(self, placed: list[Placed], now: float) -> None:
+        """Deliver what was sent at once, and let environments finish at once, one tick."""
+        for address, action in placed:
+            if isinstance(action, Begin):
+                self.perform(self.fleet.submit(action.group, rows(0), 0, now), now)
+            elif isinstance(action, Send) and address in self.lives and self.fleet.connections[address].is_connected:
+                table, message = self.tables[address], action.message
+                if isinstance(message, Hello):
+                    self.perform(self.fleet.receive(address, table.hello(message, b"r", now), (), now), now)
+                elif isinstance(message, Ping):
+                    self.perform(self.fleet.receive(address, table.ping(message, b"r", now), (), now), now)
+                elif isinstance(message, Step):
+                    table.step(message, b"r", now)
+                elif isinstance(message, Bye):
+                    table.bye(message, b"r", now)
+
+    def run_until(self, end: float) -> None:
+        while self.now < end:
+            self.now = round(self.now + 0.1, 3)
+            self.perform(self.fleet.poll(self.now), self.now)
+
+    def places(self) -> list[str | None]:
+        return [self.fleet.address_of(group.group) for group in self.groups]
+
+
+def test_groups_are_spread_over_the_addresses() -> None:
+    """One group each; another actor begins with another address."""
+    fixture = Fixture()
+    assert fixture.places() == [A, B]
+    other = Fleet([GroupClient(hello(), counter())], first=1)
+    other.set_addresses([A, B], 0.0)
+    assert other.address_of(0) == B
+
+
+def test_groups_leave_an_address_that_never_answers() -> None:
+    """After three seconds, once another is there."""
+    fixture = Fixture()
+    fixture.connect(A, 0.0)
+    fixture.run_until(2.5)
+    assert fixture.places() == [A, B]
+    fixture.run_until(4.0)
+    assert fixture.places() == [A, A]
+    assert len(fixture.tables[A].sessions) == 2
+
+
+def test_a_short_disconnection_moves_nobody() -> None:
+    """The session is resumable for three seconds."""
+    fixture = Fixture()
+    for address in (A, B):
+        fixture.connect(address, 0.0)
+    fixture.run_until(1.0)
+    fixture.fleet.disconnected(B, fixture.now)
+    fixture.run_until(3.5)
+    fixture.connect(B, fixture.now)
+    fixture.run_until(8.0)
+    assert fixture.places() == [A, B]
+    assert fixture.fleet.num_moves == 0
+
+
+def test_groups_fail_over_when_a_connection_stays_closed_and_spread_again_later() -> None:
+    """Their outstanding rows go to the other service; when the lost one has been back for a while one group returns."""
+    fixture = Fixture()
+    for address in (A, B):
+        fixture.connect(address, 0.0)
+    fixture.run_until(1.0)
+    fixture.fleet.disconnected(B, fixture.now)
+    fixture.run_until(5.0)
+    assert fixture.places() == [A, A]
+    assert [session.last_seq for session in fixture.tables[A].sessions.values()] == [0, 0]
+    fixture.connect(B, fixture.now)
+    fixture.run_until(9.0)
+    assert fixture.places() == [A, A]
+    for group in fixture.groups:
+        group.turn = Turn.ENVIRONMENT  # between two STEPs
+    fixture.run_until(11.0)
+    assert sorted(str(place) for place in fixture.places()) == [A, B]
+
+
+def test_groups_fail_over_from_a_service_that_is_connected_but_silent() -> None:
+    """Ten seconds without a PONG."""
+    fixture = Fixture()
+    for address in (A, B):
+        fixture.connect(address, 0.0)
+    fixture.run_until(1.0)
+    fixture.lives.discard(B)
+    fixture.run_until(10.0)
+    assert fixture.places() == [A, B]
+    fixture.run_until(12.5)
+    assert fixture.places() == [A, A]
+
+
+def test_our_own_stall_is_not_their_silence() -> None:
+    """After standing still ourselves, nobody is judged for a second: the PONGs lie in our socket."""
+    fixture = Fixture()
+    for address in (A, B):
+        fixture.connect(address, 0.0)
+    fixture.run_until(1.0)
+    fixture.now = 60.0
+    fixture.run_until(60.1)
+    assert fixture.places() == [A, B]
+    fixture.run_until(65.0)
+    assert fixture.fleet.num_moves == 0
+
+
+def test_groups_leave_a_draining_service_at_once() -> None:
+    """BYE(draining) moves them with the next poll, and none comes back for a while."""
+    fixture = Fixture()
+    for address in (A, B):
+        fixture.connect(address, 0.0)
+    fixture.run_until(1.0)
+    fixture.tables[B].drain()
+    fixture.perform(fixture.fleet.receive(B, Bye(session=0, reason="draining"), (), 1.0), 1.0)
+    fixture.run_until(1.1)
+    assert fixture.places() == [A, A]
+
+
+def test_a_refusal_is_waited_for_where_there_is_no_other() -> None:
+    """Draining and nobody else: dial on, and come back to the successor."""
+    fixture = Fixture(1)
+    fixture.fleet.set_addresses([A], 0.0)
+    fixture.connect(A, 0.0)
+    fixture.tables[A].drain()
+    fixture.perform(fixture.fleet.receive(A, Bye(session=0, reason="draining"), (), 1.0), 1.0)
+    fixture.run_until(5.0)
+    assert "draining" in fixture.fleet.complaints(5.0)[0]
+    fixture.tables[A] = SessionTable(3, 1, "run")
+    fixture.run_until(8.0)
+    assert [session.last_seq for session in fixture.tables[A].sessions.values()] == [0]
+    assert fixture.fleet.complaints(8.0) == []
+
+
+def test_an_address_that_is_gone_is_dropped_with_its_lease() -> None:
+    """Not while it still works."""
+    fixture = Fixture()
+    for address in (A, B):
+        fixture.connect(address, 0.0)
+    fixture.run_until(1.0)
+    fixture.perform(fixture.fleet.set_addresses([A], 1.0), 1.0)
+    assert fixture.places() == [A, B]
+    fixture.fleet.disconnected(B, 1.0)
+    fixture.run_until(6.0)
+    fixture.perform(fixture.fleet.set_addresses([A], 6.0), 6.0)
+    assert set(fixture.fleet.connections) == {A}
+    assert fixture.places() == [A, A]
+
+
+def test_leaving_says_bye_for_every_session() -> None:
+    """So that their slots are free at once."""
+    fixture = Fixture()
+    for address in (A, B):
+        fixture.connect(address, 0.0)
+    placed = fixture.fleet.leave("stopped")
+    fixture.perform(placed, 1.0)
+    assert len(placed) == 2
+    assert not fixture.tables[A].sessions
+    assert not fixture.tables[B].sessions
+
+
+@pytest.mark.parametrize("address", [A, "tcp://127.0.0.1:9"])
+def test_events_of_closed_connections_do_nothing(address: str) -> None:
+    """An address that was dropped may still have events under way."""
+    fleet = Fleet([GroupClient(hello(), counter())])
+    assert fleet.connected(address, 0.0) == []
+    fleet.disconnected(address, 0.0)
+    assert fleet.receive(address, Bye(session=0, reason="draining"), (), 0.0) == []
