@@ -20,7 +20,7 @@ class InferenceConfig(Section):
     beat_s: float = Field(1.0, gt=0, description="environments PING this often, s")
     lease_s: float = Field(10.0, gt=0, description="a connected but silent group is freed after this, s")
     max_compute_s: float = Field(30.0, gt=0, description="a forward pass longer than this ends the process, s")
-    drain_s: float = Field(8.0, ge=0, description="on shutdown, how long complete unrolls may take to be acknowledged, s")
+    drain_s: float = Field(8.0, ge=0, description="on shutdown, how long unrolls may take to be acknowledged, s")
 
 
 class InferenceSettings(Section):

@@ -151,11 +151,8 @@ class Engine:
                 pieces += [[array[row] for array in chunk.inputs] for chunk in group.rows.chunks]
             else:
                 pieces.append(group.rows.inputs)
-        if len(pieces) == 1:
-            arrays = pieces[0]
-        else:
-            arrays = [np.concatenate(columns) for columns in zip(*pieces, strict=True)]
-        tensors = [torch.from_numpy(array) for array in arrays]
+        joined = pieces[0] if len(pieces) == 1 else [np.concatenate(part) for part in zip(*pieces, strict=True)]
+        tensors = [torch.from_numpy(array) for array in joined]
         if self.device.type == "cpu":
             return tensors
         return [tensor.pin_memory().to(self.device, non_blocking=True) for tensor in tensors]

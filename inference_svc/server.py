@@ -214,9 +214,7 @@ class Server:
         elif verdict is Verdict.CHALLENGE:
             self._send(route, table.challenge(step.session))
 
-    def _accept(
-        self, group: Group, step: Step, rows: Sequence[bytes], extras: Sequence[bytes], now: float
-    ) -> None:
+    def _accept(self, group: Group, step: Step, rows: Sequence[bytes], extras: Sequence[bytes], now: float) -> None:
         """A new tick of a group: write its rows, count its ends, then queue or hold it."""
         inputs = group.layout.views(rows)
         group.previous_flags, group.flags = group.flags, inputs[-1]

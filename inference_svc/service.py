@@ -10,9 +10,11 @@ import importlib.metadata
 import time
 from collections.abc import Sequence
 
+import torch
+
+from inference_svc import metrics
 from inference_svc.config import InferenceConfig, InferenceSettings
 from inference_svc.engine import Engine, Lanes
-from inference_svc.metrics import InferenceMetrics
 from inference_svc.server import Group, Outputs, Server
 from inference_svc.tally import Tally
 from inference_svc.unrolls import UnrollShape
@@ -47,7 +49,7 @@ class InferenceService:
         self.server.connect(Outputs(self._down, self._act, self._forget, self._pin, self._wake))
         self.engine = Engine(choose_device(config.device))
         self.worker = Worker("compute")
-        self.metrics = InferenceMetrics(service.metrics, self)
+        self.forward_seconds = metrics.register(service.metrics, self.tally, self.server, self.link, reactor)
         self.is_finished = False
         self.fatal: SeedbedError | None = None
         self._manifest: Manifest | None = None
@@ -60,9 +62,7 @@ class InferenceService:
             on_drained=self._launch,
             max_frame_bytes=config.max_frame_bytes,
         )
-        self.dealer = Dealer(
-            reactor, config.upstream[0], on_message=self._from_learner, on_event=self._learner_event
-        )
+        self.dealer = Dealer(reactor, config.upstream[0], on_message=self._from_learner, on_event=self._learner_event)
 
     # Environments
 
@@ -96,7 +96,7 @@ class InferenceService:
 
     def _acted(self, groups: list[Group], payloads: list[list[bytes]], versions: list[int], seconds: float) -> None:
         self.tally.compute_s += seconds
-        self.metrics.forward_seconds.observe(seconds)
+        self.forward_seconds.observe(seconds)
         self.server.acted(groups, payloads, versions, self.loop.time())
         self._send_unrolls()
 
@@ -211,16 +211,27 @@ class InferenceService:
             self.server.release_held(now)
             self._launch()
             self._poll_learner()
-            self.metrics.update()
             if self.worker.busy_s() > self.config.max_compute_s and self.tally.batches:
                 raise SeedbedError(
                     f"a forward pass has been running for {self.worker.busy_s():.0f} s "
                     f"(inference.max_compute_s is {self.config.max_compute_s:g}): the compute thread is stuck"
                 )
 
+    async def watch_worker(self) -> None:
+        """A failure of the compute thread is ours."""
+        await self.worker.failed
+
     async def wait_ended(self) -> None:
-        """The run finished, or the learner refuses us for good."""
-        await self._ended.wait()
+        """The run finished, a signal came, or the learner refuses us for good."""
+        stopping = asyncio.ensure_future(self.service.stopping.wait())
+        ended = asyncio.ensure_future(self._ended.wait())
+        try:
+            await asyncio.wait([stopping, ended], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            ended.cancel()
+        if self.fatal is not None:
+            raise self.fatal
 
     async def leave(self) -> None:
         """Named phases: dismiss groups, flush unrolls, say goodbye."""
@@ -238,24 +249,18 @@ class InferenceService:
 
 async def serve(settings: InferenceSettings, service: Service) -> int:
     """Run until the run ends, a signal comes, or something cannot go on."""
+    if settings.runtime.threads:
+        torch.set_num_threads(settings.runtime.threads)
+    torch.set_flush_denormal(True)
     with Reactor() as reactor:
         inference = InferenceService(settings.inference, service, reactor)
         service.ready(endpoint=inference.router.endpoint)
-        waits = [
-            asyncio.create_task(inference.beat(), name="beat"),
-            asyncio.create_task(inference.wait_ended(), name="ended"),
-            asyncio.create_task(service.stopping.wait(), name="stopping"),
-        ]
+        service.start(inference.beat(), "beat")
+        service.start(inference.watch_worker(), "worker")
         try:
-            done, _ = await asyncio.wait([*waits, inference.worker.failed], return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-            if inference.fatal is not None:
-                raise inference.fatal
+            await inference.wait_ended()
             await inference.leave()
         finally:
-            for task in waits:
-                task.cancel()
             inference.router.close(linger_ms=500)
             inference.dealer.close(linger_ms=500)
             inference.worker.close()

@@ -1,4 +1,4 @@
-"""Inference's side of the learner link: HELLO, lease, credit, and weights by long-poll. Pure: takes `now`, returns frames.
+"""Inference's side of the learner link: HELLO, lease, credit, weights by long-poll. Pure: takes `now`, returns frames.
 
 The learner's mistakes and absences all end in one place: the conversation starts again with HELLO, and what was not
 acknowledged goes out again as far as the new WELCOME asks for it.
@@ -221,15 +221,12 @@ class LearnerLink:
         assert self.welcome is not None
         self._get_deadline = now + GET_DEADLINE_S
         return [
-            encode(
-                Get(session=self.welcome.session, have_version=self.have_version, have_manifest=self.have_manifest)
-            )
+            encode(Get(session=self.welcome.session, have_version=self.have_version, have_manifest=self.have_manifest))
         ]
 
     def bye(self, reason: str) -> Frames:
         """Leave on purpose."""
         return [encode(Bye(session=self.welcome.session if self.welcome else 0, reason=reason))]
-
 
     def _restart(self, now: float, *, wait_s: float = 0.0) -> None:
         if self.welcome is not None:

@@ -101,7 +101,9 @@ class World:
         assert isinstance(answer, Welcome)
         return answer
 
-    def step(self, session: int, seq: int, flags: Sequence[int] = (0, 0), now: float = 0.0, route: bytes = b"r") -> None:
+    def step(
+        self, session: int, seq: int, flags: Sequence[int] = (0, 0), now: float = 0.0, route: bytes = b"r"
+    ) -> None:
         ended = sum(bool(flag & 3) for flag in flags)
         payload = [*rows(seq, flags), *([np.ones((ended, 2), np.float32).tobytes()] if ended else [])]
         bits = int(StepBits.STATISTICS) if ended else 0

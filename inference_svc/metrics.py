@@ -1,0 +1,46 @@
+"""What inference shows at /metrics: its tally, read when scraped, and two histograms."""
+
+from collections.abc import Callable
+
+from prometheus_client import Histogram
+
+from inference_svc.server import Server
+from inference_svc.tally import Tally
+from inference_svc.upstream import LearnerLink
+from shared.net.reactor import Reactor
+from shared.protocol.messages import unpack_version
+from shared.runtime.metrics import Metrics
+
+
+def register(metrics: Metrics, tally: Tally, server: Server, link: LearnerLink, reactor: Reactor) -> Histogram:
+    """Register everything; the histogram of forward times, which the shell fills."""
+    counters: tuple[tuple[str, str, Callable[[], float]], ...] = (
+        ("acted_steps_total", "Training transitions acted (agent steps).", lambda: tally.acted_steps),
+        ("eval_steps_total", "Evaluation transitions acted (agent steps).", lambda: tally.eval_steps),
+        ("requests_total", "STEP messages accepted.", lambda: tally.requests),
+        ("batches_total", "Forward passes.", lambda: tally.batches),
+        ("batch_lanes_total", "Lanes of all forward passes.", lambda: tally.batch_lanes),
+        ("queue_wait_seconds_total", "Time that groups waited for their batch, summed.", lambda: tally.wait_s),
+        ("queue_waits_total", "Groups that waited for a batch.", lambda: tally.waits),
+        ("compute_seconds_total", "Time in the compute thread.", lambda: tally.compute_s),
+        ("held_no_credit_total", "Times that a group was held for the learner.", lambda: tally.held_no_credit),
+        ("refused_messages_total", "Messages that broke the protocol.", lambda: tally.refused_messages),
+        ("lost_groups_total", "Groups whose lease ended.", lambda: tally.lost_groups),
+        ("unrolls_acked_total", "UNROLLs that the learner acknowledged.", lambda: link.outbox.acked_unrolls),
+        ("unrolls_resent_total", "UNROLLs sent again.", lambda: link.outbox.resent_unrolls),
+        ("actor_restarts_total", "Actor process lives beyond the first.", lambda: tally.actor_restarts),
+    )
+    gauges: tuple[tuple[str, str, Callable[[], float]], ...] = (
+        ("sessions", "Groups that are in.", lambda: server.num_sessions),
+        ("lanes", "Lanes of these groups: slots in use.", lambda: server.used_slots),
+        ("unacked_lanes", "Lane-unrolls kept until acknowledged.", lambda: link.outbox.unacked_lanes),
+        ("policy_epoch", "Learner epoch of the weights that act.", lambda: unpack_version(server.version)[0]),
+        ("policy_step", "Update number of the weights that act.", lambda: unpack_version(server.version)[1]),
+        ("learner_connected", "1 while there is a session at the learner.", lambda: int(link.welcome is not None)),
+        ("loop_lag_seconds", "How late the loop's last timer was.", lambda: reactor.statistics().loop_lag_s),
+    )
+    for name, description, read in counters:
+        metrics.read_counter(name.removesuffix("_total"), description, read)
+    for name, description, read in gauges:
+        metrics.read_gauge(name, description, read)
+    return metrics.histogram("forward_seconds", "One batch in the compute thread.")
