@@ -20,7 +20,36 @@ from shared.policy.config import PolicyConfig
 
 ImageShape = tuple[int, int, int]  # channels, height, width
 RELU_GAIN = math.sqrt(2)
-_ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "elu": F.elu}
+
+
+class _Tanh(torch.autograd.Function):
+    """tanh x = 2σ(2x) - 1: torch's vectorised tanh costs three times its sigmoid on a CPU. Absolute error 1e-7."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        """The value, kept for the derivative."""
+        y = (x + x).sigmoid_().mul_(2).sub_(1)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        """(1 - y²) · gradient."""
+        (y,) = ctx.saved_tensors
+        return torch.ops.aten.tanh_backward(gradients[0], y)
+
+
+def tanh(x: Tensor) -> Tensor:
+    """Hyperbolic tangent, by the fastest way for where x lies. May overwrite x when no gradient is wanted."""
+    if x.is_cuda or x.dtype != torch.float32:
+        return torch.tanh(x)
+    if torch.is_grad_enabled() and x.requires_grad:
+        y: Tensor = _Tanh.apply(x)  # type: ignore[no-untyped-call]
+        return y
+    return x.add_(x).sigmoid_().mul_(2).sub_(1)
+
+
+_ACTIVATIONS = {"tanh": tanh, "relu": torch.relu, "elu": F.elu}
 
 
 class Torso(nn.Module):
