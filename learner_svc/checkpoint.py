@@ -71,7 +71,7 @@ def save(
     existing = list_checkpoints(folder)
     serial = existing[-1].serial + 1 if existing else 1
     stem = f"{serial:08d}-{kind}-step{step}"
-    data = safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+    data = safetensors.numpy.save({name: np.asarray(array, order="C") for name, array in arrays.items()})
     manifest = {
         "format": FORMAT,
         "kind": kind,
