@@ -1,0 +1,107 @@
+"""Structured logs of one process: pretty on a terminal, JSON lines otherwise and in the log file.
+
+Events are past-tense snake_case with key=value; service, name and incarnation are on every line. The standard library's
+records (asyncio's, say) go the same way.
+"""
+
+import logging
+import sys
+from typing import Any, Protocol, TextIO
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from shared.errors import ConfigError
+from shared.runtime.config import RuntimeConfig
+
+
+class Log(Protocol):
+    """What a service calls: one method for each level, an event, and its figures."""
+
+    def debug(self, event: str, **figures: Any) -> None:
+        """Of interest to who changes the code."""
+
+    def info(self, event: str, **figures: Any) -> None:
+        """Something happened that a reader of the run wants to know."""
+
+    def warning(self, event: str, **figures: Any) -> None:
+        """Something is wrong and is being dealt with."""
+
+    def error(self, event: str, **figures: Any) -> None:
+        """Something failed."""
+
+    def exception(self, event: str, **figures: Any) -> None:
+        """Something failed; with the traceback of the exception being handled."""
+
+
+def configure(service: str, name: str, incarnation: int, runtime: RuntimeConfig, stream: TextIO | None = None) -> Log:
+    """Set up the process's logs, anew if they were before.
+
+    Args:
+      service: its role, e.g. "inference".
+      name: of this process among its like.
+      incarnation: of this process.
+      runtime: level and file.
+      stream: instead of stderr.
+    """
+    stream = stream or sys.stderr
+    constants = {"service": service, "name": name, "incarnation": f"{incarnation:x}"}
+
+    def bind_constants(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        event.update(constants)
+        return event
+
+    shared: list[Processor] = [
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+    ]
+    close()
+    root = logging.getLogger()
+    root.setLevel(runtime.log_level.upper())
+    as_json: list[Processor] = [
+        structlog.processors.format_exc_info,
+        bind_constants,
+        structlog.processors.JSONRenderer(default=str),
+    ]
+    if stream.isatty():
+        _attach(logging.StreamHandler(stream), shared, [structlog.dev.ConsoleRenderer()])
+    elif runtime.log_file is None:
+        _attach(logging.StreamHandler(stream), shared, as_json)
+    if runtime.log_file is not None:
+        try:
+            runtime.log_file.parent.mkdir(parents=True, exist_ok=True)
+            _attach(logging.FileHandler(runtime.log_file, encoding="utf-8"), shared, as_json)
+        except OSError as error:
+            raise ConfigError(f"runtime.log_file: {runtime.log_file}: {error.strerror}") from error
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+    log: Log = structlog.get_logger(service)
+    return log
+
+
+def close() -> None:
+    """Close what `configure` opened."""
+    root = logging.getLogger()
+    for handler in [item for item in root.handlers if isinstance(item.formatter, structlog.stdlib.ProcessorFormatter)]:
+        root.removeHandler(handler)
+        handler.close()
+
+
+def _attach(handler: logging.Handler, shared: list[Processor], renderers: list[Processor]) -> None:
+    """Add a handler that renders our events and foreign records alike."""
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
+        )
+    )
+    logging.getLogger().addHandler(handler)

@@ -1,0 +1,137 @@
+"""A process's Prometheus metrics and the loopback page that serves them.
+
+The hot path counts in plain attributes of its own; `read_counter` and `read_gauge` look at them when a scrape comes.
+"""
+
+import ipaddress
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from socketserver import ThreadingMixIn
+from types import TracebackType
+from typing import Any, Self
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from shared.errors import ConfigError
+
+PREFIX = "seedbed_"
+SHUTDOWN_POLL_S = 0.05  # how long `close` may block
+SECONDS_BUCKETS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+
+
+class _Page(ThreadingMixIn, WSGIServer):
+    """The page's server: one short-lived thread for each scrape, which cannot keep the process alive."""
+
+    daemon_threads = True
+
+
+class _SilentHandler(WSGIRequestHandler):
+    """Scrapes are not worth a line of log."""
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
+class _Readings(Collector):
+    """Figures that are looked up when scraped."""
+
+    def __init__(self) -> None:
+        self.counters: list[tuple[str, str, Callable[[], float]]] = []
+        self.gauges: list[tuple[str, str, Callable[[], float]]] = []
+
+    def collect(self) -> Iterable[Metric]:
+        """Called by the registry, in the page's thread."""
+        for name, description, read in tuple(self.counters):
+            yield CounterMetricFamily(name, description, value=read())
+        for name, description, read in tuple(self.gauges):
+            yield GaugeMetricFamily(name, description, value=read())
+
+
+class Metrics:
+    """All metrics of one service, under the prefix `seedbed_`. A context manager; any thread may call it."""
+
+    def __init__(self, service: str, name: str, incarnation: int) -> None:
+        self.registry = CollectorRegistry()
+        self.address = ""  # host:port once served
+        self._readings = _Readings()
+        self._server: tuple[WSGIServer, threading.Thread] | None = None
+        self.registry.register(self._readings)
+        prometheus_client.ProcessCollector(registry=self.registry)
+        prometheus_client.GCCollector(registry=self.registry)
+        labels = {"service": service, "name": name, "incarnation": f"{incarnation:x}"}
+        self.gauge("service_info", "Always 1; its labels name this process.", tuple(labels)).labels(**labels).set(1)
+
+    def counter(self, name: str, description: str, labels: Sequence[str] = ()) -> Counter:
+        """A figure that only rises."""
+        return Counter(PREFIX + name, description, labels, registry=self.registry)
+
+    def gauge(self, name: str, description: str, labels: Sequence[str] = ()) -> Gauge:
+        """A figure that rises and falls."""
+        return Gauge(PREFIX + name, description, labels, registry=self.registry)
+
+    def histogram(
+        self, name: str, description: str, labels: Sequence[str] = (), buckets: Sequence[float] = SECONDS_BUCKETS
+    ) -> Histogram:
+        """How often a figure lay in which range; the default ranges are for seconds."""
+        return Histogram(PREFIX + name, description, labels, buckets=buckets, registry=self.registry)
+
+    def read_counter(self, name: str, description: str, read: Callable[[], float]) -> None:
+        """A rising figure that `read` returns; it is called in the page's thread."""
+        self._readings.counters.append((PREFIX + name, description, read))
+
+    def read_gauge(self, name: str, description: str, read: Callable[[], float]) -> None:
+        """A figure that `read` returns; it is called in the page's thread."""
+        self._readings.gauges.append((PREFIX + name, description, read))
+
+    def text(self) -> str:
+        """The page."""
+        return prometheus_client.generate_latest(self.registry).decode()
+
+    def serve(self, address: str) -> None:
+        """Serve /metrics at host:port on this machine; port 0: any free one.
+
+        Raises: ConfigError if the address is malformed, open to the network, or taken.
+        """
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or int(port) > 65535:
+            raise ConfigError(f"runtime.metrics_address: {address!r} is not host:port, for example 127.0.0.1:0")
+        if not _is_loopback(host):
+            raise ConfigError(f"runtime.metrics_address: {address} is open to the network: use 127.0.0.1:{port}")
+        page = prometheus_client.make_wsgi_app(self.registry)
+        try:
+            server = make_server(host.strip("[]"), int(port), page, _Page, _SilentHandler)
+        except OSError as error:
+            raise ConfigError(f"runtime.metrics_address: {address}: {error.strerror or error}") from error
+        thread = threading.Thread(target=server.serve_forever, args=(SHUTDOWN_POLL_S,), name="metrics", daemon=True)
+        thread.start()
+        self._server = server, thread
+        self.address = f"{host}:{server.server_port}"
+
+    def close(self) -> None:
+        """End the page and its thread. Idempotent."""
+        if self._server is not None:
+            server, thread = self._server
+            self._server = None
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to the host."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"

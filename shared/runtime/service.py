@@ -1,0 +1,255 @@
+"""What makes a process a service: loop, signals, readiness, tasks that end, and an exit code that says why.
+
+Phases: configure (log, metrics), run until the work ends or `stopping` is set, drain (the work's own, at most
+`MAX_DRAIN_S`), end the tasks, close. Exit codes: 0 finished or stopped, 78 wrong configuration (no restart helps),
+1 anything else.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import uvloop
+from pydantic import BaseModel
+
+from shared.errors import SeedbedError
+from shared.runtime import logs
+from shared.runtime.config import RuntimeConfig, load_settings
+from shared.runtime.metrics import Metrics
+
+DIE_WITH_PARENT = "SEEDBED_DIE_WITH_PARENT"  # the parent's process id, or 1 when it is not to be checked
+MAX_DRAIN_S = 30.0
+PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+
+
+S = TypeVar("S", bound=BaseModel)
+
+
+class StuckError(SeedbedError):
+    """The service was asked to stop and did not."""
+
+
+class Service:
+    """One running service. An async context manager: entered when its tasks may start, left when all have ended.
+
+    Owned by the loop that entered it. An exception in a task or in a callback of the loop ends the service.
+    """
+
+    def __init__(self, service: str, runtime: RuntimeConfig, *, incarnation: int | None = None) -> None:
+        self.service = service
+        self.name = runtime.name or service
+        self.runtime = runtime
+        self.incarnation = incarnation or secrets.randbits(52) | 1  # 52 bits: exact in JSON everywhere
+        self.log = logs.configure(service, self.name, self.incarnation, runtime)
+        self.metrics = Metrics(service, self.name, self.incarnation)
+        self.stopping = asyncio.Event()
+        self.is_ready = False
+        self._group = asyncio.TaskGroup()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._status: dict[str, str | int] = {}
+
+    def start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Run a task beside the service's work; it is cancelled when the work ends, its failure ends the work."""
+        task = self._group.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def ready(self, endpoint: str = "", run_id: str = "") -> None:
+        """Say that the service is bound and answering: logs it and writes the status file. May be repeated to update.
+
+        Args:
+          endpoint: the real data address, empty for a service that only dials.
+          run_id: of the run served, once known.
+        """
+        self._status = {
+            "service": self.service,
+            "name": self.name,
+            "incarnation": self.incarnation,
+            "pid": os.getpid(),
+            "endpoint": endpoint,
+            "metrics": self.metrics.address,
+            "run_id": run_id,
+        }
+        if self.runtime.status_file is not None:
+            _write_atomically(self.runtime.status_file, json.dumps(self._status) + "\n")
+        if not self.is_ready:
+            self.is_ready = True
+            gc.collect()
+            gc.freeze()  # what start-up made stays: later collections need not walk it while peers wait
+            self.log.info("service_ready", endpoint=endpoint, metrics=self.metrics.address)
+
+    def stop(self, reason: str) -> None:
+        """Ask the work to drain and end; the second call and later ones change nothing."""
+        if not self.stopping.is_set():
+            self.log.info("service_stopping", reason=reason)
+            self.stopping.set()
+
+    def fail(self, error: BaseException) -> None:
+        """End the service with this error; the loop's thread only."""
+        if not self._failure.done():
+            self._failure.set_exception(error)
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        self._main = asyncio.current_task()
+        self._failure: asyncio.Future[None] = loop.create_future()
+        if self.runtime.status_file is not None:
+            self.runtime.status_file.unlink(missing_ok=True)  # an earlier life's: its presence means ready
+        if self.runtime.metrics_address:
+            self.metrics.serve(self.runtime.metrics_address)
+        await self._group.__aenter__()
+        self.start(self._raise_failure(), "failure")
+        self.start(self._limit_drain(), "drain_limit")
+        loop.set_exception_handler(self._callback_failed)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled, number)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        for task in tuple(self._tasks):
+            task.cancel()
+        try:
+            await self._group.__aexit__(kind, error, trace)
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+            loop.set_exception_handler(None)
+            self._failure.cancel()
+            self.metrics.close()
+
+    async def _raise_failure(self) -> None:
+        """Bring an error that no task raised into the task group, which then cancels the work."""
+        await self._failure
+
+    async def _limit_drain(self) -> None:
+        """A service that was told to stop may take its time, but not for ever."""
+        await self.stopping.wait()
+        await asyncio.sleep(MAX_DRAIN_S)
+        raise StuckError(f"{self.name} was asked to stop and still runs after {MAX_DRAIN_S:.0f} s")
+
+    def _signalled(self, number: int) -> None:
+        """First signal: drain. Second: end at once."""
+        name = signal.Signals(number).name
+        if self.stopping.is_set():
+            self.fail(SeedbedError(f"stopped by a second {name} before it had drained"))
+        self.stop(name)
+
+    def _callback_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A bug in a callback of the loop ends the service: going on half-broken would look healthy."""
+        error = context.get("exception")
+        if isinstance(error, BaseException) and "future" not in context:
+            self.fail(error)
+        else:
+            loop.default_exception_handler(context)
+
+
+def main_from(
+    service: str,
+    settings_model: type[S],
+    serve: Callable[[S, Service], Awaitable[int]],
+    argv: Sequence[str] | None = None,
+) -> int:
+    """A service's `main`: read `[EXPERIMENT.toml] [section.key=value …]`, serve, return the exit code.
+
+    Args:
+      service: its role, e.g. "inference".
+      settings_model: the sections it reads; `runtime` is one of them.
+      serve: the work, given settings and service; returns the exit code.
+      argv: the words after the program's name; none: this process's.
+    """
+    die_with_parent()
+    try:
+        file, words = split_words(sys.argv[1:] if argv is None else argv)
+        settings: Any = load_settings(settings_model, file, words)
+        runtime: RuntimeConfig = settings.runtime
+    except SeedbedError as error:
+        return report(service, error)
+    return run_service(lambda running: serve(settings, running), runtime, service)
+
+
+def run_service(main: Callable[[Service], Awaitable[int]], runtime: RuntimeConfig, service: str) -> int:
+    """Run `main` as a service on a loop of its own; its exit code."""
+    if runtime.nice is not None:
+        with contextlib.suppress(PermissionError):  # we may not raise our own priority; it is only a preference
+            os.setpriority(os.PRIO_PROCESS, 0, runtime.nice)
+    sys.setswitchinterval(0.0005)  # a busy thread beside the loop hands over this soon, seconds
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop if runtime.uvloop else None) as runner:
+            return runner.run(_serve(main, runtime, service))
+    except SeedbedError as error:  # before there was a log
+        return report(service, error)
+    finally:
+        logs.close()
+
+
+async def _serve(main: Callable[[Service], Awaitable[int]], runtime: RuntimeConfig, service: str) -> int:
+    """Enter, work, leave; every way out becomes an exit code."""
+    running = Service(service, runtime)
+    try:
+        async with running:
+            code = await main(running)
+    except Exception as error:  # the top of the service: log it all, end
+        cause = _first_cause(error)
+        if isinstance(cause, SeedbedError):
+            running.log.error("service_failed", error=str(cause), kind=type(cause).__name__, exit_code=cause.exit_code)
+            return report(running.name, cause)
+        running.log.error("service_crashed", exc_info=error)
+        print(f"seedbed {running.name}: {type(cause).__name__}: {cause}", file=sys.stderr)
+        return 1
+    running.log.info("service_ended", exit_code=code)
+    return code
+
+
+def report(name: str, error: SeedbedError) -> int:
+    """One clear line on stderr for each line of the error; its exit code."""
+    for line in str(error).splitlines() or [type(error).__name__]:
+        print(f"seedbed {name}: {line}", file=sys.stderr)
+    return error.exit_code
+
+
+def split_words(argv: Sequence[str]) -> tuple[Path | None, list[str]]:
+    """(experiment file, overrides) of a service's command line; `--config FILE` is understood as well."""
+    words = [word for word in argv if word != "--config"]
+    if words and "=" not in words[0]:
+        return Path(words[0]), words[1:]
+    return None, words
+
+
+def die_with_parent() -> None:
+    """If the parent asked for it, have the kernel kill this process when the parent ends, however it ends."""
+    asked = os.environ.get(DIE_WITH_PARENT, "")
+    if not asked.isdecimal() or int(asked) == 0 or sys.platform != "linux":
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if int(asked) > 1 and os.getppid() != int(asked):
+        os._exit(1)  # it ended before we could ask
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """The error to report of a group: one of our own if there is one, else the first."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    causes = [_first_cause(inner) for inner in error.exceptions]
+    return next((cause for cause in causes if isinstance(cause, SeedbedError)), causes[0])
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    """Readers see the old file or the whole new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
