@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from shared.errors import RemoteWireError
-from shared.protocol.messages import Credit, Episodes, ProducerHello, RunState, Unroll
+from shared.protocol.messages import Credit, Episodes, Evaluation, ProducerHello, RunState, Unroll
 
 MAX_AHEAD = 1 << 16  # an UNROLL numbered further than this beyond the first missing one breaks the protocol
 MAX_REMEMBERED = 1024  # incarnations of which a learner knows what it applied
@@ -167,7 +167,9 @@ class Ledger:
         producer.next_episodes_seq += 1
         return True
 
-    def credit(self, producer: Producer, *, state: RunState, trained_steps: int) -> Credit:
+    def credit(
+        self, producer: Producer, *, state: RunState, trained_steps: int, evaluation: Evaluation | None = None
+    ) -> Credit:
         """The producer's figures now. Its share of the window is the same as every other live producer's."""
         producer.is_due = False
         share = max(1, self.window_lanes // max(1, len(self.sessions)))
@@ -175,8 +177,8 @@ class Ledger:
             producer.granted_through = max(producer.granted_through, producer.stream_lanes + share)
         return Credit(
             session=producer.session, epoch=self.epoch, granted_through=producer.granted_through,
-            acked_through=producer.next_seq, episodes_acked_through=producer.next_episodes_seq, state=state,
-            trained_steps=trained_steps,
+            acked_through=producer.next_seq, episodes_acked_through=producer.next_episodes_seq, state=int(state),
+            trained_steps=trained_steps, evaluation=evaluation,
         )  # fmt: skip
 
     def due(self) -> list[Producer]:

@@ -1,0 +1,63 @@
+"""The learner's configuration: section [learner], and everything else that the learner reads."""
+
+from pydantic import Field
+
+from learner_svc.algorithms import AlgorithmConfig
+from learner_svc.algorithms.vtrace import VTraceConfig
+from shared.errors import ConfigError
+from shared.policy.config import PolicyConfig
+from shared.runtime.config import EnvConfig, EvalConfig, RunConfig, RuntimeConfig, Section
+
+
+class LearnerConfig(Section):
+    """Where the learner listens, what a batch is, how often it publishes and saves."""
+
+    bind: str = Field("tcp://127.0.0.1:5556", description="Address that inference dials; port 0 picks a free one.")
+    unroll_length: int = Field(32, ge=1, le=4096, description="T: transitions of an unroll.")
+    batch: int = Field(32, ge=1, description="B: lane-unrolls of an update.")
+    max_policy_lag: int = Field(
+        64, ge=1, description="Rows acted by weights more than so many updates old are not trained on."
+    )
+    queue_batches: float = Field(
+        2.0, gt=0, description="Credit granted beyond what was copied, batches; over all inference services together."
+    )
+    publish_every: int = Field(1, ge=1, description="Weights are published after every so many updates.")
+    checkpoint_every_s: float = Field(30.0, gt=0, description="Time between checkpoints, s.")
+    keep_checkpoints: int = Field(3, ge=1, description="So many of the newest checkpoints are kept.")
+    milestone_steps: int = Field(0, ge=0, description="Keep a checkpoint for ever each so many trained steps; 0: none.")
+    metrics_every_s: float = Field(1.0, gt=0, description="Time between rows of metrics.csv, s.")
+    tensorboard: bool = Field(True, description="Also write TensorBoard events, where it is installed.")
+    device: str = Field("auto", description="'auto' (CUDA where there is one), 'cpu', 'cuda' or 'cuda:1'.")
+    precision: str = Field("auto", description="auto: as measured; fp32 or bf16: of the torso, fixed.")
+    max_frame_bytes: int = Field(64 * 1024 * 1024, ge=4096, description="Largest frame that is accepted, bytes.")
+    beat_s: float = Field(1.0, gt=0, description="Inference PINGs this often, s.")
+    lease_s: float = Field(10.0, gt=0, description="A connected but silent inference is let go after this, s.")
+    max_compute_s: float = Field(30.0, gt=0, description="An update longer than this ends the process, s.")
+    evaluation_patience_s: float = Field(
+        300.0, gt=0, description="The run ends without its final evaluation if that takes longer, s."
+    )
+    farewell_s: float = Field(30.0, ge=0, description="How long a finished run waits for inference to leave, s.")
+
+
+class LearnerSettings(Section):
+    """Everything that the learner reads."""
+
+    run: RunConfig = RunConfig()
+    env: EnvConfig
+    eval: EvalConfig = EvalConfig()
+    learner: LearnerConfig = LearnerConfig()
+    policy: PolicyConfig = PolicyConfig()
+    algorithm: AlgorithmConfig = VTraceConfig()
+    runtime: RuntimeConfig = RuntimeConfig()
+
+
+def check_lag(config: LearnerConfig, lanes: int) -> None:
+    """Raise ConfigError if so many lanes are too old by the time they are used: each update uses only B of them."""
+    expected = lanes / config.batch + 2
+    if expected > config.max_policy_lag:
+        raise ConfigError(
+            f"{lanes} lanes with learner.batch = {config.batch} are about {expected:.0f} updates old when they are "
+            f"used, and learner.max_policy_lag is {config.max_policy_lag}: use fewer lanes, set "
+            f"learner.batch = {max(config.batch + 1, -(-lanes // max(1, config.max_policy_lag - 2)))} or more, "
+            f"or learner.max_policy_lag = {int(expected) + 1} or more"
+        )

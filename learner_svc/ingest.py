@@ -1,0 +1,157 @@
+"""Unrolls in, full batches out: lanes are copied into preallocated arrays, a group's remainder into the next batch.
+
+Batch arrays are those of `rows.unroll_layout`, time first, with the version spread over the lanes: i64 [T, B].
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from shared.errors import RemoteWireError
+from shared.protocol.layout import Array, Field, Layout
+from shared.protocol.rows import EnvSpec, unroll_layout
+
+K = TypeVar("K")
+MAX_LAYOUTS = 256  # distinct lane counts of which the layout is kept
+
+
+@dataclass(slots=True)
+class FilledBatch(Generic[K]):
+    """A full batch: `arrays` in layout order, and which unroll gave how many lanes, in order of the lanes."""
+
+    index: int  # of the buffer
+    arrays: list[Array]
+    parts: list[tuple[K, int]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Waiting(Generic[K]):
+    """An unroll of which lanes `next_lane`… are not copied yet."""
+
+    key: K
+    lanes: int
+    next_lane: int
+    arrays: list[Array]
+
+
+class Assembler(Generic[K]):
+    """Cuts batches of B lane-unrolls. Owned by the learner's loop; a full batch belongs to its taker until `recycle`.
+
+    Memory: `num_buffers` batches, and the unrolls that wait for one, which credit bounds. `K` names an unroll.
+    """
+
+    def __init__(
+        self, spec: EnvSpec, action_size: int, state_fields: Sequence[Field], *, unroll_length: int, batch: int,
+        num_buffers: int = 2,
+    ) -> None:  # fmt: skip
+        self._shape = (spec, action_size, tuple(state_fields), unroll_length)
+        self._batch = batch
+        self._layouts: dict[int, Layout] = {}
+        fields = self._layout(batch).fields
+        names = [item.name for item in fields]
+        self._version_at = len(fields) - 1 - len(state_fields)  # versions have no lanes: spread over them
+        assert names[self._version_at] == "version"
+        self._buffers = [self._allocate(fields, unroll_length, batch) for _ in range(num_buffers)]
+        self._free = deque(range(num_buffers))
+        self._filling: FilledBatch[K] | None = None
+        self._num_filled = 0  # lanes of `_filling`
+        self._waiting: deque[_Waiting[K]] = deque()
+        self._full: deque[FilledBatch[K]] = deque()
+
+    @property
+    def waiting_lanes(self) -> int:
+        """Lane-unrolls that are here and not copied."""
+        return sum(item.lanes - item.next_lane for item in self._waiting)
+
+    @property
+    def buffers(self) -> list[list[Array]]:
+        """The arrays of every buffer, by index: what wraps them may be made once."""
+        return self._buffers
+
+    def offer(self, key: K, lanes: int, frame: bytes, *, skip: int = 0) -> None:
+        """Take an unroll of `lanes` lanes, of which the first `skip` are not used. Call `check` first."""
+        self._waiting.append(_Waiting(key, lanes, skip, self._layout(lanes).views([frame])))
+
+    def check(self, lanes: int, frame: bytes) -> None:
+        """Raise RemoteWireError unless the frame's size is that of an unroll of `lanes` lanes."""
+        self._layout(lanes).check([frame])
+
+    def fill(self) -> list[K]:
+        """Copy what fits; the unrolls whose last lane was copied, whose frames are no longer held."""
+        copied: list[K] = []
+        while self._waiting and self._open():
+            item = self._waiting[0]
+            assert self._filling is not None
+            count = min(item.lanes - item.next_lane, self._batch - self._num_filled)
+            if count:
+                self._copy(item, count)
+                self._filling.parts.append((item.key, count))
+                item.next_lane += count
+                self._num_filled += count
+            if item.next_lane == item.lanes:
+                self._waiting.popleft()
+                copied.append(item.key)
+            if self._num_filled == self._batch:
+                self._full.append(self._filling)
+                self._filling = None
+        return copied
+
+    def take(self) -> FilledBatch[K] | None:
+        """The oldest full batch, if there is one; it is the caller's until `recycle`."""
+        return self._full.popleft() if self._full else None
+
+    def recycle(self, batch: FilledBatch[K]) -> None:
+        """The batch's arrays may be overwritten."""
+        self._free.append(batch.index)
+
+    def drop(self) -> list[tuple[K, int]]:
+        """Forget everything that no caller holds; (unroll, lanes not used) in order, for the count of drops."""
+        parts = [part for batch in self._full for part in batch.parts]
+        parts += self._filling.parts if self._filling else []
+        parts += [(item.key, item.lanes - item.next_lane) for item in self._waiting]
+        self._free.extend(batch.index for batch in self._full)
+        if self._filling:
+            self._free.append(self._filling.index)
+        self._full.clear()
+        self._waiting.clear()
+        self._filling = None
+        return parts
+
+    def _open(self) -> bool:
+        if self._filling is None and self._free:
+            index = self._free.popleft()
+            self._filling = FilledBatch(index, self._buffers[index])
+            self._num_filled = 0
+        return self._filling is not None
+
+    def _copy(self, item: _Waiting[K], count: int) -> None:
+        assert self._filling is not None
+        to = slice(self._num_filled, self._num_filled + count)
+        source = slice(item.next_lane, item.next_lane + count)
+        for index, (target, values) in enumerate(zip(self._filling.arrays, item.arrays, strict=True)):
+            if index < self._version_at:
+                target[:, to] = values[:, source]
+            elif index == self._version_at:
+                target[:, to] = values[:, None]
+            else:
+                target[to] = values[source]
+
+    def _layout(self, lanes: int) -> Layout:
+        layout = self._layouts.get(lanes)
+        if layout is None:
+            if lanes < 1:
+                raise RemoteWireError("lanes", f"an unroll of {lanes} lanes")
+            if len(self._layouts) >= MAX_LAYOUTS:
+                self._layouts.clear()
+            spec, action_size, state_fields, unroll_length = self._shape
+            layout = self._layouts[lanes] = unroll_layout(spec, action_size, state_fields, unroll_length, lanes)
+        return layout
+
+    @staticmethod
+    def _allocate(fields: Sequence[Field], unroll_length: int, batch: int) -> list[Array]:
+        return [
+            np.zeros((unroll_length, batch) if item.name == "version" else item.shape, item.dtype) for item in fields
+        ]

@@ -1,0 +1,331 @@
+"""The learner's side of its link with inference: sessions, unrolls, credit, weights. Takes `now`, returns actions.
+
+| message | answered by |
+|---|---|
+| PRODUCER_HELLO | PRODUCER_WELCOME and CREDIT; REJECT if its specification is not the policy's |
+| UNROLL, EPISODES | CREDIT, once copied, applied or counted; CHALLENGE for an unknown session |
+| GET | WEIGHTS, or NOT_MODIFIED after a second |
+| PING | CREDIT for each session, then PONG; BYE(run_finished) once the run is over |
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from learner_svc.publish import Answer, Publisher
+from learner_svc.run import Run
+from shared.errors import RemoteWireError
+from shared.protocol.codec import decode, encode
+from shared.protocol.layout import Array
+from shared.protocol.ledger import Ledger, Producer
+from shared.protocol.messages import (
+    PROTOCOL_MAX,
+    PROTOCOL_MIN,
+    Bye,
+    Challenge,
+    Credit,
+    Episodes,
+    Error,
+    Get,
+    Message,
+    Ping,
+    Pong,
+    ProducerHello,
+    ProducerWelcome,
+    Reject,
+    RequestState,
+    RunState,
+    SessionReport,
+    Unroll,
+)
+from shared.protocol.rows import EnvSpec, describe_difference, episodes_layout
+from shared.runtime.config import EnvConfig
+
+MAX_STRIKES = 10  # broken messages before a producer's session ends
+Frames = Sequence[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What every WELCOME of this learner says."""
+
+    epoch: int
+    run_id: str
+    run_seed: int
+    unroll_length: int
+    beat_s: float
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Put these frames on the socket."""
+
+    route: bytes
+    frames: Frames
+
+
+@dataclass(frozen=True, slots=True)
+class SpecificationCame:
+    """The first environments told what they are: build the policy, then call `Desk.adopt`."""
+
+    spec: EnvSpec
+
+
+@dataclass(frozen=True, slots=True)
+class UnrollKey:
+    """Whose unroll, and which."""
+
+    producer: Producer
+    seq: int
+    actor: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnrollCame:
+    """An unroll that was not there yet, of the right size; its first `skip` lanes are applied already."""
+
+    key: UnrollKey
+    lanes: int
+    frame: bytes
+    skip: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodesCame:
+    """Episodes that were not counted yet: packed versions i64 [N], statistics f32 [N, K]."""
+
+    header: Episodes
+    versions: Array
+    statistics: Array
+
+
+Action = Send | SpecificationCame | UnrollCame | EpisodesCame
+
+
+@dataclass(slots=True)
+class Load:
+    """A producer's newest load figures."""
+
+    name: str
+    figures: dict[str, float] = field(default_factory=dict)
+
+
+class Desk:
+    """Serves every producer. Owned by the learner's loop; memory: a few figures per producer, bounded by leases."""
+
+    def __init__(
+        self, identity: Identity, env: EnvConfig, ledger: Ledger, publisher: Publisher, run: Run,
+        work_age_s: Callable[[], float],
+    ) -> None:  # fmt: skip
+        self.identity, self.ledger, self.publisher, self.run = identity, ledger, publisher, run
+        self.spec: EnvSpec | None = None
+        self.loads: dict[int, Load] = {}  # by incarnation, of live producers
+        self.incarnations: dict[str, set[int]] = {}  # by name: more than one means restarts
+        self.refused_messages = 0  # total, for metrics
+        self._env = env
+        self._work_age_s = work_age_s
+        self._strikes: dict[bytes, int] = {}
+        self._check_unroll: Callable[[int, bytes], None] | None = None
+
+    def adopt(self, spec: EnvSpec, check_unroll: Callable[[int, bytes], None]) -> None:
+        """The policy is built for this specification: others are refused from now on.
+
+        `check_unroll(lanes, frame)` raises RemoteWireError for a frame of the wrong size.
+        """
+        self.spec, self._check_unroll = spec, check_unroll
+
+    @property
+    def has_left(self) -> bool:
+        """Whether no producer has a session."""
+        return not self.ledger.sessions
+
+    def receive(self, route: bytes, frames: Frames, now: float) -> list[Action]:
+        """What one message leads to. A broken one is counted; too many end the sender's sessions."""
+        try:
+            return self._receive(route, decode(frames[0]), frames[1:], now)
+        except RemoteWireError as error:
+            return self.strike(route, error)
+
+    def strike(self, route: bytes, error: RemoteWireError) -> list[Action]:
+        """Count a broken message, tell its sender, and end its sessions when there were too many."""
+        self.refused_messages += 1
+        strikes = self._strikes[route] = self._strikes.get(route, 0) + 1
+        if strikes >= MAX_STRIKES:
+            self._drop_route(route)
+            return []
+        message = Error(
+            code=error.code, scope="connection", session=0, retryable=True, message=str(error)[:500],
+            hint="learner and inference should be of one version",
+        )  # fmt: skip
+        return [Send(route, [encode(message)])]
+
+    def credits(self, *, everyone: bool = False) -> list[Send]:
+        """CREDIT for producers whose figures changed, or for all."""
+        producers = list(self.ledger.sessions.values()) if everyone else self.ledger.due()
+        return [Send(producer.route, [encode(self._credit(producer))]) for producer in producers if producer.route]
+
+    def answers(self, answers: Sequence[Answer]) -> list[Send]:
+        """Weights, or their absence, addressed."""
+        sends = []
+        for answer in answers:
+            producer = self.ledger.sessions.get(answer.message.session)
+            if producer is not None and producer.route:
+                sends.append(Send(producer.route, [encode(answer.message), *answer.frames]))
+        return sends
+
+    def beat(self, now: float, *, may_judge: bool) -> list[Send]:
+        """Answer long-polls that are over; end leases, if silence can be judged now."""
+        sends = self.answers(self.publisher.expire(now))
+        for producer in self.ledger.expire(now) if may_judge else ():
+            self._forget(producer)
+        return sends
+
+    def unroutable(self, route: bytes) -> None:
+        """The socket knows no such peer any more."""
+        self.ledger.unroutable(route)
+        self._strikes.pop(route, None)
+
+    def farewell(self, reason: str) -> list[Send]:
+        """BYE to everyone: the run is finished, or this learner goes away and will be back."""
+        return [
+            Send(producer.route, [encode(Bye(session=session, reason=reason))])
+            for session, producer in self.ledger.sessions.items()
+            if producer.route
+        ]
+
+    def _receive(self, route: bytes, message: Message, payload: Frames, now: float) -> list[Action]:
+        if isinstance(message, ProducerHello):
+            return self._hello(message, route, now)
+        if isinstance(message, Ping):
+            return self._ping(message, route, now)
+        if isinstance(message, Bye):
+            for producer in self._producers_at(route):
+                if message.session in (0, producer.session):
+                    self._forget(producer)
+                    self.ledger.leave(producer)
+            return []
+        if not isinstance(message, Unroll | Episodes | Get):
+            raise RemoteWireError("type", f"{type(message).__name__} is nothing for a learner")
+        found = self.ledger.find(message.session, route, now)
+        if found is None:
+            challenge = Challenge(session=message.session, server_epoch=self.identity.epoch)
+            return [Send(route, [encode(challenge)])]
+        if isinstance(message, Get):
+            answer = self.publisher.get(message, now)
+            return [*self.answers([answer])] if answer else []
+        if len(payload) != 1:
+            raise RemoteWireError("frames", f"{type(message).__name__} with {len(payload)} payload frames, not 1")
+        if isinstance(message, Unroll):
+            return self._unroll(found, message, payload[0])
+        return self._episodes(found, message, payload[0])
+
+    def _hello(self, hello: ProducerHello, route: bytes, now: float) -> list[Action]:
+        refusal = self._judge(hello)
+        if refusal is not None:
+            return [Send(route, [encode(refusal)])]
+        producer = self.ledger.hello(hello, route, now)
+        self.incarnations.setdefault(hello.name, set()).add(hello.incarnation)
+        actions: list[Action] = [Send(route, [encode(self._welcome(hello, producer))])]
+        actions.append(Send(route, [encode(self._credit(producer))]))
+        if self.run.state == RunState.FINISHED:
+            actions.append(Send(route, [encode(Bye(session=producer.session, reason="run_finished"))]))
+        if self.spec is None and hello.spec is not None:
+            actions.insert(0, SpecificationCame(hello.spec))
+        return actions
+
+    def _judge(self, hello: ProducerHello) -> Reject | None:
+        """Why this producer cannot be served."""
+        if hello.protocol_min > PROTOCOL_MAX or hello.protocol_max < PROTOCOL_MIN:
+            return Reject(
+                nonce=hello.nonce, code="protocol", retryable=False,
+                message=f"inference speaks protocol {hello.protocol_min} to {hello.protocol_max}, "
+                f"the learner {PROTOCOL_MIN} to {PROTOCOL_MAX}",
+                hint="run one version of seedbed everywhere",
+            )  # fmt: skip
+        if hello.spec is None:
+            return None
+        difference = self._difference(hello.spec)
+        if difference is None:
+            return None
+        return Reject(
+            nonce=hello.nonce, code="specification", retryable=False, message=difference[:1000],
+            hint="give every service the same [env] section, or start a new run folder",
+        )  # fmt: skip
+
+    def _difference(self, spec: EnvSpec) -> str | None:
+        if self.spec is not None:
+            return describe_difference(self.spec, spec)
+        if spec.env_id != self._env.id:
+            return f"environment id: ours {self._env.id!r}, theirs {spec.env_id!r}"
+        theirs = dict(spec.settings)
+        for name, value in self._env.settings():
+            if theirs.get(name, value) != value:
+                return f"setting {name}: ours {value}, theirs {theirs[name]}"
+        return None
+
+    def _welcome(self, hello: ProducerHello, producer: Producer) -> ProducerWelcome:
+        identity = self.identity
+        return ProducerWelcome(
+            nonce=hello.nonce, session=producer.session, epoch=identity.epoch,
+            protocol=min(PROTOCOL_MAX, hello.protocol_max), run_id=identity.run_id, run_seed=identity.run_seed,
+            spec_digest=self.spec.digest() if self.spec else "", beat_s=identity.beat_s, lease_s=identity.lease_s,
+            unroll_length=identity.unroll_length, next_seq=producer.next_seq,
+            next_episodes_seq=producer.next_episodes_seq, state=int(self.run.state),
+        )  # fmt: skip
+
+    def _credit(self, producer: Producer) -> Credit:
+        run = self.run
+        return self.ledger.credit(
+            producer, state=run.state, trained_steps=run.counters.trained_steps, evaluation=run.evaluation
+        )
+
+    def _ping(self, ping: Ping, route: bytes, now: float) -> list[Action]:
+        actions: list[Action] = []
+        reports = []
+        for producer in self._producers_at(route):
+            producer.seen_at = now
+            self.loads[producer.incarnation] = Load(producer.name, dict(ping.load))
+            actions.append(Send(route, [encode(self._credit(producer))]))
+            last, state = producer.received_through - 1, int(RequestState.UNKNOWN)
+            reports.append(SessionReport(session=producer.session, last_seq=last, state=state, age_ms=0))
+            if self.run.state == RunState.FINISHED:
+                actions.append(Send(route, [encode(Bye(session=producer.session, reason="run_finished"))]))
+        pong = Pong(
+            sent_ms=ping.sent_ms, server_epoch=self.identity.epoch, work_age_ms=int(1e3 * self._work_age_s()),
+            sessions=tuple(reports),
+        )  # fmt: skip
+        return [*actions, Send(route, [encode(pong)])]
+
+    def _unroll(self, producer: Producer, unroll: Unroll, frame: bytes) -> list[Action]:
+        if self._check_unroll is None:
+            raise RemoteWireError("early", "an UNROLL before there is a policy")
+        if self.run.state == RunState.FINISHED:
+            return []  # counted by whoever holds it: nobody will train on it
+        self._check_unroll(unroll.lanes, frame)
+        skip = self.ledger.receive(producer, unroll)
+        if skip is None:
+            return []
+        return [UnrollCame(UnrollKey(producer, unroll.seq, unroll.actor), unroll.lanes, frame, skip)]
+
+    def _episodes(self, producer: Producer, episodes: Episodes, frame: bytes) -> list[Action]:
+        if self.spec is None:
+            raise RemoteWireError("early", "EPISODES before there is a policy")
+        layout = episodes_layout(self.spec, episodes.count)
+        layout.check([frame])
+        if not self.ledger.receive_episodes(producer, episodes):
+            return []
+        versions, statistics = layout.views([frame])
+        return [EpisodesCame(episodes, versions, statistics)]
+
+    def _producers_at(self, route: bytes) -> list[Producer]:
+        return [producer for producer in self.ledger.sessions.values() if producer.route == route]
+
+    def _drop_route(self, route: bytes) -> None:
+        for producer in self._producers_at(route):
+            self._forget(producer)
+            self.ledger.leave(producer)
+        self._strikes.pop(route, None)
+
+    def _forget(self, producer: Producer) -> None:
+        self.publisher.forget(producer.session)
+        self.loads.pop(producer.incarnation, None)

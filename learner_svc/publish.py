@@ -1,0 +1,81 @@
+"""The newest weights for whoever asks: versions only rise, a reader that has the newest waits for the next."""
+
+from dataclasses import dataclass
+
+from shared.protocol.messages import Get, NotModified, Weights
+
+HOLD_S = 1.0  # a long-poll is answered after this, newer weights or not
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What goes to the reader of `message.session`."""
+
+    message: Weights | NotModified
+    frames: tuple[bytes, ...]
+
+
+@dataclass(slots=True)
+class _Poll:
+    """A reader that waits."""
+
+    get: Get
+    until: float
+
+
+class Publisher:
+    """The newest weights and the readers that wait for newer ones, at most one poll per session.
+
+    Owned by the learner's loop. Memory: one flat buffer, shared by all answers.
+    """
+
+    def __init__(self, hold_s: float = HOLD_S) -> None:
+        self.version = 0  # packed; 0 while there are no weights
+        self.manifest_digest = ""
+        self._manifest = ""
+        self._buffer = b""
+        self._hold_s = hold_s
+        self._polls: dict[int, _Poll] = {}
+
+    @property
+    def num_waiting(self) -> int:
+        """Readers that have the newest."""
+        return len(self._polls)
+
+    def describe(self, digest: str, manifest: str) -> None:
+        """What the buffers of this learner epoch contain: JSON and its digest. Once, before the first `publish`."""
+        self.manifest_digest, self._manifest = digest, manifest
+
+    def publish(self, version: int, buffer: bytes) -> list[Answer]:
+        """Newer weights: everyone who waits gets them. An older version changes nothing."""
+        if version <= self.version:
+            return []
+        self.version, self._buffer = version, buffer
+        polls, self._polls = self._polls, {}
+        return [self._weights(poll.get) for poll in polls.values()]
+
+    def get(self, get: Get, now: float) -> Answer | None:
+        """Answer at once, or (None) hold until `publish` or `expire`; a second poll of a session replaces the first."""
+        self._polls.pop(get.session, None)
+        if self.version and (self.version > get.have_version or get.have_manifest != self.manifest_digest):
+            return self._weights(get)
+        self._polls[get.session] = _Poll(get, now + self._hold_s)
+        return None
+
+    def expire(self, now: float) -> list[Answer]:
+        """Answer those who have waited long enough."""
+        over = [session for session, poll in self._polls.items() if now >= poll.until]
+        for session in over:
+            del self._polls[session]
+        return [Answer(NotModified(session=session, version=self.version), ()) for session in over]
+
+    def forget(self, session: int) -> None:
+        """The session ended."""
+        self._polls.pop(session, None)
+
+    def _weights(self, get: Get) -> Answer:
+        manifest = "" if get.have_manifest == self.manifest_digest else self._manifest
+        message = Weights(
+            session=get.session, version=self.version, manifest_digest=self.manifest_digest, manifest=manifest
+        )
+        return Answer(message, (self._buffer,))

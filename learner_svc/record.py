@@ -1,0 +1,205 @@
+"""The run folder: who holds it, which life of the learner this is, what the run was and how it ended. Blocking.
+
+| file | holds |
+|---|---|
+| `.lock` | an exclusive lock for as long as a learner lives, and who that is |
+| `epoch` | how many learners have held the folder; rises before each binds |
+| `run.json` | the run's random id, written once |
+| `config.toml` | every setting of the learner's sections, as resolved |
+| `versions.json` | programs, source state and hardware, one entry for each epoch |
+| `metrics.csv`, `curves.png`, `events/` | see `learner_svc.history` |
+| `checkpoints/`, `crash/` | see `learner_svc.checkpoint`; a batch whose loss was not finite |
+| `summary.json` | figures at the end, or as far as it came; `finished` says which |
+"""
+
+import fcntl
+import json
+import os
+import platform
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from pydantic import BaseModel
+
+from shared.errors import ConfigError
+
+PACKAGES = ("seedbed", "numpy", "torch", "gymnasium", "pyzmq", "ale-py", "envpool")
+SOURCE = Path(__file__).resolve().parents[1]
+
+
+class RunFolder:
+    """An exclusively held run folder. A context manager; the lock ends with the process, whatever kills it."""
+
+    def __init__(self, path: Path) -> None:
+        """Take the lock. Raises ConfigError that says who holds it."""
+        self.path = path
+        path.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.pread(self._lock, 4096, 0).decode(errors="replace").strip() or "another learner"
+            os.close(self._lock)
+            raise ConfigError(f"{path} is held by {holder}: stop it, or give another run.dir") from error
+        os.ftruncate(self._lock, 0)
+        since = time.strftime("%Y-%m-%d %H:%M:%S")
+        os.pwrite(self._lock, f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode(), 0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let the folder go. Idempotent."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where checkpoints lie."""
+        return self.path / "checkpoints"
+
+    @property
+    def crash(self) -> Path:
+        """Where a batch goes whose loss was not finite."""
+        return self.path / "crash"
+
+    def next_epoch(self) -> int:
+        """This learner's epoch: one more than any that held the folder before, durable when this returns."""
+        file = self.path / "epoch"
+        try:
+            epoch = int(file.read_text()) + 1
+        except FileNotFoundError:
+            epoch = 1
+        except ValueError as error:
+            raise ConfigError(f"{file} does not hold a number: restore it from a copy, or start a new run") from error
+        write_durably(file, f"{epoch}\n")
+        return epoch
+
+    def run_id(self) -> str:
+        """The run's id, chosen at its first start."""
+        file = self.path / "run.json"
+        try:
+            return str(json.loads(file.read_text())["run_id"])
+        except FileNotFoundError:
+            run_id = secrets.token_hex(8)
+            write_durably(file, json.dumps({"run_id": run_id, "created": time.strftime("%Y-%m-%dT%H:%M:%S%z")}))
+            return run_id
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{file} does not say which run this is: restore it, or start a new run") from error
+
+    def write_config(self, settings: BaseModel) -> None:
+        """Keep the resolved settings, without what belongs to this process alone."""
+        write_durably(self.path / "config.toml", to_toml(settings.model_dump(mode="json", exclude={"runtime"})))
+
+    def write_versions(self, epoch: int) -> None:
+        """Add what this epoch runs on."""
+        file = self.path / "versions.json"
+        try:
+            known = json.loads(file.read_text())
+        except (FileNotFoundError, ValueError):
+            known = {}
+        write_durably(file, json.dumps(known | {str(epoch): describe_machine()}, indent=1))
+
+    def summary(self) -> dict[str, Any]:
+        """The last summary; empty if there is none that can be read."""
+        try:
+            found = json.loads((self.path / "summary.json").read_text())
+        except (FileNotFoundError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Replace the summary."""
+        write_durably(self.path / "summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
+
+
+def write_durably(path: Path, text: str) -> None:
+    """The whole text under its name, or what was there: write aside, fsync, rename, fsync the folder."""
+    temporary = path.with_name(f".tmp-{path.name}")
+    with temporary.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def describe_machine() -> dict[str, Any]:
+    """Versions, source state and hardware, for whoever compares two runs."""
+    return {
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "python": sys.version.split()[0],
+        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+        "source": _git_state(),
+        "system": f"{platform.system()} {platform.release()}",
+        "cores": len(os.sched_getaffinity(0)),
+        "processor": _processor(),
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    return next((x.partition(":")[2].strip() for x in lines if x.startswith("model name")), platform.machine())
+
+
+def _git_state() -> str:
+    """Commit, and whether the tree differs from it; empty outside a checkout."""
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40"],
+            cwd=SOURCE, capture_output=True, text=True, timeout=5, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return described.stdout.strip()
+
+
+def to_toml(sections: Mapping[str, Mapping[str, Any]]) -> str:
+    """Sections of JSON values as TOML; keys without a value are left out."""
+    blocks = []
+    for name, table in sections.items():
+        lines = [f"{_key(key)} = {_value(value)}" for key, value in table.items() if value is not None]
+        blocks.append("\n".join([f"[{name}]", *lines]) + "\n")
+    return "\n".join(blocks)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items() if v is not None) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(_value(item) for item in value) + "]"
+    if isinstance(value, float):
+        return repr(value)
+    return json.dumps(value, ensure_ascii=False)  # strings, integers and booleans look the same in both
+
+
+def _key(key: str) -> str:
+    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else json.dumps(key)

@@ -1,0 +1,206 @@
+"""A run from start to end: its counters, when to evaluate, when to stop. Pure: takes `now`, in seconds.
+
+| state | training groups | left when |
+|---|---|---|
+| STARTING | none | the first environment said what it is |
+| TRAINING | act and are trained on | steps or seconds are used up, or the return seems reached |
+| FINISHING | held; the final weights are evaluated | the result is there; too low for `until_return`: TRAINING again |
+| FINISHED | held | never |
+
+`until_return` is judged by a full evaluation of the very weights that the run ends with, so training stops for it.
+When to try is suggested by the training return or by an evaluation on the way.
+"""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from shared.protocol.messages import Evaluation, RunState
+from shared.runtime.config import EvalConfig, RunConfig
+
+RETURN_WINDOW = 100  # finished episodes in the training return
+MIN_TRY_S = 5.0  # between two attempts at `until_return`
+EVALUATION_SHIFT = 20  # an evaluation's id holds the learner epoch above this, so ids never repeat
+
+
+@dataclass(slots=True)
+class Counters:
+    """What a run adds up, across restarts; kept in every checkpoint."""
+
+    updates: int = 0
+    trained_steps: int = 0  # valid transitions trained on
+    env_steps: int = 0  # valid transitions acted in training
+    episodes: int = 0  # finished, in training
+    aborted_episodes: int = 0
+    dropped_steps: int = 0  # too old to be trained on
+    lost_epoch_steps: int = 0  # acted by weights of an earlier life that are lost
+    seconds: float = 0.0  # with a policy, not finished
+
+    def to_json(self) -> dict[str, Any]:
+        """As a checkpoint keeps it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationResult:
+    """One policy version, measured."""
+
+    version: int  # packed
+    episodes: int
+    return_mean: float
+    return_std: float
+    return_median: float
+    return_min: float
+    return_max: float
+    length_mean: float
+
+
+@dataclass(slots=True)
+class Returns:
+    """The last finished training episodes."""
+
+    returns: deque[float] = field(default_factory=lambda: deque(maxlen=RETURN_WINDOW))
+    lengths: deque[float] = field(default_factory=lambda: deque(maxlen=RETURN_WINDOW))
+
+    @property
+    def mean(self) -> float | None:
+        """Mean return, None before the first episode."""
+        return math.fsum(self.returns) / len(self.returns) if self.returns else None
+
+
+class Run:
+    """Decides state, evaluations and the end. Owned by the learner's loop; memory: the last 100 episodes' returns."""
+
+    def __init__(self, run: RunConfig, evaluation: EvalConfig, *, epoch: int, patience_s: float) -> None:
+        self.counters = Counters()
+        self.training = Returns()
+        self.state = RunState.STARTING
+        self.evaluation: Evaluation | None = None  # asked for now
+        self.last_result: EvaluationResult | None = None
+        self.best_return: float | None = None
+        self.end_reason = ""
+        self._run, self._eval = run, evaluation
+        self._next_id = (epoch << EVALUATION_SHIFT) + 1
+        self._patience_s = patience_s
+        self._clock: float | None = None  # up to when `seconds` are counted
+        self._asked_at = 0.0
+        self._evaluated_at = 0.0
+        self._tried_at = -math.inf
+
+    def restore(self, meta: dict[str, Any]) -> None:
+        """Take over what `to_json` gave, before `start`."""
+        self.counters = Counters(**meta["counters"])
+        self.training.returns.extend(meta["returns"])
+        self.training.lengths.extend(meta["lengths"])
+        self.best_return = meta["best_return"]
+
+    def to_json(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {
+            "counters": self.counters.to_json(),
+            "returns": list(self.training.returns),
+            "lengths": list(self.training.lengths),
+            "best_return": self.best_return,
+        }
+
+    @property
+    def may_train(self) -> bool:
+        """Whether batches go to the optimiser. False as soon as the end is decided: updates under way run out."""
+        return self.state == RunState.TRAINING and not self.end_reason
+
+    def start(self, now: float) -> None:
+        """There is a policy: the clock runs."""
+        self.state = RunState.TRAINING
+        self._clock = self._evaluated_at = now
+
+    def trained(self, valid_steps: int, *, applied: bool, dropped_steps: int = 0, lost_epoch_steps: int = 0) -> None:
+        """Count one update."""
+        self.counters.updates += applied
+        self.counters.trained_steps += valid_steps
+        self.counters.dropped_steps += dropped_steps
+        self.counters.lost_epoch_steps += lost_epoch_steps
+
+    def acted(self, returns: Sequence[float], lengths: Sequence[float], *, steps: int, aborted: int) -> None:
+        """Count an EPISODES message of training groups."""
+        self.training.returns.extend(returns)
+        self.training.lengths.extend(lengths)
+        self.counters.episodes += len(returns)
+        self.counters.env_steps += steps
+        self.counters.aborted_episodes += aborted
+
+    def poll(self, version: int, now: float, *, is_idle: bool) -> None:
+        """Move on as far as time and counters ask.
+
+        Args:
+          version: of the newest published weights, packed.
+          is_idle: no update is under way and the newest weights are published: they may be the final ones.
+        """
+        if self.state in (RunState.STARTING, RunState.FINISHED):
+            return
+        assert self._clock is not None
+        self.counters.seconds += now - self._clock
+        self._clock = now
+        if self.state == RunState.FINISHING:
+            if now - self._asked_at > self._patience_s:
+                self._finish("no_evaluation")
+            return
+        self.end_reason = self.end_reason or self._find_end(now)
+        if self.end_reason:
+            if is_idle:
+                self.state, self._tried_at = RunState.FINISHING, now
+                self._ask(version, now)
+        elif self._eval.every_s and self.evaluation is None and now - self._evaluated_at >= self._eval.every_s:
+            self._ask(version, now)
+
+    def evaluated(self, evaluation_id: int, result: EvaluationResult, now: float) -> bool:
+        """An evaluation's result came; whether it is one that was asked for and not yet answered."""
+        if self.evaluation is None or evaluation_id != self.evaluation.id:
+            return False
+        self.evaluation = None
+        self.last_result = result
+        self._evaluated_at = now
+        self.best_return = max(result.return_mean, -math.inf if self.best_return is None else self.best_return)
+        if self.state != RunState.FINISHING:
+            return True
+        target = self._run.until_return
+        if self.end_reason == "until_return" and target is not None and result.return_mean < target:
+            self.state, self.end_reason = RunState.TRAINING, ""
+        else:
+            self._finish(self.end_reason)
+        return True
+
+    def _find_end(self, now: float) -> str:
+        if self._run.steps and self.counters.trained_steps >= self._run.steps:
+            return "steps"
+        if self._run.seconds and self.counters.seconds >= self._run.seconds:
+            return "seconds"
+        target = self._run.until_return
+        if target is None or now - self._tried_at < MIN_TRY_S:
+            return ""
+        mean = self.training.mean
+        is_likely = mean is not None and len(self.training.returns) == RETURN_WINDOW and mean >= target
+        result = self.last_result
+        was_reached = result is not None and self._evaluated_at > self._tried_at and result.return_mean >= target
+        return "until_return" if is_likely or was_reached else ""
+
+    def _ask(self, version: int, now: float) -> None:
+        self.evaluation = Evaluation(
+            id=self._next_id, version=version, episodes=self._eval.episodes, seed=self._eval.seed,
+            greedy=self._eval.greedy,
+        )  # fmt: skip
+        self._next_id += 1
+        self._asked_at = now
+
+    def _finish(self, reason: str) -> None:
+        self.state, self.end_reason, self.evaluation = RunState.FINISHED, reason, None
+
+
+def is_used_up(run: RunConfig, counters: Counters, *, reason: str) -> bool:
+    """Whether a run that ended for `reason` has nothing left to do under this configuration."""
+    if reason in ("steps", "seconds", "no_evaluation"):
+        steps_left = not run.steps or counters.trained_steps < run.steps
+        seconds_left = not run.seconds or counters.seconds < run.seconds
+        return not (steps_left and seconds_left)
+    return bool(reason)
