@@ -20,6 +20,7 @@ from typing import Protocol
 from services.cli.plan import LEARNER, Process, service_environment
 from services.cli.postmortem import last_words
 from services.cli.supervisor import Outcome, Phase, Rules, Supervisor
+from shared.runtime.service import DIE_WITH_PARENT
 
 POLL_S = 0.05
 PATIENCE_S = {"actor": 5.0, "inference": 12.0, "learner": 20.0}  # inference drains for 8 s, the learner saves
@@ -129,7 +130,7 @@ class Launcher:
     def _start(self, process: Process, now: float) -> None:
         """Start one service in a session of its own, so that the terminal's Ctrl-C reaches only the launcher."""
         process.status_file(self._run_dir).unlink(missing_ok=True)
-        environment = {**service_environment(os.environ), **process.environment, "SEEDBED_DIE_WITH_PARENT": "1"}
+        environment = {**service_environment(os.environ), **process.environment, DIE_WITH_PARENT: str(os.getpid())}
         with process.error_file(self._run_dir).open("ab") as errors:
             self._children[process.name] = subprocess.Popen(
                 process.command,

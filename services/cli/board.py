@@ -1,0 +1,182 @@
+"""What a run looks like now: figures of all services, drawn from the samples of their /metrics pages.
+
+Pure: takes samples and `now`. Counters are turned into rates over the last seconds, process by process, so that a
+restarted service does not show as a negative rate.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from shared.protocol.messages import RunState
+
+WINDOW_S = 5.0  # rates and means are over this long
+RETURN_POINTS = 60  # of the little curve
+
+Samples = Mapping[str, float]  # sample name → value, summed over labels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceFigures:
+    """One process."""
+
+    cpu_percent: float | None
+    loop_lag_ms: float | None
+    memory_bytes: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFigures:
+    """The run; None where nobody has said anything yet."""
+
+    state: RunState
+    seconds: float | None
+    env_steps: float
+    trained_steps: float
+    updates: float
+    acted_steps_per_s: float | None
+    trained_steps_per_s: float | None
+    return_mean: float | None
+    return_curve: tuple[float, ...]
+    episodes: float
+    eval_return_mean: float | None
+    lag_mean: float | None
+    lag_max: float | None
+    batch_fill: float | None  # lanes in a forward pass
+    lanes: float | None  # of all training groups
+    queue_wait_ms: float | None
+    forward_ms: float | None
+    update_ms: float | None
+    env_step_ms: float | None
+    dropped_steps: float
+
+
+@dataclass(slots=True)
+class _Process:
+    """The last samples of one process life."""
+
+    role: str
+    history: deque[tuple[float, Samples]] = field(default_factory=deque)
+
+    def add(self, samples: Samples, now: float) -> None:
+        """Newest samples; older than the window go, but one to measure from stays."""
+        start = "process_start_time_seconds"
+        if self.history and self.history[-1][1].get(start) != samples.get(start):
+            self.history.clear()
+        self.history.append((now, samples))
+        while len(self.history) > 2 and self.history[1][0] <= now - WINDOW_S:
+            self.history.popleft()
+
+    def last(self, name: str) -> float | None:
+        """Newest value of one sample."""
+        return self.history[-1][1].get(name) if self.history else None
+
+    def gain(self, name: str) -> float | None:
+        """How much a counter rose over the window."""
+        if len(self.history) < 2 or name not in self.history[-1][1]:
+            return None
+        return self.history[-1][1][name] - self.history[0][1].get(name, 0.0)
+
+    def rate(self, name: str) -> float | None:
+        """A counter's rise per second over the window."""
+        gain = self.gain(name)
+        return None if gain is None else gain / (self.history[-1][0] - self.history[0][0])
+
+
+class Board:
+    """Owned by the launcher's loop. Memory: some seconds of samples for each service."""
+
+    def __init__(self, roles: Mapping[str, str]) -> None:
+        """`roles`: service name → "learner", "inference" or "actor"."""
+        self._processes = {name: _Process(role) for name, role in roles.items()}
+        self._returns: deque[float] = deque(maxlen=RETURN_POINTS)
+
+    def observe(self, name: str, samples: Samples, now: float) -> None:
+        """Take one service's samples."""
+        self._processes[name].add(samples, now)
+        if self._processes[name].role == "learner":
+            value = samples.get("seedbed_learner_return_mean")
+            if value is not None and value == value and samples.get("seedbed_learner_episodes_total"):
+                self._returns.append(value)
+
+    def forget(self, name: str) -> None:
+        """The service's process is gone."""
+        self._processes[name].history.clear()
+
+    @property
+    def total_steps(self) -> float:
+        """Changes whenever a step was acted or trained, whoever counted it."""
+        names = ("seedbed_inference_acted_steps_total", "seedbed_learner_trained_steps_total")
+        return sum(process.last(name) or 0.0 for process in self._processes.values() for name in names)
+
+    @property
+    def state(self) -> RunState:
+        """Where the run is, as the learner said last."""
+        value = self._last("learner", "seedbed_learner_state")
+        return RunState(int(value)) if value is not None else RunState.STARTING
+
+    def service(self, name: str) -> ServiceFigures:
+        """Figures of one process."""
+        process = self._processes[name]
+        cpu = process.rate("process_cpu_seconds_total")
+        lag = process.last("seedbed_loop_lag_seconds")
+        return ServiceFigures(
+            cpu_percent=None if cpu is None else 100.0 * cpu,
+            loop_lag_ms=None if lag is None else 1e3 * lag,
+            memory_bytes=process.last("process_resident_memory_bytes"),
+        )
+
+    def run(self) -> RunFigures:
+        """Figures of the run."""
+        learner, inference = "seedbed_learner_", "seedbed_inference_"
+        evaluated = self._last("learner", f"{learner}evaluations_total")
+        episodes = self._last("learner", f"{learner}episodes_total") or 0.0
+        return RunFigures(
+            state=self.state,
+            seconds=self._last("learner", f"{learner}seconds"),
+            env_steps=self._last("learner", f"{learner}env_steps_total") or 0.0,
+            trained_steps=self._last("learner", f"{learner}trained_steps_total") or 0.0,
+            updates=self._last("learner", f"{learner}updates_total") or 0.0,
+            acted_steps_per_s=self._sum(
+                process.rate(f"{inference}acted_steps_total") for process in self._of("inference")
+            ),
+            trained_steps_per_s=self._sum(
+                process.rate(f"{learner}trained_steps_total") for process in self._of("learner")
+            ),
+            return_mean=self._last("learner", f"{learner}return_mean") if episodes else None,
+            return_curve=tuple(self._returns),
+            episodes=episodes,
+            eval_return_mean=self._last("learner", f"{learner}eval_return_mean") if evaluated else None,
+            lag_mean=self._last("learner", f"{learner}policy_lag_mean"),
+            lag_max=self._last("learner", f"{learner}policy_lag_max"),
+            batch_fill=self._mean("inference", f"{inference}batch_lanes"),
+            lanes=self._sum(process.last(f"{inference}lanes") for process in self._of("inference")),
+            queue_wait_ms=_milliseconds(self._mean("inference", f"{inference}queue_wait_seconds")),
+            forward_ms=_milliseconds(self._mean("inference", f"{inference}forward_seconds")),
+            update_ms=_milliseconds(self._mean("learner", f"{learner}update_seconds")),
+            env_step_ms=_milliseconds(self._mean("actor", "seedbed_actor_tick_seconds")),
+            dropped_steps=self._last("learner", f"{learner}dropped_steps_total") or 0.0,
+        )
+
+    def _of(self, role: str) -> list[_Process]:
+        return [process for process in self._processes.values() if process.role == role]
+
+    def _last(self, role: str, name: str) -> float | None:
+        """A sample of the only service with this role that has it."""
+        return next((value for process in self._of(role) if (value := process.last(name)) is not None), None)
+
+    def _mean(self, role: str, histogram: str) -> float | None:
+        """Mean of a histogram or summary over the window, all processes of a role together."""
+        total = self._sum(process.gain(f"{histogram}_sum") for process in self._of(role))
+        count = self._sum(process.gain(f"{histogram}_count") for process in self._of(role))
+        return total / count if total is not None and count else None
+
+    @staticmethod
+    def _sum(values: Iterable[float | None]) -> float | None:
+        """The sum of what is known, None if nothing is."""
+        known = [value for value in values if value is not None]
+        return sum(known) if known else None
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else 1e3 * seconds

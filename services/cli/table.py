@@ -1,0 +1,261 @@
+"""A run in the terminal: figures, services and events as rich renderables; plain lines where there is no terminal."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.box import ROUNDED, SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from services.cli.board import Board, RunFigures
+from services.cli.supervisor import Phase, Supervisor
+from shared.protocol.messages import RunState
+from shared.runtime.config import RunConfig
+
+REFRESH_S = 0.5
+LINE_EVERY_S = 5.0  # without a terminal
+MAX_EVENTS = 4
+LABEL_STYLE = "grey62"
+STATE_WORDS = {
+    RunState.STARTING: ("starting", "yellow"),
+    RunState.TRAINING: ("training", "green"),
+    RunState.FINISHING: ("evaluating", "cyan"),
+    RunState.FINISHED: ("finished", "bold green"),
+}
+
+
+def count(value: float | None) -> str:
+    """A number of things in three or four figures: 987, 45.6 K, 1.23 M; – if unknown."""
+    if value is None:
+        return "–"
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "K")):
+        if abs(value) >= limit:
+            scaled = value / (1e3 if unit == "K" else limit)
+            return f"{scaled:.{2 if scaled < 10 else 1 if scaled < 100 else 0}f} {unit}"
+    return f"{value:.0f}"
+
+
+def number(value: float | None, digits: int = 1, unit: str = "") -> str:
+    """A measured value with its unit; – if unknown."""
+    return "–" if value is None or value != value else f"{value:,.{digits}f}{unit}"
+
+
+def duration(seconds: float | None) -> str:
+    """12 s, 3:05, 1:02:03; – if unknown."""
+    if seconds is None:
+        return "–"
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    hours, rest = divmod(whole, 3600)
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
+
+
+def sparkline(values: Sequence[float], width: int = 30) -> str:
+    """A little curve out of block characters, the newest value on the right."""
+    if len(values) < 2:
+        return ""
+    step = max(1.0, len(values) / width)
+    picked = [values[min(len(values) - 1, int(index * step))] for index in range(min(width, len(values)))]
+    picked[-1] = values[-1]
+    low, high = min(picked), max(picked)
+    blocks = "▁▂▃▄▅▆▇█"
+    scale = (len(blocks) - 1) / (high - low) if high > low else 0.0
+    return "".join(blocks[round((value - low) * scale)] for value in picked)
+
+
+def progress(figures: RunFigures, run: RunConfig) -> tuple[float, float | None]:
+    """(share of the run that is done, seconds that are left) by whichever limit comes first; (0, None) without one."""
+    limits: list[tuple[float, float | None]] = []
+    if run.steps:
+        left = max(0.0, run.steps - figures.trained_steps)
+        rate = figures.trained_steps_per_s
+        limits.append((figures.trained_steps / run.steps, left / rate if rate else None))
+    if run.seconds:
+        done = figures.seconds or 0.0
+        limits.append((done / run.seconds, max(0.0, run.seconds - done)))
+    if not limits:
+        return 0.0, None
+    share = min(1.0, max(done for done, _ in limits))
+    known = [left for _, left in limits if left is not None]
+    return share, min(known) if known else None
+
+
+def goals(run: RunConfig) -> str:
+    """What ends the run, in words."""
+    parts = [f"{count(run.steps)} steps"] if run.steps else []
+    parts += [duration(run.seconds)] if run.seconds else []
+    parts += [f"return ≥ {run.until_return:g}"] if run.until_return is not None else []
+    return " or ".join(parts) or "no limit: Ctrl-C ends it"
+
+
+def render_figures(figures: RunFigures, run: RunConfig) -> RenderableType:
+    """Two columns of label and figure."""
+    grid = Table.grid(padding=(0, 2), expand=True)
+    for justify, ratio in (("left", 3), ("right", 3), ("left", 3), ("right", 3)):
+        grid.add_column(justify=justify, ratio=ratio, no_wrap=True)  # type: ignore[arg-type]
+    left = [
+        ("trained", f"{count(figures.trained_steps_per_s)} steps/s"),
+        ("acted", f"{count(figures.acted_steps_per_s)} steps/s"),
+        ("trained in all", f"{count(figures.trained_steps)} steps"),
+        ("updates", count(figures.updates)),
+        ("policy lag", f"{number(figures.lag_mean)} mean, {number(figures.lag_max, 0)} max"),
+    ]
+    fill = f"{number(figures.batch_fill, 0)} of {number(figures.lanes, 0)} lanes"
+    right: list[tuple[str, RenderableType]] = [
+        ("return, last 100", Text(number(figures.return_mean), style="bold")),
+        ("return, evaluated", Text(number(figures.eval_return_mean), style="bold")),
+        ("episodes", count(figures.episodes)),
+        ("batch fill", fill),
+        ("wait + forward", f"{number(figures.queue_wait_ms, 2)} + {number(figures.forward_ms, 2)} ms"),
+    ]
+    for (left_label, left_value), (right_label, right_value) in zip(left, right, strict=True):
+        grid.add_row(Text(left_label, LABEL_STYLE), left_value, Text(right_label, LABEL_STYLE), right_value)
+    curve = sparkline(figures.return_curve)
+    if not curve:
+        return grid
+    span = f"{min(figures.return_curve):.0f} … {max(figures.return_curve):.0f}"
+    return Group(grid, Text.assemble(("return  ", LABEL_STYLE), (curve, "green"), (f"  {span}", LABEL_STYLE)))
+
+
+def render_progress(figures: RunFigures, run: RunConfig) -> RenderableType:
+    """State, bar and time left."""
+    word, style = STATE_WORDS[figures.state]
+    share, left_s = progress(figures, run)
+    row = Table.grid(padding=(0, 2), expand=True)
+    row.add_column(no_wrap=True)
+    row.add_column(ratio=1)
+    row.add_column(no_wrap=True, justify="right")
+    is_open = not (run.steps or run.seconds)
+    bar = ProgressBar(total=1.0, completed=share, pulse=is_open and figures.state is RunState.TRAINING)
+    eta = "" if is_open else f"ETA {duration(left_s)}" if figures.state is RunState.TRAINING else ""
+    times = Text.assemble((duration(figures.seconds), "bold"), ("  ", ""), (eta, LABEL_STYLE))
+    row.add_row(Text(f"● {word}", style), bar, times)
+    return row
+
+
+def render_services(supervisor: Supervisor, board: Board, now: float) -> RenderableType:
+    """One line for each service."""
+    table = Table(box=SIMPLE_HEAD, expand=True, padding=(0, 1), header_style=LABEL_STYLE, show_edge=False)
+    table.add_column("service", no_wrap=True)
+    table.add_column("health", no_wrap=True, ratio=1)
+    for heading in ("CPU", "memory", "loop lag", "restarts"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for service in supervisor.services.values():
+        figures = board.service(service.name)
+        if service.phase is Phase.WAITING and service.starts:
+            wait_s = max(0.0, service.start_at - now)
+            health = Text(f"✗ {service.last_exit}; again in {wait_s:.1f} s", "red")
+        elif service.phase is Phase.WAITING:
+            health = Text("○ waiting", "yellow")
+        elif service.phase is Phase.LEFT:
+            health = Text("✓ left", LABEL_STYLE)
+        elif figures.memory_bytes is None:
+            health = Text("◌ starting", "yellow")
+        else:
+            health = Text(f"● up {duration(now - service.started_at)}", "green")
+        memory = None if figures.memory_bytes is None else figures.memory_bytes / 2**20
+        restarts = Text(str(service.restarts), "yellow" if service.restarts else LABEL_STYLE)
+        cpu, lag = number(figures.cpu_percent, 0, " %"), number(figures.loop_lag_ms, 1, " ms")
+        table.add_row(service.name, health, cpu, number(memory, 0, " MiB"), lag, restarts)
+    return table
+
+
+def render_run(
+    title: str, supervisor: Supervisor, board: Board, run: RunConfig, events: Sequence[str], now: float
+) -> RenderableType:
+    """The whole picture."""
+    figures = board.run()
+    parts: list[RenderableType] = [render_progress(figures, run), "", render_figures(figures, run), ""]
+    parts.append(render_services(supervisor, board, now))
+    parts += [Text(f"• {event}", "yellow", no_wrap=True, overflow="ellipsis") for event in events]
+    return Panel(
+        Group(*parts), title=f"[bold]{title}[/]", subtitle=f"[{LABEL_STYLE}]until {goals(run)}[/]", box=ROUNDED
+    )
+
+
+def render_line(figures: RunFigures, run: RunConfig) -> str:
+    """The picture in one line, for logs and pipes."""
+    _, left_s = progress(figures, run)
+    parts = [
+        f"{duration(figures.seconds):>7}",
+        STATE_WORDS[figures.state][0],
+        f"trained {count(figures.trained_steps)} ({count(figures.trained_steps_per_s)}/s)",
+        f"acted {count(figures.acted_steps_per_s)}/s",
+        f"return {number(figures.return_mean)}",
+        f"evaluated {number(figures.eval_return_mean)}",
+        f"lag {number(figures.lag_mean)}",
+        f"fill {number(figures.batch_fill, 0)}",
+        *([f"ETA {duration(left_s)}"] if left_s is not None else []),
+    ]
+    return "  ".join(parts)
+
+
+def render_summary(summary: Mapping[str, Any], run_dir: Path, restarts: Mapping[str, int]) -> RenderableType:
+    """What came out of a run, from its summary.json."""
+    grid = Table.grid(padding=(0, 3))
+    grid.add_column(style=LABEL_STYLE, no_wrap=True)
+    grid.add_column()
+
+    def figure(name: str, form: Callable[[float], str] = count) -> str:
+        value = summary.get(name)
+        return form(value) if isinstance(value, (int, float)) else "–"
+
+    evaluated = f"{figure('eval_return_mean', number)} over {figure('eval_episodes')} episodes"
+    grid.add_row("evaluated return", Text(evaluated, style="bold green"))
+    grid.add_row("training return", f"{figure('episode_return_mean', number)} over the last 100 episodes")
+    trained = f"{figure('trained_steps')} steps in {figure('seconds', duration)}"
+    grid.add_row("trained", f"{trained}, {figure('trained_steps_per_s')} steps/s, {figure('updates')} updates")
+    grid.add_row("acted", f"{figure('env_steps')} steps, {figure('env_steps_per_s')} steps/s")
+    grid.add_row("policy lag", f"{figure('policy_lag_mean', number)} mean, {figure('policy_lag_max')} max")
+    died = {name: times for name, times in restarts.items() if times}
+    grid.add_row("restarts", ", ".join(f"{name} {times}" for name, times in died.items()) or "none")
+    grid.add_row("run folder", Text(str(run_dir), style="cyan", overflow="fold"))
+    return Panel(grid, title=f"[bold]{summary.get('experiment', run_dir.name)}[/]", box=ROUNDED, expand=False)
+
+
+class TerminalView:
+    """Draws the run twice a second where there is a terminal, and prints a line now and then where there is none."""
+
+    def __init__(self, console: Console, title: str, board: Board, run: RunConfig) -> None:
+        self._console, self._title, self._board, self._run = console, title, board, run
+        self._events: deque[str] = deque(maxlen=MAX_EVENTS)
+        self._drawn_at = float("-inf")
+        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+
+    def __enter__(self) -> "TerminalView":
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def happened(self, text: str) -> None:
+        """Keep an event in sight."""
+        stamped = f"{time.strftime('%H:%M:%S')}  {text}"
+        self._events.append(stamped)
+        if self._live is None:
+            self._console.print(stamped, highlight=False, soft_wrap=True)
+
+    def refresh(self, supervisor: Supervisor, now: float) -> None:
+        """Draw, unless it was done just now."""
+        if now - self._drawn_at < (REFRESH_S if self._live is not None else LINE_EVERY_S):
+            return
+        self._drawn_at = now
+        if self._live is not None:
+            picture = render_run(self._title, supervisor, self._board, self._run, self._events, now)
+            self._live.update(picture, refresh=True)
+        else:
+            self._console.print(render_line(self._board.run(), self._run), highlight=False, soft_wrap=True)
