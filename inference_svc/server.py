@@ -44,6 +44,7 @@ from shared.protocol.messages import (
 )
 from shared.protocol.rows import ENDED, act_layout, episodes_layout, step_layout
 from shared.protocol.sessions import Session, SessionLimits, SessionTable, Verdict
+from shared.protocol.spaces import check_values
 
 DECORRELATE_OVER = 8  # groups' first unrolls end at this many different ticks
 
@@ -68,6 +69,7 @@ class Outputs:
     forget: Callable[[Lanes], None]  # zero a new group's policy state, before its first batch
     pin: Callable[[], None]  # freeze the live weights for an evaluation
     wake: Callable[[float], None] = field(default=lambda _at: None)  # call `launch` at this time
+    work_age_s: Callable[[], float] = field(default=lambda: 0.0)  # how long the running batch has been running
 
 
 class Server:
@@ -186,7 +188,8 @@ class Server:
         if self.table is None:
             self._send(route, Pong(sent_ms=ping.sent_ms, server_epoch=self.incarnation, work_age_ms=0))
         else:
-            self._send(route, self.table.ping(ping, route, now))
+            work_age_ms = int(1e3 * self.outputs.work_age_s())
+            self._send(route, self.table.ping(ping, route, now, work_age_ms=work_age_ms))
 
     def _bye(self, bye: Bye, route: bytes, now: float) -> None:
         if self.table is not None:
@@ -203,20 +206,29 @@ class Server:
         size = len(group.layout.frame_bytes)
         try:
             group.layout.check(frames[1 : 1 + size])
+            inputs = group.layout.views(frames[1 : 1 + size])
+            self._check_values(group, inputs)
         except RemoteWireError:
             self._strike(session)
             raise
         verdict = table.step(step, route, now)
         if verdict is Verdict.ACCEPT:
-            self._accept(group, step, frames[1 : 1 + size], frames[1 + size :], now)
+            self._accept(group, step, inputs, frames[1 + size :], now)
         elif verdict is Verdict.CACHED and session.reply is not None:
             self.outputs.down(route, session.reply)
         elif verdict is Verdict.CHALLENGE:
             self._send(route, table.challenge(step.session))
 
-    def _accept(self, group: Group, step: Step, rows: Sequence[bytes], extras: Sequence[bytes], now: float) -> None:
+    @staticmethod
+    def _check_values(group: Group, inputs: Sequence[Array]) -> None:
+        """A value that would break the forward pass or the loss is refused here, so that it hurts its sender only."""
+        observation = group.session.hello.spec.observation
+        check_values(observation, inputs[: len(observation.leaves())])
+        if not np.isfinite(inputs[-2]).all():
+            raise RemoteWireError("reward", "a reward that is not finite")
+
+    def _accept(self, group: Group, step: Step, inputs: list[Array], extras: Sequence[bytes], now: float) -> None:
         """A new tick of a group: write its rows, count its ends, then queue or hold it."""
-        inputs = group.layout.views(rows)
         group.previous_flags, group.flags = group.flags, inputs[-1]
         group.lanes.rows.write(inputs)
         group.lanes.tick += 1

@@ -46,9 +46,10 @@ class InferenceService:
             name=config.name, incarnation=service.incarnation, library_version=VERSION, load=self._load
         )
         self.server = Server(config, service.incarnation, self.link, self.tally)
-        self.server.connect(Outputs(self._down, self._act, self._forget, self._pin, self._wake))
         self.engine = Engine(choose_device(config.device))
         self.worker = Worker("compute")
+        outputs = Outputs(self._down, self._act, self._forget, self._pin, self._wake, self.worker.busy_s)
+        self.server.connect(outputs)
         self.forward_seconds = metrics.register(service.metrics, self.tally, self.server, self.link, reactor)
         self.is_finished = False
         self.fatal: SeedbedError | None = None

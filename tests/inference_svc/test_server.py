@@ -253,6 +253,21 @@ def test_wrong_frame_sizes_are_struck_and_end_only_their_own_session(world: Worl
     assert isinstance(world.last(), Challenge)
 
 
+def test_values_that_would_break_the_loss_are_refused(world: World) -> None:
+    """NaN in an observation or reward reaches no batch: it would poison the lanes of others through the loss."""
+    world.serve()
+    session = world.hello().session
+    for place in (0, 1):
+        layout = step_layout(SPEC, 2)
+        frames = layout.allocate()
+        layout.views(frames)[place].fill(np.nan)
+        world.tell(Step(session=session, seq=0), [bytes(frame) for frame in frames])
+    assert world.tally.refused_messages == 2
+    assert not world.batches
+    world.step(session, 0)
+    assert len(world.batches) == 1
+
+
 def test_garbage_is_counted_and_changes_nothing(world: World) -> None:
     """Headers that are no messages, and messages that are not for inference, are refused."""
     world.serve()
