@@ -1,0 +1,72 @@
+"""Addresses: checked before a socket sees them, refused when open to the network, resolved to numbers."""
+
+import asyncio
+import fcntl
+import ipaddress
+import os
+import socket
+from pathlib import Path
+
+from shared.errors import ConfigError
+
+
+def check_address(address: str) -> None:
+    """Raise ConfigError unless this is tcp://host:port or ipc://path."""
+    scheme, _, rest = address.partition("://")
+    host, _, port = rest.rpartition(":")
+    is_tcp = scheme == "tcp" and bool(host) and port.isdecimal() and int(port) < 65536
+    if not is_tcp and not (scheme == "ipc" and rest):
+        raise ConfigError(f"{address!r} is no address: write tcp://host:port, for example tcp://127.0.0.1:5555")
+
+
+async def resolve(address: str, timeout_s: float = 5.0) -> list[str]:
+    """Every numeric address behind a name, sorted; none if it does not resolve now. Numbers and ipc stay."""
+    check_address(address)
+    scheme, _, rest = address.partition("://")
+    host, _, port = rest.rpartition(":")
+    if scheme == "ipc" or _numeric(host) is not None:
+        return [address]
+    try:
+        async with asyncio.timeout(timeout_s):
+            found = await asyncio.get_running_loop().getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+    except (OSError, TimeoutError):
+        return []
+    hosts = {str(entry[4][0]) for entry in found}
+    return sorted(f"tcp://[{name}]:{port}" if ":" in name else f"tcp://{name}:{port}" for name in hosts)
+
+
+def _numeric(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The host as a number, or None for a name."""
+    try:
+        return ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return None
+
+
+def refuse_open_bind(bind: str) -> None:
+    """Without keys only this machine may connect."""
+    scheme, _, rest = bind.partition("://")
+    host = rest.rpartition(":")[0]
+    number = _numeric(host)
+    if scheme == "tcp" and host != "localhost" and not (number is not None and number.is_loopback):
+        raise ConfigError(
+            f"{bind} is open to the network and this link has no keys: anyone could send. "
+            f"Bind tcp://127.0.0.1:{rest.rpartition(':')[2]}, and reach it from elsewhere through a tunnel (ssh -L)"
+        )
+
+
+def lock_ipc_path(bind: str) -> int | None:
+    """Hold a lock beside an ipc path: a second bind would take the path over without an error."""
+    if not bind.startswith("ipc://"):
+        return None
+    path = Path(bind.removeprefix("ipc://") + ".lock")
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ConfigError(f"cannot bind {bind}: {path}: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise ConfigError(f"{bind} is in use: stop the process that holds it, or choose another path") from error
+    return descriptor
