@@ -32,10 +32,12 @@ from tests.support.step_link import actions, counter, hello, number_in, rows
 
 
 def client(*, reset_when_lost: bool = False) -> GroupClient:
+    """A group that has not started."""
     return GroupClient(hello(), counter(), reset_when_lost=reset_when_lost)
 
 
 def welcome(nonce: int = 1, session: int = 5, next_seq: int = 0, **changes: object) -> Welcome:
+    """Session 5 of run-a, unless changed."""
     fields = {
         "server_epoch": 77, "protocol": 1, "run_id": "run-a", "beat_s": 1.0, "lease_s": 10.0, "seed": 42,
         "resumed": next_seq > 0,
@@ -44,16 +46,19 @@ def welcome(nonce: int = 1, session: int = 5, next_seq: int = 0, **changes: obje
 
 
 def sent(acted: Actions) -> list[object]:
+    """The messages among the actions."""
     return [action.message for action in acted if isinstance(action, Send)]
 
 
 def sent_hello(acted: Actions) -> Hello:
+    """The one HELLO that was sent."""
     (message,) = sent(acted)
     assert isinstance(message, Hello)
     return message
 
 
 def act(seq: int, session: int = 5, **changes: int) -> Act:
+    """An answer."""
     return Act(session=session, seq=seq, policy_version=3, **changes)
 
 
@@ -67,6 +72,7 @@ def active(*, reset_when_lost: bool = False) -> GroupClient:
 
 
 def report(last_seq: int, state: RequestState, session: int = 5) -> SessionReport:
+    """A line of a PONG."""
     return SessionReport(session=session, last_seq=last_seq, state=int(state), age_ms=0)
 
 

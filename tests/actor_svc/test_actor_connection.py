@@ -13,6 +13,7 @@ A, B = "tcp://127.0.0.1:1", "tcp://127.0.0.1:2"
 
 
 def sent(acted: Actions) -> list[Message]:
+    """The messages among the actions."""
     return [action.message for action in acted if isinstance(action, Send)]
 
 
@@ -81,7 +82,7 @@ def test_pongs_that_answer_no_ping_are_ignored() -> None:
 
 def test_ghost_sessions_are_let_go() -> None:
     """A late HELLO of ours may have opened one that nobody uses; our beats would keep it for ever."""
-    connection, table = greeted(1)
+    connection, _ = greeted(1)
     connection.poll(2.0)
     lines = (
         SessionReport(session=connection.groups[0].session, last_seq=0, state=1, age_ms=0),

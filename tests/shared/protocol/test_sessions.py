@@ -11,22 +11,26 @@ ROUTE, OTHER = b"route-1", b"route-2"
 
 
 def table(**limits: float) -> SessionTable:
+    """A table of run-a with these limits."""
     return SessionTable(77, 5, "run-a", SessionLimits(**limits))  # type: ignore[arg-type]
 
 
 def opened(sessions: SessionTable, now: float = 0.0, route: bytes = ROUTE, **changes: object) -> Session:
+    """The session that a HELLO opens."""
     welcome = sessions.hello(hello(**changes), route, now)
     assert isinstance(welcome, Welcome), welcome
     return sessions.sessions[welcome.session]
 
 
 def refused(sessions: SessionTable, **changes: object) -> Reject:
+    """The REJECT that a HELLO gets."""
     answer = sessions.hello(hello(**changes), ROUTE, 0.0)
     assert isinstance(answer, Reject)
     return answer
 
 
 def stepped(sessions: SessionTable, session: Session, seq: int, now: float = 0.0, route: bytes = ROUTE) -> Verdict:
+    """The verdict on a STEP."""
     return sessions.step(Step(session=session.id, seq=seq), route, now)
 
 
