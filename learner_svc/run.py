@@ -79,6 +79,7 @@ class Run:
         self.state = RunState.STARTING
         self.evaluation: Evaluation | None = None  # asked for now
         self.last_result: EvaluationResult | None = None
+        self.num_evaluations = 0
         self.best_return: float | None = None
         self.end_reason = ""
         self._run, self._eval = run, evaluation
@@ -160,6 +161,7 @@ class Run:
             return False
         self.evaluation = None
         self.last_result = result
+        self.num_evaluations += 1
         self._evaluated_at = now
         self.best_return = max(result.return_mean, -math.inf if self.best_return is None else self.best_return)
         if self.state != RunState.FINISHING:

@@ -1,0 +1,17 @@
+"""`python -m learner_svc [EXPERIMENT.toml] [section.key=value …]`."""
+
+import sys
+from collections.abc import Sequence
+
+from learner_svc.config import LearnerSettings
+from learner_svc.service import serve
+from shared.runtime.service import main_from
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the learner; its exit code."""
+    return main_from("learner", LearnerSettings, serve, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

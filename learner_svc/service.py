@@ -1,0 +1,395 @@
+"""The learner as a process: one socket, the update thread, the record thread and the clock, around pure parts.
+
+Inference dials in (ROUTER). `Desk` answers it, `Assembler` cuts batches, `Run` decides when to evaluate and to stop;
+here is only what moves between them. Two batches: the update thread trains on one while the loop fills the other.
+
+| waits | for | else |
+|---|---|---|
+| unrolls | a free batch | stay in the assembler, bounded by credit |
+| update thread | a full batch | idle, counted as batch_wait_ms |
+| held groups at inference | credit: an unroll was copied | repeated with every PONG |
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from learner_svc import checkpoint as checkpoints
+from learner_svc.config import LearnerSettings, check_lag
+from learner_svc.figures import Figures
+from learner_svc.history import History
+from learner_svc.ingest import Assembler, FilledBatch
+from learner_svc.keeper import Keeper, checkpoint_meta, finished_before, producer_records, summarise
+from learner_svc.measure import measure
+from learner_svc.metrics import register
+from learner_svc.producers import Action, Desk, EpisodesCame, Identity, Send, SpecificationCame, UnrollCame, UnrollKey
+from learner_svc.publish import Publisher
+from learner_svc.record import RunFolder
+from learner_svc.run import Run
+from learner_svc.saving import Saving
+from learner_svc.trainer import Snapshot, Trained, Trainer
+from shared.errors import ConfigError, SeedbedError
+from shared.net.endpoints import Router
+from shared.net.reactor import Reactor
+from shared.protocol.ledger import Ledger
+from shared.protocol.messages import Evaluation, RunState
+from shared.protocol.rows import EnvSpec
+from shared.runtime.service import Service
+from shared.runtime.worker import Worker
+
+BEAT_S = 0.1
+SETTLE_S = 15.0  # a policy this young has the environments that the configuration names
+MAX_SAVE_S = 60.0
+R = TypeVar("R")
+MAX_ACTORS = 1024  # of whom drops are counted one by one
+
+
+class LearnerService:
+    """The shell: feeds events to the parts and performs what they decide. Owned by the loop."""
+
+    def __init__(self, settings: LearnerSettings, service: Service, reactor: Reactor, folder: RunFolder) -> None:
+        self.settings, self.service, self.reactor, self.folder = settings, service, reactor, folder
+        self.config = config = settings.learner
+        self.loop = asyncio.get_running_loop()
+        self.epoch, self.run_id = folder.next_epoch(), folder.run_id()
+        checkpoints.clean(folder.checkpoints)
+        self.checkpoint = checkpoints.load_latest(folder.checkpoints)
+        folder.write_config(settings)
+        folder.write_versions(self.epoch)
+        self.run = Run(settings.run, settings.eval, epoch=self.epoch, patience_s=config.evaluation_patience_s)
+        window = max(1, round(config.queue_batches * config.batch))
+        self.ledger = Ledger(epoch=self.epoch, window_lanes=window, lease_s=config.lease_s)
+        self.publisher = Publisher()
+        identity = Identity(
+            self.epoch, self.run_id, settings.run.seed, config.unroll_length, config.beat_s, config.lease_s
+        )
+        self.worker, self.record = Worker("update"), Worker("record")
+        self.desk = Desk(identity, settings.env, self.ledger, self.publisher, self.run, self.worker.busy_s)
+        if self.checkpoint is not None:
+            self.run.restore(self.checkpoint.meta["run"])
+            self.ledger.restore(producer_records(self.checkpoint.meta))
+        history = History(folder.path, updates=self.run.counters.updates, tensorboard=config.tensorboard)
+        self.keeper = Keeper(folder, history, keep=config.keep_checkpoints)
+        self.saving = Saving(self.run, every_s=config.checkpoint_every_s, milestone_steps=config.milestone_steps)
+        self.figures = Figures()
+        self.update_seconds = register(service.metrics, self.run, self.desk, self.figures, reactor)
+        self.trainer: Trainer | None = None
+        self.assembler: Assembler[UnrollKey] | None = None
+        self.dropped_by_actor: dict[str, int] = {}
+        self.finished = asyncio.Event()
+        self._is_building = False
+        self._in_flight = 0  # updates submitted
+        self._is_exporting = False
+        self._newest_version = 0  # of the update thread's weights
+        self._told: tuple[RunState, Evaluation | None] = (self.run.state, None)  # what everyone knows
+        self._row_at = self._started_at = 0.0
+        self._judged_lanes = 0
+        self.router = Router(
+            reactor,
+            config.bind,
+            on_message=self._receive,
+            on_drained=self._pump,
+            max_frame_bytes=config.max_frame_bytes,
+        )
+
+    # Messages
+
+    def _receive(self, route: bytes, frames: list[bytes]) -> None:
+        if frames:
+            self._perform(self.desk.receive(route, frames, self.loop.time()))
+
+    def _perform(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Send):
+                if not self.router.send(action.route, action.frames):
+                    self.desk.unroutable(action.route)
+            elif isinstance(action, UnrollCame):
+                assert self.assembler is not None, "the desk takes unrolls only once there is a policy"
+                self.assembler.offer(action.key, action.lanes, action.frame, skip=action.skip)
+            elif isinstance(action, EpisodesCame):
+                self._count_episodes(action)
+            elif isinstance(action, SpecificationCame):
+                self.build(action.spec)
+
+    def _count_episodes(self, episodes: EpisodesCame) -> None:
+        header, statistics = episodes.header, episodes.statistics
+        if header.mode == "train":
+            self.run.acted(
+                statistics[:, 0].tolist(), statistics[:, 1].tolist(), steps=header.acted_steps, aborted=header.aborted
+            )
+        elif header.mode == "eval" and header.count:
+            result = measure(episodes.versions, statistics)
+            if self.run.evaluated(header.evaluation, result, self.loop.time()):
+                self.figures.evaluation = result
+                self.service.log.info(
+                    "evaluation_finished", return_mean=result.return_mean, episodes=result.episodes,
+                    version=result.version,
+                )  # fmt: skip
+                if (best := self.saving.best(header.evaluation)) is not None:
+                    self._save(best, ["best"])
+                self._poll_run()
+
+    # The update thread
+
+    def build(self, spec: EnvSpec | None) -> None:
+        """Have the policy built, once: from the checkpoint, or for the first environments' specification."""
+        if self._is_building or self.trainer is not None:
+            return
+        self._is_building = True
+        settings, folder, epoch, checkpoint = self.settings, self.folder, self.epoch, self.checkpoint
+
+        def construct() -> tuple[Trainer, Assembler[UnrollKey], bytes]:
+            trainer = Trainer(settings, folder.path, folder.crash, epoch=epoch, spec=spec, checkpoint=checkpoint)
+            policy, config = trainer.policy, settings.learner
+            assembler: Assembler[UnrollKey] = Assembler(
+                policy.spec, policy.distribution.action_size, policy.state_fields, unroll_length=config.unroll_length,
+                batch=config.batch,
+            )  # fmt: skip
+            trainer.use(assembler.buffers)
+            return trainer, assembler, trainer.weights()[1]
+
+        self.worker.submit(construct, lambda built: self._built(*built))
+
+    def _built(self, trainer: Trainer, assembler: Assembler[UnrollKey], weights: bytes) -> None:
+        now = self.loop.time()
+        limit = self.config.max_frame_bytes
+        if len(weights) > limit:
+            raise ConfigError(f"weights of {len(weights)} bytes do not fit learner.max_frame_bytes = {limit}")
+        self.trainer, self.assembler = trainer, assembler
+        self.desk.adopt(trainer.policy.spec, assembler.check)
+        self.publisher.describe(trainer.manifest.digest, trainer.manifest.to_json())
+        self.run.start(now)
+        self.figures.start(self.run.counters, now)
+        self.saving.start(now)
+        self._started_at, self._row_at = now, now + self.config.metrics_every_s
+        self._newest_version = trainer.version
+        self.service.log.info(
+            "policy_ready", env_id=trainer.policy.spec.env_id, step=trainer.step, epoch=self.epoch,
+            parameters=trainer.parameters.plan.num_trained, dtype=trainer.policy.precision.dtype,
+        )  # fmt: skip
+        self._publish(trainer.version, weights)
+        self._perform(self.desk.credits(everyone=True))
+
+    def _pump(self) -> None:
+        """Copy what waits, hand full batches to the update thread, return credit."""
+        if self.assembler is not None:
+            for key in self.assembler.fill():
+                self.ledger.copied(key.producer, key.seq)
+            while self.run.may_train and not self.service.stopping.is_set():
+                batch = self.assembler.take()
+                if batch is None:
+                    break
+                self._submit(batch)
+        self._perform(self.desk.credits())
+
+    def _submit(self, batch: FilledBatch[UnrollKey]) -> None:
+        trainer = self.trainer
+        assert trainer is not None
+        publishes = (self.run.counters.updates + self._in_flight + 1) % self.config.publish_every == 0
+        wants_snapshot = self.saving.is_due(self.loop.time())
+        self._in_flight += 1
+        self.worker.submit(
+            lambda: trainer.train(batch.index, wants_weights=publishes, wants_snapshot=wants_snapshot),
+            lambda trained: self._trained(batch, trained),
+        )
+
+    def _trained(self, batch: FilledBatch[UnrollKey], trained: Trained) -> None:
+        self._in_flight -= 1
+        result = trained.result
+        for key, lanes in batch.parts:
+            self.ledger.applied(key.producer, key.seq, lanes)
+        if result.dropped_steps:
+            self._count_drops(batch, result.dropped_steps_B.tolist())
+        self.run.trained(
+            result.valid_steps, applied=result.applied, dropped_steps=result.stale_steps,
+            lost_epoch_steps=result.lost_epoch_steps,
+        )  # fmt: skip
+        self.figures.trained(trained)
+        self.update_seconds.observe(trained.seconds)
+        self._newest_version = trained.version
+        if trained.weights is not None:
+            self._publish(trained.version, trained.weights)
+        if trained.snapshot is not None:
+            self._snapshot_came(trained.snapshot)
+        assert self.assembler is not None
+        self.assembler.recycle(batch)
+        self._poll_run()
+        self._pump()
+
+    def _count_drops(self, batch: FilledBatch[UnrollKey], dropped: list[int]) -> None:
+        lane = 0
+        for key, lanes in batch.parts:
+            steps = sum(dropped[lane : lane + lanes])
+            lane += lanes
+            if steps and (key.actor in self.dropped_by_actor or len(self.dropped_by_actor) < MAX_ACTORS):
+                self.dropped_by_actor[key.actor] = self.dropped_by_actor.get(key.actor, 0) + steps
+
+    def _publish(self, version: int, weights: bytes) -> None:
+        self._perform(self.desk.answers(self.publisher.publish(version, weights)))
+
+    # The run
+
+    def _poll_run(self) -> None:
+        """Let the run move on; tell everyone when its state or its evaluation changed."""
+        if self.trainer is None:
+            return
+        run = self.run
+        is_published = self.publisher.version == self._newest_version
+        run.poll(self.publisher.version, self.loop.time(), is_idle=self._in_flight == 0 and is_published)
+        if not run.may_train and self._in_flight == 0 and not is_published and not self._is_exporting:
+            self._is_exporting = True
+            self.worker.submit(self.trainer.weights, lambda newest: self._exported(*newest))
+        if not run.may_train and self.saving.is_due(self.loop.time()):
+            self.worker.submit(self.trainer.snapshot, self._snapshot_came)
+        if (run.state, run.evaluation) == self._told:
+            return
+        self._told = (run.state, run.evaluation)
+        self.service.log.info("run_moved", state=run.state.name.lower(), reason=run.end_reason)
+        self._perform(self.desk.credits(everyone=True))
+        if run.state == RunState.FINISHED:
+            self.finished.set()
+
+    def _exported(self, version: int, weights: bytes) -> None:
+        self._is_exporting = False
+        self._publish(version, weights)
+        self._poll_run()
+
+    def _snapshot_came(self, snapshot: Snapshot) -> None:
+        self._save(snapshot, self.saving.kinds(snapshot))
+
+    def _save(self, snapshot: Snapshot, kinds: Sequence[checkpoints.Kind]) -> None:
+        meta = checkpoint_meta(self.run, self.ledger, run_id=self.run_id)
+        for kind in kinds:
+            self.record.submit(partial(self.keeper.save, snapshot, meta, kind))
+
+    # Time
+
+    async def beat(self) -> None:
+        """Long-polls, leases, rows, checkpoints, and the watch over the update thread; for ever."""
+        while True:
+            await asyncio.sleep(BEAT_S)
+            now = self.loop.time()
+            calm = now >= self.reactor.last_stall_end(now) + self.config.beat_s
+            self._perform(self.desk.beat(now, may_judge=calm and self.router.is_drained()))
+            if self.worker.busy_s() > self.config.max_compute_s and self.run.counters.updates > 0:
+                raise SeedbedError(
+                    f"an update has been running for {self.worker.busy_s():.0f} s (learner.max_compute_s is "
+                    f"{self.config.max_compute_s:g}): the update thread is stuck"
+                )
+            if self.trainer is None:
+                continue
+            self._poll_run()
+            self._pump()
+            if now >= self._row_at:
+                self._row_at = now + self.config.metrics_every_s
+                self.write_row(now)
+
+    def write_row(self, now: float) -> None:
+        """One row of metrics."""
+        loads = [load.figures for load in self.desk.loads.values()]
+        self._judge_lanes(int(sum(load.get("lanes", 0.0) for load in loads)), now)
+        others = {
+            "duplicate_unrolls": float(self.ledger.duplicate_unrolls),
+            "lost_unrolls": float(self.ledger.lost_unrolls),
+            "inference_restarts": float(sum(self.restarts().values())),
+            "learner_loop_lag_ms": 1e3 * self.reactor.statistics().loop_lag_s,
+        }
+        row = self.figures.row(self.run.counters, self.run.training, loads, epoch=self.epoch, now=now, others=others)
+        self.record.submit(lambda: self.keeper.row(row))
+
+    def _judge_lanes(self, lanes: int, now: float) -> None:
+        """Refuse a configuration whose rows would be too old; later, only warn: someone scaled the run up."""
+        if lanes <= self._judged_lanes:
+            return
+        self._judged_lanes = lanes
+        try:
+            check_lag(self.config, lanes)
+        except ConfigError as error:
+            if now - self._started_at < SETTLE_S:
+                raise
+            self.service.log.warning("too_many_lanes", error=str(error))
+
+    def restarts(self) -> dict[str, int]:
+        """Process lives beyond the first, by inference service."""
+        return {name: len(lives) - 1 for name, lives in self.desk.incarnations.items()}
+
+    async def leave(self) -> None:
+        """Named phases: save, summarise, say goodbye, wait until a finished run's producers have left."""
+        is_finished = self.run.state == RunState.FINISHED
+        self._perform(self.desk.credits(everyone=True))
+        self._perform(self.desk.farewell("run_finished" if is_finished else "draining"))
+        if self.trainer is not None:
+            self._save(await self._finish_job(self.worker, self.trainer.snapshot), ["latest"])
+            self.write_row(self.loop.time())
+            summary = summarise(
+                self.run, name=self.settings.run.name, env_id=self.settings.env.id, seed=self.settings.run.seed,
+                run_id=self.run_id, epoch=self.epoch, restarts=self.restarts(),
+            )  # fmt: skip
+            await self._finish_job(self.record, lambda: self.keeper.summarise(summary))
+        if is_finished:
+            deadline = self.loop.time() + self.config.farewell_s
+            while not self.desk.has_left and self.loop.time() < deadline:
+                self._perform(self.desk.beat(self.loop.time(), may_judge=True))
+                await asyncio.sleep(BEAT_S)
+        self.service.log.info(
+            "learner_left", state=self.run.state.name.lower(), reason=self.run.end_reason,
+            trained_steps=self.run.counters.trained_steps, dropped_by_actor=self.dropped_by_actor,
+        )  # fmt: skip
+
+    async def _finish_job(self, worker: Worker, job: Callable[[], R]) -> R:
+        """Run a job after all that is queued; their `done` calls have been made when it returns."""
+        came: asyncio.Future[R] = self.loop.create_future()
+        worker.submit(job, came.set_result)
+        either: list[asyncio.Future[Any]] = [came, worker.failed]
+        async with asyncio.timeout(MAX_SAVE_S):
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not came.done():
+            worker.failed.result()
+        return came.result()
+
+    def close(self) -> None:
+        """Let go of threads, files and socket."""
+        self.router.close(linger_ms=500)
+        self.worker.close()
+        self.record.submit(self.keeper.close)
+        self.record.close()
+
+
+async def serve(settings: LearnerSettings, service: Service) -> int:
+    """Run until the run ends, a signal comes, or something cannot go on."""
+    path = settings.run.dir or Path("runs") / f"{settings.run.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    with RunFolder(path) as folder:
+        if finished := finished_before(settings.run, folder):
+            service.log.info("run_already_finished", folder=str(path), **finished)
+            return 0
+        with Reactor() as reactor:
+            learner = LearnerService(settings, service, reactor, folder)
+            try:
+                await _work(learner, service)
+            finally:
+                learner.close()
+    return 0
+
+
+async def _work(learner: LearnerService, service: Service) -> None:
+    if learner.checkpoint is not None:
+        learner.build(None)
+    service.ready(endpoint=learner.router.endpoint, run_id=learner.run_id)
+    beat = service.start(learner.beat(), "beat")
+    waits = [
+        asyncio.create_task(learner.finished.wait(), name="finished"),
+        asyncio.create_task(service.stopping.wait(), name="stopping"),
+    ]
+    try:
+        failures: list[asyncio.Future[Any]] = [learner.worker.failed, learner.record.failed]
+        done, _ = await asyncio.wait([*waits, *failures], return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+        beat.cancel()
+        await learner.leave()
+    finally:
+        for task in waits:
+            task.cancel()

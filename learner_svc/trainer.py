@@ -1,0 +1,149 @@
+"""The update thread's work: build the policy, train on batches, hand out weights and snapshots.
+
+Every method runs in that thread, so a snapshot always falls between two updates.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from learner_svc.batch import Batch
+from learner_svc.checkpoint import Checkpoint
+from learner_svc.config import LearnerSettings
+from learner_svc.update import Updater, UpdateResult
+from shared.errors import CheckpointError, ConfigError
+from shared.policy.devices import choose_device
+from shared.policy.policy import Policy
+from shared.policy.precision import choose_precision
+from shared.policy.weights import FlatParameters, Manifest, make_manifest, policy_from_manifest
+from shared.protocol.layout import Array
+from shared.protocol.messages import pack_version
+from shared.protocol.rows import EnvSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Weights, optimiser and statistics between two updates, copied."""
+
+    version: int  # packed
+    step: int
+    arrays: dict[str, Array]
+    meta: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """What one job of the update thread gives back."""
+
+    result: UpdateResult
+    version: int  # packed, after the update
+    seconds: float
+    weights: bytes | None  # if they were asked for
+    snapshot: Snapshot | None  # likewise
+
+
+class Trainer:
+    """The policy and its updater. Owned by the update thread; memory: the updater's."""
+
+    def __init__(
+        self, settings: LearnerSettings, folder: Path, crash_folder: Path, *, epoch: int, spec: EnvSpec | None,
+        checkpoint: Checkpoint | None,
+    ) -> None:  # fmt: skip
+        """Build from the checkpoint, or for a specification.
+
+        Raises: ConfigError or CheckpointError if checkpoint and configuration do not go together.
+        """
+        if settings.runtime.threads:
+            torch.set_num_threads(settings.runtime.threads)
+        torch.set_flush_denormal(True)
+        torch.manual_seed(settings.run.seed)
+        self.epoch = epoch
+        self.max_policy_lag = settings.learner.max_policy_lag
+        self.step = checkpoint.step if checkpoint else 0
+        self.trained_steps = 0
+        device = choose_device(settings.learner.device)
+        policy = _resumed(settings, checkpoint) if checkpoint else _built(settings, spec, device, folder)
+        policy.to(device)
+        self.policy = policy
+        self.parameters = FlatParameters(policy)
+        self.manifest = make_manifest(policy, {"unroll_length": settings.learner.unroll_length})
+        self.updater = Updater(
+            policy, self.parameters, settings.algorithm, run_steps=settings.run.steps, epoch_start_step=self.step,
+            crash_folder=crash_folder,
+        )  # fmt: skip
+        if checkpoint:
+            self.updater.load_state(checkpoint.arrays, checkpoint.meta["updater"])
+            self.trained_steps = checkpoint.meta["run"]["counters"]["trained_steps"]
+        self._batches: list[Batch] = []
+
+    @property
+    def version(self) -> int:
+        """Of the weights as they are, packed."""
+        return pack_version(self.epoch, self.step)
+
+    def use(self, buffers: Sequence[Sequence[Array]]) -> None:
+        """Wrap the batch buffers once; `train` names them by index."""
+        leaves, masked = len(self.policy.spec.observation.leaves()), bool(self.policy.spec.mask_size)
+        self._batches = [Batch.from_fields(arrays, num_leaves=leaves, masked=masked) for arrays in buffers]
+
+    def train(self, index: int, *, wants_weights: bool, wants_snapshot: bool) -> Trained:
+        """One update on the buffer `index`. Raises NumericsError, with nothing changed and the batch saved."""
+        started = time.perf_counter()
+        result = self.updater.update(
+            self._batches[index], step=self.step, trained_steps=self.trained_steps,
+            max_policy_lag=self.max_policy_lag, version_now=self.version,
+        )  # fmt: skip
+        self.step += result.applied
+        self.trained_steps += result.valid_steps
+        return Trained(
+            result=result,
+            version=self.version,
+            weights=self.parameters.export() if wants_weights and result.applied else None,
+            snapshot=self.snapshot() if wants_snapshot else None,
+            seconds=time.perf_counter() - started,
+        )
+
+    def weights(self) -> tuple[int, bytes]:
+        """(packed version, flat buffer)."""
+        return self.version, self.parameters.export()
+
+    def snapshot(self) -> Snapshot:
+        """Everything that an exact resume needs of this thread."""
+        arrays, meta = self.updater.state()
+        return Snapshot(
+            version=self.version, step=self.step, arrays=arrays,
+            meta={"updater": meta, "manifest": self.manifest.to_json()},
+        )  # fmt: skip
+
+
+def _built(settings: LearnerSettings, spec: EnvSpec | None, device: torch.device, folder: Path) -> Policy:
+    assert spec is not None, "without a checkpoint the specification says what to build"
+    policy = Policy(spec, settings.policy)
+    learner = settings.learner
+    rows = (learner.unroll_length + 1) * learner.batch
+    cache = folder / "precision.json"
+    policy.use(choose_precision(policy, rows=rows, requested=learner.precision, device=device, cache=cache))
+    return policy
+
+
+def _resumed(settings: LearnerSettings, checkpoint: Checkpoint) -> Policy:
+    """The checkpoint's policy, in the precision and layout that its flat buffer has."""
+    try:
+        manifest = Manifest.from_json(checkpoint.meta["manifest"])
+    except KeyError as error:
+        raise CheckpointError(f"{checkpoint.path}: no weight manifest in it") from error
+    policy = policy_from_manifest(manifest)
+    if policy.spec.env_id != settings.env.id:
+        raise ConfigError(f"{checkpoint.path} is of {policy.spec.env_id}, and env.id is {settings.env.id}")
+    ours, theirs = settings.policy.model_dump(mode="json"), policy.config.model_dump(mode="json")
+    for name, value in ours.items():
+        if theirs.get(name) != value:
+            raise ConfigError(
+                f"policy.{name} is {value!r}, and {checkpoint.path} was trained with {theirs.get(name)!r}: "
+                f"set it back, or start a new run"
+            )
+    return policy
