@@ -43,11 +43,10 @@ class RunFigures:
     lag_mean: float | None
     lag_max: float | None
     batch_fill: float | None  # lanes in a forward pass
-    lanes: float | None  # of all training groups
+    lanes: float | None  # of all groups
     queue_wait_ms: float | None
     forward_ms: float | None
     update_ms: float | None
-    env_step_ms: float | None
     dropped_steps: float
 
 
@@ -106,7 +105,7 @@ class Board:
     @property
     def total_steps(self) -> float:
         """Changes whenever a step was acted or trained, whoever counted it."""
-        names = ("seedbed_inference_acted_steps_total", "seedbed_learner_trained_steps_total")
+        names = ("seedbed_acted_steps_total", "seedbed_learner_trained_steps_total")
         return sum(process.last(name) or 0.0 for process in self._processes.values() for name in names)
 
     @property
@@ -128,33 +127,33 @@ class Board:
 
     def run(self) -> RunFigures:
         """Figures of the run."""
-        learner, inference = "seedbed_learner_", "seedbed_inference_"
+        learner = "seedbed_learner_"
         evaluated = self._last("learner", f"{learner}evaluations_total")
         episodes = self._last("learner", f"{learner}episodes_total") or 0.0
+        acted = self._sum(process.rate("seedbed_acted_steps_total") for process in self._of("inference"))
+        trained = self._sum(process.rate(f"{learner}trained_steps_total") for process in self._of("learner"))
+        wait_s = self._ratio("inference", "seedbed_queue_wait_seconds_total", "seedbed_queue_waits_total")
+        forward_s = self._ratio("inference", "seedbed_compute_seconds_total", "seedbed_batches_total")
+        update_s = self._ratio("learner", f"{learner}update_seconds_sum", f"{learner}update_seconds_count")
         return RunFigures(
             state=self.state,
             seconds=self._last("learner", f"{learner}seconds"),
             env_steps=self._last("learner", f"{learner}env_steps_total") or 0.0,
             trained_steps=self._last("learner", f"{learner}trained_steps_total") or 0.0,
             updates=self._last("learner", f"{learner}updates_total") or 0.0,
-            acted_steps_per_s=self._sum(
-                process.rate(f"{inference}acted_steps_total") for process in self._of("inference")
-            ),
-            trained_steps_per_s=self._sum(
-                process.rate(f"{learner}trained_steps_total") for process in self._of("learner")
-            ),
+            acted_steps_per_s=acted,
+            trained_steps_per_s=trained,
             return_mean=self._last("learner", f"{learner}return_mean") if episodes else None,
             return_curve=tuple(self._returns),
             episodes=episodes,
             eval_return_mean=self._last("learner", f"{learner}eval_return_mean") if evaluated else None,
             lag_mean=self._last("learner", f"{learner}policy_lag_mean"),
             lag_max=self._last("learner", f"{learner}policy_lag_max"),
-            batch_fill=self._mean("inference", f"{inference}batch_lanes"),
-            lanes=self._sum(process.last(f"{inference}lanes") for process in self._of("inference")),
-            queue_wait_ms=_milliseconds(self._mean("inference", f"{inference}queue_wait_seconds")),
-            forward_ms=_milliseconds(self._mean("inference", f"{inference}forward_seconds")),
-            update_ms=_milliseconds(self._mean("learner", f"{learner}update_seconds")),
-            env_step_ms=_milliseconds(self._mean("actor", "seedbed_actor_tick_seconds")),
+            batch_fill=self._ratio("inference", "seedbed_batch_lanes_total", "seedbed_batches_total"),
+            lanes=self._sum(process.last("seedbed_lanes") for process in self._of("inference")),
+            queue_wait_ms=_milliseconds(wait_s),
+            forward_ms=_milliseconds(forward_s),
+            update_ms=_milliseconds(update_s),
             dropped_steps=self._last("learner", f"{learner}dropped_steps_total") or 0.0,
         )
 
@@ -165,11 +164,11 @@ class Board:
         """A sample of the only service with this role that has it."""
         return next((value for process in self._of(role) if (value := process.last(name)) is not None), None)
 
-    def _mean(self, role: str, histogram: str) -> float | None:
-        """Mean of a histogram or summary over the window, all processes of a role together."""
-        total = self._sum(process.gain(f"{histogram}_sum") for process in self._of(role))
-        count = self._sum(process.gain(f"{histogram}_count") for process in self._of(role))
-        return total / count if total is not None and count else None
+    def _ratio(self, role: str, total: str, count: str) -> float | None:
+        """What one counter rose for each one of another over the window, all processes of a role together."""
+        gained = self._sum(process.gain(total) for process in self._of(role))
+        times = self._sum(process.gain(count) for process in self._of(role))
+        return gained / times if gained is not None and times else None
 
     @staticmethod
     def _sum(values: Iterable[float | None]) -> float | None:

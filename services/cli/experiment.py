@@ -5,8 +5,6 @@ the same thing as the first start, whatever has happened to the file or the shel
 """
 
 import difflib
-import json
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +23,6 @@ EXPERIMENTS = Path(__file__).resolve().parents[2] / "compose" / "experiments"
 RUNS = Path("runs")
 SNAPSHOT = Path("services") / "experiment.toml"  # inside the run folder
 RECORD = "config.toml"  # the learner writes it first of all: a folder that has it holds a run
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class Sections(BaseModel):
@@ -143,28 +140,3 @@ def resolve_run(text: str) -> Path:
     near = difflib.get_close_matches(text, known, n=1)
     hint = f"did you mean {RUNS / near[0]}?" if near else "a run folder has a config.toml in it"
     raise ConfigError(f"{text}: no run there; {hint}")
-
-
-def to_toml(sections: Mapping[str, Mapping[str, Any]]) -> str:
-    """Sections as TOML text; a key whose value is None is left out."""
-    blocks = []
-    for section, table in sections.items():
-        lines = [f"{_key(name)} = {_value(value)}" for name, value in table.items() if value is not None]
-        blocks.append("\n".join([f"[{section}]", *lines]))
-    return "\n\n".join(blocks) + "\n"
-
-
-def _key(name: str) -> str:
-    return name if _BARE_KEY.fullmatch(name) else json.dumps(name)
-
-
-def _value(value: Any) -> str:
-    """One TOML value; JSON's strings, numbers and booleans are TOML's too."""
-    if isinstance(value, Mapping):
-        pairs = [f"{_key(name)} = {_value(item)}" for name, item in value.items() if item is not None]
-        return "{" + ", ".join(pairs) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_value(item) for item in value) + "]"
-    if isinstance(value, (bool, int, float, str)):
-        return json.dumps(value, ensure_ascii=False)
-    return json.dumps(str(value), ensure_ascii=False)

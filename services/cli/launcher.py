@@ -5,6 +5,7 @@ comes back under its old one. Stop: actors, then inference, then the learner, ea
 not answer. Services die with the launcher, however it ends: each asks the kernel for that (`runtime.service`).
 """
 
+import json
 import os
 import signal
 import socket
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -98,7 +100,7 @@ class Launcher:
                     self._wake.wait(POLL_S)
                 if self.supervisor.outcome is None:
                     self.supervisor.outcome = STOPPED
-                    self._view.happened("stopping in order; once more to kill")
+                    self._say("stop_requested", "stopping in order; once more to kill")
                 self._stop_in_order()
             finally:
                 self._kill_all()
@@ -141,6 +143,7 @@ class Launcher:
                 start_new_session=True,
             )
         self.supervisor.started(process.name, now)
+        self._log("service_started", name=process.name, pid=self._children[process.name].pid)
 
     def _reap(self, now: float) -> None:
         """Tell the supervisor who has ended, and the view what follows from it."""
@@ -153,7 +156,8 @@ class Launcher:
             service = self.supervisor.services[name]
             if code != 0 and self.supervisor.outcome is None and service.phase is Phase.WAITING:
                 delay_s = service.start_at - now
-                self._view.happened(f"{name} died ({service.last_exit}); starting it again in {delay_s:.1f} s")
+                text = f"{name} died ({service.last_exit}); starting it again in {delay_s:.1f} s"
+                self._say("service_died", text, name=name, exit=service.last_exit, deaths=service.deaths)
 
     def _stop_in_order(self) -> None:
         """Ask role by role, in the direction of the data; kill who does not answer in time."""
@@ -172,7 +176,7 @@ class Launcher:
                 self._wake.wait(POLL_S)
             for name in names:
                 if name in self._children:
-                    self._view.happened(f"{name} did not stop in time; killed")
+                    self._say("service_killed", f"{name} did not stop in time; killed", name=name)
                     self._children[name].kill()
 
     def _kill_all(self) -> None:
@@ -182,6 +186,18 @@ class Launcher:
         for child in self._children.values():
             child.wait()
         self._children.clear()
+
+    def _say(self, event: str, text: str, **figures: str | int) -> None:
+        """Tell whoever watches, and keep it with the services' logs."""
+        self._view.happened(text)
+        self._log(event, **figures)
+
+    def _log(self, event: str, **figures: str | int) -> None:
+        """One line of launcher.jsonl."""
+        stamp = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        line = {**figures, "event": event, "level": "info", "timestamp": stamp, "service": "launcher"}
+        with (self._run_dir / "logs" / "launcher.jsonl").open("a") as log:
+            log.write(json.dumps(line) + "\n")
 
     def _ended(self) -> Ended:
         outcome = self.supervisor.outcome or STOPPED

@@ -1,0 +1,223 @@
+"""Plays a run's policy in this process: figures over whole episodes, and a video.
+
+Tensor and array suffixes: L lanes, A own-action columns.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict
+
+from actor_svc.envs import make_group
+from actor_svc.group import Group
+from learner_svc.checkpoint import Checkpoint, load_latest
+from services.cli.experiment import RECORD
+from services.cli.plan import usable_cores
+from shared.errors import CheckpointError, EnvError, MissingExtraError, RemoteWireError
+from shared.policy.devices import choose_device
+from shared.policy.policy import Policy, State
+from shared.policy.weights import Manifest, acting_parameters, policy_from_manifest
+from shared.protocol.layout import Array
+from shared.protocol.rows import Flags
+from shared.runtime.config import EnvConfig, EvalConfig, RunConfig, load_settings
+
+Which = Literal["best", "latest"]
+NOISE_TICKS = 32  # ticks whose sampling noise is drawn in one go
+MAX_VIDEO_FRAMES = 4000
+VIDEO_FPS = 30
+MIN_VIDEO_HEIGHT = 300  # smaller pictures are enlarged by whole factors, pixels
+
+
+class EvaluationSettings(BaseModel):
+    """What is read of a run's config.toml."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    run: RunConfig = RunConfig()
+    env: EnvConfig
+    eval: EvalConfig = EvalConfig()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedPolicy:
+    """A policy with the weights of one checkpoint, and the settings of its run."""
+
+    policy: Policy
+    checkpoint: Checkpoint
+    settings: EvaluationSettings
+    device: torch.device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """Whole episodes of one policy version."""
+
+    names: tuple[str, ...]  # of the statistics; the first two are return and length
+    statistics: Array  # f32 [episodes, K]
+
+    @property
+    def returns(self) -> Array:
+        """f32 [episodes]."""
+        column: Array = self.statistics[:, 0]
+        return column
+
+
+def load_policy(run_dir: Path, which: Which = "latest", *, device: str = "auto") -> TrainedPolicy:
+    """The policy of a run's newest or best checkpoint.
+
+    Raises: CheckpointError if there is none that can be read.
+    """
+    settings = load_settings(EvaluationSettings, run_dir / RECORD)
+    folder = run_dir / "checkpoints"
+    checkpoint = load_latest(folder, kinds=("best",)) if which == "best" else load_latest(folder)
+    if checkpoint is None:
+        more = "; evaluations during training (eval.every_s) find it. Use --which latest" if which == "best" else ""
+        raise CheckpointError(f"{folder}: no {which} checkpoint yet{more}")
+    try:
+        policy = policy_from_manifest(Manifest.from_json(checkpoint.meta["manifest"]))
+        chosen = choose_device(device)
+        policy.to(chosen).eval()
+        acting_parameters(policy).load_(checkpoint.arrays["policy.flat"].tobytes())
+    except (KeyError, RemoteWireError) as error:
+        raise CheckpointError(f"{checkpoint.path}: holds no policy that this version can read: {error}") from error
+    return TrainedPolicy(policy=policy, checkpoint=checkpoint, settings=settings, device=chosen)
+
+
+def play_episodes(
+    trained: TrainedPolicy,
+    episodes: int,
+    *,
+    greedy: bool,
+    seed: int,
+    finished: Callable[[int], None] = lambda _count: None,
+) -> Played:
+    """Exactly so many whole episodes, each lane its share of them, so that short ones are not preferred.
+
+    `finished` is called with the number of episodes so far.
+    """
+    torch.set_num_threads(usable_cores())
+    lanes = min(trained.settings.eval.lanes, episodes)
+    left = np.full(lanes, episodes // lanes)
+    left[: episodes % lanes] += 1
+    group = make_group(trained.settings.env, lanes)
+    rows: list[Array] = []
+    try:
+        _check_specification(trained, group)
+        ticks = play(trained, group, greedy=greedy, seed=seed)
+        while left.any():
+            next(ticks)
+            counted = left[group.ended_lanes] > 0
+            if counted.any():
+                rows.append(group.ended_statistics[counted])
+                left[group.ended_lanes[counted]] -= 1
+                finished(episodes - int(left.sum()))
+    finally:
+        group.close()
+    return Played(names=group.spec.statistics, statistics=np.concatenate(rows))
+
+
+def play(trained: TrainedPolicy, group: Group, *, greedy: bool, seed: int) -> Iterator[None]:
+    """Reset the group, then step it with the policy's actions, one tick for each `next`, without end."""
+    policy, device, lanes = trained.policy, trained.device, group.lanes
+    state = policy.initial_state(lanes, device)
+    group.reset(seed)
+    yield
+    tick = 0
+    noise_ticks: tuple[Array, ...] = ()
+    while True:
+        noise: list[torch.Tensor] | None = None
+        if not greedy:
+            if tick % NOISE_TICKS == 0:
+                noise_ticks = policy.distribution.noise(seed, tick // NOISE_TICKS, NOISE_TICKS, lanes)
+            noise = [torch.from_numpy(array[tick % NOISE_TICKS]).to(device) for array in noise_ticks]
+        own_LA, state = _act(policy, group, state, noise, device)
+        group.advance(policy.distribution.to_env(own_LA))
+        tick += 1
+        yield
+
+
+@torch.inference_mode()
+def _act(
+    policy: Policy, group: Group, state: State, noise: list[torch.Tensor] | None, device: torch.device
+) -> tuple[Array, State]:
+    """Own actions f32 [L, A] for the group's newest rows, and the state after them."""
+    views = group.views
+    first = torch.from_numpy((views.flags & int(Flags.FIRST)) != 0)
+    acted = policy.act(
+        [torch.from_numpy(leaf).to(device) for leaf in views.observation],
+        torch.from_numpy(views.reward).to(device),
+        first.to(device),
+        state,
+        noise,
+        None if views.mask is None else torch.from_numpy(views.mask).to(device),
+    )
+    return acted.action.cpu().numpy(), acted.state
+
+
+def _check_specification(trained: TrainedPolicy, group: Group) -> None:
+    """Refuse an environment that is not what the policy was built for."""
+    if group.spec != trained.policy.spec:
+        raise CheckpointError(
+            f"{trained.checkpoint.path}: was trained on another specification of {trained.policy.spec.env_id} than "
+            f"this environment has now: was a package or the [env] section changed?"
+        )
+
+
+def record_video(trained: TrainedPolicy, file: Path, *, greedy: bool = True, seed: int | None = None) -> int:
+    """Write one episode as MP4; returns the number of frames.
+
+    Raises: MissingExtraError without imageio, EnvError if the environment cannot be shown.
+    """
+    try:
+        import imageio.v2 as imageio
+        import imageio_ffmpeg  # type: ignore[import-untyped]  # noqa: F401  the encoder that imageio finds
+    except ImportError as error:
+        raise MissingExtraError(error.name or "imageio", "torch") from error
+    torch.set_num_threads(usable_cores())
+    env = trained.settings.env
+    group = make_group(env.model_copy(update={"backend": "auto"}), 1, render=True)
+    frames = 0
+    try:
+        ticks = play(trained, group, greedy=greedy, seed=trained.settings.eval.seed if seed is None else seed)
+        next(ticks)
+        frame = _picture(group)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        fps = VIDEO_FPS // 2 if env.is_atari else VIDEO_FPS
+        writer: Any = imageio.get_writer(file, format="FFMPEG", fps=fps, macro_block_size=2, output_params=_QUIET)
+        with writer:
+            while frames < MAX_VIDEO_FRAMES:
+                writer.append_data(frame)
+                frames += 1
+                if group.ended_lanes.size:
+                    break
+                next(ticks)
+                frame = _picture(group)
+    finally:
+        group.close()
+    return frames
+
+
+_QUIET = ["-loglevel", "error"]
+
+
+def _picture(group: Group) -> Array:
+    """Lane 0 as the environment draws it, else as the policy sees it; u8 [height, width, 3]."""
+    picture: Any = group.render()
+    if picture is None:
+        leaves = group.spec.observation.leaves()
+        index = next((index for index, leaf in enumerate(leaves) if leaf.image), None)
+        if index is None:
+            raise EnvError(f"{group.spec.env_id} cannot be shown: it has no render_mode 'rgb_array' and no image")
+        picture = as_rgb(group.views.observation[index][0], leaves[index].image)
+    factor = -(-MIN_VIDEO_HEIGHT // len(picture))
+    return np.ascontiguousarray(picture.repeat(factor, 0).repeat(factor, 1))
+
+
+def as_rgb(image: Array, axes: str) -> Array:
+    """An observation "HW", "HWC" or "CHW" as [height, width, 3]: its first three channels, or its first thrice."""
+    image = image[..., None] if axes == "HW" else np.moveaxis(image, 0, -1) if axes == "CHW" else image
+    return image[..., :3] if image.shape[-1] >= 3 else np.repeat(image[..., :1], 3, -1)

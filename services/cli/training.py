@@ -1,0 +1,176 @@
+"""One run from its experiment to its summary: services, the picture in the terminal, the video at the end."""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.text import Text
+
+from learner_svc.record import to_toml
+from services.cli.board import Board
+from services.cli.experiment import SNAPSHOT, Experiment
+from services.cli.launcher import Ended, Launcher, Reservation, View
+from services.cli.plan import Addresses, plan_run, usable_cores
+from services.cli.scrape import Scraper
+from services.cli.supervisor import Phase, Supervisor
+from services.cli.table import TerminalView, render_summary
+from shared.errors import SeedbedError
+from shared.protocol.messages import RunState
+
+VIDEO = "policy.mp4"
+
+
+class Follower:
+    """Feeds the board with what the scraper found, then passes the turn on to a view. Part of the launcher's loop."""
+
+    def __init__(self, scraper: Scraper, board: Board, view: View) -> None:
+        self._scraper, self._board, self._view = scraper, board, view
+
+    def happened(self, text: str) -> None:
+        """Pass on."""
+        self._view.happened(text)
+
+    def refresh(self, supervisor: Supervisor, now: float) -> None:
+        """Take the newest pages; those of a process that is gone are forgotten."""
+        for name, samples, at in self._scraper.take():
+            if supervisor.services[name].phase is Phase.RUNNING and at >= supervisor.services[name].started_at:
+                self._board.observe(name, samples, at)
+        for name, service in supervisor.services.items():
+            if service.phase is not Phase.RUNNING:
+                self._board.forget(name)
+        self._view.refresh(supervisor, now)
+
+
+def run_experiment(experiment: Experiment, make_view: Callable[[Board, "Stop"], View]) -> Ended:
+    """Run all services of an experiment to their end.
+
+    Args:
+      make_view: who watches; gets the board, and a callable that stops the run in order.
+    """
+    with reserved_addresses(experiment) as addresses:
+        processes = plan_run(experiment, addresses, usable_cores())
+        snapshot = experiment.run_dir / SNAPSHOT
+        snapshot.parent.mkdir(parents=True, exist_ok=True)
+        snapshot.write_text(to_toml(experiment.sections), encoding="utf-8")
+        for process in processes:
+            process.status_file(experiment.run_dir).unlink(missing_ok=True)
+        board = Board({process.name: process.role for process in processes})
+        stop = Stop()
+        status_files = {process.name: process.status_file(experiment.run_dir) for process in processes}
+        with Scraper(status_files) as scraper:
+            launcher = Launcher(
+                processes,
+                experiment.run_dir,
+                Follower(scraper, board, make_view(board, stop)),
+                total_steps=lambda: board.total_steps,
+                is_finishing=lambda: board.state >= RunState.FINISHING,
+            )
+            stop.launcher = launcher
+            return launcher.run()
+
+
+class Stop:
+    """Stops the run that it belongs to."""
+
+    def __init__(self) -> None:
+        self.launcher: Launcher | None = None
+
+    def __call__(self) -> None:
+        """In order, as after Ctrl-C."""
+        if self.launcher is not None:
+            self.launcher.request_stop()
+
+
+@contextmanager
+def reserved_addresses(experiment: Experiment) -> Iterator[Addresses]:
+    """Addresses of the learner and each inference: those that the experiment names, else ports reserved for the run."""
+    reservations: list[Reservation] = []
+
+    def address(section: str, is_only: bool) -> str:
+        chosen = str(experiment.sections.get(section, {}).get("bind", ""))
+        if chosen and is_only and not chosen.endswith(":0"):
+            return chosen
+        reservations.append(Reservation())
+        return reservations[-1].address
+
+    try:
+        count = experiment.settings.launch.inference
+        inference = tuple(address("inference", count == 1) for _ in range(count))
+        yield Addresses(learner=address("learner", True), inference=inference)
+    finally:
+        for reservation in reservations:
+            reservation.close()
+
+
+def train(experiment: Experiment, console: Console) -> int:
+    """`seedbed train`: run, then say how it ended; the exit code."""
+    settings = experiment.settings
+    title = " · ".join(dict.fromkeys(("seedbed", experiment.name, settings.env.id)))
+    console.print(f"[dim]run folder[/]  [cyan]{experiment.run_dir}[/]", soft_wrap=True, highlight=False)
+    views: list[TerminalView] = []
+
+    def make_view(board: Board, _stop: Stop) -> View:
+        views.append(TerminalView(console, title, board, settings.run).__enter__())
+        return views[0]
+
+    try:
+        ended = run_experiment(experiment, make_view)
+    finally:
+        for view in views:
+            view.__exit__(None, None, None)
+    return conclude(experiment, ended, console)
+
+
+def conclude(experiment: Experiment, ended: Ended, console: Console) -> int:
+    """Summary and video of a run that finished; cause and remedy of one that did not."""
+    run_dir, outcome = experiment.run_dir, ended.outcome
+    if outcome.service:
+        console.print(render_failure(ended, run_dir))
+        return outcome.exit_code
+    summary = read_summary(run_dir)
+    if outcome.exit_code == 0 and experiment.settings.launch.video:
+        make_video(run_dir, console)
+    if summary:
+        console.print(render_summary(summary, run_dir, ended.restarts))
+    if outcome.exit_code:
+        again = f"seedbed train {experiment.name} --resume --run-dir {run_dir}"
+        console.print(f"stopped; go on with  [bold]{again}[/]", soft_wrap=True, highlight=False)
+    return outcome.exit_code
+
+
+def render_failure(ended: Ended, run_dir: Path) -> Panel:
+    """Which service failed the run, what it said, and where to read on."""
+    outcome = ended.outcome
+    text = Text(f"{outcome.service} {outcome.reason}\n", style="bold")
+    if ended.last_words:
+        text.append("\n" + ended.last_words.rstrip() + "\n", style="not bold")
+    text.append(f"\nlogs: {run_dir / 'logs'}", style="not bold grey62")
+    return Panel(text, title="[bold red]the run failed[/]", border_style="red", expand=False)
+
+
+def read_summary(run_dir: Path) -> Mapping[str, Any]:
+    """The learner's summary; empty where there is none."""
+    try:
+        summary = json.loads((run_dir / "summary.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return summary if isinstance(summary, dict) else {}
+
+
+def make_video(run_dir: Path, console: Console) -> None:
+    """A video of the final policy; a run is no worse for an environment that cannot be shown."""
+    from services.cli.evaluate import load_policy, record_video
+
+    start = time.monotonic()
+    try:
+        with console.status("recording the final policy"):
+            record_video(load_policy(run_dir), run_dir / VIDEO)
+    except SeedbedError as error:
+        console.print(f"[yellow]no video: {error}[/]", highlight=False, soft_wrap=True)
+        return
+    console.print(f"[dim]video[/]  [cyan]{run_dir / VIDEO}[/] [dim]{time.monotonic() - start:.1f} s[/]", soft_wrap=True)
