@@ -231,6 +231,11 @@ class GroupClient:
         self.phase = Phase.IDLE
         return farewell
 
+    @property
+    def is_waiting(self) -> bool:
+        """A STEP is outstanding."""
+        return self.turn is _INFERENCE
+
     def is_answering(self, nonce: int) -> bool:
         """An answer with this nonce is for the HELLO under way here."""
         return self.phase is Phase.GREETING and nonce == self._nonce

@@ -1,0 +1,298 @@
+"""An actor as a process: one loop, one environment thread, a connection for each inference service.
+
+    Dealer → decode → Fleet → Perform → thread "env": Group.step → Fleet.submit → STEP → Dealer
+
+| a group waits for | unblocked by |
+|---|---|
+| its turn in the environment thread | the other groups' ticks, which take turns there |
+| ACT | inference; a PONG that shows its STEP or ACT missing makes it resend |
+| WELCOME | HELLO, repeated with back-off for as long as it takes |
+
+What to do is decided in `client`, `connection` and `fleet`; here it is only done.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+
+from actor_svc.client import Begin, Fatal, Finished, GroupClient, Perform, ResetLanes, Send
+from actor_svc.config import ActorSettings
+from actor_svc.envs import MakeEnvironment, make_group
+from actor_svc.fleet import Fleet, Placed
+from actor_svc.group import Group, Rows
+from actor_svc.tally import LoadMeter, Tally, register
+from actor_svc.watchdog import Watchdog
+from shared import __version__
+from shared.errors import RejectedError, RemoteWireError
+from shared.net.addresses import resolve
+from shared.net.endpoints import Dealer
+from shared.net.reactor import Reactor
+from shared.protocol.codec import decode, encode
+from shared.protocol.messages import Act, Bye, Challenge, Hello, Message, Welcome
+from shared.runtime.service import Service
+from shared.runtime.worker import Worker
+
+POLL_S = 0.05
+BEAT_S = 1.0
+RESOLVE_S = 2.0
+COMPLAIN_S = 10.0
+LINGER_MS = 200  # for the BYEs
+
+
+async def run(settings: ActorSettings, service: Service, *, make: MakeEnvironment | None = None) -> int:
+    """Step environments until the run is finished or the service is stopped; the exit code.
+
+    Args:
+      make: the environments' constructor, in place of what `env.id` names.
+    Raises: RejectedError if inference refuses us for good, EnvError or ConfigError from the environments.
+    """
+    worker = Worker("env")
+    service.start(_watch(worker), "env_thread")
+    try:
+        groups = await _in_thread(worker, lambda: _make_groups(settings, make), service)
+        if groups is None:
+            return 0
+        with Reactor() as reactor:
+            actor = Actor(settings, service, reactor, worker, groups)
+            try:
+                await actor.work()
+            finally:
+                actor.leave()
+        if actor.error is not None:
+            raise actor.error
+        worker.submit(lambda: [group.close() for group in groups])
+        return 0
+    finally:
+        worker.close()
+
+
+class Actor:
+    """The shell: feeds events to the fleet and performs what it decides. Owned by the loop."""
+
+    def __init__(
+        self, settings: ActorSettings, service: Service, reactor: Reactor, worker: Worker, groups: list[Group]
+    ) -> None:
+        self.settings, self.service, self.reactor, self.worker, self.groups = settings, service, reactor, worker, groups
+        self.loop = asyncio.get_running_loop()
+        self.error: RejectedError | None = None
+        self.ended = asyncio.Event()
+        clients = [
+            GroupClient(introduce(settings, group, index, service.incarnation), new_nonce)
+            for index, group in enumerate(groups)
+        ]
+        self.fleet = Fleet(clients, first=service.incarnation)
+        self.dealers: dict[str, Dealer] = {}
+        self.tally = Tally()
+        self.meter = LoadMeter(self.tally, groups, self.loop.time())
+        self.tick_seconds = register(service.metrics, self.tally, groups, self.fleet)
+        self.watchdog = Watchdog(worker.busy_s, settings.actor.hang_s, self._report_hang)
+        self._submitted_at = [0.0] * len(groups)
+        self._known: dict[str, list[str]] = {}  # upstream → the numeric addresses that it last resolved to
+
+    async def work(self) -> None:
+        """Dial, then let events drive everything until the end."""
+        await self._resolve()
+        for work, name in ((self._beat(), "beat"), (self._resolve_again(), "resolve"), (self._until_stopped(), "stop")):
+            self.service.start(work, name)
+        self.service.ready()
+        await self.ended.wait()
+
+    def leave(self) -> None:
+        """Say BYE for every session and hang up."""
+        self.watchdog.close()
+        self._perform(self.fleet.leave("stopped"))
+        for dealer in self.dealers.values():
+            dealer.close(LINGER_MS)
+
+    # Time
+
+    async def _beat(self) -> None:
+        """What time brings to the fleet, the watchdog, and people."""
+        next_beat = next_complaint = self.loop.time()
+        load: tuple[tuple[str, float], ...] = ()
+        while True:
+            now = self.loop.time()
+            if now >= next_beat:
+                next_beat = now + BEAT_S
+                load = self.meter.read(now)
+                self.watchdog.pet()
+            self._perform(self.fleet.poll(now, load))
+            if now >= next_complaint:
+                next_complaint = now + COMPLAIN_S
+                for text in self.fleet.complaints(now):
+                    self.service.log.warning("inference_awaited", cause=text)
+            await asyncio.sleep(POLL_S)
+
+    async def _until_stopped(self) -> None:
+        await self.service.stopping.wait()
+        self.ended.set()
+
+    async def _resolve_again(self) -> None:
+        """Names may come to stand for more or other addresses."""
+        while True:
+            await asyncio.sleep(RESOLVE_S)
+            await self._resolve()
+
+    async def _resolve(self) -> None:
+        """Hand the fleet every address, and keep one connection for each."""
+        for upstream in self.settings.actor.upstream:
+            self._known[upstream] = await resolve(upstream) or self._known.get(upstream, [])
+        addresses = list(dict.fromkeys(address for known in self._known.values() for address in known))
+        if not addresses:
+            self.service.log.warning("upstream_unresolved", upstream=self.settings.actor.upstream)
+        placed = self.fleet.set_addresses(addresses, self.loop.time())
+        for address in set(self.dealers) - set(self.fleet.connections):
+            self.dealers.pop(address).close()
+        for address in self.fleet.connections:
+            if address not in self.dealers:
+                self.dealers[address] = Dealer(
+                    self.reactor,
+                    address,
+                    on_message=partial(self._receive, address),
+                    on_event=partial(self._connection_changed, address),
+                )
+        self._perform(placed)
+
+    # From inference
+
+    def _connection_changed(self, address: str, event: str) -> None:
+        now = self.loop.time()
+        if event == "connected":
+            self.service.log.info("inference_connected", address=address)
+            self._perform(self.fleet.connected(address, now))
+        elif event == "disconnected":
+            self.service.log.warning("inference_disconnected", address=address)
+            self.fleet.disconnected(address, now)
+        else:
+            self.service.log.warning("handshake_failed", address=address)
+
+    def _receive(self, address: str, frames: list[bytes]) -> None:
+        try:
+            message = decode(frames[0])
+            placed = self.fleet.receive(address, message, frames[1:], self.loop.time())
+        except RemoteWireError as error:
+            self.tally.refused_messages += 1
+            self.service.log.debug("message_refused", address=address, code=error.code, error=str(error))
+            return
+        if type(message) is not Act:
+            self._log(address, message)
+        self._perform(placed)
+
+    def _log(self, address: str, message: Message) -> None:
+        log = self.service.log
+        if isinstance(message, Welcome):
+            log.info("session_welcomed", address=address, resumed=message.resumed, run_id=message.run_id)
+        elif isinstance(message, Challenge):
+            log.warning("session_challenged", address=address)
+        elif isinstance(message, Bye):
+            log.info("inference_said_bye", address=address, reason=message.reason)
+
+    # What was decided
+
+    def _perform(self, placed: list[Placed]) -> None:
+        for address, action in placed:
+            kind = type(action)
+            if kind is Send:
+                self._send(address, action)  # type: ignore[arg-type]
+            elif isinstance(action, Perform):
+                self.tally.waits += 1
+                self.tally.wait_s += self.loop.time() - self._submitted_at[action.group]
+                self._run(
+                    action.group, partial(self.groups[action.group].step_frames, cast(list[bytes], action.payload))
+                )
+            elif isinstance(action, Begin):
+                self._run(action.group, partial(self._begin, self.groups[action.group], action.seed))
+            elif isinstance(action, ResetLanes):
+                self._run(action.group, partial(self.groups[action.group].reset, action.seed))
+            elif isinstance(action, Finished):
+                self.ended.set()
+            elif isinstance(action, Fatal):
+                self.error = self.error or action.error
+                self.ended.set()
+
+    def _send(self, address: str, action: Send) -> None:
+        """What a closed or full connection does not take is lost, and repaired by the next PONG or WELCOME."""
+        dealer = self.dealers.get(address)
+        if dealer is not None:
+            dealer.send((encode(action.message), *action.payload))
+
+    def _run(self, index: int, job: Callable[[], Rows]) -> None:
+        self.worker.submit(partial(_timed, job), partial(self._ran, index))
+
+    def _ran(self, index: int, result: tuple[Rows, float]) -> None:
+        """A tick or reset is done: up it goes."""
+        rows, seconds = result
+        self.tally.ticks += 1
+        self.tally.busy_s += seconds
+        self.tick_seconds.observe(seconds)
+        if not self.ended.is_set():
+            now = self._submitted_at[index] = self.loop.time()
+            self._perform(self.fleet.submit(index, rows.payload, rows.bits, now))
+
+    def _begin(self, group: Group, seed: int) -> Rows:
+        """In the environment thread: fresh episodes, then the untrained steps that take groups out of step."""
+        rows, longest = group.reset(seed), self.settings.actor.warmup_steps
+        if longest and self.settings.actor.mode == "train":
+            ticks = int(np.random.default_rng(seed).integers(0, longest + 1))
+            rows = group.warm_up(ticks, seed) if ticks else rows
+        return rows
+
+    def _report_hang(self, seconds: float) -> None:
+        self.service.log.error("environment_hung", seconds=round(seconds, 1), hint="raise actor.hang_s if it may")
+
+
+def introduce(settings: ActorSettings, group: Group, index: int, incarnation: int) -> Hello:
+    """A group's HELLO, without nonce and run id."""
+    return Hello(
+        library_version=__version__,
+        actor=settings.actor.name or settings.runtime.name or f"actor-{incarnation & 0xFFFF:04x}",
+        incarnation=incarnation,
+        group=index,
+        lanes=group.lanes,
+        nonce=0,
+        mode=settings.actor.mode,
+        spec=group.spec,
+        seeding=group.seeding,
+        capabilities=("reset",),
+        max_stall_s=settings.actor.max_stall_s,
+    )
+
+
+def new_nonce() -> int:
+    """A random number, never zero."""
+    return secrets.randbits(62) | 1
+
+
+def _make_groups(settings: ActorSettings, make: MakeEnvironment | None) -> list[Group]:
+    """In the environment thread, where they will be used."""
+    threads = settings.actor.threads
+    return [make_group(settings.env, lanes, make=make, threads=threads) for lanes in settings.group_lanes()]
+
+
+def _timed(job: Callable[[], Rows]) -> tuple[Rows, float]:
+    started = time.perf_counter()
+    rows = job()
+    return rows, time.perf_counter() - started
+
+
+async def _watch(worker: Worker) -> None:
+    """An environment that fails beyond repair ends the service."""
+    await worker.failed
+
+
+async def _in_thread(worker: Worker, job: Callable[[], Any], service: Service) -> Any:
+    """The job's result, or None if the service was stopped first."""
+    done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    worker.submit(job, lambda result: None if done.done() else done.set_result(result))
+    stopped = asyncio.ensure_future(service.stopping.wait())
+    try:
+        await asyncio.wait((done, stopped), return_when=asyncio.FIRST_COMPLETED)
+        return done.result() if done.done() else None
+    finally:
+        stopped.cancel()
+        done.cancel()

@@ -1,0 +1,40 @@
+"""Ends the process when the environment thread does not come back, even if it holds the interpreter lock."""
+
+import faulthandler
+import os
+import sys
+from collections.abc import Callable
+
+GRACE_S = 5.0  # for the loop to notice first and to say so in the log
+
+
+class Watchdog:
+    """Two dogs: the loop looks at the thread, and a C thread of `faulthandler` looks at the loop.
+
+    An environment that waits for something for ever is found by the first. One that computes for ever without giving up
+    the interpreter lock stops the loop as well, and is found by the second. Both print where it hangs and end the
+    process with 1, so that its supervisor starts it again.
+
+    Args:
+      busy_s: how long the thread's present job has been running, seconds; 0 when idle.
+      report: called with the time before the first dog ends the process.
+    """
+
+    def __init__(self, busy_s: Callable[[], float], hang_s: float, report: Callable[[float], None]) -> None:
+        self._busy_s, self._hang_s, self._report = busy_s, hang_s, report
+
+    def is_hanging(self) -> bool:
+        """The present job takes longer than any may."""
+        return self._busy_s() > self._hang_s
+
+    def pet(self) -> None:
+        """Look, and say that the loop lives; call it every second."""
+        if self.is_hanging():
+            self._report(self._busy_s())
+            faulthandler.dump_traceback(file=sys.__stderr__ or sys.stderr)
+            os._exit(1)
+        faulthandler.dump_traceback_later(self._hang_s + GRACE_S, exit=True, file=sys.__stderr__ or sys.stderr)
+
+    def close(self) -> None:
+        """Call off the second dog."""
+        faulthandler.cancel_dump_traceback_later()
