@@ -43,7 +43,7 @@ def make_backend(
         make = _load(env.id)
     if make is not None:
         return _from_function(env, lanes, make, render)
-    choice = _choose_atari(render) if env.backend == "auto" and env.is_atari else env.backend
+    choice = _choose_atari() if env.backend == "auto" and env.is_atari else env.backend
     if choice == "ale" or choice == "envpool":
         from actor_svc.backends import atari  # heavy, and optional
 
@@ -54,14 +54,13 @@ def make_backend(
     if choice == "vector" or (choice == "auto" and spec.vector_entry_point is not None and not render):
         if spec.vector_entry_point is None:
             raise ConfigError(f"env.backend: {env.id} has no vector form; set it to 'gymnasium'")
-        return VectorBackend(functools.partial(_make_vector, env, lanes, render), lanes)
+        return VectorBackend(functools.partial(_make_vector, env, render), lanes)
     return LaneBackend(functools.partial(_make_single, env, render), lanes)
 
 
-def _choose_atari(render: bool) -> str:
-    """ALE where it is installed; EnvPool where it is not, or where frames in colour are asked for."""
-    has_ale, has_envpool = (importlib.util.find_spec(name) is not None for name in ("ale_py", "envpool"))
-    return "envpool" if has_envpool and (render or not has_ale) else "ale"
+def _choose_atari() -> str:
+    """EnvPool where it is installed: it starts and steps faster, and shows its screen."""
+    return "envpool" if importlib.util.find_spec("envpool") is not None else "ale"
 
 
 def _find(env_id: str) -> Any:
@@ -84,7 +83,7 @@ def _options(env: EnvConfig, render: bool) -> dict[str, Any]:
     return options
 
 
-def _make_vector(env: EnvConfig, lanes: int, render: bool, seed: int) -> VectorEnv[Any, Any, Any]:
+def _make_vector(env: EnvConfig, render: bool, lanes: int, seed: int) -> VectorEnv[Any, Any, Any]:
     """The environment's own vector form; it is seeded by its reset."""
     del seed
     made: VectorEnv[Any, Any, Any] = _configured(
@@ -134,11 +133,11 @@ def _from_function(env: EnvConfig, lanes: int, make: MakeEnvironment, render: bo
     if render and ("render_mode" in parameters or "**" in parameters):
         options["render_mode"] = "rgb_array"
     if "num_envs" in parameters:
-        build = functools.partial(_configured, env, functools.partial(make, num_envs=lanes, **options))
-        made = build()
+        build = functools.partial(_build_vector, env, make, options)
+        made = build(1, 0)
         if isinstance(made, SyncVectorEnv):  # single environments under the hood: one by one, whatever its autoreset
-            return LaneBackend(_take_turns(made, env.max_episode_steps), lanes)
-        return VectorBackend(_use_first(made, build), lanes)
+            return LaneBackend(_take_turns(build, made, env.max_episode_steps), lanes)
+        return VectorBackend(build, lanes)
     single = functools.partial(make, **options)
     return LaneBackend(lambda: _limited(_single(_configured(env, single)), env.max_episode_steps), lanes)
 
@@ -158,29 +157,21 @@ def _limited(env: gymnasium.Env[Any, Any], max_episode_steps: int | None) -> gym
     return env if max_episode_steps is None else gymnasium.wrappers.TimeLimit(env, max_episode_steps)
 
 
-def _take_turns(made: SyncVectorEnv[Any, Any], max_episode_steps: int | None) -> Callable[[], Any]:
-    """First the environments that are there, then new ones in the same order."""
-    waiting, functions, turn = list(made.envs), list(made.env_fns), 0
+def _build_vector(env: EnvConfig, make: MakeEnvironment, options: dict[str, Any], lanes: int, seed: int) -> Any:
+    """An author's vector environment; it is seeded by its reset."""
+    del seed
+    return _configured(env, lambda: make(num_envs=lanes, **options))
+
+
+def _take_turns(
+    build: Callable[[int, int], Any], made: SyncVectorEnv[Any, Any], max_episode_steps: int | None
+) -> Callable[[], gymnasium.Env[Any, Any]]:
+    """The single environments of `SyncVectorEnv`s of one lane, first of the one that is there."""
+    waiting = list(made.envs)
 
     def take() -> gymnasium.Env[Any, Any]:
-        nonlocal turn
-        turn += 1
-        env = waiting.pop(0) if waiting else functions[turn % len(functions)]()
-        return _limited(env, max_episode_steps)
-
-    return take
-
-
-def _use_first(made: Any, build: Callable[[], Any]) -> Callable[[int], Any]:
-    """Hand out an environment that is there, then new ones."""
-    waiting = [made]
-
-    def take(seed: int) -> VectorEnv[Any, Any, Any]:
-        del seed
-        env = waiting.pop() if waiting else build()
-        if not isinstance(env, VectorEnv):
-            raise ConfigError(f"a function that takes num_envs must return a VectorEnv, not a {type(env).__name__}")
-        return env
+        env = waiting.pop() if waiting else build(1, 0).envs[0]
+        return _limited(_single(env), max_episode_steps)
 
     return take
 

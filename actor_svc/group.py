@@ -87,7 +87,7 @@ class Group:
         self.advance(actions)
         return self._rows()
 
-    def step_frames(self, frames: Sequence[bytes]) -> Rows:
+    def step_frames(self, frames: Sequence[bytes | bytearray]) -> Rows:
         """Step with ACT's payload frames, whose sizes have been checked."""
         return self.step(self.act_layout.views(frames))
 

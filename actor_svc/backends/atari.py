@@ -41,7 +41,7 @@ class OneFrame(VectorObservationWrapper[Any, Any, Any]):
 def make_ale(env: EnvConfig, lanes: int, threads: int) -> VectorBackend:
     """L lanes on ALE's vector environment."""
     return VectorBackend(
-        functools.partial(_ale, env, lanes, threads or usable_cores(lanes)),
+        functools.partial(_ale, env, threads or usable_cores(lanes)),
         lanes,
         track_lives=env.life_loss,
         image="CHW",
@@ -51,7 +51,7 @@ def make_ale(env: EnvConfig, lanes: int, threads: int) -> VectorBackend:
 def make_envpool(env: EnvConfig, lanes: int, threads: int, *, render: bool = False) -> VectorBackend:
     """L lanes on EnvPool: Atari games as `make_ale`, its other environments as they are."""
     return VectorBackend(
-        functools.partial(_envpool, env, lanes, threads or usable_cores(lanes), render),
+        functools.partial(_envpool, env, threads or usable_cores(lanes), render),
         lanes,
         seeds_at_make=True,
         track_lives=env.is_atari and env.life_loss,
@@ -65,7 +65,7 @@ def usable_cores(lanes: int) -> int:
     return max(1, min(lanes, len(os.sched_getaffinity(0))))
 
 
-def _ale(env: EnvConfig, lanes: int, threads: int, seed: int) -> VectorEnv[Any, Any, Any]:
+def _ale(env: EnvConfig, threads: int, lanes: int, seed: int) -> VectorEnv[Any, Any, Any]:
     """ALE's vector environment; it is seeded by its reset."""
     del seed
     try:
@@ -84,7 +84,7 @@ def _ale(env: EnvConfig, lanes: int, threads: int, seed: int) -> VectorEnv[Any, 
         "stack_num": 1,
         "frameskip": env.frame_skip,
         "maxpool": True,
-        "noop_max": env.noop_max,
+        "noop_max": env.noop_max + 1 if env.noop_max else 0,  # ALE draws below it
         "episodic_life": False,
         "reward_clipping": False,
         "use_fire_reset": False,
@@ -106,7 +106,7 @@ def rom_name(env_id: str) -> str:
         raise ConfigError(f"env.id: {env_id!r} is no Atari game, for example ALE/Pong-v5: {error}") from error
 
 
-def _envpool(env: EnvConfig, lanes: int, threads: int, render: bool, seed: int) -> VectorEnv[Any, Any, Any]:
+def _envpool(env: EnvConfig, threads: int, render: bool, lanes: int, seed: int) -> VectorEnv[Any, Any, Any]:
     """An EnvPool that waits for all lanes; it is seeded when it is made."""
     try:
         import envpool
@@ -116,6 +116,8 @@ def _envpool(env: EnvConfig, lanes: int, threads: int, render: bool, seed: int) 
     if env.max_episode_steps or env.is_atari:
         options["max_episode_steps"] = env.max_episode_steps or MAX_EPISODE_STEPS
     if env.is_atari:
+        if env.noop_max < 1:
+            raise ConfigError("env.noop_max: EnvPool crashes on 0; set it to 1 or more, or env.backend to 'ale'")
         options |= {
             "frame_skip": env.frame_skip,
             "noop_max": env.noop_max,

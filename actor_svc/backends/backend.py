@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from shared.errors import ConfigError, EnvError
+from shared.errors import ConfigError, EnvError, SeedbedError
 from shared.protocol.rows import ENDED, Flags
 from shared.protocol.spaces import Leaf, Space, mask_size, space_from_gymnasium
 
@@ -87,6 +87,8 @@ def call_environment(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwa
     """
     try:
         return function(*args, **kwargs)
+    except SeedbedError:
+        raise
     except Exception as error:
         raise EnvError(f"{type(error).__name__}: {error}") from error
 

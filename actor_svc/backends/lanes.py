@@ -53,11 +53,11 @@ class LaneBackend:
 
     def __init__(self, make: MakeEnv, lanes: int, *, track_lives: bool = False, image: str = "") -> None:
         self._make, self._track_lives = make, track_lives
-        self._lanes = [_Lane(make())]
+        self._lanes = [_Lane(call_environment(make))]
         env = self._lanes[0].env
         _, info = call_environment(env.reset, seed=0)
         self.traits = read_traits(env, env.observation_space, env.action_space, info, seeding="lane", image=image)
-        self._lanes += [_Lane(make()) for _ in range(lanes - 1)]
+        self._lanes += [_Lane(call_environment(make)) for _ in range(lanes - 1)]
         self._leaves = self.traits.observation.leaves()
         self._action = _action_reader(self.traits.action)
         self._failing: set[int] = set()  # lanes without a good step since their last failure

@@ -21,13 +21,14 @@ from actor_svc.backends.backend import (
 from shared.errors import ConfigError, EnvError
 from shared.protocol.spaces import Space, flatten, unflatten
 
-MakeVectorEnv = Callable[[int], VectorEnv[Any, Any, Any]]  # from a seed
+MakeVectorEnv = Callable[[int, int], VectorEnv[Any, Any, Any]]  # from a number of lanes and a seed
 
 
 class VectorBackend:
     """One vector environment of L lanes. A lane that fails takes its group with it: all lanes are rebuilt.
 
-    `make(seed)` gives the environment; where `seeds_at_make`, a reset with another seed makes it again.
+    `make(lanes, seed)` gives the environment, first with one lane to look at, then at each reset if `seeds_at_make`,
+    else at the first one.
     With autoreset disabled, ended lanes are stepped once past their end, which is ignored, and reset by `reset_mask`.
     """
 
@@ -43,18 +44,22 @@ class VectorBackend:
     ) -> None:
         self._make, self._lanes = make, lanes
         self._seeds_at_make, self._track_lives = seeds_at_make, track_lives
-        self._env = make(0)
-        self._seed, self._num_resets = 0, 0
-        self._is_disabled = check_autoreset(self._env, autoreset_mode) is AutoresetMode.DISABLED
-        _, info = call_environment(self._env.reset, seed=None if seeds_at_make else 0)
+        self._env: VectorEnv[Any, Any, Any] | None = None
+        self._seed = 0
+        sample = call_environment(make, 1, 0)
+        if not isinstance(sample, VectorEnv):
+            raise ConfigError(f"a function that takes num_envs must return a VectorEnv, not a {type(sample).__name__}")
+        self._is_disabled = check_autoreset(sample, autoreset_mode) is AutoresetMode.DISABLED
+        _, info = call_environment(sample.reset, seed=None if seeds_at_make else 0)
         self.traits = read_traits(
-            self._env,
-            self._env.single_observation_space,
-            self._env.single_action_space,
+            sample,
+            sample.single_observation_space,
+            sample.single_action_space,
             info,
             seeding="group",
             image=image,
         )
+        call_environment(sample.close)
         self._leaves = self.traits.observation.leaves()
         self._action_leaves = self.traits.action.leaves()
         self._all_lanes = np.arange(lanes)
@@ -71,26 +76,33 @@ class VectorBackend:
 
     def reset(self, seed: int) -> None:
         """Begin a fresh episode in every lane."""
-        if self._seeds_at_make and (seed != self._seed or self._num_resets):
-            self._remake(seed)
-        self._seed = seed
-        self._begin(None if self._seeds_at_make else seed)
+        self._seed, self._num_failures = seed, 0
+        try:
+            self._begin(seed)
+            self._raise_if_bad()
+        except EnvError as error:
+            self._rebuild(error)
 
     def step(self, actions: Sequence[Array]) -> None:
         """Step every lane; whatever fails rebuilds the group."""
         rows = self._rows
         try:
             self._step(rows, actions)
-            bad = self._check.bad_lanes()
-            if bad.size:
-                raise EnvError(f"lanes {bad[:8].tolist()} gave NaN, an infinite value or no category of their space")
+            self._raise_if_bad()
         except EnvError as error:
             self._rebuild(error)
             return
         self._num_failures = 0
 
+    def _raise_if_bad(self) -> None:
+        """Refuse rows with values that no policy may see."""
+        bad = self._check.bad_lanes()
+        if bad.size:
+            raise EnvError(f"lanes {bad[:8].tolist()} gave NaN, an infinite value or no category of their space")
+
     def _step(self, rows: RowViews, actions: Sequence[Array]) -> None:
         """One tick of the environment, written to the rows."""
+        assert self._env is not None
         observation, reward, terminated, truncated, info = call_environment(self._env.step, self._action(actions))
         self._write(rows, observation)
         call_environment(np.copyto, rows.reward, reward, casting="unsafe")
@@ -114,6 +126,7 @@ class VectorBackend:
 
     def _reset_lanes(self, rows: RowViews, lanes: Array) -> None:
         """Reset some lanes of an environment that does not do it on its own."""
+        assert self._env is not None
         chosen = np.zeros(self._lanes, np.bool_)
         chosen[lanes] = True
         observation, info = call_environment(self._env.reset, options={"reset_mask": chosen})
@@ -124,9 +137,12 @@ class VectorBackend:
             write_mask(self.traits.action, info, fresh)
             rows.mask[lanes] = fresh[lanes]
 
-    def _begin(self, seed: int | None) -> None:
-        """Reset all lanes and write their `first` rows."""
-        observation, info = call_environment(self._env.reset, seed=seed)
+    def _begin(self, seed: int) -> None:
+        """Reset all lanes and write their `first` rows, on a new environment where it takes one."""
+        if self._env is None or self._seeds_at_make:
+            self._close_env()
+            self._env = call_environment(self._make, self._lanes, seed)
+        observation, info = call_environment(self._env.reset, seed=None if self._seeds_at_make else seed)
         rows = self._rows
         self._write(rows, observation)
         rows.reward[:] = 0.0
@@ -136,7 +152,6 @@ class VectorBackend:
         if self._track_lives:
             self._lives = np.array(info["lives"])
         self.ended, self.first = NO_LANES, self._all_lanes
-        self._num_resets += 1
 
     def _rebuild(self, failure: EnvError) -> None:
         """Make the environment anew and begin with a fresh seed; gives up after MAX_FAILURES without a good step."""
@@ -148,22 +163,21 @@ class VectorBackend:
             self.num_rebuilds += self._lanes
             fresh = int(np.random.SeedSequence([self._seed, self.num_rebuilds]).generate_state(1)[0] >> 1)
             try:
-                self._remake(fresh)
-                self._begin(None if self._seeds_at_make else fresh)
-                bad = self._check.bad_lanes()
-                if not bad.size:
-                    return
-                failure = EnvError(f"lanes {bad[:8].tolist()} gave NaN after a reset")
+                self._close_env()
+                self._begin(fresh)
+                self._raise_if_bad()
+                return
             except EnvError as error:
                 failure = error
 
-    def _remake(self, seed: int) -> None:
-        """Replace the environment; one that is broken may fail to close, which changes nothing."""
+    def _close_env(self) -> None:
+        """Let go of the environment; one that is broken may fail to close, which changes nothing."""
+        env, self._env = self._env, None
         try:
-            call_environment(self._env.close)
+            if env is not None:
+                call_environment(env.close)
         except EnvError as error:
             self.last_failure = f"close: {error}"
-        self._env = call_environment(self._make, seed)
 
     def _action(self, actions: Sequence[Array]) -> Any:
         """Actions as the vector environment takes them, in memory of its own."""
@@ -192,7 +206,7 @@ class VectorBackend:
 
     def render(self) -> Array | None:
         """Lane 0 as u8 [height, width, 3]."""
-        frames: Any = call_environment(self._env.render)
+        frames: Any = None if self._env is None else call_environment(self._env.render)
         if frames is None or not len(frames):
             return None
         frame = np.asarray(frames[0] if isinstance(frames, (tuple, list)) or np.ndim(frames) == 4 else frames)
@@ -200,7 +214,7 @@ class VectorBackend:
 
     def close(self) -> None:
         """Let go of the environment."""
-        call_environment(self._env.close)
+        self._close_env()
 
 
 def check_autoreset(env: VectorEnv[Any, Any, Any], known: AutoresetMode | None) -> AutoresetMode:
