@@ -6,7 +6,6 @@ runs the policy. Weights and evaluations' frozen copies are jobs of the same thr
 
 import asyncio
 import copy
-import importlib.metadata
 import time
 from collections.abc import Sequence
 
@@ -19,6 +18,7 @@ from inference_svc.server import Group, Outputs, Server
 from inference_svc.tally import Tally
 from inference_svc.unrolls import UnrollShape
 from inference_svc.upstream import CreditCame, LearnerLink, Refused, RunFinished, WeightsCame, Welcomed
+from shared import __version__
 from shared.errors import RejectedError, RemoteWireError, SeedbedError
 from shared.net.endpoints import Dealer, Router
 from shared.net.reactor import Reactor
@@ -31,7 +31,7 @@ from shared.runtime.worker import Worker
 
 BEAT_S = 0.5
 PROBE_EVERY_BEATS = 2
-VERSION = importlib.metadata.version("seedbed")
+VERSION = __version__
 
 
 class InferenceService:
