@@ -106,7 +106,7 @@ class ActionDistribution(nn.Module):
         One f32 array [ticks, lanes, columns] for each kind of component that there is: Gumbel for each logit, logistic
         for each binary, standard normal for each normal.
         """
-        generator = np.random.Generator(np.random.Philox(key=[seed & _KEY, block & _KEY]))
+        generator = np.random.Generator(np.random.Philox(key=np.array([seed & _KEY, block & _KEY], np.uint64)))
         arrays: list[Array] = []
         if self.num_logits:
             gumbel = generator.standard_exponential((ticks, lanes, self.num_logits), np.float32)

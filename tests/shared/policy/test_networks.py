@@ -1,0 +1,115 @@
+"""Torsos: sizes, initialisation, custom classes, and errors that say what to change."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from shared.errors import ConfigError
+from shared.policy.config import PolicyConfig
+from shared.policy.networks import RELU_GAIN, Mlp, make_torso, tanh
+
+
+class Doubled(nn.Module):
+    """A torso of the user's own."""
+
+    def __init__(self, image_shapes: tuple[tuple[int, int, int], ...], vector_size: int, *, factor: float = 2) -> None:
+        super().__init__()
+        self.output_size = vector_size
+        self.factor = factor
+
+    def forward(self, images: list[Tensor], vector: Tensor) -> Tensor:
+        """The vector, scaled."""
+        return self.factor * vector
+
+
+class Unsized(nn.Module):
+    """A torso that forgets its output size."""
+
+    def __init__(self, image_shapes: object, vector_size: int) -> None:
+        super().__init__()
+
+
+def count(module: nn.Module) -> int:
+    """Parameters of a module."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def test_tanh_is_tanh() -> None:
+    """Values within 3e-7 of torch's, derivatives too, saturated or not."""
+    x = torch.cat([torch.linspace(-12, 12, 2001), torch.tensor([-1e30, 1e30, 0.0])]).requires_grad_()
+    y = tanh(x)
+    (slope,) = torch.autograd.grad(y.sum(), x)
+    torch.testing.assert_close(y, torch.tanh(x), atol=3e-7, rtol=0)
+    torch.testing.assert_close(slope, 1 - torch.tanh(x).square(), atol=1e-6, rtol=0)
+    with torch.no_grad():
+        torch.testing.assert_close(tanh(x.detach().clone()), y, atol=0, rtol=0)
+
+
+def test_mlp_is_two_layers_of_64_initialised_orthogonally() -> None:
+    """The default torso: 4·64 + 64 + 64·64 + 64 parameters, gain √2, zero bias."""
+    torso = make_torso(PolicyConfig(), (), 4)
+    assert isinstance(torso, Mlp)
+    assert count(torso) == 4 * 64 + 64 + 64 * 64 + 64
+    weight, bias = torso.layers[1].weight, torso.layers[1].bias
+    torch.testing.assert_close(weight @ weight.t(), RELU_GAIN**2 * torch.eye(64), atol=1e-4, rtol=0)
+    assert not bias.any()
+    assert torso([], torch.zeros(3, 4)).shape == (3, 64)
+
+
+def test_mlp_flattens_images_and_takes_its_activation() -> None:
+    """Images beside a vector; relu on request."""
+    torso = make_torso(PolicyConfig(hidden=[8], activation="relu"), ((2, 3, 3),), 5)
+    out = torso([torch.rand(4, 2, 3, 3)], torch.rand(4, 5))
+    assert out.shape == (4, 8)
+    assert (out >= 0).all()
+
+
+def test_impala_shallow_has_the_papers_layers() -> None:
+    """84×84×4: conv 16@8/4, 32@4/2, fully connected 256."""
+    torso = make_torso(PolicyConfig(network="impala_shallow"), ((4, 84, 84),), 0)
+    expected = 4 * 64 * 16 + 16 + 16 * 16 * 32 + 32 + 32 * 81 * 256 + 256
+    assert count(torso) == expected
+    assert torso([torch.rand(2, 4, 84, 84)], None).shape == (2, 256)
+
+
+def test_impala_deep_has_three_stacks_of_two_residual_blocks() -> None:
+    """84×84×4 ends in 32×11×11; about 1.1 M parameters before the LSTM."""
+    torso = make_torso(PolicyConfig(network="impala_deep"), ((4, 84, 84),), 0)
+    convolutions = [module for module in torso.modules() if isinstance(module, nn.Conv2d)]
+    assert len(convolutions) == 15
+    assert count(torso) == sum(count(module) for module in convolutions) + 32 * 11 * 11 * 256 + 256
+    assert torso([torch.rand(2, 4, 84, 84)], None).shape == (2, 256)
+
+
+def test_football_is_impala_deep_with_four_stacks() -> None:
+    """Channels are a keyword."""
+    config = PolicyConfig(network="impala_deep", network_kwargs={"channels": [16, 32, 32, 32]})
+    assert make_torso(config, ((4, 72, 96),), 0)([torch.rand(1, 4, 72, 96)], None).shape == (1, 256)
+
+
+def test_a_class_of_your_own_is_used_with_its_keywords() -> None:
+    """`module:Class` gets image shapes, vector size and network_kwargs."""
+    config = PolicyConfig(network=f"{__name__}:Doubled", network_kwargs={"factor": 3.0})
+    assert make_torso(config, (), 2)([], torch.ones(1, 2)).tolist() == [[3, 3]]
+
+
+@pytest.mark.parametrize(
+    ("network", "kwargs", "images", "expected"),
+    [
+        ("resnet", {}, (), "impala_deep"),
+        ("no.such.module:Net", {}, (), "no.such"),
+        (f"{__name__}:Missing", {}, (), "Missing"),
+        (f"{__name__}:count", {}, (), "Torso"),
+        (f"{__name__}:Unsized", {}, (), "output_size"),
+        ("mlp", {"width": 3}, (), "width"),
+        ("impala_shallow", {}, (), "network = 'mlp'"),
+        ("impala_shallow", {}, ((1, 12, 12),), "12×12"),
+    ],
+)
+def test_what_cannot_be_built_says_what_to_change(
+    network: str, kwargs: dict[str, object], images: tuple[tuple[int, int, int], ...], expected: str
+) -> None:
+    """A ConfigError that names the key and the remedy."""
+    with pytest.raises(ConfigError, match=r"\[policy\] network") as caught:
+        make_torso(PolicyConfig(network=network, network_kwargs=kwargs), images, 4)
+    assert expected in str(caught.value)

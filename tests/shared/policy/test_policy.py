@@ -1,0 +1,155 @@
+"""The policy's shapes, state and heads."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from shared.policy.config import PolicyConfig
+from shared.policy.observations import ObservationEncoder
+from shared.policy.policy import Policy
+from shared.policy.precision import Precision
+from shared.protocol.layout import Field
+from shared.protocol.spaces import encode_text, space_from_gymnasium
+from tests.support.policy_cases import CASES, VECTOR, RandomActor, make_policy, make_spec
+
+
+def test_state_fields_are_stacks_lstm_and_previous_action() -> None:
+    """What travels with an unroll, in order; nothing for a policy without memory."""
+    assert make_policy("mlp").state_fields == ()
+    policy = make_policy("composite")
+    assert policy.state_fields == (
+        Field("state/stack/camera", "uint8", (2, 3, 20, 22)),
+        Field("state/lstm_h", "float32", (7,)),
+        Field("state/lstm_c", "float32", (7,)),
+        Field("state/previous_action", "float32", (policy.distribution.encoded_size,)),
+    )
+    for item, part in zip(policy.state_fields, policy.initial_state(3), strict=True):
+        assert part.shape == (3, *item.shape)
+        assert not part.any()
+
+
+def test_an_untrained_policy_is_nearly_uniform() -> None:
+    """Head gain .01: close to 1/n for every action; values are not all alike; biases zero."""
+    spec, config = CASES["mlp"]()
+    torch.manual_seed(1)
+    policy = Policy(spec, config)
+    output = policy([torch.randn(1, 64, 4)], torch.zeros(1, 64), torch.zeros(1, 64, dtype=torch.bool), None, ())
+    assert (output.params.softmax(-1) - 0.5).abs().max() < 0.02
+    assert output.value.std() > 0.03
+    assert not policy.head.bias.any()
+    assert policy.head.weight[-1].norm().item() == pytest.approx(1, abs=1e-5)
+
+
+def test_outputs_are_float32_and_of_the_stated_shapes() -> None:
+    """params [T, B, P], value [T, B], for every case."""
+    for name in CASES:
+        policy = make_policy(name)
+        unroll = RandomActor(policy, 3).unroll(4)
+        output = policy(unroll.obs, unroll.reward, unroll.first, unroll.action, unroll.state)
+        assert output.params.shape == (5, 3, policy.distribution.param_size)
+        assert output.value.shape == (5, 3)
+        assert output.params.dtype == output.value.dtype == torch.float32
+        assert [part.shape[1:] for part in output.state] == [item.shape for item in policy.state_fields]
+
+
+@pytest.mark.parametrize("name", ["atari", "colour stack with lstm", "composite"])
+def test_bf16_changes_the_torso_alone_and_little(name: str) -> None:
+    """Heads, values and state stay float32; parameters move by about a percent."""
+    policy = make_policy(name)
+    unroll = RandomActor(policy, 3).unroll(4)
+    inputs = (unroll.obs, unroll.reward, unroll.first, unroll.action, unroll.state)
+    plain = policy(*inputs)
+    policy.use(Precision(dtype="bfloat16", channels_last=True))
+    rounded = policy(*inputs)
+    assert rounded.params.dtype == rounded.value.dtype == torch.float32
+    assert all(part.dtype == before.dtype for part, before in zip(rounded.state, plain.state, strict=True))
+    scale = plain.params.abs().mean()
+    assert 0 < (rounded.params - plain.params).abs().mean() < 0.05 * scale
+    rounded.params.sum().backward()
+    assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in policy.torso.parameters())
+
+
+def test_greedy_acting_takes_the_mode() -> None:
+    """Without noise `act` gives the most likely action and its log-probability."""
+    policy = make_policy("masked")
+    obs, mask = torch.randn(6, 4), torch.ones(6, 5, dtype=torch.uint8)
+    first, reward = torch.zeros(6, dtype=torch.bool), torch.zeros(6)
+    acted = policy.act([obs], reward, first, (), None, mask)
+    params = policy([obs[None]], reward[None], first[None], None, ()).params[0]
+    assert torch.equal(acted.action, policy.distribution.mode(params, mask))
+    torch.testing.assert_close(acted.log_prob, params.log_softmax(-1).max(-1).values)
+
+
+def test_the_value_head_can_be_rescaled() -> None:
+    """PopArt's scale · value + shift leaves the action parameters alone."""
+    policy = make_policy("mlp")
+    inputs = ([torch.randn(1, 8, 4)], torch.zeros(1, 8), torch.zeros(1, 8, dtype=torch.bool), None, ())
+    before = policy(*inputs)
+    policy.rescale_value_(2.5, -1.0)
+    after = policy(*inputs)
+    torch.testing.assert_close(after.value, 2.5 * before.value - 1.0)
+    torch.testing.assert_close(after.params, before.params)
+
+
+def test_observation_statistics_are_applied_and_clipped() -> None:
+    """(x - mean) / std, at most ten standard deviations; float leaves only."""
+    policy = Policy(make_spec(VECTOR, spaces.Discrete(2)), PolicyConfig(normalise_observation=True))
+    (normaliser,) = policy.normalisers()
+    normaliser.mean.copy_(torch.tensor([1.0, 0, 0, 0]))
+    normaliser.rstd.copy_(torch.tensor([2.0, 1, 1, 1]))
+    _, vector = policy.encoder([torch.tensor([[2.0, 0, 99, -99]])], torch.float32, torch.contiguous_format)
+    assert vector is not None
+    assert vector.tolist() == [[2, 0, 10, -10]]
+    assert Policy(make_spec(spaces.Box(0, 9, (3,), np.int64), spaces.Discrete(2)), policy.config).normalisers() == ()
+
+
+def encode(space: spaces.Space, *values: np.ndarray, image: str = "") -> tuple[list[torch.Tensor], torch.Tensor | None]:
+    """Images and vector of some leaves."""
+    encoder = ObservationEncoder(space_from_gymnasium(space, image=image), stack=1, normalise=False)
+    leaves = [torch.from_numpy(value) for value in values]
+    return encoder(leaves, torch.float32, torch.contiguous_format)
+
+
+def test_discrete_observations_become_one_hot_from_their_start() -> None:
+    """Discrete(3, start=2) and MultiDiscrete."""
+    _, vector = encode(spaces.Discrete(3, start=2), np.array([2, 4]))
+    assert vector is not None
+    assert vector.tolist() == [[1, 0, 0], [0, 0, 1]]
+    _, vector = encode(spaces.MultiDiscrete([2, 3]), np.array([[1, 2]]))
+    assert vector is not None
+    assert vector.tolist() == [[0, 1, 0, 0, 1]]
+
+
+def test_images_are_scaled_and_channels_come_first() -> None:
+    """uint8 images to 0…1 in [N, C, H, W] from every layout."""
+    pixels = np.arange(2 * 3 * 4, dtype=np.uint8).reshape(2, 3, 4)
+    for image, value in (("CHW", pixels), ("HWC", pixels.transpose(1, 2, 0).copy())):
+        images, vector = encode(spaces.Box(0, 255, value.shape, np.uint8), value[None], image=image)
+        assert vector is None
+        torch.testing.assert_close(images[0][0], torch.from_numpy(pixels) / 255)
+    images, _ = encode(spaces.Box(0, 255, (3, 4), np.uint8), pixels[:1])
+    assert images[0].shape == (1, 1, 3, 4)
+
+
+def test_text_becomes_the_shares_of_its_bytes() -> None:
+    """Padding does not count, nor does an empty text."""
+    space = spaces.Text(5, min_length=0, charset="ab")
+    rows = encode_text(space_from_gymnasium(space).leaves()[0], ["aab", ""])
+    _, vector = encode(space, rows)
+    assert vector is not None
+    assert vector[0, ord("a")].item() == pytest.approx(2 / 3)
+    assert vector[0].sum().item() == pytest.approx(1)
+    assert not vector[1].any()
+
+
+def test_other_numbers_are_cast_and_bytes_scaled() -> None:
+    """Wide dtypes become float32; uint8 that is no image is divided by 255."""
+    for dtype in (np.float64, np.float16, np.int32, np.uint16, np.uint32, np.uint64):
+        _, vector = encode(spaces.Box(0, 9, (2,), dtype), np.array([[1, 2]], dtype))
+        assert vector is not None
+        assert vector.dtype == torch.float32
+        assert vector.tolist() == [[1, 2]]
+    _, vector = encode(spaces.Box(0, 255, (2,), np.uint8), np.array([[0, 255]], np.uint8))
+    assert vector is not None
+    assert vector.tolist() == [[0, 1]]
