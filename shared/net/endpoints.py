@@ -52,7 +52,7 @@ class Dealer:
     """The dialling end of a link: one connection to one address, redialled for ever.
 
     `state` says what a wait on this peer is a wait for: "connecting" (never answered), "connected", "refused" (the
-    handshake failed) or "lost" (was connected; closed or silent).
+    handshake failed), "lost" (was connected; then cut or silent) or "closed" (by us).
     """
 
     def __init__(
@@ -89,12 +89,14 @@ class Dealer:
 
     def send(self, frames: Sequence[Buffer]) -> bool:
         """Queue one message, copied; False when not connected or full."""
-        return self._channel.send(frames)
+        # Around a disconnection libzmq still takes messages for a moment, and drops them with the connection.
+        return self.state == "connected" and self._channel.send(frames)
 
     def close(self, linger_ms: int = 0) -> None:
         """Hang up; what is queued may still leave for `linger_ms`. Idempotent."""
         if self._reopening is not None:
             self._reopening.cancel()
+        self.state = "closed"
         self._shut(linger_ms)
 
     def _open(self) -> None:
@@ -129,6 +131,7 @@ class Dealer:
         event = parse_monitor_message(frames)["event"]
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._reopen_s = REOPEN_FIRST_S
+            self.state = "connected"
             self._tell("connected")
         elif event == zmq.EVENT_DISCONNECTED:
             if self.state == "connected":
@@ -143,9 +146,7 @@ class Dealer:
             self._tell("handshake_failed")
 
     def _tell(self, event: str) -> None:
-        """Note and pass on an event."""
-        if event == "connected":
-            self.state = event
+        """Pass on an event."""
         if self._on_event is not None:
             self._on_event(event)
 

@@ -179,6 +179,7 @@ class Dealer:
             self._network.dealers.remove(self)
             if self.pipe is not None:
                 self.pipe.break_off()
+            self.state = "closed"
 
     def tell(self, event: str) -> None:
         """Pass on an event, unless closed."""

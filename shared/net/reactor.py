@@ -71,7 +71,7 @@ class Channel:
         self._raw_receive, self._raw_send, self._raw_get = backend.recv, backend.send, backend.get
         self._is_closed = self._is_armed = self._is_draining = self._is_unfinished = False
         self._descriptor = int(socket.getsockopt(zmq.FD))
-        self._loop.add_reader(self._descriptor, self._drain)
+        self._loop.add_reader(self._descriptor, self._wake)
         self._arm()  # what came before the reader was there
 
     @property
@@ -129,6 +129,11 @@ class Channel:
         """Look again before the loop sleeps."""
         self._is_armed = True
         self._loop.call_soon(self._look)
+
+    def _wake(self) -> None:
+        """The descriptor changed. If a look is due anyway, leave it to that: one drain for each turn of the loop."""
+        if not self._is_armed:
+            self._drain()
 
     def _look(self) -> None:
         """Drain if there is something that the descriptor may no longer tell of."""
