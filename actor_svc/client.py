@@ -40,7 +40,8 @@ from shared.protocol.rows import act_layout
 FIRST_RETRY_S = 0.2
 MAX_RETRY_S = 2.0
 
-Frames = Sequence[bytes | bytearray]
+Frames = Sequence[bytes | bytearray]  # to send
+Received = Sequence[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Perform:
     """Step the environments with these action frames, then submit the rows."""
 
     group: int
-    payload: Frames
+    payload: Received
     policy_version: int
 
 
@@ -187,7 +188,7 @@ class GroupClient:
         self._sent_at = now
         return (Send(self.group, Step(session=self.session, seq=self.seq, bits=bits), frames),)
 
-    def receive(self, message: Message, frames: Frames, now: float) -> Actions:
+    def receive(self, message: Message, frames: Received, now: float) -> Actions:
         """A message for this group.
 
         Raises: RemoteWireError if an ACT's frames have the wrong sizes.
@@ -242,7 +243,7 @@ class GroupClient:
 
     # Within
 
-    def _act(self, act: Act, frames: Frames) -> Actions:
+    def _act(self, act: Act, frames: Received) -> Actions:
         # Not bound to a phase: the ACT of a session that is being resumed, or is lost, still is the answer.
         if act.seq != self.seq or act.session != self.session or self.turn is not _INFERENCE or not self.session:
             self.num_ignored += 1

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from actor_svc.client import Action, Actions, Frames, GroupClient, Phase, Send
+from actor_svc.client import Action, Actions, GroupClient, Phase, Received, Send
 from shared.protocol.messages import Act, Bye, Error, Message, Ping, Pong, Reject, Welcome
 
 AVOID_S = 3.0  # after a service said that it drains or is full, groups prefer others for this long
@@ -56,7 +56,7 @@ class ConnectionClient:
             self.is_connected = False
             self.changed_at = now
 
-    def receive(self, message: Message, frames: Frames, now: float) -> Actions:
+    def receive(self, message: Message, frames: Received, now: float) -> Actions:
         """A message from there. Raises RemoteWireError if an ACT's frames have the wrong sizes."""
         self.heard_at = now
         if type(message) is Act:
@@ -114,7 +114,7 @@ class ConnectionClient:
 
     # Within
 
-    def _deliver(self, message: Message, frames: Frames, now: float) -> Actions:
+    def _deliver(self, message: Message, frames: Received, now: float) -> Actions:
         """To the group that asked, or that has the session; a BYE for session 0 to all."""
         actions: list[Action] = []
         for group in list(self.groups):

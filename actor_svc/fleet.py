@@ -6,7 +6,7 @@ or, one at a time and between two STEPs, when a service that came up later has f
 
 from collections.abc import Iterable, Sequence
 
-from actor_svc.client import Action, Actions, Frames, GroupClient, Phase, Turn
+from actor_svc.client import Action, Actions, Frames, GroupClient, Phase, Received, Turn
 from actor_svc.connection import ConnectionClient
 from shared.protocol.messages import Message
 
@@ -62,7 +62,7 @@ class Fleet:
         if address in self.connections:
             self.connections[address].disconnected(now)
 
-    def receive(self, address: str, message: Message, frames: Frames, now: float) -> list[Placed]:
+    def receive(self, address: str, message: Message, frames: Received, now: float) -> list[Placed]:
         """A message from an address. Raises RemoteWireError if an ACT's frames have the wrong sizes."""
         connection = self.connections.get(address)
         return _at(address, connection.receive(message, frames, now)) if connection else []

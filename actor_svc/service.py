@@ -16,7 +16,7 @@ import secrets
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -202,9 +202,7 @@ class Actor:
             elif isinstance(action, Perform):
                 self.tally.waits += 1
                 self.tally.wait_s += self.loop.time() - self._submitted_at[action.group]
-                self._run(
-                    action.group, partial(self.groups[action.group].step_frames, cast(list[bytes], action.payload))
-                )
+                self._run(action.group, partial(self.groups[action.group].step_frames, action.payload))
             elif isinstance(action, Begin):
                 self._run(action.group, partial(self._begin, self.groups[action.group], action.seed))
             elif isinstance(action, ResetLanes):

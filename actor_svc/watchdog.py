@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable
 
-GRACE_S = 5.0  # for the loop to notice first and to say so in the log
+GRACE_S = 5.0
 
 
 class Watchdog:
@@ -18,10 +18,13 @@ class Watchdog:
     Args:
       busy_s: how long the thread's present job has been running, seconds; 0 when idle.
       report: called with the time before the first dog ends the process.
+      grace_s: how much later the second dog bites, so that the loop can say in the log what happened.
     """
 
-    def __init__(self, busy_s: Callable[[], float], hang_s: float, report: Callable[[float], None]) -> None:
-        self._busy_s, self._hang_s, self._report = busy_s, hang_s, report
+    def __init__(
+        self, busy_s: Callable[[], float], hang_s: float, report: Callable[[float], None], *, grace_s: float = GRACE_S
+    ) -> None:
+        self._busy_s, self._hang_s, self._report, self._grace_s = busy_s, hang_s, report, grace_s
 
     def is_hanging(self) -> bool:
         """The present job takes longer than any may."""
@@ -33,7 +36,7 @@ class Watchdog:
             self._report(self._busy_s())
             faulthandler.dump_traceback(file=sys.__stderr__ or sys.stderr)
             os._exit(1)
-        faulthandler.dump_traceback_later(self._hang_s + GRACE_S, exit=True, file=sys.__stderr__ or sys.stderr)
+        faulthandler.dump_traceback_later(self._hang_s + self._grace_s, exit=True, file=sys.__stderr__ or sys.stderr)
 
     def close(self) -> None:
         """Call off the second dog."""
