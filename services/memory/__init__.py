@@ -1,0 +1,1 @@
+"""A small task that cannot be solved without memory."""

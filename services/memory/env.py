@@ -1,0 +1,70 @@
+"""A cue is shown once and asked for later: only a policy with memory does better than chance.
+
+The first row shows one of four cues, the next 5 to 15 rows nothing, the last one a question; the action taken at the
+question earns 1 if it names the cue. So an episode has 7 to 17 rows, and episodes and unrolls do not fall into step.
+Without memory the mean return is 0.25, with it 1.
+"""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+Observation = npt.NDArray[np.float32]
+
+
+class MemoryEnv(gymnasium.Env[Observation, np.int64]):
+    """Recall one of `cues` after a random delay of `min_delay` to `max_delay` steps."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 4, "statistics": ("success",)}  # noqa: RUF012 as Gymnasium has it
+
+    def __init__(
+        self, *, cues: int = 4, min_delay: int = 5, max_delay: int = 15, render_mode: str | None = None
+    ) -> None:
+        if cues < 2 or not 0 <= min_delay <= max_delay:
+            raise ValueError(f"cues={cues}, delays {min_delay} to {max_delay}: at least 2 cues, delays ascending")
+        self.render_mode = render_mode
+        self._cues, self._delays = cues, (min_delay, max_delay)
+        self.observation_space = spaces.Box(0.0, 1.0, (cues + 1,), np.float32)  # one for each cue, one for the question
+        self.action_space = spaces.Discrete(cues)
+        self._cue = self._wait = self._shown = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Draw a cue and a delay, and show the cue."""
+        super().reset(seed=seed, options=options)
+        self._cue = int(self.np_random.integers(self._cues))
+        self._wait = int(self.np_random.integers(self._delays[0], self._delays[1] + 1))
+        return self._observe(self._cue), {}
+
+    def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Wait, be asked, or answer."""
+        if self._shown == self._cues:  # the question was on show: this is the answer
+            is_right = int(action) == self._cue
+            return self._observe(None), float(is_right), True, False, {"success": float(is_right)}
+        self._wait -= 1
+        return self._observe(self._cues if self._wait < 0 else None), 0.0, False, False, {}
+
+    def _observe(self, shown: int | None) -> Observation:
+        """One-hot of what is on show, zeros for nothing."""
+        self._shown = -1 if shown is None else shown
+        observation = np.zeros(self._cues + 1, np.float32)
+        if shown is not None:
+            observation[shown] = 1.0
+        return observation
+
+    def render(self) -> Any:
+        """A bar for each cue and a white one for the question; what is on show is lit."""
+        picture = np.full((64, 32 * (self._cues + 1), 3), 32, np.uint8)
+        if self._shown >= 0:
+            lit = (255, 255, 255) if self._shown == self._cues else (64, 200, 64 + 40 * (self._shown % 4))
+            picture[:, 32 * self._shown : 32 * (self._shown + 1)] = lit
+        return picture
+
+
+def make(**kwargs: Any) -> MemoryEnv:
+    """The environment of `env.id = "services.memory.env:make"`."""
+    return MemoryEnv(**kwargs)
