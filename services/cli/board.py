@@ -105,8 +105,12 @@ class Board:
     @property
     def total_steps(self) -> float:
         """Changes whenever a step was acted or trained, whoever counted it."""
-        names = ("seedbed_acted_steps_total", "seedbed_learner_trained_steps_total")
-        return sum(process.last(name) or 0.0 for process in self._processes.values() for name in names)
+        return self.acted_steps + (self._last("learner", "seedbed_learner_trained_steps_total") or 0.0)
+
+    @property
+    def acted_steps(self) -> float:
+        """Training steps that the present inference processes have acted."""
+        return sum(process.last("seedbed_acted_steps_total") or 0.0 for process in self._of("inference"))
 
     @property
     def state(self) -> RunState:

@@ -1,0 +1,217 @@
+"""`seedbed`: the one command. Each subcommand imports what it needs when it is called, so that --help is quick."""
+
+import importlib.metadata
+import importlib.util
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from shared.errors import MissingExtraError, SeedbedError
+
+app = typer.Typer(
+    name="seedbed",
+    help="Train reinforcement-learning agents: environments, batched inference and learning as services.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+console = Console()
+errors = Console(stderr=True)
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[section.key=value]...", help="Settings over those of the file, e.g. learner.batch=64."),
+]
+RunArgument = Annotated[
+    str, typer.Argument(metavar="RUN", help="A run folder, its name under runs/, or an experiment (its newest run).")
+]
+
+
+class Which(StrEnum):
+    """Which checkpoint."""
+
+    BEST = "best"
+    LATEST = "latest"
+
+
+class Bench(StrEnum):
+    """What can be measured."""
+
+    ALL = "all"
+    TRANSPORT = "transport"
+    INFERENCE = "inference"
+    CARTPOLE = "cartpole"
+    PONG = "pong"
+
+
+@app.command()
+def train(
+    experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="A name in compose/experiments, or a file.")],
+    words: Words = None,
+    run_dir: Annotated[
+        Path | None, typer.Option(help="Run folder; else runs/<name>-<time>.", show_default=False)
+    ] = None,
+    seconds: Annotated[float | None, typer.Option(help="Stop after so long.", show_default=False)] = None,
+    steps: Annotated[int | None, typer.Option(help="Stop after so many trained steps.", show_default=False)] = None,
+    until_return: Annotated[
+        float | None, typer.Option(help="Stop once an evaluation's mean return is this.", show_default=False)
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the newest run, or with that in --run-dir.")
+    ] = False,
+) -> int:
+    """Train an experiment with all services on this machine."""
+    from services.cli.experiment import find_experiment, load_experiment
+
+    given = {"run.seconds": seconds, "run.steps": steps, "run.until_return": until_return}
+    chosen = [*(words or []), *(f"{key}={value}" for key, value in given.items() if value is not None)]
+    found = load_experiment(find_experiment(experiment), chosen, run_dir=run_dir, resume=resume)
+    require_torch()
+    from services.cli.training import train as run_training
+
+    return run_training(found, console)
+
+
+ServiceFile = Annotated[
+    Path | None, typer.Option("--config", help="Experiment file, instead of as the first word.", show_default=False)
+]
+
+
+@app.command()
+def actor(words: Words = None, config: ServiceFile = None) -> int:
+    """Run one actor: [bold]seedbed actor cartpole actor.upstream=tcp://host:5555[/]."""
+    from actor_svc.__main__ import main as run_actor
+
+    return run_actor(service_words(words, config))
+
+
+@app.command()
+def inference(words: Words = None, config: ServiceFile = None) -> int:
+    """Run one inference service: [bold]seedbed inference cartpole inference.upstream=tcp://host:5556[/]."""
+    require_torch()
+    from inference_svc.__main__ import main as run_inference
+
+    return run_inference(service_words(words, config))
+
+
+@app.command()
+def learner(words: Words = None, config: ServiceFile = None) -> int:
+    """Run the learner: [bold]seedbed learner cartpole run.dir=runs/one[/]."""
+    require_torch()
+    from learner_svc.__main__ import main as run_learner
+
+    return run_learner(service_words(words, config))
+
+
+@app.command("eval")
+def evaluate(
+    run: RunArgument,
+    episodes: Annotated[int, typer.Option(min=1, help="Whole episodes to play.")] = 100,
+    video: Annotated[Path | None, typer.Option(help="Also write one episode as MP4.", show_default=False)] = None,
+    greedy: Annotated[
+        bool | None, typer.Option("--greedy/--sample", help="Most likely or sampled actions; else as the run says.")
+    ] = None,
+    which: Annotated[Which, typer.Option(help="Which checkpoint.")] = Which.LATEST,
+    seed: Annotated[int | None, typer.Option(help="Of the environments; else eval.seed.", show_default=False)] = None,
+) -> int:
+    """Play a run's policy: mean, median and spread of its return, and a video."""
+    require_torch()
+    from services.cli.experiment import resolve_run
+    from services.cli.report import report_evaluation
+
+    report_evaluation(resolve_run(run), episodes, console, video=video, greedy=greedy, which=which.value, seed=seed)
+    return 0
+
+
+@app.command()
+def doctor() -> int:
+    """Check this machine and say what to change."""
+    from services.cli.doctor import Grade, gather, judge
+    from services.cli.report import render_findings
+
+    with console.status("looking at this machine"):
+        findings = judge(gather(Path.cwd()))
+    console.print(render_findings(findings))
+    return int(any(finding.grade is Grade.PROBLEM for finding in findings))
+
+
+@app.command()
+def explain(run: RunArgument) -> int:
+    """Name a run's bottleneck and the knob to turn."""
+    from services.cli.experiment import resolve_run
+    from services.cli.report import report_bottleneck
+
+    report_bottleneck(resolve_run(run), console)
+    return 0
+
+
+@app.command()
+def bench(
+    name: Annotated[Bench, typer.Argument(help="What to measure.")] = Bench.ALL,
+    seconds: Annotated[float, typer.Option(min=1, help="How long each.")] = 30.0,
+    words: Words = None,
+) -> int:
+    """Measure speeds; one JSON object a line."""
+    from services.cli.bench import run_bench
+
+    if name is not Bench.TRANSPORT:
+        require_torch()
+    names = [item.value for item in Bench if item is not Bench.ALL] if name is Bench.ALL else [name.value]
+    for item in names:
+        for line in run_bench(item, seconds, words or []):
+            print(line, flush=True)
+    return 0
+
+
+@app.callback(invoke_without_command=True)
+def options(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and leave.", is_eager=True)] = False,
+) -> None:
+    """What concerns no subcommand."""
+    if version:
+        print(f"seedbed {importlib.metadata.version('seedbed')}")
+        raise typer.Exit
+
+
+def service_words(words: Sequence[str] | None, config: Path | None) -> list[str]:
+    """A service's command line: an experiment's name becomes its file."""
+    from services.cli.experiment import find_experiment
+
+    rest = list(words or [])
+    if config is not None:
+        return [str(find_experiment(str(config))), *rest]
+    if rest and "=" not in rest[0]:
+        return [str(find_experiment(rest[0])), *rest[1:]]
+    return rest
+
+
+def require_torch() -> None:
+    """Name the extra, with the command that installs it, before anything starts.
+
+    Raises: MissingExtraError.
+    """
+    for module in ("torch", "safetensors"):
+        if importlib.util.find_spec(module) is None:
+            raise MissingExtraError(module, "torch")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; its exit code. Errors of our own are told in their own words."""
+    try:
+        code = app(args=None if argv is None else list(argv), prog_name="seedbed", standalone_mode=False)
+    except SeedbedError as error:
+        errors.print(f"[bold red]error[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        return error.exit_code
+    return code if isinstance(code, int) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

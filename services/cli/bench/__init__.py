@@ -1,0 +1,34 @@
+"""`seedbed bench`: one module for each thing that is measured; every result is one JSON object on a line."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+Result = Mapping[str, str | int | float]
+
+
+def run_bench(name: str, seconds: float, words: Sequence[str]) -> Iterator[str]:
+    """Measure one thing; its results as JSON, with `bench` and `machine` first.
+
+    Args:
+      name: "transport", "inference", "cartpole" or "pong".
+      seconds: how long; the rates are those of the last half.
+      words: `section.key=value` for what runs an experiment.
+    """
+    from services.cli.doctor import machine_label
+
+    for result in _measure(name, seconds, words):
+        yield json.dumps({"bench": name, "machine": machine_label(), **result})
+
+
+def _measure(name: str, seconds: float, words: Sequence[str]) -> Iterator[Result]:
+    if name == "transport":
+        from services.cli.bench import transport
+
+        return transport.measure(seconds)
+    if name == "inference":
+        from services.cli.bench import inference
+
+        return inference.measure(seconds)
+    from services.cli.bench import experiment
+
+    return experiment.measure(name, seconds, words)

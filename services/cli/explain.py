@@ -1,0 +1,248 @@
+"""Names a run's bottleneck from its metrics.csv and the knob to turn; decided from numbers alone.
+
+A lane's cycle is waiting for its batch, the forward pass, and everything else: its environment's step, the way there
+and back, and being held while the learner is behind. Who is busy all the time is the bottleneck; if nobody is, the
+longest part of the cycle is.
+"""
+
+import csv
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from shared.errors import ConfigError
+
+BUSY = 0.8  # a share of time above this leaves no room
+SLACK = 0.5  # below this there is plenty
+MIN_ROWS = 3
+STUCK_LOOP_MS = 20.0
+
+
+class Bottleneck(StrEnum):
+    """What limits a run."""
+
+    LEARNER = "learner"
+    INFERENCE = "inference"
+    BATCH_WAIT = "batch wait"
+    NETWORK = "network"
+    ENVIRONMENT = "environment"
+    CORES = "cores"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signals:
+    """A run's figures, means over the last half of its training. None: not measured."""
+
+    trained_steps_per_s: float
+    acted_steps_per_s: float
+    update_busy_share: float | None  # of the update thread
+    batch_wait_ms: float | None  # of the learner, for each update
+    batch_fill: float | None  # lanes of a forward pass
+    lanes: float | None
+    inference_services: float = 1.0
+    queue_wait_ms: float | None
+    forward_ms: float | None
+    inference_lag_ms: float | None  # how late the loop's timers were
+    env_busy_share: float | None = None  # of the actors' environment threads
+    lag_mean: float | None = None
+    lag_max: float | None = None
+    max_policy_lag: float | None = None
+    dropped_share: float = 0.0  # of acted steps that were too old to train on
+    actor_restarts: float = 0.0
+    rho_clipped_share: float | None = None
+    entropy: float | None = None
+    explained_variance: float | None = None
+    cores: int | None = None
+
+    @property
+    def inference_busy_share(self) -> float | None:
+        """Of one compute thread: forward passes per second times their length."""
+        if not self.batch_fill or self.forward_ms is None:
+            return None
+        passes_per_s = self.acted_steps_per_s / self.batch_fill / max(1.0, self.inference_services)
+        return min(1.0, passes_per_s * self.forward_ms / 1e3)
+
+    @property
+    def cycle_ms(self) -> float | None:
+        """Time between two steps of one lane."""
+        return 1e3 * self.lanes / self.acted_steps_per_s if self.lanes and self.acted_steps_per_s else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """The bottleneck, why it is that, what to turn, and what else was noticed."""
+
+    bottleneck: Bottleneck
+    evidence: str
+    knobs: tuple[str, ...]
+    remarks: tuple[str, ...] = ()
+
+
+def diagnose(signals: Signals) -> Diagnosis:
+    """Decide."""
+    bottleneck, evidence = _decide(signals)
+    return Diagnosis(
+        bottleneck=bottleneck, evidence=evidence, knobs=KNOBS[bottleneck], remarks=tuple(_remarks(signals))
+    )
+
+
+def _decide(signals: Signals) -> tuple[Bottleneck, str]:
+    """The bottleneck and the figure that shows it."""
+    learner = signals.update_busy_share or 0.0
+    inference = signals.inference_busy_share or 0.0
+    env = signals.env_busy_share or 0.0
+    busiest = max(learner, inference, env)
+    if busiest < BUSY and signals.cores and learner + inference + env > 0.9 * signals.cores:
+        return Bottleneck.CORES, (
+            f"learner, inference and environments want {learner + inference + env:.1f} cores of {signals.cores}"
+        )
+    if busiest >= BUSY and busiest == learner:
+        return Bottleneck.LEARNER, f"updates take {learner:.0%} of the time"
+    if busiest >= BUSY and busiest == inference:
+        return Bottleneck.INFERENCE, f"forward passes take {inference:.0%} of the compute thread's time"
+    if busiest >= BUSY:
+        return Bottleneck.ENVIRONMENT, f"the actors' environment threads step {env:.0%} of the time"
+    return _longest_part(signals)
+
+
+def _longest_part(signals: Signals) -> tuple[Bottleneck, str]:
+    """Nobody is busy all the time: the longest part of a lane's cycle."""
+    cycle_ms, wait_ms, forward_ms = signals.cycle_ms, signals.queue_wait_ms or 0.0, signals.forward_ms or 0.0
+    if cycle_ms is None:
+        return Bottleneck.ENVIRONMENT, "no lane was measured: too few environments dialled in"
+    if (signals.inference_lag_ms or 0.0) > STUCK_LOOP_MS:
+        return Bottleneck.NETWORK, f"inference's loop reacts {signals.inference_lag_ms:.0f} ms late"
+    rest_ms = max(0.0, cycle_ms - wait_ms - forward_ms)
+    if wait_ms > max(rest_ms, forward_ms):
+        return Bottleneck.BATCH_WAIT, f"a lane waits {wait_ms:.2f} ms for its batch, of a cycle of {cycle_ms:.2f} ms"
+    if forward_ms > rest_ms:
+        return Bottleneck.INFERENCE, f"a forward pass takes {forward_ms:.2f} ms, of a cycle of {cycle_ms:.2f} ms"
+    text = f"{rest_ms:.2f} ms of a lane's cycle of {cycle_ms:.2f} ms are outside inference"
+    if signals.env_busy_share is not None and signals.env_busy_share < SLACK:
+        return Bottleneck.NETWORK, f"{text}, and environments step only {signals.env_busy_share:.0%} of the time"
+    return Bottleneck.ENVIRONMENT, text
+
+
+KNOBS: Mapping[Bottleneck, tuple[str, ...]] = {
+    Bottleneck.LEARNER: (
+        "launch.learner_threads: more, if cores are free",
+        "learner.batch: larger batches use a processor better; watch the lag",
+        "learner.precision=auto and a CUDA device, if the machine has one",
+        "policy.network or policy.hidden: smaller",
+    ),
+    Bottleneck.INFERENCE: (
+        "actor.lanes: more lanes for each forward pass cost little",
+        "launch.inference_threads: more, or launch.inference: another replica",
+        "inference.device: an accelerator",
+    ),
+    Bottleneck.BATCH_WAIT: (
+        "actor.groups: 2 or more, so that one group steps while another waits",
+        "inference.idle_deadline_ms: lower",
+        "launch.inference: another replica",
+    ),
+    Bottleneck.NETWORK: (
+        "actor.lanes: more lanes in each message",
+        "run actors and inference nearer to each other, or fewer services on a machine",
+        "runtime.uvloop: compare both with seedbed bench transport",
+    ),
+    Bottleneck.ENVIRONMENT: (
+        "launch.actors: one for each free core, here or on other machines",
+        "actor.lanes: more, if the environment has a vector form",
+        "env.backend: compare the back-ends of this environment",
+    ),
+    Bottleneck.CORES: (
+        "launch.actors: run actors on other machines (seedbed actor), they need no torch",
+        "learner.device, inference.device: an accelerator frees cores",
+        "policy.network or policy.hidden: smaller",
+    ),
+}
+
+
+def _remarks(signals: Signals) -> list[str]:
+    """What else a person should know."""
+    remarks = []
+    if signals.dropped_share > 0.01:
+        remarks.append(
+            f"{signals.dropped_share:.1%} of the acted steps were too old to train on: fewer lanes, a larger "
+            f"learner.batch, or a higher learner.max_policy_lag"
+        )
+    elif signals.lag_max is not None and signals.max_policy_lag and signals.lag_max > 0.8 * signals.max_policy_lag:
+        remarks.append(f"policy lag reaches {signals.lag_max:.0f} of at most {signals.max_policy_lag:.0f} updates")
+    if signals.rho_clipped_share is not None and signals.rho_clipped_share > 0.5:
+        remarks.append(
+            f"{signals.rho_clipped_share:.0%} of the importance weights are clipped: the behaviour is far from the "
+            f"policy; lower the lag or algorithm.learning_rate"
+        )
+    if signals.explained_variance is not None and signals.explained_variance < 0:
+        remarks.append("the value function explains less than its mean would: check reward scale and learning rate")
+    if signals.actor_restarts:
+        remarks.append(f"actors were restarted {signals.actor_restarts:.0f} times: see logs/")
+    return remarks
+
+
+def read_signals(run_dir: Path, *, max_policy_lag: float | None = None, cores: int | None = None) -> Signals:
+    """The signals of a run.
+
+    Raises: ConfigError if the run has not got far enough.
+    """
+    file = run_dir / "metrics.csv"
+    try:
+        with file.open(newline="") as stream:
+            rows = list(csv.DictReader(stream))
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror or error}; is this a run folder?") from error
+    return summarise(rows, source=str(file), max_policy_lag=max_policy_lag, cores=cores)
+
+
+def summarise(
+    rows: Sequence[Mapping[str, str]], *, source: str, max_policy_lag: float | None = None, cores: int | None = None
+) -> Signals:
+    """Means over the last half of the rows in which steps were trained."""
+    rows = [row for row in rows if (_number(row.get("trained_steps_per_s")) or 0.0) > 0]
+    if len(rows) < MIN_ROWS:
+        raise ConfigError(f"{source}: only {len(rows)} rows with training in it; let the run go on for some seconds")
+    late = rows[len(rows) // 2 :]
+
+    def mean(name: str) -> float | None:
+        values = [value for row in late if (value := _number(row.get(name))) is not None]
+        return statistics.fmean(values) if values else None
+
+    def last(name: str) -> float:
+        return next((value for row in reversed(late) if (value := _number(row.get(name))) is not None), 0.0)
+
+    trained, acted = mean("trained_steps_per_s") or 0.0, mean("env_steps_per_s") or 0.0
+    dropped = last("dropped_steps")
+    return Signals(
+        trained_steps_per_s=trained,
+        acted_steps_per_s=acted or trained,
+        update_busy_share=mean("update_busy_share"),
+        batch_wait_ms=mean("batch_wait_ms"),
+        batch_fill=mean("inference_batch_fill"),
+        lanes=mean("inference_lanes"),
+        inference_services=mean("inference_services") or 1.0,
+        queue_wait_ms=mean("inference_queue_wait_ms"),
+        forward_ms=mean("inference_forward_ms"),
+        inference_lag_ms=mean("inference_loop_lag_ms"),
+        env_busy_share=mean("inference_env_busy_share"),
+        lag_mean=mean("lag_mean"),
+        lag_max=max((value for row in late if (value := _number(row.get("lag_max"))) is not None), default=None),
+        max_policy_lag=max_policy_lag,
+        dropped_share=dropped / max(1.0, dropped + last("trained_steps")),
+        actor_restarts=last("inference_actor_restarts"),
+        rho_clipped_share=mean("rho_clipped_share"),
+        entropy=mean("entropy"),
+        explained_variance=mean("explained_variance"),
+        cores=cores,
+    )
+
+
+def _number(text: str | None) -> float | None:
+    """A cell's value; None for an empty or broken one."""
+    try:
+        value = float(text or "nan")
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

@@ -1,0 +1,166 @@
+"""What `eval`, `doctor` and `explain` show their user."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
+from rich.box import ROUNDED, SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from services.cli.doctor import Finding, Grade
+from services.cli.experiment import RECORD, Sections
+from services.cli.explain import Diagnosis, Signals, diagnose, read_signals
+from services.cli.plan import usable_cores
+from services.cli.table import LABEL_STYLE, count, number
+from shared.runtime.config import load_settings
+
+MARKS = {Grade.OK: ("✓", "green"), Grade.ADVICE: ("!", "yellow"), Grade.PROBLEM: ("✗", "bold red")}
+
+
+def render_findings(findings: Sequence[Finding]) -> RenderableType:
+    """The doctor's report: a line for each topic, advice below what needs it, and a verdict."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    for finding in findings:
+        mark, style = MARKS[finding.grade]
+        table.add_row(Text(mark, style), finding.topic, Text(finding.found))
+        if finding.advice:
+            table.add_row("", "", Text(f"→ {finding.advice}", style.removeprefix("bold ")))
+    problems = sum(finding.grade is Grade.PROBLEM for finding in findings)
+    advice = sum(finding.grade is Grade.ADVICE for finding in findings)
+    if problems:
+        verdict = Text(f"{problems} to mend before training", "bold red")
+    elif advice:
+        verdict = Text(f"ready to train; {advice} could be better", "yellow")
+    else:
+        verdict = Text("ready to train", "green")
+    return Panel(Group(table, "", verdict), title="[bold]this machine[/]", box=ROUNDED, expand=False)
+
+
+def report_bottleneck(run_dir: Path, console: Console) -> None:
+    """Print where a run's time goes, what limits it, and what to turn."""
+    lag = load_settings(Sections, run_dir / RECORD).learner.get("max_policy_lag")
+    signals = read_signals(run_dir, max_policy_lag=None if lag is None else float(lag), cores=_cores_of(run_dir))
+    console.print(render_diagnosis(run_dir.name, signals, diagnose(signals)))
+
+
+class _Machine(BaseModel):
+    """What is read of an epoch's entry in versions.json."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    cores: int
+
+
+def _cores_of(run_dir: Path) -> int:
+    """Cores of the machine that the learner ran on; this machine's if it did not say."""
+    import json
+
+    try:
+        epochs = json.loads((run_dir / "versions.json").read_bytes())
+        return _Machine.model_validate(list(epochs.values())[-1]).cores
+    except (OSError, ValueError, AttributeError, IndexError, ValidationError):
+        return usable_cores()
+
+
+def render_diagnosis(name: str, signals: Signals, diagnosis: Diagnosis) -> RenderableType:
+    """Figures, bottleneck, knobs, remarks."""
+    grid = Table.grid(padding=(0, 3))
+    grid.add_column(style=LABEL_STYLE, no_wrap=True)
+    grid.add_column()
+    grid.add_row(
+        "speed", f"{count(signals.trained_steps_per_s)} trained, {count(signals.acted_steps_per_s)} acted steps/s"
+    )
+    for label, share in (
+        ("learner", signals.update_busy_share),
+        ("inference", signals.inference_busy_share),
+        ("environments", signals.env_busy_share),
+    ):
+        if share is not None:
+            grid.add_row(label, _bar(share))
+    if signals.cycle_ms is not None:
+        cycle = f"{number(signals.cycle_ms, 2)} ms: {number(signals.queue_wait_ms, 2)} waiting for a batch, "
+        grid.add_row("a lane's cycle", cycle + f"{number(signals.forward_ms, 2)} forward, the rest outside inference")
+    if signals.batch_fill is not None:
+        grid.add_row("batch fill", f"{number(signals.batch_fill, 0)} of {number(signals.lanes, 0)} lanes")
+    if signals.lag_mean is not None:
+        grid.add_row("policy lag", f"{number(signals.lag_mean)} mean, {number(signals.lag_max, 0)} max")
+    verdict = Text.assemble(("bottleneck  ", LABEL_STYLE), (diagnosis.bottleneck.value, "bold yellow"))
+    verdict.append(f"  {diagnosis.evidence}")
+    knobs = [Text.assemble(("  → ", "green"), knob) for knob in diagnosis.knobs]
+    remarks = [Text.assemble(("  ! ", "yellow"), remark) for remark in diagnosis.remarks]
+    parts: list[RenderableType] = [grid, "", verdict, Text("turn", LABEL_STYLE), *knobs]
+    if remarks:
+        parts += [Text("also", LABEL_STYLE), *remarks]
+    return Panel(Group(*parts), title=f"[bold]{name}[/]", box=ROUNDED, expand=False)
+
+
+def _bar(share: float, width: int = 24) -> Text:
+    """A share of time as a bar and per cent."""
+    full = round(min(1.0, share) * width)
+    style = "red" if share >= 0.8 else "yellow" if share >= 0.5 else "green"
+    return Text.assemble(("━" * full, style), ("━" * (width - full), "grey30"), f" {share:.0%} busy")
+
+
+def report_evaluation(
+    run_dir: Path,
+    episodes: int,
+    console: Console,
+    *,
+    video: Path | None,
+    greedy: bool | None,
+    which: Literal["best", "latest"],
+    seed: int | None,
+) -> None:
+    """Play and print; write the video if one is asked for."""
+    from services.cli.evaluate import load_policy, play_episodes, record_video
+
+    trained = load_policy(run_dir, which)
+    is_greedy = trained.settings.eval.greedy if greedy is None else greedy
+    checkpoint = trained.checkpoint
+    played_seed = trained.settings.eval.seed if seed is None else seed
+    columns = (TextColumn("playing"), BarColumn(), TextColumn("{task.completed:.0f} of {task.total:.0f} episodes"))
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
+        task = progress.add_task("play", total=episodes)
+        played = play_episodes(
+            trained,
+            episodes,
+            greedy=is_greedy,
+            seed=played_seed,
+            finished=lambda done: progress.update(task, completed=done),
+        )
+    how = "greedy" if is_greedy else "sampled"
+    title = f"{trained.settings.env.id}, {len(played.statistics)} episodes, {how} actions"
+    source = f"{checkpoint.kind} checkpoint of update {checkpoint.step}: {checkpoint.path}"
+    console.print(render_statistics(played.names, played.statistics, title))
+    console.print(Text(source, LABEL_STYLE), soft_wrap=True)
+    if video is not None:
+        with console.status("recording"):
+            frames = record_video(trained, video, greedy=is_greedy, seed=played_seed)
+        console.print(f"[dim]video[/] [cyan]{video}[/] [dim]{frames} frames[/]", soft_wrap=True, highlight=False)
+
+
+def render_statistics(
+    names: Sequence[str], statistics: "np.ndarray[tuple[int, int], np.dtype[np.float32]]", title: str
+) -> RenderableType:
+    """Mean, its standard error, median, spread and extremes of each statistic, f32 [episodes, K]."""
+    table = Table(title=title, title_style="bold", box=SIMPLE_HEAD, header_style=LABEL_STYLE)
+    table.add_column("")
+    for heading in ("mean", "± s.e.", "median", "std", "min", "max"):
+        table.add_column(heading, justify="right")
+    for name, values in zip(names, statistics.T.astype(np.float64), strict=True):
+        error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else float("nan")
+        figures = (values.mean(), error, np.median(values), values.std(), values.min(), values.max())
+        style = "bold green" if name == "return" else ""
+        table.add_row(
+            name, *(Text(number(float(figure), 2), style if not index else "") for index, figure in enumerate(figures))
+        )
+    return table
