@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from shared.policy.networks import tanh
+
 FORGET_BIAS = 1.0  # remembers from the start
 
 
@@ -37,13 +39,14 @@ class Lstm(nn.Module):
         size = self.hidden_size
         inputs = F.linear(input_TBF, self.weight_input, self.bias)  # all rows at once; only the rest must loop
         weight = self.weight_hidden.t()
+        squash = torch.tanh if torch.is_grad_enabled() else tanh  # learning's small steps would pay for ours in Python
         outputs = []
         for gates, keep in zip(inputs.unbind(0), keep_TB1.unbind(0), strict=True):
             summed = torch.addmm(gates, hidden_BH * keep, weight)
             enter, forget, leave = summed[:, : 3 * size].sigmoid().chunk(3, -1)
-            candidate = summed[:, 3 * size :].tanh()
+            candidate = squash(summed[:, 3 * size :])
             cell_BH = torch.addcmul(enter * candidate, forget, cell_BH * keep)
-            hidden_BH = leave * cell_BH.tanh()
+            hidden_BH = leave * squash(cell_BH)
             outputs.append(hidden_BH)
         return torch.stack(outputs), hidden_BH, cell_BH
 

@@ -40,13 +40,13 @@ class _Tanh(torch.autograd.Function):
 
 
 def tanh(x: Tensor) -> Tensor:
-    """Hyperbolic tangent, by the fastest way for where x lies. May overwrite x when no gradient is wanted."""
+    """Hyperbolic tangent, by the fastest way for where x lies."""
     if x.is_cuda or x.dtype != torch.float32:
         return torch.tanh(x)
     if torch.is_grad_enabled() and x.requires_grad:
         y: Tensor = _Tanh.apply(x)  # type: ignore[no-untyped-call]
         return y
-    return x.add_(x).sigmoid_().mul_(2).sub_(1)
+    return (x + x).sigmoid_().mul_(2).sub_(1)
 
 
 _ACTIVATIONS = {"tanh": tanh, "relu": torch.relu, "elu": F.elu}
