@@ -1,0 +1,280 @@
+"""Rows, flags, statistics and repairs of a group, on every kind of back-end."""
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from actor_svc.backends.lanes import LaneBackend
+from actor_svc.backends.vector import VectorBackend
+from actor_svc.envs import make_group
+from actor_svc.group import Group
+from shared.errors import ConfigError, EnvError
+from shared.protocol.messages import StepBits
+from shared.protocol.rows import Flags
+from shared.runtime.config import EnvConfig
+from tests.support import toy_envs
+
+FIRST, TERMINATED, TRUNCATED = int(Flags.FIRST), int(Flags.TERMINATED), int(Flags.TRUNCATED)
+KINDS = {
+    "single": toy_envs.CountingEnv,
+    "next-step": toy_envs.counting_vector,
+    "disabled": lambda num_envs: toy_envs.counting_vector(num_envs, "Disabled"),
+    "sync next-step": toy_envs.counting_sync,
+    "sync disabled": lambda num_envs: toy_envs.counting_sync(num_envs, "Disabled"),
+    "sync same-step": lambda num_envs: toy_envs.counting_sync(num_envs, "SameStep"),
+}
+
+
+@pytest.fixture(params=KINDS.values(), ids=KINDS)
+def group(request):
+    made = make_group(EnvConfig(id="counting"), 3, make=request.param)
+    yield made
+    made.close()
+
+
+def act(group, *codes):
+    return group.step([np.array(codes, np.int64)])
+
+
+def observed(group):
+    return group.views.observation[0].tolist()
+
+
+def test_rows_follow_next_step_autoreset(group):
+    """An ended row holds the final observation; the next one is the reset row: first, reward 0, action ignored."""
+    group.reset(1)
+    assert group.views.flags.tolist() == [FIRST] * 3
+    assert group.views.reward.tolist() == [0, 0, 0]
+    starts = [episode for _, episode in observed(group)]
+    act(group, 0, 1, 2)
+    assert group.views.flags.tolist() == [0, TERMINATED, TRUNCATED]
+    assert observed(group) == [[1, start] for start in starts]
+    assert group.views.reward.tolist() == [1, 1, 1]
+    act(group, 0, 1, 2)
+    assert group.views.flags.tolist() == [0, FIRST, FIRST]
+    assert observed(group) == [[2, starts[0]], [0, starts[1] + 1], [0, starts[2] + 1]]
+    assert group.views.reward.tolist() == [2, 0, 0]
+    act(group, 0, 0, 2)
+    assert group.views.flags.tolist() == [0, 0, TRUNCATED]
+    assert group.views.reward.tolist() == [3, 1, 1]
+
+
+def test_statistics_come_with_the_ended_row(group):
+    """Return, length and the environment's own figures of ended lanes, f32 [ended, K] in ascending order of lanes."""
+    assert group.spec.statistics == ("return", "length", "score")
+    group.reset(1)
+    assert act(group, 0, 0, 0).bits == 0
+    rows = act(group, 1, 0, 2)
+    assert rows.bits == StepBits.STATISTICS
+    assert len(rows.payload) == len(group.step_layout.frame_bytes) + 1
+    assert np.frombuffer(rows.payload[-1], np.float32).reshape(-1, 3).tolist() == [[3, 2, 20], [3, 2, 20]]
+    assert group.ended_lanes.tolist() == [0, 2]
+    assert act(group, 0, 0, 0).bits == 0
+    act(group, 1, 1, 0)
+    assert group.ended_statistics.tolist() == [[1, 1, 10], [10, 4, 40]]
+    counters = group.counters()
+    assert (counters.episodes, counters.aborted, counters.rebuilds) == (4, 0, 0)
+    assert counters.steps == 4 * 3 - 2
+
+
+def test_payload_is_what_the_layout_says(group):
+    """The frames that travel hold the views' arrays, and are not written again."""
+    group.reset(1)
+    rows = act(group, 0, 1, 2)
+    group.step_layout.check(rows.payload[:1])
+    expected = [group.views.observation[0].copy(), group.views.reward.copy(), group.views.flags.copy()]
+    act(group, 0, 0, 0)
+    for sent, was in zip(group.step_layout.views(rows.payload), expected, strict=True):
+        np.testing.assert_array_equal(sent, was)
+
+
+@pytest.mark.parametrize("code", [3, 4])
+def test_failing_lane_is_rebuilt_with_first(group, code):
+    """A raise or NaN begins a new episode: `first` without an end, counted as aborted, its return not reported."""
+    group.reset(1)
+    act(group, 0, 0, 0)
+    rows = act(group, 0, code, 0)
+    alone = group.seeding == "lane"
+    assert group.views.flags.tolist() == ([0, FIRST, 0] if alone else [FIRST] * 3)
+    assert group.views.reward[1] == 0
+    assert observed(group)[1][0] == 0
+    assert np.isfinite(group.views.observation[0]).all()
+    assert rows.bits == 0
+    assert group.counters().aborted == group.counters().rebuilds == (1 if alone else 3)
+    assert group.counters().last_failure
+    act(group, 1, 1, 1)
+    assert group.views.flags.tolist() == [TERMINATED] * 3
+    assert group.ended_statistics[1].tolist() == [1, 1, 10]
+
+
+def test_infinite_reward_rebuilds_its_lane_alone():
+    """A reward that is no number never travels."""
+    group = make_group(EnvConfig(id="counting"), 2, make=toy_envs.CountingEnv)
+    group.reset(1)
+    act(group, 5, 0)
+    assert group.views.flags.tolist() == [FIRST, 0]
+    assert group.views.reward.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("kind", ["single", "next-step"])
+def test_lane_that_never_works_again_is_an_error(kind):
+    """After twenty failures without a good step the environment is given up, with its last words."""
+    group = make_group(EnvConfig(id="counting"), 1, make=KINDS[kind])
+    group.reset(1)
+    for _ in range(20):
+        act(group, 3)
+    with pytest.raises(EnvError, match="asked to raise"):
+        act(group, 3)
+
+
+@pytest.mark.parametrize("code", [3, 4])
+@pytest.mark.parametrize("kind", ["single", "next-step"])
+def test_good_steps_between_failures_are_forgiven(kind, code):
+    """Only failures in a row count."""
+    group = make_group(EnvConfig(id="counting"), 1, make=KINDS[kind])
+    group.reset(1)
+    for _ in range(30):
+        act(group, code)
+        act(group, 0)
+    assert group.counters().rebuilds == 30
+
+
+def test_lane_that_cannot_be_rebuilt_is_absent_for_a_while():
+    """While making it anew fails, its rows are first and absent; the other lanes go on."""
+    made = []
+
+    def make():
+        made.append(toy_envs.CountingEnv(fail_resets=3 <= len(made) < 5))
+        return made[-1]
+
+    group = Group(LaneBackend(make, 3), 3, env_id="counting")
+    group.reset(1)
+    act(group, 0, 3, 0)
+    seen = [group.views.flags[1]]
+    for _ in range(8):
+        act(group, 0, 0, 0)
+        seen.append(int(group.views.flags[1]))
+    absent = FIRST | int(Flags.ABSENT)
+    assert seen == [absent] * 6 + [FIRST, 0, 0]
+    assert group.views.observation[0][:, 0].tolist() == [9, 2, 9]
+    assert group.counters().aborted == 0  # it had not made one step
+    assert made[1].closed
+
+
+def test_same_step_autoreset_is_refused_with_the_way_out():
+    """Final observations that are no rows would be lost silently."""
+    with pytest.raises(ConfigError, match="NEXT_STEP"):
+        make_group(EnvConfig(id="x", kwargs={"mode": "SameStep"}), 2, make=toy_envs.counting_vector)
+
+
+def test_reset_begins_all_lanes_again(group):
+    """A reset in mid-episode gives first rows and reports nothing of what it cut."""
+    group.reset(1)
+    act(group, 0, 0, 1)
+    rows = group.reset(2)
+    assert rows.bits == 0
+    assert group.views.flags.tolist() == [FIRST] * 3
+    act(group, 1, 1, 1)
+    assert group.ended_statistics[:, :2].tolist() == [[1, 1]] * 3
+
+
+def test_lost_life_is_a_flag_and_no_end():
+    """Rows where the lives fell carry life_lost; the episode, its return and length go on to the last life."""
+    group = Group(LaneBackend(toy_envs.LivesEnv, 2, track_lives=True), 2, env_id="lives")
+    group.reset(1)
+    flags = []
+    for codes in ([0, 1], [1, 0], [1, 0], [1, 0], [1, 0]):
+        act(group, *codes)
+        flags.append(group.views.flags.tolist())
+    lost = int(Flags.LIFE_LOST)
+    assert flags == [[0, lost], [lost, 0], [lost, 0], [lost | TERMINATED, 0], [FIRST, 0]]
+    assert group.counters().episodes == 1
+
+
+def test_nested_spaces_and_masks_reach_the_row():
+    """Dict, Tuple and Text observations and a nested mask lie in canonical order; actions come back nested."""
+    env = toy_envs.MaskedEnv()
+    group = Group(LaneBackend(lambda: env, 1), 1, env_id="masked")
+    assert [leaf.path for leaf in group.spec.observation.leaves()] == ["a", "word", "z/0", "z/1"]
+    assert group.spec.mask_size == 3 + 5
+    group.reset(1)
+    assert group.views.mask.tolist() == [[1, 0, 0, 1, 0, 0, 1, 1]]
+    generator = np.random.default_rng(1)
+    for t in range(1, 5):
+        group.step(group.random_actions(generator))
+        picture, word, number, bits = group.views.observation
+        assert (picture == t).all()
+        assert word[0].tobytes()[:7] == b"\x03\0\0\0h\xc3\xa9"
+        assert number.tolist() == [t % 3 - 1]
+        assert bits.tolist() == [[1, 0]]
+        assert group.views.mask[0, :3].tolist() == np.eye(3)[t % 3].tolist()
+    assert [action["a"] for action in env.actions] == [3, 4, 5, 3]  # random actions respect the mask
+    assert all(action["b"][0] == 0 and action["b"][1] in (1, 2) for action in env.actions)
+    assert group.views.flags.tolist() == [TRUNCATED]
+
+
+def test_forbidden_category_in_an_observation_rebuilds_the_lane():
+    """A Discrete observation beyond its categories would break every network."""
+
+    class Outside(toy_envs.CountingEnv):
+        def __init__(self):
+            super().__init__()
+            self.observation_space = spaces.Discrete(3, start=1)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            return 1, {}
+
+        def step(self, action):
+            return 4 if action else 3, 1.0, False, False, {}
+
+    group = Group(LaneBackend(Outside, 2), 2, env_id="outside")
+    group.reset(1)
+    act(group, 0, 1)
+    assert group.views.observation[0].tolist() == [3, 1]
+    assert group.views.flags.tolist() == [0, FIRST]
+
+
+def test_wrong_shape_is_named():
+    """An observation that would broadcast silently is a failure of its lane, with its shape."""
+
+    class Scalar(toy_envs.CountingEnv):
+        def step(self, action):
+            return (np.zeros(1, np.float32) if action else np.zeros(2, np.float32)), 0.0, False, False, {}
+
+    group = Group(LaneBackend(Scalar, 1), 1, env_id="scalar")
+    group.reset(1)
+    act(group, 1)
+    assert group.views.flags.tolist() == [FIRST]
+    assert "(1,)" in group.counters().last_failure
+
+
+def test_mask_of_a_vector_environment():
+    """A flat mask of all lanes is copied into every row."""
+
+    class Masked(toy_envs.CountingVectorEnv):
+        def reset(self, *, seed=None, options=None):
+            return super().reset(seed=seed, options=options)[0], {"action_mask": self.mask()}
+
+        def step(self, actions):
+            return *super().step(actions)[:4], {"action_mask": self.mask()}
+
+        def mask(self):
+            return np.arange(6)[None] <= self.t[:, None]
+
+    group = Group(VectorBackend(lambda lanes, seed: Masked(lanes), 2), 2, env_id="masked")
+    group.reset(1)
+    assert group.views.mask.sum(1).tolist() == [1, 1]
+    act(group, 0, 1)
+    act(group, 0, 0)
+    assert group.views.mask.sum(1).tolist() == [3, 1]
+
+
+def test_warm_up_leaves_the_newest_rows():
+    """Random steps before the first row: counted, and lanes no longer in step."""
+    group = make_group(EnvConfig(id="counting"), 8, make=toy_envs.CountingEnv)
+    group.reset(1)
+    rows = group.warm_up(20, seed=1)
+    assert len(rows.payload) in (1, 2)
+    assert group.counters().ticks == 20
+    assert len({tuple(row) for row in observed(group)}) > 1
