@@ -1,0 +1,180 @@
+"""Real processes: how a service becomes ready, ends, and says why."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shared.runtime.service import DIE_WITH_PARENT, split_words
+
+TIMEOUT_S = 60
+
+
+@contextlib.contextmanager
+def probe(*words: str, environment: dict[str, str] | None = None) -> Iterator[subprocess.Popen]:
+    """The probe service as a process, killed at the end."""
+    command = [sys.executable, "-W", "error", "-m", "tests.support.probe_service", *words]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("SEEDBED_")}
+    with subprocess.Popen(
+        command, env=clean | (environment or {}), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def end(process: subprocess.Popen) -> tuple[int, str]:
+    """Wait for its exit: (code, stderr)."""
+    _, errors = process.communicate(timeout=TIMEOUT_S)
+    return process.returncode, errors
+
+
+@pytest.mark.parametrize(
+    ("number", "uvloop"), [(signal.SIGTERM, "true"), (signal.SIGTERM, "false"), (signal.SIGINT, "true")]
+)
+def test_a_signal_drains_and_exits_cleanly(number, uvloop):
+    """The work sees `stopping`, ends on its own, and the exit code is 0."""
+    with probe(f"runtime.uvloop={uvloop}", "run.name=wait") as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        code, errors = end(process)
+    assert code == 0
+    assert number.name in errors
+    assert "service_ended" in errors
+
+
+def test_readiness_is_a_whole_file(tmp_path):
+    """It says where the service listens and who it is; one left by an earlier life is gone before that."""
+    file = tmp_path / "services" / "probe.json"
+    file.parent.mkdir()
+    file.write_text("left over")
+    with probe("run.name=wait", f"runtime.status_file={file}", "runtime.name=probe-3") as process:
+        process.stdout.readline()
+        status = json.loads(file.read_text())
+        with urllib.request.urlopen(f"http://{status.pop('metrics')}/metrics", timeout=TIMEOUT_S) as reply:
+            page = reply.read().decode()
+        assert f'incarnation="{status.pop("incarnation"):x}"' in page
+        assert status == {
+            "service": "probe", "name": "probe-3", "pid": process.pid, "endpoint": "tcp://127.0.0.1:1", "run_id": "r",
+        }  # fmt: skip
+        assert os.listdir(file.parent) == [file.name]
+
+
+def test_a_service_that_never_was_ready_leaves_no_file(tmp_path):
+    """A stale file must not look like readiness."""
+    file = tmp_path / "probe.json"
+    file.write_text("left over")
+    with probe("run.name=done", f"runtime.status_file={file}", "runtime.metrics_address=0.0.0.0:0") as process:
+        code, errors = end(process)
+    assert code == 78
+    assert "open to the network" in errors
+    assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    ("way", "uvloop", "code", "said"),
+    [
+        ("code", "true", 7, ""),
+        ("reject", "true", 78, "seedbed probe: the spaces differ\nseedbed probe: set env.id\n"),
+        ("crash", "true", 1, "seedbed probe: ValueError: boom\n"),
+        ("task", "true", 1, "seedbed probe: the environment broke\n"),
+        ("callback", "true", 1, "seedbed probe: the environment broke\n"),
+        ("callback", "false", 1, "seedbed probe: the environment broke\n"),
+    ],
+)
+def test_the_exit_code_says_whether_a_restart_helps(tmp_path, way, uvloop, code, said):
+    """78 is the user's to mend; stderr has the reason in plain words, the log has the rest."""
+    log = tmp_path / "probe.jsonl"
+    with probe(f"runtime.uvloop={uvloop}", f"run.name={way}", f"runtime.log_file={log}") as process:
+        assert end(process) == (code, said)
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    if way == "crash":
+        assert "ValueError: boom" in events[-1]["exception"]
+    assert events[-1]["event"] == {"crash": "service_crashed", "code": "service_ended"}.get(way, "service_failed")
+
+
+def test_a_wrong_word_is_named_before_anything_starts():
+    """Configuration errors come as one line, without a traceback."""
+    with probe("runtime.nme=x") as process:
+        code, errors = end(process)
+    assert code == 78
+    assert errors == "seedbed probe: command line 'runtime.nme=x': [runtime] nme: unknown key; did you mean 'name'?\n"
+
+
+def test_a_second_signal_ends_at_once():
+    """Whoever insists need not wait for the drain."""
+    with probe("run.name=slow") as process:
+        assert process.stdout.readline() == "ready\n"
+        process.terminate()
+        assert process.stdout.readline() == "draining\n"
+        process.terminate()
+        code, errors = end(process)
+    assert code == 1
+    assert "second SIGTERM" in errors
+
+
+def test_a_drain_has_a_limit():
+    """A service that hangs while stopping ends with an error that says so."""
+    with probe("run.name=stuck") as process:
+        process.stdout.readline()
+        process.terminate()
+        code, errors = end(process)
+    assert code == 1
+    assert "was asked to stop and still runs" in errors
+
+
+def test_a_service_dies_with_its_parent():
+    """A killed launcher, which can tell nobody, leaves no service behind."""
+    with probe("launch") as parent:
+        child = os.pidfd_open(int(parent.stdout.readline()))
+        try:
+            parent.kill()
+            poll = select.poll()
+            poll.register(child, select.POLLIN)
+            assert poll.poll(1000 * TIMEOUT_S), "the child outlived its parent"
+        finally:
+            os.close(child)
+
+
+def test_a_parent_that_is_already_gone_is_noticed():
+    """The parent may end before its child can ask the kernel to watch it."""
+    with probe("run.name=wait", environment={DIE_WITH_PARENT: str(2**22 - 1)}) as process:
+        assert end(process)[0] == 1
+        assert process.stdout.closed or process.stdout.read() == ""
+
+
+def test_without_being_asked_a_service_outlives_its_parent():
+    """One that was started by hand does not depend on the shell's life."""
+    with probe("run.name=wait", environment={DIE_WITH_PARENT: "0"}) as process:
+        assert process.stdout.readline() == "ready\n"
+
+
+def test_niceness_is_applied():
+    """The configured niceness is the process's."""
+    with probe("run.name=wait", "runtime.nice=7") as process:
+        process.stdout.readline()
+        assert os.getpriority(os.PRIO_PROCESS, process.pid) == 7
+
+
+@pytest.mark.parametrize(
+    ("argv", "file", "words"),
+    [
+        ([], None, []),
+        (["a.toml"], "a.toml", []),
+        (["a.toml", "run.seed=1"], "a.toml", ["run.seed=1"]),
+        (["--config", "a.toml", "run.seed=1"], "a.toml", ["run.seed=1"]),
+        (["run.seed=1", "run.name=x"], None, ["run.seed=1", "run.name=x"]),
+    ],
+)
+def test_a_command_line_is_a_file_and_words(argv, file, words):
+    """The file comes first, if there is one."""
+    assert split_words(argv) == (None if file is None else Path(file), words)
