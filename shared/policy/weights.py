@@ -76,8 +76,12 @@ def plan_layout(module: nn.Module) -> Plan:
 def _dense_strides(tensor: Tensor) -> tuple[int, ...]:
     """Strides of a tensor without gaps: channels_last if it is that and nothing else, else contiguous."""
     is_last = tensor.dim() == 4 and not tensor.is_contiguous()
-    wanted = torch.channels_last if is_last else torch.contiguous_format
-    return tuple(torch.empty(tensor.shape, device="meta", memory_format=wanted).stride())
+    order = (1, 3, 2, 0) if is_last else range(tensor.dim() - 1, -1, -1)  # axes, fastest first
+    strides, step = [0] * tensor.dim(), 1
+    for axis in order:
+        strides[axis] = step
+        step *= tensor.shape[axis]
+    return tuple(strides)
 
 
 class FlatParameters:
