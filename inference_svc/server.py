@@ -188,6 +188,9 @@ class Server:
         if self.table is None:
             self._send(route, Pong(sent_ms=ping.sent_ms, server_epoch=self.incarnation, work_age_ms=0))
         else:
+            sessions = self.table.sessions.values()
+            if any(session.route == route and session.hello.mode == "train" for session in sessions):
+                self.tally.pinged(ping.load)
             work_age_ms = int(1e3 * self.outputs.work_age_s())
             self._send(route, self.table.ping(ping, route, now, work_age_ms=work_age_ms))
 

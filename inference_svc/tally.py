@@ -1,5 +1,7 @@
 """What inference counts: plain numbers on the hot path, read once a beat by metrics and by the learner."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,11 +26,15 @@ class Tally:
     held_no_credit: int = 0
     lost_groups: int = 0
     drain_dropped_steps: int = 0
+    env_busy: float = 0.0  # shares of time that training actors stepped environments, summed over their PINGs
+    env_busy_pings: int = 0
     actors: dict[str, set[int]] = field(default_factory=dict)  # name → incarnations seen, newest kept
 
     def load(self, since: "Tally", *, sessions: int, lanes: int, loop_lag_ms: float) -> tuple[tuple[str, float], ...]:
         """Figures for the learner: totals, and means over the time since the copy `since`."""
         batches = max(1, self.batches - since.batches)
+        pings = self.env_busy_pings - since.env_busy_pings
+        env_busy = (("env_busy_share", (self.env_busy - since.env_busy) / pings),) if pings else ()
         return (
             ("acted_steps", float(self.acted_steps)),
             ("batch_fill", (self.batch_lanes - since.batch_lanes) / batches),
@@ -38,7 +44,15 @@ class Tally:
             ("sessions", float(sessions)),
             ("lanes", float(lanes)),
             ("actor_restarts", float(self.actor_restarts)),
+            *env_busy,
         )
+
+    def pinged(self, load: Sequence[tuple[str, float]]) -> None:
+        """Take in what a training actor says of itself."""
+        share = dict(load).get("env_busy")
+        if share is not None and 0.0 <= share < math.inf:
+            self.env_busy += min(1.0, share)
+            self.env_busy_pings += 1
 
     @property
     def actor_restarts(self) -> int:

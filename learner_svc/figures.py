@@ -6,7 +6,13 @@ from dataclasses import dataclass, field
 from learner_svc.run import Counters, EvaluationResult, Returns
 from learner_svc.trainer import Trained
 
-MEANS = ("batch_fill", "queue_wait_ms", "forward_ms", "loop_lag_ms")  # of inference services; other loads are summed
+MEANS = (
+    "batch_fill",
+    "queue_wait_ms",
+    "forward_ms",
+    "loop_lag_ms",
+    "env_busy_share",
+)  # of inference services; other loads are summed
 SUMS = ("sessions", "lanes", "actor_restarts")
 LARGEST = ("lag_max",)  # over the updates of a row; other metrics are averaged
 
