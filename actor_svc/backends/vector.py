@@ -144,6 +144,7 @@ class VectorBackend:
             self._env = call_environment(self._make, self._lanes, seed)
         observation, info = call_environment(self._env.reset, seed=None if self._seeds_at_make else seed)
         rows = self._rows
+        self._info = info
         self._write(rows, observation)
         rows.reward[:] = 0.0
         rows.flags[:] = FIRST

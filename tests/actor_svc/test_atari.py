@@ -1,0 +1,121 @@
+"""Atari by ALE and by EnvPool: one specification, the same frames, rewards and ends."""
+
+import numpy as np
+import pytest
+
+from actor_svc.envs import make_group
+from shared.errors import ConfigError
+from shared.protocol.rows import Flags
+from shared.runtime.config import EnvConfig
+
+pytest.importorskip("ale_py")
+pytest.importorskip("envpool")
+pytestmark = pytest.mark.filterwarnings("ignore:.*precision lowered.*:UserWarning")
+
+
+def make(game, backend, lanes, **options):
+    return make_group(EnvConfig(id=f"ALE/{game}-v5", backend=backend, **options), lanes, threads=1)
+
+
+def starts_after_one_noop(group, seeds):
+    """Reset until lane 0 made exactly one no-op: ALE draws 0 or 1 of them where EnvPool makes one."""
+    for seed in seeds:
+        group.reset(seed)
+        if group._backend._info["frame_number"][0] == 1:
+            return
+    raise AssertionError("no seed with one no-op")
+
+
+@pytest.mark.parametrize("game", ["Breakout", "MsPacman"])
+def test_ale_and_envpool_play_the_same_game(game):
+    """From the same frame on, the same actions give the same pixels, rewards and lost lives on both."""
+    ale, envpool = make(game, "ale", 1, noop_max=1), make(game, "envpool", 1, noop_max=1)
+    assert ale.spec == envpool.spec
+    starts_after_one_noop(ale, range(20))
+    envpool.reset(1)
+    generator = np.random.default_rng(1)
+    for _ in range(120):
+        actions = ale.random_actions(generator)
+        ale.advance(actions)
+        envpool.advance(actions)
+        np.testing.assert_array_equal(ale.views.observation[0], envpool.views.observation[0])
+        assert ale.views.reward.tolist() == envpool.views.reward.tolist()
+        assert ale.views.flags.tolist() == envpool.views.flags.tolist()
+
+
+@pytest.mark.parametrize("backend", ["ale", "envpool"])
+def test_episode_is_the_full_game(backend):
+    """A lost life is a flag on a valid row; the game ends with the last one, and its return is of all five."""
+    group = make("Breakout", backend, 2, noop_max=2)
+    group.reset(1)
+    lost, first = np.zeros(2, int), np.zeros(2, int)
+    fire = np.array([1, 1])
+    ticks = 0
+    while not group.ended_lanes.size:
+        group.advance([fire])
+        lost += (group.views.flags & Flags.LIFE_LOST) != 0
+        first += (group.views.flags & Flags.FIRST) != 0
+        ticks += 1
+        assert ticks < 1000
+    ended = group.ended_lanes[0]
+    assert lost[ended] == 5
+    assert first[ended] == 0
+    assert group.views.flags[ended] & Flags.TERMINATED
+    assert group.ended_statistics[0, 1] == ticks
+    group.advance([fire])
+    assert group.views.flags[ended] == Flags.FIRST
+    assert group.views.reward[ended] == 0
+
+
+@pytest.mark.parametrize("backend", ["ale", "envpool"])
+def test_time_limit_truncates_in_agent_steps(backend):
+    """max_episode_steps counts agent steps on both, whatever the frame skip and the no-ops."""
+    group = make("Pong", backend, 2, max_episode_steps=6)
+    group.reset(3)
+    for _ in range(6):
+        assert not group.ended_lanes.size
+        group.advance([np.zeros(2, np.int64)])
+    assert group.views.flags.tolist() == [Flags.TRUNCATED] * 2
+
+
+@pytest.mark.parametrize("backend", ["ale", "envpool"])
+def test_same_seed_same_game(backend):
+    """The group's seed decides the no-ops at every reset, and so the whole game."""
+    group = make("Pong", backend, 2, max_episode_steps=4)
+    generator = np.random.default_rng(1)
+    actions = [group.random_actions(generator) for _ in range(12)]
+    tapes = []
+    for seed in (5, 5, 6):
+        tapes.append([group.reset(seed).payload, *(group.step(one).payload for one in actions)])
+    assert tapes[0] == tapes[1]
+    assert tapes[0] != tapes[2]
+
+
+@pytest.mark.parametrize("backend", ["ale", "envpool"])
+def test_colour_comes_channels_first(backend):
+    """Without grey, both give [3, H, W]."""
+    group = make("Pong", backend, 1, grayscale=False, image_size=42)
+    leaf = group.spec.observation.leaf
+    assert (leaf.image, leaf.shape) == ("CHW", (3, 42, 42))
+    group.reset(1)
+    assert group.views.observation[0].std() > 0
+
+
+def test_envpool_shows_its_screen():
+    """A video is of the game's own screen in colour."""
+    group = make_group(EnvConfig(id="ALE/Pong-v5"), 1, render=True)
+    group.reset(1)
+    assert group.render().shape == (210, 160, 3)
+
+
+def test_noop_max_0_is_refused_where_it_would_crash():
+    """EnvPool's process dies on it."""
+    with pytest.raises(ConfigError, match="noop_max"):
+        make("Pong", "envpool", 1, noop_max=0)
+
+
+def test_unknown_game_is_named():
+    """A wrong id is a configuration error on both."""
+    for backend in ("ale", "envpool"):
+        with pytest.raises(ConfigError, match="Pongg"):
+            make("Pongg", backend, 1)

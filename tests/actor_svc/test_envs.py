@@ -1,0 +1,178 @@
+"""From configuration to groups: which back-end, which seeds, and what is said when it cannot be."""
+
+import gymnasium
+import numpy as np
+import pytest
+
+from actor_svc.backends.lanes import LaneBackend
+from actor_svc.backends.vector import VectorBackend
+from actor_svc.envs import make_backend, make_group
+from shared.errors import ConfigError, EnvError
+from shared.runtime.config import EnvConfig
+from tests.support import toy_envs
+
+
+def play(group, seed, ticks, actions_seed=5):
+    """All that a group sends over some ticks of random actions."""
+    generator = np.random.default_rng(actions_seed)
+    sent = [group.reset(seed).payload]
+    sent += [group.step(group.random_actions(generator)).payload for _ in range(ticks)]
+    return sent
+
+
+@pytest.mark.parametrize("backend", ["vector", "gymnasium"])
+def test_same_seed_same_episodes(backend):
+    """A group's seed decides everything, whatever was played before; another seed plays others."""
+    env = EnvConfig(id="CartPole-v1", backend=backend)
+    once, again = make_group(env, 4), make_group(env, 4)
+    first = play(once, 7, 60)
+    play(again, 3, 10)
+    assert play(again, 7, 60) == first
+    assert play(again, 8, 60) != first
+    once.close()
+    again.close()
+
+
+@pytest.mark.parametrize("backend", ["vector", "gymnasium"])
+def test_lanes_of_a_group_differ(backend):
+    """No two lanes begin alike, nor do groups with neighbouring seeds share a lane."""
+    env = EnvConfig(id="CartPole-v1", backend=backend)
+    starts = []
+    for seed in (1, 2):
+        group = make_group(env, 8)
+        group.reset(seed)
+        starts += group.views.observation[0].tolist()
+    assert len({tuple(row) for row in starts}) == 16
+
+
+def test_vector_cartpole_equals_single_environments():
+    """Started in the same states, the vector form and single environments send the same rows until the lanes reset."""
+    vector = make_group(EnvConfig(id="CartPole-v1", backend="vector"), 8)
+    vector.reset(3)
+    singles = [gymnasium.make("CartPole-v1") for _ in range(8)]
+    for single, state in zip(singles, vector._backend._env.state.T, strict=True):
+        single.reset()
+        single.unwrapped.state = state.copy()
+    generator = np.random.default_rng(1)
+    alive, lengths, totals = set(range(8)), {}, np.zeros(8)
+    for _ in range(200):
+        (actions,) = vector.random_actions(generator)
+        vector.advance([actions])
+        for lane in sorted(alive):
+            observation, reward, terminated, truncated, _ = singles[lane].step(int(actions[lane]))
+            np.testing.assert_allclose(vector.views.observation[0][lane], observation, atol=1e-6)
+            assert vector.views.reward[lane] == reward
+            assert vector.views.flags[lane] == terminated + 2 * truncated
+            totals[lane] += reward
+            if terminated or truncated:
+                alive.discard(lane)
+                row = vector.ended_statistics[vector.ended_lanes.tolist().index(lane)]
+                lengths[lane] = row.tolist()
+    assert not alive
+    assert [lengths[lane] for lane in range(8)] == [[total, total] for total in totals]
+
+
+def test_vector_and_single_forms_have_one_specification():
+    """A policy trained on one form acts on the other."""
+    specs = [make_group(EnvConfig(id="CartPole-v1", backend=name), 2).spec for name in ("vector", "gymnasium")]
+    assert specs[0] == specs[1]
+    assert specs[0].digest() == specs[1].digest()
+
+
+def test_auto_takes_the_vector_form_where_there_is_one():
+    """CartPole has one, Acrobot has none; a picture comes from single environments."""
+    assert isinstance(make_backend(EnvConfig(id="CartPole-v1"), 2), VectorBackend)
+    assert isinstance(make_backend(EnvConfig(id="Acrobot-v1"), 2), LaneBackend)
+    group = make_group(EnvConfig(id="CartPole-v1"), 1, render=True)
+    group.reset(1)
+    picture = group.render()
+    assert picture.shape == (400, 600, 3)
+    assert picture.dtype == np.uint8
+    group.close()
+
+
+@pytest.mark.parametrize("backend", ["vector", "gymnasium"])
+def test_max_episode_steps_truncates(backend):
+    """The configured limit ends episodes as truncated."""
+    group = make_group(EnvConfig(id="CartPole-v1", backend=backend, max_episode_steps=5), 2)
+    group.reset(1)
+    for _ in range(5):
+        group.advance([np.array([0, 1])])
+    assert group.views.flags.tolist() == [2, 2]
+    assert group.ended_statistics.tolist() == [[5, 5], [5, 5]]
+
+
+def test_function_of_a_module():
+    """module:function gives an environment, with env.kwargs, and env.max_episode_steps around it."""
+    env = EnvConfig(id="tests.support.toy_envs:CountingEnv", kwargs={"limit": 9}, max_episode_steps=2)
+    group = make_group(env, 2)
+    assert group.seeding == "lane"
+    assert group.spec.settings == (("kwargs", '{"limit": 9}'), ("max_episode_steps", "2"))
+    group.reset(1)
+    for _ in range(2):
+        group.advance([np.zeros(2, np.int64)])
+    assert group.ended_lanes.tolist() == [0, 1]
+    assert make_group(EnvConfig(id="tests.support.toy_envs:counting_vector"), 2).seeding == "group"
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({"id": "CartPol-v1"}, "CartPol"),
+        ({"id": "CartPole-v1", "kwargs": {"gravy": 1}}, "gravy"),
+        ({"id": "Acrobot-v1", "backend": "vector"}, "no vector form"),
+        ({"id": "tests.support.toy_envs:nothing"}, "nothing"),
+        ({"id": "no.such.module:make"}, "no.such"),
+        ({"id": "tests.support.toy_envs:np"}, "no function"),
+        ({"id": "builtins:dict"}, "returned a dict"),
+    ],
+)
+def test_configuration_that_names_no_environment(env, said):
+    """The error says what in [env] to look at."""
+    with pytest.raises(ConfigError, match=said):
+        make_group(EnvConfig(**env), 1)
+
+
+def test_environment_that_cannot_be_made():
+    """What an author's own code raises is told as it is."""
+
+    def make():
+        raise RuntimeError("simulator licence expired")
+
+    with pytest.raises(EnvError, match="licence expired"):
+        make_group(EnvConfig(id="broken"), 1, make=make)
+
+
+def test_image_layout_comes_from_the_environment():
+    """uint8 of rank 3 needs metadata['image']; without it the error says so."""
+
+    class Camera(toy_envs.CountingEnv):
+        metadata = {"image": "HWC"}  # noqa: RUF012
+
+        def __init__(self):
+            super().__init__()
+            self.observation_space = gymnasium.spaces.Box(0, 255, (8, 8, 3), np.uint8)
+
+        def reset(self, *, seed=None, options=None):
+            return np.zeros((8, 8, 3), np.uint8), {}
+
+    class Silent(Camera):
+        metadata = {}  # noqa: RUF012
+
+    group = make_group(EnvConfig(id="camera"), 1, make=Camera)
+    assert group.spec.observation.leaf.image == "HWC"
+    with pytest.raises(ConfigError, match="channels"):
+        make_group(EnvConfig(id="camera"), 1, make=Silent)
+
+
+def test_pendulum_takes_a_continuous_action():
+    """A Box action reaches the environment as its dtype and shape; every end is a truncation."""
+    group = make_group(EnvConfig(id="Pendulum-v1", max_episode_steps=3), 2)
+    group.reset(1)
+    generator = np.random.default_rng(1)
+    for _ in range(3):
+        actions = group.random_actions(generator)
+        assert actions[0].shape == (2, 1)
+        assert actions[0].dtype == np.float32
+        group.advance(actions)
+    assert group.views.flags.tolist() == [2, 2]
