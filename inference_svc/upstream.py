@@ -196,6 +196,10 @@ class LearnerLink:
             return []
         if self.run_id and welcome.run_id != self.run_id:
             self.have_version, self.have_manifest = 0, ""  # another run is another policy
+            self.run_id = welcome.run_id
+            self.outbox.discard()
+            self._restart(now)  # the WELCOME to come begins where the outbox now does
+            return []
         self.welcome, self.run_id = welcome, welcome.run_id
         self._retry_s, self._ping_at, self._get_deadline = FIRST_RETRY_S, now, None
         self.outbox.welcome(welcome)

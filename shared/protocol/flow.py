@@ -129,9 +129,10 @@ class Outbox:
         return message.seq
 
     def welcome(self, welcome: ProducerWelcome) -> None:
-        """A session began or was resumed: forget what the learner has, send the rest again from there."""
-        if welcome.epoch < self.epoch:
-            return  # a late message of a learner that is gone
+        """A session began or was resumed: forget what the learner has, send the rest again from there.
+
+        The caller has compared the nonce: this answers its newest HELLO.
+        """
         is_new = (welcome.session, welcome.epoch) != (self.session, self.epoch)
         self._forget(welcome.next_seq, welcome.next_episodes_seq)
         if is_new:
@@ -148,6 +149,15 @@ class Outbox:
         self.session = 0
         self._granted_through = 0
         self._pings.clear()
+
+    def discard(self) -> int:
+        """Forget everything, for the learner is now one of another run; lane-unrolls lost. Say HELLO again after it."""
+        lanes = self._unacked_lanes
+        self.lost_session()
+        self._unrolls.clear()
+        self._episodes.clear()
+        self._num_sent = self._num_episodes_sent = self._unacked_lanes = 0
+        return lanes
 
     def credit(self, credit: Credit) -> None:
         """Take the learner's figures; old ones change nothing, those of another session or epoch are void."""

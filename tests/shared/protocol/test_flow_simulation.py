@@ -1,0 +1,225 @@
+"""Outbox and Ledger through a network that loses, doubles and reorders, with learners that die and resume."""
+
+import copy
+import random
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from shared.protocol.flow import Outbox
+from shared.protocol.ledger import Ledger, Producer, ProducerRecord
+from shared.protocol.messages import Episodes, Get, ProducerHello, ProducerWelcome, RunState, Unroll
+
+BATCH = 5
+WINDOW = 12
+MAX_LANES = 7
+Lane = tuple[int, int, int]  # incarnation, seq, lane
+
+
+@dataclass
+class Network:
+    """Two directions of messages in flight."""
+
+    random: random.Random
+    faults: float = 0.0
+    up: list[Any] = field(default_factory=list)
+    down: list[Any] = field(default_factory=list)
+
+    def send(self, queue: list[Any], item: Any) -> None:
+        if self.random.random() >= self.faults:
+            queue.append(item)
+            if self.random.random() < self.faults:
+                queue.append(item)
+
+    def take(self, queue: list[Any]) -> Any | None:
+        if not queue:
+            return None
+        place = self.random.randrange(len(queue)) if self.random.random() < self.faults else 0
+        return queue.pop(place)
+
+
+class SimulatedProducer:
+    """Inference's end: an outbox and the least of a conversation."""
+
+    def __init__(self, incarnation: int, network: Network) -> None:
+        self.incarnation, self.network = incarnation, network
+        self.outbox = Outbox()
+        self.pushed: dict[int, int] = {}
+        self.is_welcome = False
+        self.nonce = -1
+
+    def tick(self, now: int, rng: random.Random, *, may_push: bool) -> None:
+        if may_push and not self.outbox.has_backlog:
+            lanes = rng.randint(1, MAX_LANES)
+            self.pushed[self.outbox.push(lanes, [b"u"])] = lanes
+            if rng.random() < 0.3:
+                self.outbox.push_episodes([b"e"], count=1, acted_steps=1)
+        if not self.is_welcome and now % 3 == 0:
+            self.nonce = now
+            hello = ProducerHello(
+                library_version="0", name="p", incarnation=self.incarnation, nonce=now,
+                oldest_seq=self.outbox.oldest_seq, oldest_episodes_seq=self.outbox.oldest_episodes_seq,
+            )  # fmt: skip
+            self.network.send(self.network.up, (self.incarnation, hello))
+        elif self.is_welcome and now % 5 == 0:
+            self.outbox.pinged(now)
+            self.network.send(self.network.up, (self.incarnation, now))
+            get = Get(session=self.outbox.session, have_version=0, have_manifest="")
+            self.network.send(self.network.up, (self.incarnation, get))
+        while (outgoing := self.outbox.next_outgoing()) is not None:
+            self.network.send(self.network.up, (self.incarnation, outgoing.message))
+            self.outbox.sent(outgoing)
+
+    def receive(self, message: Any) -> None:
+        if isinstance(message, ProducerWelcome):
+            if message.nonce != self.nonce:
+                return
+            self.is_welcome = True
+            self.outbox.welcome(message)
+        elif isinstance(message, tuple):
+            self.outbox.pong(*message)
+        elif isinstance(message, int):  # CHALLENGE of a session
+            if message == self.outbox.session:
+                self.outbox.lost_session()
+                self.is_welcome = False
+        else:
+            self.outbox.credit(message)
+
+
+class SimulatedLearner:
+    """The learner's end: a ledger, a queue of lanes, updates of BATCH lanes, checkpoints."""
+
+    def __init__(self, epoch: int, network: Network, saved: tuple[list[ProducerRecord], list[Lane], int]) -> None:
+        records, lineage, episodes = saved
+        self.epoch, self.network = epoch, network
+        self.ledger = Ledger(epoch=epoch, window_lanes=WINDOW, lease_s=50.0)
+        self.ledger.restore(records)
+        self.lineage = list(lineage)
+        self.episodes = episodes
+        self.waiting: deque[tuple[Producer, int, int, int]] = deque()  # producer, seq, next lane, lanes
+        self.lanes: deque[tuple[Producer, int, int]] = deque()  # copied, at most two batches
+
+    def save(self) -> tuple[list[ProducerRecord], list[Lane], int]:
+        return copy.deepcopy((self.ledger.records(), self.lineage, self.episodes))
+
+    def receive(self, incarnation: int, message: Any, now: int) -> None:
+        if isinstance(message, ProducerHello):
+            producer = self.ledger.hello(message, b"%d" % incarnation, now)
+            welcome = ProducerWelcome(
+                nonce=message.nonce, session=producer.session, epoch=self.epoch, protocol=1, run_id="", run_seed=0,
+                spec_digest="", beat_s=1.0, lease_s=1.0, unroll_length=1, next_seq=producer.next_seq,
+                next_episodes_seq=producer.next_episodes_seq, state=1,
+            )  # fmt: skip
+            self.send(incarnation, welcome)
+        elif isinstance(message, int):
+            for producer in self.ledger.sessions.values():
+                if producer.incarnation == incarnation:
+                    producer.seen_at = now
+                    self.send_credit(producer)
+                    self.send(incarnation, (message, producer.received_through))
+        elif (found := self.ledger.find(message.session, b"%d" % incarnation, now)) is None:
+            self.send(incarnation, message.session)
+        elif isinstance(message, Unroll):
+            skip = self.ledger.receive(found, message)
+            if skip is not None:
+                self.waiting.append((found, message.seq, skip, message.lanes))
+        elif isinstance(message, Episodes) and self.ledger.receive_episodes(found, message):
+            self.episodes += 1
+
+    def fill(self) -> None:
+        while self.waiting and len(self.lanes) < 2 * BATCH:
+            producer, seq, lane, lanes = self.waiting.popleft()
+            self.lanes.append((producer, seq, lane))
+            if lane + 1 == lanes:
+                self.ledger.copied(producer, seq)
+            else:
+                self.waiting.appendleft((producer, seq, lane + 1, lanes))
+
+    def update(self, size: int = BATCH) -> None:
+        self.fill()
+        if len(self.lanes) >= size:
+            for _ in range(size):
+                producer, seq, lane = self.lanes.popleft()
+                self.lineage.append((producer.incarnation, seq, lane))
+                self.ledger.applied(producer, seq, 1)
+        for producer in self.ledger.due():
+            self.send_credit(producer)
+
+    def send_credit(self, producer: Producer) -> None:
+        credit = self.ledger.credit(producer, state=RunState.TRAINING, trained_steps=0)
+        self.send(producer.incarnation, credit)
+
+    def send(self, incarnation: int, message: Any) -> None:
+        self.network.send(self.network.down, (incarnation, message))
+
+
+def simulate(seed: int, *, restarts: bool) -> None:
+    """A stormy time, then a calm one until everything is acknowledged; then the books are checked."""
+    rng = random.Random(seed)
+    network = Network(rng, faults=rng.choice([0.0, 0.05, 0.3]))
+    producers = {number: SimulatedProducer(number, network) for number in range(1, rng.randint(2, 4))}
+    saved: tuple[list[ProducerRecord], list[Lane], int] = ([], [], 0)
+    learner = SimulatedLearner(1, network, saved)
+    acked: set[tuple[int, int]] = set()
+    acked_by_the_dead: set[tuple[int, int]] = set()
+    for now in range(1200):
+        is_storm = now < 250
+        if not is_storm:
+            network.faults = 0.0
+        if restarts and is_storm and rng.random() < 0.02:
+            acked_by_the_dead |= {
+                (record.incarnation, seq) for record in learner.ledger.records() for seq in range(record.next_seq)
+            }
+            learner = SimulatedLearner(learner.epoch + 1, network, saved)
+        elif rng.random() < 0.05:
+            saved = learner.save()
+        for producer in producers.values():
+            producer.tick(now, rng, may_push=is_storm and rng.random() < 0.5)
+        for _ in range(rng.randint(0, 6)):
+            if (upward := network.take(network.up)) is not None:
+                learner.receive(*upward, now)
+            if (downward := network.take(network.down)) is not None:
+                producers[downward[0]].receive(downward[1])
+        learner.ledger.expire(now)
+        if rng.random() < 0.5 or not is_storm:
+            learner.update(BATCH if now < 600 else 1)
+        held = sum(lanes - lane for _, _, lane, lanes in learner.waiting)
+        assert held < (WINDOW + MAX_LANES) * len(producers), "credit does not bound the learner's memory"
+        for number, producer in producers.items():
+            acked |= {(number, seq) for seq in producer.pushed if seq < producer.outbox.oldest_seq}
+        if not is_storm and all(producer.outbox.is_empty for producer in producers.values()):
+            break
+    assert all(producer.outbox.is_empty for producer in producers.values()), "something was never acknowledged"
+    assert len(set(learner.lineage)) == len(learner.lineage), "a lane was applied twice"
+    complete = {(n, seq) for n, p in producers.items() for seq in p.pushed}
+    assert acked == complete
+    lanes = {(n, seq, lane) for n, p in producers.items() for seq, count in p.pushed.items() for lane in range(count)}
+    missing = {(n, seq) for n, seq, _ in lanes - set(learner.lineage)}
+    assert set(learner.lineage) <= lanes
+    assert missing <= acked_by_the_dead, "a complete unroll was lost"
+    if learner.epoch == 1:
+        assert learner.episodes == sum(producer.outbox.oldest_episodes_seq for producer in producers.values())
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_nothing_is_lost_or_applied_twice(block: int) -> None:
+    """Without deaths every complete unroll is applied exactly once, whatever the network does."""
+    for seed in range(block * 8, block * 8 + 8):
+        simulate(seed, restarts=False)
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_learners_that_resume_from_checkpoints_apply_nothing_twice(block: int) -> None:
+    """What a resumed learner misses had been acknowledged by the life that was lost; everything else is applied."""
+    for seed in range(1000 + block * 8, 1000 + block * 8 + 8):
+        simulate(seed, restarts=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("restarts", [False, True])
+def test_many_storms(restarts: bool) -> None:
+    """The same over two thousand seeds."""
+    for seed in range(10_000, 12_000):
+        simulate(seed, restarts=restarts)
