@@ -17,6 +17,9 @@ class ActorConfig(Section):
     lanes: int = Field(64, ge=1, le=65536, description="Environment copies in each group.")
     max_stall_s: float = Field(10.0, gt=0, description="Inference keeps our slots through this much silence, seconds.")
     warmup_steps: int = Field(0, ge=0, description="Untrained random steps before the first row, at most, per lane.")
+    inline_ms: float = Field(
+        1.0, ge=0, description="Ticks shorter than this run in the network loop, not in a thread beside it; 0: none do."
+    )
     hang_s: float = Field(60.0, gt=0, description="A tick that takes longer ends the process, seconds.")
     threads: int = Field(0, ge=0, description="Threads of ALE and EnvPool in each group; 0: one for each usable core.")
 

@@ -71,14 +71,14 @@ def started(service: Service, config: ActorSettings, make: Callable[[], Any] = C
     return asyncio.create_task(run(config, service, make=make))
 
 
-@pytest.mark.parametrize("is_uvloop", [True, False])
-def test_groups_step_until_the_actor_is_stopped(is_uvloop: bool) -> None:
+@pytest.mark.parametrize(("is_uvloop", "inline_ms"), [(True, 0.0), (False, 1.0), (True, 1000.0)])
+def test_groups_step_until_the_actor_is_stopped(is_uvloop: bool, inline_ms: float) -> None:
     """Every group steps; SIGTERM's way out is a BYE for each session and success."""
 
     async def test(service: Service, reactor: Reactor) -> None:
         double = InferenceDouble(reactor)
-        actor = started(service, settings(double.address))
-        await double.until(lambda: len(double.firsts) > 100)
+        actor = started(service, settings(double.address, inline_ms=inline_ms))
+        await double.until(lambda: len(double.firsts) > 400)
         assert {hello.group for hello in double.hellos} == {0, 1}
         assert len({session.seed for session in double.table.sessions.values()}) == 2
         service.stop("test")
