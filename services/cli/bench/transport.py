@@ -1,0 +1,94 @@
+"""How fast steps travel: real processes and sockets, both ends' real protocol code, no batcher and no torch.
+
+One server process answers every STEP at the end of the drain that brought it; client processes keep all their groups
+outstanding. Latency is that of a group's STEP until its ACT is in the client's hands.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from services.cli.bench.transport_peers import OBSERVATION_BYTES, ClientReport, ServerReport
+from shared.errors import SeedbedError
+
+LOOPS = ("asyncio", "uvloop")
+LEAST_S = 0.2  # of one measurement
+GRACE_S = 30.0  # for a process to start and to end
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Who sends what at once."""
+
+    name: str
+    clients: int  # processes
+    groups: int  # of each client, all outstanding at once
+    lanes: int  # of each group
+
+
+SCENARIOS = (
+    Scenario("lock-step", clients=1, groups=1, lanes=1),
+    Scenario("single lanes", clients=2, groups=32, lanes=1),
+    Scenario("groups of 16", clients=2, groups=16, lanes=16),
+    Scenario("groups of 64", clients=2, groups=8, lanes=64),
+)
+
+
+def measure(seconds: float) -> Iterator[dict[str, str | int | float]]:
+    """Every scenario on both loops, sharing the time; the rates are those of the last half of each."""
+    share_s = max(LEAST_S, seconds / (len(SCENARIOS) * len(LOOPS)))
+    for scenario in SCENARIOS:
+        for loop in LOOPS:
+            yield run_scenario(scenario, loop, share_s)
+
+
+def run_scenario(scenario: Scenario, loop: str, seconds: float) -> dict[str, str | int | float]:
+    """Start a server and its clients, wait for their reports, add them up."""
+    with ExitStack() as stack:
+        server = stack.enter_context(_start("server", loop))
+        assert server.stdout is not None
+        address = server.stdout.readline().strip()
+        if not address:
+            raise SeedbedError(f"bench transport: the server did not start (exit code {server.wait()})")
+        clients = [
+            stack.enter_context(_start("client", loop, address, scenario.groups, scenario.lanes, seconds))
+            for _ in range(scenario.clients)
+        ]
+        reports = [ClientReport(**json.loads(_finish(client, seconds + GRACE_S))) for client in clients]
+        served = ServerReport(**json.loads(_finish(server, GRACE_S)))
+    requests_per_s = sum(report.requests / report.seconds for report in reports)
+    return {
+        "scenario": scenario.name,
+        "loop": loop,
+        "clients": scenario.clients,
+        "groups": scenario.clients * scenario.groups,
+        "lanes": scenario.lanes,
+        "observation_bytes": OBSERVATION_BYTES,
+        "seconds": round(seconds, 1),
+        "requests_per_s": round(requests_per_s),
+        "env_steps_per_s": round(requests_per_s * scenario.lanes),
+        "latency_p50_ms": round(1e3 * max(report.latency_p50_s for report in reports), 3),
+        "latency_p99_ms": round(1e3 * max(report.latency_p99_s for report in reports), 3),
+        "server_cpu_us_per_request": round(1e6 * served.cpu_s / max(1, served.requests), 1),
+    }
+
+
+def _start(role: str, *words: str | float) -> subprocess.Popen[str]:
+    """One of the processes; it ends when its input does."""
+    command = [sys.executable, "-m", "services.cli.bench.transport_peers", role, *map(str, words)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def _finish(process: subprocess.Popen[str], timeout_s: float) -> str:
+    """Close its input and wait; its report."""
+    try:
+        report, _ = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired as error:
+        process.kill()
+        raise SeedbedError(f"bench transport: a process gave no report within {timeout_s:.0f} s") from error
+    if process.returncode:
+        raise SeedbedError(f"bench transport: a process failed with exit code {process.returncode}")
+    return report

@@ -1,0 +1,205 @@
+"""The processes of `bench transport`: a server that answers at once, and clients that never wait.
+
+Both run the code that services run: reactor, endpoints and codec; sessions at the server, connection and groups at the
+client. Observations are copied once at the server, as inference does; actions are constant.
+"""
+
+import asyncio
+import json
+import random
+import secrets
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import gymnasium
+import numpy as np
+import uvloop
+
+from actor_svc.client import Begin, GroupClient, Perform, Send
+from actor_svc.connection import ConnectionClient
+from shared.net.endpoints import Dealer, Router
+from shared.net.reactor import Reactor
+from shared.protocol.codec import decode, encode
+from shared.protocol.messages import Act, Hello, Ping, Step
+from shared.protocol.rows import EnvSpec, act_layout, step_layout
+from shared.protocol.sessions import Session, SessionTable, Verdict
+from shared.protocol.spaces import space_from_gymnasium
+
+OBSERVATION_BYTES = 64
+START_S = 10.0
+BEAT_S = 0.2
+
+SPEC = EnvSpec(
+    env_id="bench:transport",
+    observation=space_from_gymnasium(gymnasium.spaces.Box(-np.inf, np.inf, (OBSERVATION_BYTES // 4,), np.float32)),
+    action=space_from_gymnasium(gymnasium.spaces.Discrete(4)),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerReport:
+    """What the server did in all."""
+
+    requests: int
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientReport:
+    """What a client did in the second half of its time."""
+
+    requests: int
+    seconds: float
+    latency_p50_s: float
+    latency_p99_s: float
+
+
+class Server:
+    """Sessions behind a router; STEPs are answered when the socket has been emptied or a batch is full."""
+
+    def __init__(self, reactor: Reactor) -> None:
+        self.table = SessionTable(secrets.randbits(31), 1, "bench")
+        self.requests = 0
+        self._loop = reactor.loop
+        self._pending: list[Session] = []
+        self._staging = bytearray()
+        self.router = Router(reactor, "tcp://127.0.0.1:0", on_message=self._receive, on_drained=self._answer)
+
+    def _receive(self, route: bytes, frames: list[bytes]) -> None:
+        message, now = decode(frames[0]), self._loop.time()
+        kind = type(message)
+        if kind is Step:
+            assert isinstance(message, Step)
+            session = self.table.sessions.get(message.session)
+            if session is not None:
+                step_layout(SPEC, session.lanes).check(frames[1:])
+            verdict = self.table.step(message, route, now)
+            if verdict is Verdict.ACCEPT and session is not None:
+                size = len(frames[1])
+                self._staging[:size] = frames[1]
+                self._pending.append(session)
+            elif verdict is Verdict.CACHED and session is not None and session.reply is not None:
+                self.router.send(route, session.reply)
+            elif verdict is Verdict.CHALLENGE:
+                self.router.send(route, [encode(self.table.challenge(message.session))])
+        elif kind is Hello:
+            assert isinstance(message, Hello)
+            self._staging = bytearray(max(len(self._staging), step_layout(SPEC, message.lanes).num_bytes))
+            self.router.send(route, [encode(self.table.hello(message, route, now))])
+        elif kind is Ping:
+            assert isinstance(message, Ping)
+            self.router.send(route, [encode(self.table.ping(message, route, now))])
+
+    def _answer(self) -> None:
+        pending, self._pending = self._pending, []
+        now = self._loop.time()
+        for session in pending:
+            act = Act(session=session.id, seq=session.last_seq, policy_version=1)
+            frames = [encode(act), bytes(act_layout(SPEC, session.lanes).num_bytes)]
+            self.table.answer(session, frames, now)
+            self.router.send(session.route, frames)
+        self.requests += len(pending)
+
+
+class Client:
+    """Groups on one connection, each sending its next STEP as soon as it has its ACT."""
+
+    def __init__(self, reactor: Reactor, address: str, groups: int, lanes: int) -> None:
+        self.latencies_s: list[float] = []
+        self.begun = asyncio.Event()
+        self._loop = reactor.loop
+        self._rows = step_layout(SPEC, lanes).allocate()
+        self._sent_at = [0.0] * groups
+        self._connection = ConnectionClient(address, self._loop.time())
+        self._groups = [self._make_group(number, lanes) for number in range(groups)]
+        self._dealer = Dealer(reactor, address, on_message=self._receive, on_event=self._changed)
+
+    async def beat(self) -> None:
+        """PINGs and repeated HELLOs, for ever."""
+        while True:
+            await asyncio.sleep(BEAT_S)
+            self._perform(self._connection.poll(self._loop.time()))
+
+    def _make_group(self, number: int, lanes: int) -> GroupClient:
+        hello = Hello(
+            library_version="0", actor="bench", incarnation=secrets.randbits(52), group=number, lanes=lanes, nonce=0,
+            mode="play", spec=SPEC,
+        )  # fmt: skip
+        return GroupClient(hello, lambda: random.getrandbits(52) | 1)
+
+    def _changed(self, event: str) -> None:
+        now = self._loop.time()
+        if event == "connected":
+            for group in self._groups:
+                if group not in self._connection.groups:
+                    self._connection.add(group, now)
+            self._perform(self._connection.connected(now))
+        elif event == "disconnected":
+            self._connection.disconnected(now)
+
+    def _receive(self, frames: list[bytes]) -> None:
+        self._perform(self._connection.receive(decode(frames[0]), frames[1:], self._loop.time()))
+
+    def _perform(self, actions: Sequence[object]) -> None:
+        for action in actions:
+            if type(action) is Send:
+                self._dealer.send([encode(action.message), *action.payload])
+            elif type(action) is Perform or type(action) is Begin:
+                now = time.perf_counter()
+                if type(action) is Perform:
+                    self.latencies_s.append(now - self._sent_at[action.group])
+                    self.begun.set()
+                self._sent_at[action.group] = now
+                self._perform(self._groups[action.group].submit(self._rows, 0, self._loop.time()))
+
+
+async def serve() -> ServerReport:
+    """Say the address, serve until standard input ends."""
+    with Reactor() as reactor:
+        server = Server(reactor)
+        print(server.router.endpoint, flush=True)
+        ended = asyncio.Event()
+        reactor.loop.add_reader(sys.stdin.fileno(), ended.set)
+        started = time.process_time()
+        await ended.wait()
+        reactor.loop.remove_reader(sys.stdin.fileno())
+        return ServerReport(requests=server.requests, cpu_s=time.process_time() - started)
+
+
+async def drive(address: str, groups: int, lanes: int, seconds: float) -> ClientReport:
+    """Step for so long; report on the second half."""
+    with Reactor() as reactor:
+        client = Client(reactor, address, groups, lanes)
+        beat = asyncio.create_task(client.beat(), name="beat")
+        async with asyncio.timeout(START_S):
+            await client.begun.wait()
+        await asyncio.sleep(seconds / 2)
+        client.latencies_s.clear()
+        started = time.perf_counter()
+        await asyncio.sleep(seconds / 2)
+        latencies, elapsed = np.asarray(client.latencies_s), time.perf_counter() - started
+        beat.cancel()
+    if not len(latencies):
+        raise SystemExit("no step was answered")
+    p50, p99 = np.percentile(latencies, [50, 99])
+    return ClientReport(requests=len(latencies), seconds=elapsed, latency_p50_s=float(p50), latency_p99_s=float(p99))
+
+
+def main(argv: Sequence[str]) -> int:
+    """`server LOOP` or `client LOOP ADDRESS GROUPS LANES SECONDS`; the report goes to standard output as JSON."""
+    role, loop, *words = argv
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop if loop == "uvloop" else None) as runner:
+        report: ServerReport | ClientReport
+        if role == "server":
+            report = runner.run(serve())
+        else:
+            address, groups, lanes, seconds = words
+            report = runner.run(drive(address, int(groups), int(lanes), float(seconds)))
+    print(json.dumps(asdict(report)), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,31 @@
+"""The transport benchmark runs real processes and reports what they did."""
+
+import json
+
+import pytest
+
+from services.cli.bench.transport import SCENARIOS, Scenario, run_scenario
+from services.cli.bench.transport_peers import OBSERVATION_BYTES, SPEC
+from shared.protocol.rows import step_layout
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_scenario_reports_rates_and_latencies(loop):
+    """Two clients with several groups each are all served; steps are requests times lanes."""
+    result = run_scenario(Scenario("tiny", clients=2, groups=3, lanes=5), loop, 0.3)
+    assert json.loads(json.dumps(result)) == result
+    assert result["requests_per_s"] > 0
+    assert result["env_steps_per_s"] == pytest.approx(5 * result["requests_per_s"], abs=5)
+    assert 0 < result["latency_p50_ms"] <= result["latency_p99_ms"]
+    assert result["server_cpu_us_per_request"] > 0
+    assert (result["loop"], result["groups"], result["lanes"]) == (loop, 6, 5)
+
+
+def test_observations_have_the_size_that_is_reported():
+    """A row is 64 bytes of observation, besides reward and flags."""
+    assert step_layout(SPEC, 1).fields[0].num_bytes == OBSERVATION_BYTES == 64
+
+
+def test_the_scenarios_are_told_apart_by_name():
+    """A result's line can be found again."""
+    assert len({scenario.name for scenario in SCENARIOS}) == len(SCENARIOS)
