@@ -1,0 +1,142 @@
+"""Batches cut from unrolls by lane."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from learner_svc.ingest import Assembler
+from shared.errors import RemoteWireError
+from shared.protocol.layout import Array, Field
+from shared.protocol.rows import EnvSpec, unroll_layout
+from shared.protocol.spaces import space_from_gymnasium
+
+gymnasium = pytest.importorskip("gymnasium")
+
+T = 3
+STATE = (Field("state/h", "float32", (2,)),)
+SPEC = EnvSpec(
+    env_id="e",
+    observation=space_from_gymnasium(gymnasium.spaces.Box(-1, 1, (2,))),
+    action=space_from_gymnasium(gymnasium.spaces.Discrete(3)),
+    mask_size=3,
+)
+
+
+def an_assembler(batch: int, num_buffers: int = 2) -> Assembler[int]:
+    return Assembler(SPEC, 1, STATE, unroll_length=T, batch=batch, num_buffers=num_buffers)
+
+
+def an_unroll(first_lane: int, lanes: int) -> bytes:
+    """Every number of a lane tells which lane it is."""
+    layout = unroll_layout(SPEC, 1, STATE, T, lanes)
+    frames = layout.allocate()
+    for item, array in zip(layout.fields, layout.views(frames), strict=True):
+        if item.name == "version":
+            array[:] = np.arange(T) + 1000 * first_lane
+        else:
+            axis = 0 if item.name == "state/h" else 1
+            shape = [1] * array.ndim
+            shape[axis] = lanes
+            array[...] = ((first_lane + np.arange(lanes)) % 200).reshape(shape)
+    return bytes(frames[0])
+
+
+def lanes_of(arrays: list[Array]) -> list[int]:
+    """The lanes that a batch holds; fails unless all its fields agree."""
+    obs, mask, reward, flags, action, log_prob, version, state = arrays
+    found = reward[0].astype(int).tolist()
+    for array in (obs[..., 0], mask[..., 1], flags, action[..., 0], log_prob, state.T):
+        assert (array == reward[0]).all()
+    assert version.shape == (T, len(found))
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    groups=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 8)), min_size=1, max_size=12),
+    batch=st.integers(1, 7),
+)
+def test_every_lane_is_used_once_and_in_order(groups: list[tuple[int, int]], batch: int) -> None:
+    """However groups and batches divide, lanes come out as they came in, without those applied already."""
+    assembler = an_assembler(batch)
+    expected: list[int] = []
+    found: list[int] = []
+    parts: list[tuple[int, int]] = []
+    copied: list[int] = []
+    first = 0
+    for key, (lanes, skip) in enumerate(groups):
+        skip = min(skip, lanes - 1)
+        assembler.offer(key, lanes, an_unroll(first, lanes), skip=skip)
+        expected += range(first + skip, first + lanes)
+        first += lanes
+        copied += assembler.fill()
+        while (full := assembler.take()) is not None:
+            found += lanes_of(full.arrays)
+            parts += full.parts
+            assembler.recycle(full)
+            copied += assembler.fill()
+    whole = len(expected) // batch * batch
+    assert found == expected[:whole]
+    assert sum(count for _, count in parts) == whole
+    assert copied == list(range(len(groups)))
+    assert assembler.waiting_lanes == 0
+    assert sum(count for _, count in assembler.drop()) == len(expected) - whole
+
+
+def test_without_a_free_batch_unrolls_wait() -> None:
+    """Two batches and no more: the rest keeps its frames until one is given back."""
+    assembler = an_assembler(2)
+    for key in range(3):
+        assembler.offer(key, 2, an_unroll(2 * key, 2))
+    assert assembler.fill() == [0, 1]
+    assert assembler.fill() == []
+    assert assembler.waiting_lanes == 2
+    full = assembler.take()
+    assert full is not None
+    assembler.recycle(full)
+    assert assembler.fill() == [2]
+
+
+def test_a_batch_in_use_is_not_overwritten() -> None:
+    """What the update thread has belongs to it until it is given back."""
+    assembler = an_assembler(2)
+    assembler.offer(0, 2, an_unroll(0, 2))
+    assembler.fill()
+    held = assembler.take()
+    assert held is not None
+    for key in range(1, 4):
+        assembler.offer(key, 2, an_unroll(2 * key, 2))
+        assembler.fill()
+    assert lanes_of(held.arrays) == [0, 1]
+
+
+def test_versions_are_spread_over_the_lanes() -> None:
+    """One version per tick of a group becomes one per transition."""
+    assembler = an_assembler(3)
+    assembler.offer(0, 1, an_unroll(1, 1))
+    assembler.offer(1, 2, an_unroll(5, 2))
+    assembler.fill()
+    full = assembler.take()
+    assert full is not None
+    assert full.arrays[6].tolist() == [[1000 + t, 5000 + t, 5000 + t] for t in range(T)]
+
+
+@pytest.mark.parametrize(("lanes", "size"), [(2, 10), (1, 0), (0, 0)])
+def test_a_frame_of_the_wrong_size_is_refused(lanes: int, size: int) -> None:
+    """Sizes are compared before anything is copied."""
+    with pytest.raises(RemoteWireError):
+        an_assembler(2).check(lanes, bytes(size))
+
+
+def test_drop_names_what_was_not_used() -> None:
+    """Full, filling and waiting unrolls are all counted, and the buffers are free again."""
+    assembler = an_assembler(2)
+    for key in range(4):
+        assembler.offer(key, 3, an_unroll(3 * key, 3))
+    assembler.fill()
+    held = assembler.take()
+    assert held is not None
+    assert assembler.drop() == [(0, 1), (1, 1), (1, 2), (2, 3), (3, 3)]
+    assembler.offer(9, 2, an_unroll(0, 2))
+    assert assembler.fill() == [9]

@@ -1,0 +1,89 @@
+"""Weights for whoever asks."""
+
+from learner_svc.publish import Publisher
+from shared.protocol.messages import Get, NotModified, Weights, pack_version
+
+V1, V2 = pack_version(1, 5), pack_version(1, 6)
+
+
+def a_get(session: int = 1, have: int = 0, manifest: str = "") -> Get:
+    return Get(session=session, have_version=have, have_manifest=manifest)
+
+
+def a_publisher() -> Publisher:
+    publisher = Publisher(hold_s=1.0)
+    publisher.describe("digest", "{}")
+    publisher.publish(V1, b"one")
+    return publisher
+
+
+def test_a_late_joiner_gets_weights_and_manifest_at_once() -> None:
+    """Nothing has to happen first."""
+    answer = a_publisher().get(a_get(), 0.0)
+    assert answer is not None
+    assert answer.frames == (b"one",)
+    assert answer.message == Weights(session=1, version=V1, manifest_digest="digest", manifest="{}")
+
+
+def test_a_known_manifest_is_not_repeated() -> None:
+    """A slow reader with the manifest gets the newest buffer only."""
+    answer = a_publisher().get(a_get(have=pack_version(1, 2), manifest="digest"), 0.0)
+    assert answer is not None
+    assert isinstance(answer.message, Weights)
+    assert answer.message.manifest == ""
+
+
+def test_a_reader_of_the_newest_is_held_until_the_next() -> None:
+    """The long-poll ends with `publish`."""
+    publisher = a_publisher()
+    assert publisher.get(a_get(have=V1, manifest="digest"), 0.0) is None
+    answers = publisher.publish(V2, b"two")
+    assert [(a.message.version, a.frames) for a in answers] == [(V2, (b"two",))]
+    assert publisher.num_waiting == 0
+
+
+def test_a_poll_ends_after_its_time() -> None:
+    """NOT_MODIFIED after a second, once."""
+    publisher = a_publisher()
+    publisher.get(a_get(have=V1, manifest="digest"), 0.0)
+    assert publisher.expire(0.9) == []
+    assert [a.message for a in publisher.expire(1.0)] == [NotModified(session=1, version=V1)]
+    assert publisher.expire(2.0) == []
+
+
+def test_a_new_poll_replaces_the_old_one() -> None:
+    """One outstanding GET per session."""
+    publisher = a_publisher()
+    publisher.get(a_get(have=V1, manifest="digest"), 0.0)
+    publisher.get(a_get(have=V1, manifest="digest"), 0.9)
+    assert publisher.expire(1.5) == []
+    assert len(publisher.publish(V2, b"two")) == 1
+
+
+def test_versions_only_rise() -> None:
+    """An older version changes nothing, a lower step of a later epoch is newer."""
+    publisher = a_publisher()
+    assert publisher.publish(pack_version(1, 4), b"old") == []
+    assert publisher.version == V1
+    publisher.publish(pack_version(2, 1), b"new")
+    answer = publisher.get(a_get(have=V2, manifest="digest"), 0.0)
+    assert answer is not None
+    assert answer.frames == (b"new",)
+
+
+def test_before_the_first_weights_everyone_waits() -> None:
+    """A GET at start-up is held, and answered when there is a policy."""
+    publisher = Publisher()
+    assert publisher.get(a_get(), 0.0) is None
+    publisher.describe("digest", "{}")
+    (answer,) = publisher.publish(V1, b"one")
+    assert isinstance(answer.message, Weights)
+    assert answer.message.manifest == "{}"
+
+
+def test_a_session_that_ended_is_not_answered() -> None:
+    """Its poll is forgotten."""
+    publisher = a_publisher()
+    publisher.get(a_get(have=V1, manifest="digest"), 0.0)
+    publisher.forget(1)
+    assert publisher.publish(V2, b"two") == []

@@ -1,0 +1,191 @@
+"""A run's counters, evaluations and end, with numbers for time."""
+
+from typing import Any
+
+import pytest
+
+from learner_svc.run import RETURN_WINDOW, Counters, EvaluationResult, Run, is_used_up
+from shared.protocol.messages import RunState, pack_version
+from shared.runtime.config import EvalConfig, RunConfig
+
+V = pack_version(1, 9)
+
+
+def a_run(*, epoch: int = 1, every_s: float = 0.0, patience_s: float = 100.0, **settings: Any) -> Run:
+    run = Run(RunConfig(**settings), EvalConfig(every_s=every_s), epoch=epoch, patience_s=patience_s)
+    run.start(0.0)
+    return run
+
+
+def a_result(mean: float) -> EvaluationResult:
+    return EvaluationResult(
+        version=V, episodes=10, return_mean=mean, return_std=0.0, return_median=mean, return_min=mean,
+        return_max=mean, length_mean=1.0,
+    )  # fmt: skip
+
+
+def answer(run: Run, mean: float, now: float) -> bool:
+    assert run.evaluation is not None
+    return run.evaluated(run.evaluation.id, a_result(mean), now)
+
+
+def test_nothing_happens_before_there_is_a_policy() -> None:
+    """The clock stands still until the first environment came."""
+    run = Run(RunConfig(seconds=1.0), EvalConfig(), epoch=1, patience_s=1.0)
+    run.poll(0, 100.0, is_idle=True)
+    assert run.state == RunState.STARTING
+    assert run.counters.seconds == 0.0
+
+
+def test_a_run_ends_after_its_steps_with_an_evaluation() -> None:
+    """TRAINING → FINISHING at the step limit, FINISHED with the result."""
+    run = a_run(steps=100)
+    run.trained(99, applied=True)
+    run.poll(V, 1.0, is_idle=True)
+    assert run.may_train
+    run.trained(1, applied=True)
+    run.poll(V, 2.0, is_idle=True)
+    assert (run.state, run.may_train) == (RunState.FINISHING, False)
+    assert run.evaluation is not None
+    assert run.evaluation.version == V
+    assert answer(run, 5.0, 3.0)
+    assert (run.state, run.end_reason, run.evaluation) == (RunState.FINISHED, "steps", None)
+
+
+def test_updates_under_way_run_out_before_the_final_evaluation() -> None:
+    """The weights that are measured are the last ones."""
+    run = a_run(steps=100)
+    run.trained(100, applied=True)
+    run.poll(V, 1.0, is_idle=False)
+    assert (run.state, run.may_train, run.evaluation) == (RunState.TRAINING, False, None)
+    run.poll(V + 1, 1.1, is_idle=True)
+    assert run.evaluation is not None
+    assert run.evaluation.version == V + 1
+
+
+def test_a_run_ends_after_its_seconds() -> None:
+    """Time counts while there is a policy, over restarts."""
+    run = a_run(seconds=10.0)
+    saved = run.to_json() | {"counters": Counters(seconds=8.0).to_json()}
+    resumed = Run(RunConfig(seconds=10.0), EvalConfig(), epoch=2, patience_s=1.0)
+    resumed.restore(saved)
+    resumed.start(50.0)
+    resumed.poll(V, 51.0, is_idle=True)
+    assert resumed.state == RunState.TRAINING
+    resumed.poll(V, 52.5, is_idle=True)
+    assert (resumed.state, resumed.end_reason) == (RunState.FINISHING, "seconds")
+
+
+def test_a_final_evaluation_that_nobody_plays_is_given_up() -> None:
+    """A run without evaluation actors ends nevertheless, and says so."""
+    run = a_run(steps=1, patience_s=30.0)
+    run.trained(1, applied=True)
+    run.poll(V, 1.0, is_idle=True)
+    run.poll(V, 30.0, is_idle=True)
+    assert run.state == RunState.FINISHING
+    run.poll(V, 31.5, is_idle=True)
+    assert (run.state, run.end_reason) == (RunState.FINISHED, "no_evaluation")
+
+
+def test_until_return_is_judged_by_a_full_evaluation() -> None:
+    """A good training return stops training; too low a result goes on training, and it is not tried again at once."""
+    run = a_run(until_return=100.0)
+    run.acted([150.0] * (RETURN_WINDOW - 1), [1.0] * (RETURN_WINDOW - 1), steps=1, aborted=0)
+    run.poll(V, 1.0, is_idle=True)
+    assert run.may_train, "the window is not full yet"
+    run.acted([150.0], [1.0], steps=1, aborted=0)
+    run.poll(V, 2.0, is_idle=True)
+    assert run.state == RunState.FINISHING
+    assert answer(run, 90.0, 3.0)
+    assert run.may_train
+    run.poll(V, 4.0, is_idle=True)
+    assert run.may_train
+    run.poll(V, 8.0, is_idle=True)
+    assert run.state == RunState.FINISHING
+    assert answer(run, 100.0, 9.0)
+    assert (run.state, run.end_reason) == (RunState.FINISHED, "until_return")
+
+
+def test_an_evaluation_on_the_way_may_suggest_the_end() -> None:
+    """Its weights are not the last: they are measured again, with training stopped."""
+    run = a_run(until_return=100.0, every_s=10.0)
+    run.poll(V, 10.0, is_idle=False)
+    assert run.may_train
+    assert answer(run, 120.0, 12.0)
+    run.poll(V, 12.1, is_idle=True)
+    assert run.state == RunState.FINISHING
+    assert answer(run, 80.0, 14.0)
+    run.poll(V, 20.0, is_idle=True)
+    assert run.may_train, "only a newer evaluation suggests it again"
+
+
+def test_evaluations_follow_their_schedule_one_at_a_time() -> None:
+    """The next is due so long after the last result."""
+    run = a_run(every_s=10.0)
+    run.poll(V, 9.9, is_idle=False)
+    assert run.evaluation is None
+    run.poll(V, 10.0, is_idle=False)
+    first = run.evaluation
+    run.poll(V, 40.0, is_idle=False)
+    assert run.evaluation == first
+    assert answer(run, 1.0, 41.0)
+    run.poll(V, 50.0, is_idle=False)
+    assert run.evaluation is None
+    run.poll(V, 51.0, is_idle=False)
+    assert run.evaluation is not None
+    assert run.evaluation != first
+
+
+def test_a_result_nobody_waits_for_is_ignored() -> None:
+    """A second inference's answer to the same request, or one from before a restart."""
+    run = a_run(every_s=1.0)
+    run.poll(V, 1.0, is_idle=False)
+    assert run.evaluation is not None
+    wanted = run.evaluation.id
+    assert not run.evaluated(wanted - 1, a_result(1.0), 2.0)
+    assert run.evaluated(wanted, a_result(1.0), 2.0)
+    assert not run.evaluated(wanted, a_result(9.0), 3.0)
+    assert run.last_result == a_result(1.0)
+
+
+def test_ids_of_evaluations_differ_between_lives() -> None:
+    """An inference that answered an earlier life's request answers this one's too."""
+    ids = set()
+    for epoch in (1, 2):
+        run = a_run(epoch=epoch, every_s=1.0)
+        run.poll(V, 1.0, is_idle=False)
+        assert run.evaluation is not None
+        ids.add(run.evaluation.id)
+    assert len(ids) == 2
+
+
+def test_the_training_return_is_that_of_the_last_hundred_episodes() -> None:
+    """Older ones are forgotten, and a restart is not."""
+    run = a_run()
+    assert run.training.mean is None
+    run.acted([0.0] * 50 + [2.0] * 100, [3.0] * 150, steps=450, aborted=2)
+    assert run.training.mean == 2.0
+    resumed = Run(RunConfig(), EvalConfig(), epoch=2, patience_s=1.0)
+    resumed.restore(run.to_json())
+    assert resumed.training.mean == 2.0
+    assert resumed.counters == Counters(env_steps=450, episodes=150, aborted_episodes=2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason", "used_up"),
+    [
+        ({"steps": 100}, "steps", True),
+        ({"steps": 200}, "steps", False),
+        ({}, "steps", False),
+        ({"steps": 200, "seconds": 5.0}, "steps", True),
+        ({"steps": 100}, "no_evaluation", True),
+        ({"steps": 200, "until_return": 3.0}, "until_return", True),
+        ({"steps": 100}, "", False),
+    ],
+)
+def test_a_finished_run_goes_on_only_under_a_longer_configuration(
+    settings: dict[str, Any], reason: str, used_up: bool
+) -> None:
+    """Starting it again as it was says so and ends."""
+    counters = Counters(trained_steps=100, seconds=10.0)
+    assert is_used_up(RunConfig(**settings), counters, reason=reason) is used_up
