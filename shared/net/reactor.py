@@ -26,6 +26,7 @@ MAX_DRAIN_S = 0.002
 MAX_FRAMES = 64
 STALL_S = 0.5  # a loop that was late by more than this may not judge its peers' silence
 LAG_PERIOD_S = 0.1
+WORST_LAG_TICKS = 10
 
 Buffer = bytes | bytearray | memoryview
 
@@ -45,7 +46,7 @@ class ReactorStatistics:
     oversized: int  # messages dropped for having too many frames
     unfinished_drains: int  # drains that ran out of budget
     loop_lag_s: float  # how late the last timer fired
-    worst_loop_lag_s: float  # the latest that any fired since the previous `statistics()`
+    worst_loop_lag_s: float  # the latest that any fired within the last `WORST_LAG_TICKS` or up to twice as many
 
 
 class Channel:
@@ -188,7 +189,8 @@ class Reactor:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._channels: set[Channel] = set()
         self._past = [0, 0, 0, 0, 0]  # figures of closed channels
-        self._lag_s = self._worst_lag_s = 0.0
+        self._lag_s = self._worst_lag_s = self._former_worst_lag_s = 0.0
+        self._ticks = 0
         self._stall_end = -math.inf
         self._due = self.loop.time() + LAG_PERIOD_S
         self._timer = self.loop.call_at(self._due, self._measure_lag)
@@ -215,9 +217,8 @@ class Reactor:
         self._past = [past + figure for past, figure in zip(self._past, _figures(channel), strict=True)]
 
     def statistics(self) -> ReactorStatistics:
-        """Figures so far; restarts `worst_loop_lag_s`. Any thread may call it."""
+        """Figures so far. Any thread may call it."""
         totals = [sum(column) for column in zip(self._past, *map(_figures, tuple(self._channels)), strict=True)]
-        worst, self._worst_lag_s = self._worst_lag_s, 0.0
         return ReactorStatistics(
             received=totals[0],
             sent=totals[1],
@@ -225,7 +226,7 @@ class Reactor:
             oversized=totals[3],
             unfinished_drains=totals[4],
             loop_lag_s=self._lag_s,
-            worst_loop_lag_s=worst,
+            worst_loop_lag_s=max(self._worst_lag_s, self._former_worst_lag_s),
         )
 
     def last_stall_end(self, now: float) -> float:
@@ -254,6 +255,9 @@ class Reactor:
         """Note how late this timer is, then set the next."""
         now = self.loop.time()
         self._lag_s = max(0.0, now - self._due)
+        self._ticks += 1
+        if self._ticks % WORST_LAG_TICKS == 0:
+            self._former_worst_lag_s, self._worst_lag_s = self._worst_lag_s, 0.0
         self._worst_lag_s = max(self._worst_lag_s, self._lag_s)
         if self._lag_s > STALL_S:
             self._stall_end = now

@@ -283,9 +283,8 @@ def test_a_stall_is_known_before_any_timer_ran():
             loop.call_later(0.01, measured.set_result, None)
             await measured
             assert now <= reactor.last_stall_end(loop.time()) <= loop.time()
-            statistics = reactor.statistics()
-            assert statistics.worst_loop_lag_s > 1.0
-            assert reactor.statistics().worst_loop_lag_s == 0.0
+            assert reactor.statistics().worst_loop_lag_s > 1.0
+            assert reactor.statistics().worst_loop_lag_s > 1.0  # asking does not forget: several ask
 
     with asyncio.Runner(loop_factory=SkewedLoop) as runner:
         runner.run(test())
