@@ -10,7 +10,6 @@ from shared.runtime.config import EnvConfig
 
 pytest.importorskip("ale_py")
 pytest.importorskip("envpool")
-pytestmark = pytest.mark.filterwarnings("ignore:.*precision lowered.*:UserWarning")
 
 
 def make(game, backend, lanes, **options):
@@ -119,3 +118,17 @@ def test_unknown_game_is_named():
     for backend in ("ale", "envpool"):
         with pytest.raises(ConfigError, match="Pongg"):
             make("Pongg", backend, 1)
+
+
+def test_envpool_steps_other_environments_too():
+    """backend = "envpool" takes any id that EnvPool knows, with the same rows."""
+    group = make_group(EnvConfig(id="CartPole-v1", backend="envpool", max_episode_steps=3), 4, threads=1)
+    assert group.spec.observation.leaf.shape == (4,)
+    first = group.reset(2).payload
+    for _ in range(3):
+        group.advance([np.array([0, 1, 0, 1])])
+    assert group.views.flags.tolist() == [Flags.TRUNCATED] * 4
+    assert group.ended_statistics.tolist() == [[3, 3]] * 4
+    group.advance([np.array([0, 1, 0, 1])])
+    assert group.views.flags.tolist() == [Flags.FIRST] * 4
+    assert group.reset(2).payload == first
