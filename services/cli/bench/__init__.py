@@ -14,10 +14,15 @@ def run_bench(name: str, seconds: float, words: Sequence[str]) -> Iterator[str]:
       seconds: how long; the rates are those of the last half.
       words: `section.key=value` for what runs an experiment.
     """
+    for result in _measure(name, seconds, words):
+        yield format_result(name, result)
+
+
+def format_result(name: str, result: Result) -> str:
+    """One line."""
     from services.cli.doctor import machine_label
 
-    for result in _measure(name, seconds, words):
-        yield json.dumps({"bench": name, "machine": machine_label(), **result})
+    return json.dumps({"bench": name, "machine": machine_label(), **result})
 
 
 def _measure(name: str, seconds: float, words: Sequence[str]) -> Iterator[Result]:

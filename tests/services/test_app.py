@@ -1,0 +1,131 @@
+"""The command line itself: exit codes, messages, and what is imported for what."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from services.cli.app import main, service_words
+from services.cli.bench.experiment import Point, rates
+from shared.errors import ConfigError, SeedbedError
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_help_names_every_command(capsys):
+    """And costs no heavy import (see below)."""
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    for command in ("train", "eval", "actor", "inference", "learner", "doctor", "explain", "bench"):
+        assert command in text
+
+
+def test_an_unknown_experiment_exits_78_with_a_suggestion(capsys):
+    """In words, without a traceback."""
+    assert main(["train", "cartpol"]) == 78
+    assert "did you mean 'cartpole'" in capsys.readouterr().err
+
+
+def test_an_unknown_key_exits_78_before_anything_starts(tmp_path, capsys):
+    """No run folder is made for it."""
+    assert main(["train", "cartpole", "actor.lane=3", "--run-dir", str(tmp_path / "run")]) == 78
+    assert "did you mean 'lanes'" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("command", ["eval", "explain"])
+def test_an_unknown_run_is_told_so(command, tmp_path, monkeypatch, capsys):
+    """With what a run folder is."""
+    monkeypatch.chdir(tmp_path)
+    assert main([command, "absent"]) == 78
+    assert "no run there" in capsys.readouterr().err
+
+
+def test_a_services_words_name_the_file_of_an_experiment():
+    """`seedbed actor cartpole key=value` and `--config FILE` alike."""
+    words = service_words(["cartpole", "actor.lanes=3"], None)
+    assert Path(words[0]).name == "cartpole.toml"
+    assert words[1:] == ["actor.lanes=3"]
+    assert service_words(["actor.lanes=3"], Path(words[0])) == words
+    assert service_words(["env.id=CartPole-v1"], None) == ["env.id=CartPole-v1"]
+
+
+def test_help_and_actors_need_no_torch():
+    """An actor's machine has none, and --help must be quick."""
+    code = (
+        "import sys; from services.cli.app import main\n"
+        "main(['--help']); main(['actor', '--help'])\n"
+        "import actor_svc.__main__\n"
+        "sys.exit('torch' in sys.modules or 'gymnasium' not in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_missing_extra_is_named_with_its_remedy():
+    """Where torch cannot be imported, the message says what to install."""
+    code = (
+        "import importlib.util, sys\n"
+        "find = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *rest: None if name == 'torch' else find(name, *rest)\n"
+        "from services.cli.app import main\n"
+        "sys.exit(main(['inference', 'cartpole']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 78
+    assert "pip install 'seedbed[torch]'" in done.stderr.replace("\n", " ")
+
+
+def test_rates_of_a_bench_are_those_of_the_last_half():
+    """A slow start does not count."""
+    points = [Point(float(at), 10.0 * at if at <= 10 else 100.0 + 100.0 * (at - 10), 0.0) for at in range(21)]
+    trained, acted = rates(points)
+    assert trained == pytest.approx(100.0)
+    assert acted == 0.0
+
+
+def test_a_bench_without_training_is_an_error():
+    """Better none than a made-up figure."""
+    with pytest.raises(SeedbedError, match="give it more"):
+        rates([])
+
+
+def test_constraints_pin_what_the_project_needs():
+    """Every direct dependency has exactly one pin, and it lies within its range."""
+    import re
+    import tomllib
+
+    from packaging.requirements import Requirement
+
+    pins = {}
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        if line and not line.startswith("#"):
+            name, _, version = line.partition("==")
+            pins[re.sub(r"[-_.]+", "-", name).lower()] = version
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = [
+        *project["dependencies"],
+        *(item for extra in project["optional-dependencies"].values() for item in extra),
+    ]
+    for text in needed:
+        requirement = Requirement(text)
+        version = pins[re.sub(r"[-_.]+", "-", requirement.name).lower()]
+        assert requirement.specifier.contains(version), text
+    assert pins["torch"] == "2.13.0"
+
+
+def test_results_of_benches_are_json_lines():
+    """With bench and machine first."""
+    from services.cli.bench import format_result
+
+    line = json.loads(format_result("pong", {"lanes": 4, "trained_steps_per_s": 2.5}))
+    assert list(line)[:2] == ["bench", "machine"]
+    assert line["lanes"] == 4
+
+
+def test_a_bad_word_for_a_service_is_a_configuration_error():
+    """`seedbed actor nonsense` names what there is."""
+    with pytest.raises(ConfigError, match="no experiment named"):
+        service_words(["nonsense"], None)

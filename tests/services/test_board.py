@@ -1,0 +1,228 @@
+"""Figures of a run from samples, and what the terminal makes of them."""
+
+import io
+import math
+
+import pytest
+from rich.console import Console
+
+from services.cli.board import Board, RunFigures
+from services.cli.supervisor import Supervisor
+from services.cli.table import TerminalView, count, duration, number, progress, render_run, render_summary, sparkline
+from shared.protocol.messages import RunState
+from shared.runtime.config import RunConfig
+
+ROLES = {"learner": "learner", "inference-0": "inference", "inference-1": "inference", "actor-0": "actor"}
+
+
+def learner_samples(at: float, *, rate: float = 1000.0, state: int = 1, life: float = 1.0) -> dict[str, float]:
+    """A learner's page."""
+    return {
+        "process_start_time_seconds": life,
+        "process_cpu_seconds_total": 0.5 * at,
+        "process_resident_memory_bytes": 256 * 2**20,
+        "seedbed_loop_lag_seconds": 0.0004,
+        "seedbed_learner_state": state,
+        "seedbed_learner_seconds": at,
+        "seedbed_learner_trained_steps_total": rate * at,
+        "seedbed_learner_env_steps_total": 1.1 * rate * at,
+        "seedbed_learner_updates_total": 10 * at,
+        "seedbed_learner_episodes_total": 3 * at,
+        "seedbed_learner_return_mean": 20.0 * at,
+        "seedbed_learner_eval_return_mean": math.nan,
+        "seedbed_learner_evaluations_total": 0.0,
+    }
+
+
+def inference_samples(at: float, *, rate: float = 600.0, life: float = 1.0) -> dict[str, float]:
+    """An inference's page."""
+    return {
+        "process_start_time_seconds": life,
+        "seedbed_acted_steps_total": rate * at,
+        "seedbed_batches_total": 10 * at,
+        "seedbed_batch_lanes_total": 640 * at,
+        "seedbed_queue_wait_seconds_total": 0.02 * at,
+        "seedbed_queue_waits_total": 20 * at,
+        "seedbed_compute_seconds_total": 0.03 * at,
+        "seedbed_lanes": 128,
+    }
+
+
+@pytest.fixture
+def board() -> Board:
+    """Ten seconds of a run."""
+    board = Board(ROLES)
+    for at in range(1, 11):
+        board.observe("learner", learner_samples(at), at)
+        board.observe("inference-0", inference_samples(at), at)
+        board.observe("inference-1", inference_samples(at, rate=400.0), at)
+    return board
+
+
+def render(renderable, width: int = 100) -> str:
+    """As plain text."""
+    console = Console(file=io.StringIO(), width=width, force_terminal=False)
+    console.print(renderable)
+    return console.file.getvalue()
+
+
+def test_rates_are_over_the_last_seconds_and_all_replicas(board):
+    """Counters become steps per second; replicas are added up."""
+    figures = board.run()
+    assert figures.trained_steps_per_s == pytest.approx(1000.0)
+    assert figures.acted_steps_per_s == pytest.approx(1000.0)
+    assert figures.state is RunState.TRAINING
+
+
+def test_means_are_those_of_the_window(board):
+    """Batch fill, wait and forward time per batch."""
+    figures = board.run()
+    assert figures.batch_fill == pytest.approx(64.0)
+    assert figures.queue_wait_ms == pytest.approx(1.0)
+    assert figures.forward_ms == pytest.approx(3.0)
+    assert figures.lanes == 256
+
+
+def test_a_restarted_process_does_not_make_a_negative_rate(board):
+    """Its counters begin at 0 again."""
+    board.observe("learner", learner_samples(0.1, life=2.0), 11.0)
+    assert board.run().trained_steps_per_s is None
+    board.observe("learner", learner_samples(1.1, life=2.0), 12.0)
+    assert board.run().trained_steps_per_s == pytest.approx(1000.0)
+
+
+def test_a_process_that_is_gone_is_not_counted(board):
+    """Its last rate must not stay in the picture."""
+    board.forget("inference-0")
+    assert board.run().acted_steps_per_s == pytest.approx(400.0)
+    assert board.service("inference-0").memory_bytes is None
+
+
+def test_every_step_changes_the_total(board):
+    """Acted or trained: both are progress."""
+    before = board.total_steps
+    board.observe("inference-1", inference_samples(11, rate=400.0), 11)
+    assert board.total_steps > before
+
+
+def test_nothing_is_known_before_the_first_page():
+    """No figure is made up."""
+    figures = Board(ROLES).run()
+    assert figures.state is RunState.STARTING
+    assert figures.trained_steps_per_s is None
+    assert figures.return_mean is None
+
+
+def test_an_evaluation_shows_once_there_was_one(board):
+    """Not a number before."""
+    assert board.run().eval_return_mean is None
+    samples = learner_samples(11) | {"seedbed_learner_evaluations_total": 1, "seedbed_learner_eval_return_mean": 123.0}
+    board.observe("learner", samples, 11)
+    assert board.run().eval_return_mean == 123.0
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "–"), (0, "0"), (987, "987"), (45_600, "45.6 K"), (1_234_567, "1.23 M"), (999_999, "1000 K")],
+)
+def test_counts_are_short(value, text):
+    """Three or four figures and a unit."""
+    assert count(value) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(None, "–"), (math.nan, "–"), (1.25, "1.2"), (12345.6, "12,345.6")])
+def test_numbers_are_readable(value, text):
+    """Unknown is a dash, never nan."""
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(None, "–"), (5.9, "5 s"), (125, "2:05"), (3723, "1:02:03")])
+def test_durations_are_readable(seconds, text):
+    """Seconds, minutes, hours."""
+    assert duration(seconds) == text
+
+
+def test_a_sparkline_rises_with_its_values():
+    """Lowest block to highest, newest on the right, never wider than asked."""
+    line = sparkline([float(value) for value in range(100)], width=20)
+    assert len(line) == 20
+    assert line[0] == "▁"
+    assert line[-1] == "█"
+    assert list(line) == sorted(line)
+    assert sparkline([1.0]) == ""
+    assert set(sparkline([2.0, 2.0, 2.0])) == {"▁"}
+
+
+def test_eta_is_by_whichever_limit_comes_first(board):
+    """Steps at the present rate, or seconds."""
+    figures = board.run()
+    assert progress(figures, RunConfig(steps=20_000)) == (0.5, pytest.approx(10.0))
+    assert progress(figures, RunConfig(seconds=40)) == (0.25, 30.0)
+    share, left_s = progress(figures, RunConfig(steps=20_000, seconds=11))
+    assert share == pytest.approx(10 / 11)
+    assert left_s == pytest.approx(1.0)
+    assert progress(figures, RunConfig()) == (0.0, None)
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_the_picture_shows_figures_services_and_events(board, width):
+    """At any usual width."""
+    supervisor = Supervisor(list(ROLES), final="learner")
+    for name in ROLES:
+        supervisor.started(name, 0.0)
+    supervisor.exited("actor-0", -9, 10.0)
+    text = render(render_run("seedbed · small", supervisor, board, RunConfig(steps=20_000), ["a thing"], 10.05), width)
+    for expected in (
+        "training",
+        "1000 steps/s",
+        "ETA 10 s",
+        "200.0",
+        "64 of 256",
+        "killed by SIGKILL",
+        "a thing",
+        "20.0 K",
+    ):
+        assert expected in text
+    assert all(len(line) <= width for line in text.splitlines())
+
+
+def test_without_a_terminal_there_are_lines(board):
+    """One now and then, and one for each event."""
+    console = Console(file=io.StringIO(), force_terminal=False, width=80)
+    supervisor = Supervisor(list(ROLES), final="learner")
+    with TerminalView(console, "small", board, RunConfig(seconds=60)) as view:
+        view.refresh(supervisor, 100.0)
+        view.refresh(supervisor, 101.0)
+        view.happened("actor-0 died")
+        view.refresh(supervisor, 106.0)
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) == 3
+    assert "trained 10.0 K (1000/s)" in lines[0]
+    assert "actor-0 died" in lines[1]
+
+
+def test_in_a_terminal_the_picture_is_drawn_in_place(board):
+    """And taken away at the end, for the summary to stand alone."""
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    supervisor = Supervisor(list(ROLES), final="learner")
+    with TerminalView(console, "small", board, RunConfig(seconds=60)) as view:
+        view.refresh(supervisor, 100.0)
+    assert "small" in console.file.getvalue()
+
+
+def test_the_summary_copes_with_missing_figures(tmp_path):
+    """A run that was stopped early has no evaluation."""
+    text = render(
+        render_summary({"experiment": "small", "trained_steps": 1000}, tmp_path, {"actor-0": 2, "learner": 0})
+    )
+    assert "1000 steps" in text
+    assert "actor-0 2" in text
+    assert "learner" not in text.replace("learner_svc", "")
+
+
+def test_figures_are_a_record(board):
+    """Nobody changes them under the view."""
+    figures = board.run()
+    assert isinstance(figures, RunFigures)
+    with pytest.raises(AttributeError):
+        figures.episodes = 1.0  # type: ignore[misc]

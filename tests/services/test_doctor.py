@@ -1,0 +1,95 @@
+"""What `seedbed doctor` makes of a machine's facts."""
+
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from services.cli.doctor import GIB, Finding, Grade, MachineFacts, TorchFacts, gather, judge
+from services.cli.report import render_findings
+
+TORCH = TorchFacts(
+    version="2.13.0", threads=8, accelerators=(), is_cuda_build=False, accelerator_bf16=False, bf16_speedup=2.5
+)
+CUDA_TORCH = replace(TORCH, is_cuda_build=True)
+GOOD = MachineFacts(
+    python=(3, 12),
+    cores=8,
+    cores_present=8,
+    load=0.2,
+    memory_bytes=32 * GIB,
+    memory_available_bytes=24 * GIB,
+    swap_used_bytes=0,
+    disk_free_bytes=100 * GIB,
+    can_bind_loopback=True,
+    ephemeral_ports=28232,
+    max_files=65536,
+    max_files_hard=65536,
+    cpu_flags=frozenset({"amx_bf16", "avx2"}),
+    clock_source="tsc",
+    clock_resolution_s=4e-8,
+    wall_clock=1.8e9,
+    has_nvidia_driver=False,
+    modules=frozenset({"ale_py", "envpool", "imageio", "imageio_ffmpeg", "pygame"}),
+    torch=TORCH,
+)
+
+
+def find(topic: str, **changes) -> Finding:
+    """The finding on a topic for a machine that differs from the good one."""
+    return next(finding for finding in judge(replace(GOOD, **changes)) if finding.topic == topic)
+
+
+def test_a_good_machine_gets_no_advice():
+    """Nothing to change."""
+    assert [finding for finding in judge(GOOD) if finding.grade is not Grade.OK or finding.advice] == []
+
+
+@pytest.mark.parametrize(
+    ("topic", "changes", "grade", "words"),
+    [
+        ("Python", {"python": (3, 10)}, Grade.PROBLEM, "3.11"),
+        ("cores", {"load": 7.5}, Grade.ADVICE, "other programs"),
+        ("cores", {"cores": 1, "cores_present": 1}, Grade.ADVICE, "one core"),
+        ("cores", {"cores": 2}, Grade.ADVICE, "quota"),
+        ("memory", {"memory_available_bytes": GIB}, Grade.PROBLEM, "actor.lanes"),
+        ("memory", {"swap_used_bytes": 3 * GIB}, Grade.ADVICE, "swapped"),
+        ("disk", {"disk_free_bytes": GIB}, Grade.PROBLEM, "--run-dir"),
+        ("ports", {"can_bind_loopback": False}, Grade.PROBLEM, "127.0.0.1"),
+        ("ports", {"ephemeral_ports": 100}, Grade.ADVICE, "ip_local_port_range"),
+        ("ulimits", {"max_files": 256, "max_files_hard": 2048}, Grade.ADVICE, "ulimit -n 2048"),
+        ("torch", {"torch": None}, Grade.PROBLEM, "seedbed[torch]"),
+        ("accelerator", {"has_nvidia_driver": True}, Grade.PROBLEM, "TORCH_INDEX"),
+        ("accelerator", {"has_nvidia_driver": True, "torch": CUDA_TORCH}, Grade.PROBLEM, "nvidia-smi"),
+        ("bf16", {"torch": replace(TORCH, bf16_speedup=0.5)}, Grade.ADVICE, "fp32"),
+        ("bf16", {"torch": replace(TORCH, accelerators=("GPU",))}, Grade.ADVICE, "fp32"),
+        ("clock", {"wall_clock": 0.0}, Grade.PROBLEM, "date"),
+        ("clock", {"clock_resolution_s": 1e-5, "clock_source": "hpet"}, Grade.ADVICE, "tsc"),
+        ("extras", {"modules": frozenset()}, Grade.ADVICE, "seedbed[atari]"),
+        ("extras", {"modules": GOOD.modules - {"imageio_ffmpeg"}}, Grade.ADVICE, "videos"),
+        ("extras", {"modules": GOOD.modules - {"pygame"}}, Grade.ADVICE, "pygame"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_graded_with_a_remedy(topic, changes, grade, words):
+    """Each rule, with what to change."""
+    finding = find(topic, **changes)
+    assert finding.grade is grade
+    assert words in finding.advice
+
+
+def test_an_accelerator_is_named():
+    """With its bf16."""
+    torch = replace(TORCH, accelerators=("Some GPU",), accelerator_bf16=True, is_cuda_build=True)
+    assert find("accelerator", torch=torch, has_nvidia_driver=True).found == "Some GPU"
+    assert find("bf16", torch=torch).grade is Grade.OK
+
+
+def test_this_machine_can_be_judged(tmp_path):
+    """Gathering works wherever the tests run, and the report has a line for each topic."""
+    findings = judge(gather(tmp_path))
+    console = Console(width=200, record=True, quiet=False)
+    with console.capture() as captured:
+        console.print(render_findings(findings))
+    text = captured.get()
+    assert len(findings) == 11
+    assert all(finding.topic in text and finding.found for finding in findings)

@@ -1,0 +1,156 @@
+"""Experiments: found, merged, checked, and kept with their run."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from learner_svc.record import to_toml
+from services.cli.experiment import (
+    RECORD,
+    experiment_names,
+    find_experiment,
+    load_experiment,
+    resolve_run,
+)
+from shared.errors import ConfigError
+
+TEXT = """
+[run]
+name = "small"
+[env]
+id = "CartPole-v1"
+kwargs = { sutton_barto_reward = true }
+[learner]
+batch = 16
+"""
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch) -> Path:
+    """A small experiment in an empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "small.toml"
+    path.write_text(TEXT)
+    return path
+
+
+def load(file: Path, *words: str, run_dir=None, resume=False, now=0.0):
+    """Load it without a clock."""
+    return load_experiment(file, words, run_dir=run_dir, resume=resume, now=now)
+
+
+def make_run(folder: Path) -> Path:
+    """A folder that holds a run, as far as the command line looks."""
+    folder.mkdir(parents=True)
+    (folder / RECORD).touch()
+    return folder
+
+
+def test_an_experiment_is_found_by_name_and_by_path(file):
+    """A name means a shipped one, a path means itself."""
+    assert find_experiment("cartpole").name == "cartpole.toml"
+    assert find_experiment(str(file)) == file
+
+
+@pytest.mark.parametrize(("name", "hint"), [("cartpol", "did you mean 'cartpole'"), ("zzz", "there are: acrobot")])
+def test_an_unknown_experiment_is_refused_with_a_suggestion(name, hint):
+    """A typo costs one look."""
+    with pytest.raises(ConfigError, match=hint):
+        find_experiment(name)
+
+
+def test_a_missing_file_is_not_mistaken_for_a_name(tmp_path):
+    """What looks like a path is reported as one."""
+    with pytest.raises(ConfigError, match="no such experiment file"):
+        find_experiment(str(tmp_path / "absent.toml"))
+
+
+@pytest.mark.parametrize("name", experiment_names())
+def test_every_shipped_experiment_is_valid(name, tmp_path):
+    """Nothing that we ship is refused by our own checks."""
+    experiment = load(find_experiment(name), run_dir=tmp_path / "run")
+    assert experiment.settings.env.id
+    assert experiment.name == name
+
+
+def test_words_are_stronger_than_variables_and_these_than_the_file(file, monkeypatch):
+    """The three sources in their order."""
+    monkeypatch.setenv("SEEDBED_LEARNER__BATCH", "32")
+    monkeypatch.setenv("SEEDBED_ACTOR__LANES", "8")
+    experiment = load(file, "actor.lanes=4")
+    assert experiment.sections["learner"]["batch"] == 32
+    assert experiment.settings.actor.lanes == 4
+
+
+def test_the_snapshot_says_the_same_as_the_merged_experiment(file, tmp_path):
+    """What the services read back is what was checked."""
+    experiment = load(file, "learner.batch=64", 'actor.upstream=["tcp://a:1", "tcp://b:2"]', "policy.squash=false")
+    copy = tmp_path / "copy.toml"
+    copy.write_text(to_toml(experiment.sections))
+    assert tomllib.loads(copy.read_text()) == experiment.sections
+    again = load(copy)
+    assert again.settings == experiment.settings.model_copy(update={"run": again.settings.run})
+    assert again.sections == experiment.sections
+
+
+def test_a_new_run_gets_a_folder_of_its_own(file):
+    """runs/<name>-<time>."""
+    folder = load(file).run_dir
+    assert folder.parent.name == "runs"
+    assert folder.name.startswith("small-19")
+
+
+def test_the_files_name_is_the_runs_name_unless_it_says_another(file, tmp_path):
+    """Two copies of one file are told apart."""
+    plain = tmp_path / "plain.toml"
+    plain.write_text('[env]\nid = "CartPole-v1"\n')
+    assert load(plain).name == "plain"
+    assert load(file).name == "small"
+
+
+def test_a_run_is_not_overwritten(file, tmp_path):
+    """A folder that holds a run needs --resume."""
+    folder = make_run(tmp_path / "mine")
+    with pytest.raises(ConfigError, match="already holds a run"):
+        load(file, run_dir=folder)
+    assert load(file, run_dir=folder, resume=True).sections["run"]["resume"] is True
+
+
+def test_resuming_nothing_is_refused(file, tmp_path):
+    """Starting from scratch is not ours to decide."""
+    with pytest.raises(ConfigError, match="nothing to resume"):
+        load(file, run_dir=tmp_path / "absent", resume=True)
+    with pytest.raises(ConfigError, match="no run of 'small'"):
+        load(file, resume=True)
+
+
+def test_resume_takes_the_newest_run_of_that_name(file, tmp_path):
+    """Names carry their time."""
+    for name in ("small-20260101-000000", "small-20260301-000000", "other-20260401-000000"):
+        make_run(tmp_path / "runs" / name)
+    assert load(file, resume=True).run_dir.name == "small-20260301-000000"
+
+
+@pytest.mark.parametrize(
+    ("word", "complaint"),
+    [
+        ("actor.lane=4", "did you mean 'lanes'"),
+        ("lerner.batch=4", "did you mean 'learner'"),
+        ("actor.lanes=0", "lanes"),
+    ],
+)
+def test_mistakes_are_found_before_anything_starts(file, word, complaint):
+    """Key, section and value; each named."""
+    with pytest.raises(ConfigError, match=complaint):
+        load(file, word)
+
+
+def test_a_run_is_found_by_path_by_name_and_by_experiment(file, tmp_path):
+    """Whatever a user types for RUN."""
+    folder = make_run(tmp_path / "runs" / "small-20260101-000000")
+    assert resolve_run(str(folder)) == folder
+    assert resolve_run("small-20260101-000000") == folder
+    assert resolve_run("small") == folder
+    with pytest.raises(ConfigError, match="did you mean"):
+        resolve_run("small-20260101-000001")

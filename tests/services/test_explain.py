@@ -1,0 +1,164 @@
+"""What `seedbed explain` decides, from numbers."""
+
+import pytest
+from rich.console import Console
+
+from services.cli.explain import KNOBS, Bottleneck, Signals, diagnose, read_signals, summarise
+from services.cli.report import render_diagnosis
+from shared.errors import ConfigError
+
+
+def signals(**figures) -> Signals:
+    """A run in which nothing is busy: 128 lanes at 10 K steps/s, a cycle of 12.8 ms."""
+    usual = {
+        "trained_steps_per_s": 10_000.0,
+        "acted_steps_per_s": 10_000.0,
+        "update_busy_share": 0.3,
+        "batch_wait_ms": 5.0,
+        "batch_fill": 64.0,
+        "lanes": 128.0,
+        "queue_wait_ms": 0.5,
+        "forward_ms": 1.0,
+        "inference_lag_ms": 0.3,
+        "env_busy_share": 0.6,
+        "cores": 16,
+    }
+    return Signals(**(usual | figures))
+
+
+@pytest.mark.parametrize(
+    ("figures", "expected"),
+    [
+        ({"update_busy_share": 0.97}, Bottleneck.LEARNER),
+        ({"forward_ms": 6.0}, Bottleneck.INFERENCE),  # 156 passes/s of 6 ms: busy 94 %
+        ({"env_busy_share": 0.95}, Bottleneck.ENVIRONMENT),
+        ({"env_busy_share": 0.97, "update_busy_share": 0.9}, Bottleneck.ENVIRONMENT),
+        ({"queue_wait_ms": 8.0}, Bottleneck.BATCH_WAIT),
+        ({"inference_lag_ms": 80.0}, Bottleneck.NETWORK),
+        ({"env_busy_share": 0.1}, Bottleneck.NETWORK),
+        ({}, Bottleneck.ENVIRONMENT),
+        ({"env_busy_share": None}, Bottleneck.ENVIRONMENT),
+        ({"update_busy_share": 0.7, "forward_ms": 4.0, "env_busy_share": 0.6, "cores": 2}, Bottleneck.CORES),
+    ],
+)
+def test_the_bottleneck_is_named(figures, expected):
+    """Who is busy all the time; if nobody is, the longest part of a lane's cycle."""
+    diagnosis = diagnose(signals(**figures))
+    assert diagnosis.bottleneck is expected
+    assert diagnosis.evidence
+    assert diagnosis.knobs
+
+
+def test_the_cycle_is_the_time_between_two_steps_of_a_lane():
+    """Lanes over steps per second."""
+    assert signals().cycle_ms == pytest.approx(12.8)
+    assert signals(lanes=None).cycle_ms is None
+
+
+def test_inferences_busy_share_counts_its_replicas():
+    """Two replicas share the forward passes."""
+    assert signals(forward_ms=3.2).inference_busy_share == pytest.approx(0.5)
+    assert signals(forward_ms=3.2, inference_services=2.0).inference_busy_share == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(
+    ("figures", "words"),
+    [
+        ({"dropped_share": 0.1}, "10.0% of the acted steps were too old"),
+        ({"lag_max": 60.0, "max_policy_lag": 64.0}, "policy lag reaches 60"),
+        ({"rho_clipped_share": 0.7}, "70% of the importance weights"),
+        ({"explained_variance": -0.5}, "value function"),
+        ({"actor_restarts": 3.0}, "restarted 3 times"),
+    ],
+)
+def test_what_else_is_wrong_is_remarked(figures, words):
+    """Not the bottleneck, but worth a look."""
+    assert any(words in remark for remark in diagnose(signals(**figures)).remarks)
+
+
+def test_a_healthy_run_gets_no_remarks():
+    """Nothing is invented."""
+    assert diagnose(signals(lag_max=5.0, max_policy_lag=64.0, explained_variance=0.9)).remarks == ()
+
+
+def test_every_bottleneck_has_knobs_that_exist():
+    """A knob is a setting of some section."""
+    from actor_svc.config import ActorConfig
+    from inference_svc.config import InferenceConfig
+    from learner_svc.config import LearnerConfig
+    from shared.policy.config import PolicyConfig
+    from shared.runtime.config import EnvConfig, LaunchConfig, RuntimeConfig
+
+    sections = {
+        "actor": ActorConfig,
+        "inference": InferenceConfig,
+        "learner": LearnerConfig,
+        "policy": PolicyConfig,
+        "env": EnvConfig,
+        "launch": LaunchConfig,
+        "runtime": RuntimeConfig,
+    }
+    assert set(KNOBS) == set(Bottleneck)
+    for knobs in KNOBS.values():
+        for word in " ".join(knobs).replace(":", " ").replace(",", " ").replace("=", " ").split():
+            section, dot, key = word.partition(".")
+            if dot and section in sections:
+                assert key in sections[section].model_fields, word
+
+
+HEADER = (
+    "seconds,trained_steps,dropped_steps,env_steps_per_s,trained_steps_per_s,update_busy_share,inference_lanes,lag_max"
+)
+
+
+def write_metrics(folder, rows):
+    """A run's metrics.csv."""
+    (folder / "metrics.csv").write_text("\n".join([HEADER, *rows]) + "\n")
+
+
+def test_figures_are_means_over_the_last_half_of_training(tmp_path):
+    """The start and the final evaluation say nothing about speed."""
+    rows = ["0,0,0,0,0,0,128,", "1,10,0,10,10,0.1,128,1", "2,20,0,10,10,0.1,128,1"]
+    rows += ["3,120,0,100,100,0.5,128,4", "4,320,40,200,200,,128,2", "5,320,40,0,0,0,20,"]
+    write_metrics(tmp_path, rows)
+    found = read_signals(tmp_path, max_policy_lag=8.0, cores=2)
+    assert found.trained_steps_per_s == pytest.approx(150.0)
+    assert found.update_busy_share == pytest.approx(0.5)
+    assert found.lanes == 128
+    assert found.lag_max == 4.0
+    assert found.dropped_share == pytest.approx(40 / 360)
+    assert found.env_busy_share is None
+
+
+def test_a_run_that_is_too_young_is_told_so(tmp_path):
+    """Three rows with training are the least."""
+    write_metrics(tmp_path, ["1,10,0,10,10,0.1,128,1"])
+    with pytest.raises(ConfigError, match="let the run go on"):
+        read_signals(tmp_path)
+
+
+def test_a_folder_without_metrics_is_told_so(tmp_path):
+    """It may not be a run at all."""
+    with pytest.raises(ConfigError, match="is this a run folder"):
+        read_signals(tmp_path / "absent")
+
+
+def test_broken_cells_are_left_out():
+    """A half-written last row must not spoil the means."""
+    row = {"trained_steps_per_s": "10", "env_steps_per_s": "x", "update_busy_share": "nan"}
+    found = summarise([row] * 4, source="test")
+    assert found.trained_steps_per_s == 10
+    assert found.acted_steps_per_s == 10
+    assert found.update_busy_share is None
+
+
+def test_the_report_names_bottleneck_knobs_and_remarks(capsys):
+    """All that was decided is shown."""
+    found = signals(update_busy_share=0.97, actor_restarts=2.0)
+    diagnosis = diagnose(found)
+    Console(width=100).print(render_diagnosis("small", found, diagnosis))
+    text = capsys.readouterr().out
+    assert "learner" in text
+    assert "97%" in text
+    assert all(knob.split(":")[0] in text for knob in diagnosis.knobs)
+    assert "restarted 2 times" in text

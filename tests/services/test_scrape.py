@@ -1,0 +1,76 @@
+"""Reading the services' /metrics pages."""
+
+import json
+import threading
+
+import pytest
+
+from services.cli.scrape import Scraper, metrics_address, parse_page, read_page
+from shared.runtime.metrics import Metrics
+
+
+@pytest.fixture
+def metrics():
+    """A served page with a counter, a gauge and a histogram."""
+    with Metrics("learner", "learner", 1) as metrics:
+        counter = metrics.counter("things", "Things.", ("kind",))
+        counter.labels("a").inc(2)
+        counter.labels("b").inc(3)
+        metrics.gauge("level", "Level.").set(1.5)
+        metrics.histogram("time_seconds", "Time.").observe(0.25)
+        metrics.serve("127.0.0.1:0")
+        yield metrics
+
+
+def test_a_page_becomes_numbers(metrics):
+    """Labels are summed up, buckets left out."""
+    samples = parse_page(metrics.text())
+    assert samples["seedbed_things_total"] == 5
+    assert samples["seedbed_level"] == 1.5
+    assert samples["seedbed_time_seconds_sum"] == 0.25
+    assert samples["seedbed_time_seconds_count"] == 1
+    assert not any(name.endswith(("_bucket", "_created")) for name in samples)
+
+
+def test_a_service_is_read_over_http(metrics):
+    """At the address of its status file."""
+    samples = read_page(metrics.address)
+    assert samples is not None
+    assert samples["seedbed_level"] == 1.5
+
+
+def test_a_service_that_does_not_answer_is_none():
+    """Gone, or never there."""
+    assert read_page("127.0.0.1:1") is None
+    assert read_page("nonsense") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "address"), [("", ""), ("{", ""), ("[]", ""), ('{"metrics": "127.0.0.1:9"}', "127.0.0.1:9")]
+)
+def test_the_address_is_in_the_status_file(tmp_path, text, address):
+    """A file that is not there yet, or no status, is no address."""
+    file = tmp_path / "status.json"
+    assert metrics_address(file) == ""
+    file.write_text(text)
+    assert metrics_address(file) == address
+
+
+def test_the_scraper_brings_pages_to_its_owner(metrics, tmp_path):
+    """In a thread of its own; services that are not ready are skipped."""
+    status = tmp_path / "learner.json"
+    status.write_text(json.dumps({"metrics": metrics.address}))
+    seen = threading.Event()
+
+    def clock() -> float:
+        seen.set()
+        return 7.0
+
+    files = {"learner": status, "actor-0": tmp_path / "absent.json"}
+    with Scraper(files, clock=clock, every_s=0.01) as scraper:
+        assert seen.wait(20)
+    pages = scraper.take()
+    assert pages
+    assert {(name, at) for name, _, at in pages} == {("learner", 7.0)}
+    assert pages[0][1]["seedbed_level"] == 1.5
+    assert scraper.take() == []
