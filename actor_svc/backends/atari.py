@@ -140,7 +140,8 @@ def _envpool(env: EnvConfig, threads: int, render: bool, lanes: int, seed: int) 
         with warnings.catch_warnings():  # of bounds that EnvPool states in float64, when its spaces are first read
             warnings.filterwarnings("ignore", ".*precision lowered.*")
             made = envpool.make(name, env_type="gymnasium", num_envs=lanes, **options)
-            assert made.observation_space is not made.single_observation_space
+            assert made.observation_space is not None
+            assert made.single_observation_space is not None
     except (KeyError, ValueError, AssertionError, TypeError) as error:
         raise ConfigError(f"EnvPool cannot make env.id {name!r}: {error}") from error
     return OneFrame(made, is_channel_last=False) if env.is_atari else made
