@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -29,14 +30,18 @@ def parse_page(text: str) -> dict[str, float]:
     return samples
 
 
-def metrics_address(status_file: Path) -> str:
-    """The host:port of /metrics that a service wrote when it was ready; "" while it is not."""
+def read_status(status_file: Path) -> dict[str, Any]:
+    """What a service wrote when it was ready; empty while it is not."""
     try:
         status = json.loads(status_file.read_bytes())
     except (OSError, ValueError):
-        return ""
-    address = status.get("metrics", "") if isinstance(status, dict) else ""
-    return str(address).removeprefix("http://").removesuffix("/metrics").rstrip("/")
+        return {}
+    return status if isinstance(status, dict) else {}
+
+
+def metrics_address(status_file: Path) -> str:
+    """The host:port of a service's /metrics; "" while it is not ready."""
+    return str(read_status(status_file).get("metrics", ""))
 
 
 def read_page(address: str) -> dict[str, float] | None:

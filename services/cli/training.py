@@ -75,14 +75,16 @@ def run_experiment(experiment: Experiment, make_view: Callable[[Board, "Stop"], 
 
 
 class Stop:
-    """Stops the run that it belongs to."""
+    """Stops the run that it belongs to, in order, as after Ctrl-C."""
 
     def __init__(self) -> None:
         self.launcher: Launcher | None = None
+        self.is_asked = False
 
     def __call__(self) -> None:
-        """In order, as after Ctrl-C."""
-        if self.launcher is not None:
+        """Ask; asking again changes nothing."""
+        if self.launcher is not None and not self.is_asked:
+            self.is_asked = True
             self.launcher.request_stop()
 
 

@@ -27,13 +27,13 @@ def format_result(name: str, result: Result) -> str:
 
 def _measure(name: str, seconds: float, words: Sequence[str]) -> Iterator[Result]:
     if name == "transport":
-        from services.cli.bench import transport
+        from services.cli.bench.transport import measure as measure_transport
 
-        return transport.measure(seconds)
+        return measure_transport(seconds)
     if name == "inference":
-        from services.cli.bench import inference
+        from services.cli.bench.inference import measure as measure_inference
 
-        return inference.measure(seconds)
-    from services.cli.bench import experiment
+        return measure_inference(seconds, words)
+    from services.cli.bench.experiment import measure as measure_experiment
 
-    return experiment.measure(name, seconds, words)
+    return measure_experiment(name, seconds, words)

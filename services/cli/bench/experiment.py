@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,19 +30,19 @@ class Point:
 class Stopwatch:
     """A view that takes the counters down and stops the run `seconds` after its first trained step."""
 
-    def __init__(self, board: Board, stop: Callable[[], None], seconds: float) -> None:
+    def __init__(self, board: Board, stop: Stop, seconds: float) -> None:
         self.points: list[Point] = []
         self._board, self._stop, self._seconds = board, stop, seconds
         self._created_at = time.monotonic()
-        self._is_stopped = False
 
     def happened(self, text: str) -> None:
         """A restart makes the figure worthless: it is told, not hidden."""
-        Console(stderr=True).print(text, highlight=False, soft_wrap=True)
+        if not self._stop.is_asked:
+            Console(stderr=True).print(text, highlight=False, soft_wrap=True)
 
     def refresh(self, supervisor: Supervisor, now: float) -> None:
         """Note a change; stop when the time is up."""
-        if self._is_stopped:
+        if self._stop.is_asked:
             return
         figures = self._board.run()
         if figures.trained_steps and (not self.points or figures.trained_steps != self.points[-1].trained):
@@ -50,7 +50,6 @@ class Stopwatch:
         started_at = self.points[0].at if self.points else None
         is_late = started_at is None and now - self._created_at > MAX_START_S
         if is_late or (started_at is not None and now - started_at >= self._seconds):
-            self._is_stopped = True
             self._stop()
 
 

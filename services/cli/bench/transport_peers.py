@@ -106,11 +106,12 @@ class Server:
 class Client:
     """Groups on one connection, each sending its next STEP as soon as it has its ACT."""
 
-    def __init__(self, reactor: Reactor, address: str, groups: int, lanes: int) -> None:
+    def __init__(self, reactor: Reactor, address: str, groups: int, lanes: int, spec: EnvSpec = SPEC) -> None:
+        self._spec = spec
         self.latencies_s: list[float] = []
         self.begun = asyncio.Event()
         self._loop = reactor.loop
-        self._rows = step_layout(SPEC, lanes).allocate()
+        self._rows = [bytes(frame) for frame in step_layout(spec, lanes).allocate()]
         self._sent_at = [0.0] * groups
         self._connection = ConnectionClient(address, self._loop.time())
         self._groups = [self._make_group(number, lanes) for number in range(groups)]
@@ -125,7 +126,7 @@ class Client:
     def _make_group(self, number: int, lanes: int) -> GroupClient:
         hello = Hello(
             library_version="0", actor="bench", incarnation=secrets.randbits(52), group=number, lanes=lanes, nonce=0,
-            mode="play", spec=SPEC,
+            mode="play", spec=self._spec,
         )  # fmt: skip
         return GroupClient(hello, lambda: random.getrandbits(52) | 1)
 
@@ -168,12 +169,14 @@ async def serve() -> ServerReport:
         return ServerReport(requests=server.requests, cpu_s=time.process_time() - started)
 
 
-async def drive(address: str, groups: int, lanes: int, seconds: float) -> ClientReport:
-    """Step for so long; report on the second half."""
+async def drive(
+    address: str, groups: int, lanes: int, seconds: float, *, spec: EnvSpec = SPEC, start_s: float = START_S
+) -> ClientReport:
+    """Step for so long, once the first step was answered within `start_s`; report on the second half."""
     with Reactor() as reactor:
-        client = Client(reactor, address, groups, lanes)
+        client = Client(reactor, address, groups, lanes, spec)
         beat = asyncio.create_task(client.beat(), name="beat")
-        async with asyncio.timeout(START_S):
+        async with asyncio.timeout(start_s):
             await client.begun.wait()
         await asyncio.sleep(seconds / 2)
         client.latencies_s.clear()
