@@ -16,6 +16,7 @@ class Saving:
         self._measured_id = 0  # the evaluation that the candidate is for
         self._candidate: Snapshot | None = None
         self._is_asked = False
+        self._owes_best = False  # an evaluation was faster than the snapshot of what it measured
 
     def start(self, now: float) -> None:
         """There is a policy."""
@@ -27,6 +28,7 @@ class Saving:
         evaluation = self._run.evaluation
         if evaluation is not None and evaluation.id != self._measured_id:
             self._measured_id, self._candidate, self._is_asked = evaluation.id, None, True
+            self._owes_best = False
         if self._save_at is not None and now >= self._save_at:
             self._save_at, self._is_asked = now + self._every_s, True
         due, self._is_asked = self._is_asked, False
@@ -37,6 +39,9 @@ class Saving:
         if self._run.evaluation is not None and self._candidate is None:
             self._candidate = snapshot
         kinds: list[Kind] = ["latest"]
+        if self._owes_best:
+            kinds.append("best")
+            self._owes_best = False
         if self._milestone_steps and self._passed() >= self._next_milestone:
             kinds.append("milestone")
             self._next_milestone = self._passed() + 1
@@ -48,6 +53,7 @@ class Saving:
         result = self._run.last_result
         if evaluation_id != self._measured_id or result is None or result.return_mean != self._run.best_return:
             return None
+        self._owes_best = candidate is None
         return candidate
 
     def _passed(self) -> int:

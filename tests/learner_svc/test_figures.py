@@ -1,0 +1,63 @@
+"""A row of metrics."""
+
+import numpy as np
+import pytest
+
+from learner_svc.config import LearnerConfig, check_lag
+from learner_svc.figures import Figures
+from learner_svc.measure import measure
+from learner_svc.run import Counters, Returns
+from learner_svc.trainer import Trained
+from learner_svc.update import UpdateResult
+from shared.errors import ConfigError
+
+
+def trained(seconds: float = 0.1, **metrics: float) -> Trained:
+    result = UpdateResult(
+        applied=True, metrics=metrics, valid_steps=1, dropped_steps=0, stale_steps=0, lost_epoch_steps=0,
+        dropped_unrolls=0, dropped_steps_B=np.zeros(1), lag_histogram=(),
+    )  # fmt: skip
+    return Trained(result=result, version=1, seconds=seconds, weights=None, snapshot=None)
+
+
+def test_a_row_averages_its_updates_and_keeps_the_largest_lag() -> None:
+    """Each row tells only of the updates since the one before."""
+    figures, counters = Figures(), Counters()
+    figures.start(counters, 0.0)
+    figures.trained(trained(loss=1.0, lag_max=5.0))
+    figures.trained(trained(loss=3.0, lag_max=2.0))
+    counters.trained_steps, counters.env_steps = 200, 100
+    row = figures.row(counters, Returns(), [], epoch=1, now=2.0, others={"x": 1.0})
+    assert (row["loss"], row["lag_max"], row["x"]) == (2.0, 5.0, 1.0)
+    assert (row["trained_steps_per_s"], row["env_steps_per_s"], row["updates_per_s"]) == (100.0, 50.0, 1.0)
+    assert row["update_busy_share"] == pytest.approx(0.1)
+    assert row["batch_wait_ms"] == pytest.approx(900.0)
+    row = figures.row(counters, Returns(), [], epoch=1, now=3.0, others={})
+    assert "loss" not in row
+    assert (row["trained_steps_per_s"], row["batch_wait_ms"]) == (0.0, None)
+
+
+def test_loads_of_several_inference_services_become_one() -> None:
+    """Lanes add up, times are averaged."""
+    loads = [{"lanes": 64.0, "forward_ms": 1.0, "odd": 1.0}, {"lanes": 32.0, "forward_ms": 3.0}]
+    row = Figures().row(Counters(), Returns(), loads, epoch=1, now=1.0, others={})
+    assert (row["inference_services"], row["inference_lanes"], row["inference_forward_ms"]) == (2.0, 96.0, 2.0)
+    assert "inference_odd" not in row
+
+
+def test_an_evaluation_is_in_one_row() -> None:
+    """The one after it came."""
+    figures = Figures()
+    figures.evaluation = measure(np.full(4, 9), np.array([[1, 5], [2, 5], [3, 5], [10, 5]], np.float32))
+    row = figures.row(Counters(), Returns(), [], epoch=1, now=1.0, others={})
+    assert (row["eval_return_mean"], row["eval_return_median"], row["eval_return_max"]) == (4.0, 2.5, 10.0)
+    assert (row["eval_episodes"], row["eval_version"], row["eval_length_mean"]) == (4, 9, 5.0)
+    assert "eval_episodes" not in figures.row(Counters(), Returns(), [], epoch=1, now=2.0, others={})
+
+
+def test_lanes_that_would_be_too_old_are_refused_with_a_remedy() -> None:
+    """lanes / B + 2 updates must lie within the allowed lag."""
+    config = LearnerConfig(batch=32, max_policy_lag=10)
+    check_lag(config, 256)
+    with pytest.raises(ConfigError, match=r"learner.batch = 33 or more"):
+        check_lag(config, 260)

@@ -1,0 +1,59 @@
+"""metrics.csv, events and curves."""
+
+import math
+from pathlib import Path
+
+from learner_svc.history import FIRST_COLUMNS, History, draw_curves, read_metrics
+
+
+def a_row(updates: int, **others: float | None) -> dict[str, float | int | None]:
+    return {"seconds": 1.5 * updates, "epoch": 1, "updates": updates, "trained_steps": 10 * updates, **others}
+
+
+def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
+    """Columns begin with those that everyone looks for; what is not finite or unknown stays empty."""
+    history = History(tmp_path, tensorboard=False)
+    history.append(a_row(1, loss=0.25, entropy=math.nan, return_mean=None))
+    (row,) = read_metrics(tmp_path / "metrics.csv")
+    assert tuple(row)[: len(FIRST_COLUMNS)] == FIRST_COLUMNS
+    assert (row["updates"], row["seconds"], row["loss"]) == ("1", "1.5", "0.25")
+    assert (row["entropy"], row["return_mean"], row["episodes"]) == ("", "", "")
+
+
+def test_a_new_column_is_empty_above(tmp_path: Path) -> None:
+    """An evaluation's figures come in mid-run."""
+    history = History(tmp_path, tensorboard=False)
+    history.append(a_row(1))
+    history.append(a_row(2, eval_return_mean=5.0))
+    history.append(a_row(3))
+    rows = read_metrics(tmp_path / "metrics.csv")
+    assert [row["eval_return_mean"] for row in rows] == ["", "5", ""]
+
+
+def test_a_resumed_run_drops_what_its_checkpoint_does_not_know(tmp_path: Path) -> None:
+    """Rows of lost updates, and a row that was cut off by the crash."""
+    history = History(tmp_path, tensorboard=False)
+    for updates in (1, 2, 3, 4):
+        history.append(a_row(updates, loss=float(updates)))
+    with (tmp_path / "metrics.csv").open("a") as file:
+        file.write("7.5,1,5,5")
+    resumed = History(tmp_path, updates=2, tensorboard=False)
+    resumed.append(a_row(3, loss=9.0))
+    rows = read_metrics(tmp_path / "metrics.csv")
+    assert [(row["updates"], row["loss"]) for row in rows] == [("1", "1"), ("2", "2"), ("3", "9")]
+
+
+def test_a_run_that_begins_anew_has_no_rows(tmp_path: Path) -> None:
+    """Without a checkpoint nothing that was written counts."""
+    History(tmp_path, tensorboard=False).append(a_row(1))
+    History(tmp_path, tensorboard=False)
+    assert read_metrics(tmp_path / "metrics.csv") == []
+
+
+def test_curves_are_drawn_from_the_rows(tmp_path: Path) -> None:
+    """A picture once there is a row."""
+    history = History(tmp_path, tensorboard=False)
+    assert not draw_curves(tmp_path)
+    history.append(a_row(1, return_mean=2.0, entropy=0.5))
+    assert draw_curves(tmp_path)
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")

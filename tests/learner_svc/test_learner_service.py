@@ -1,0 +1,151 @@
+"""The learner as a process: trains, is killed, resumes, ends, and says so when started again."""
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from learner_svc.history import read_metrics
+from shared.net.reactor import Reactor
+from shared.protocol.messages import unpack_version
+from tests.support.scripted_producer import RETURN, ScriptedProducer, T, a_spec
+
+STEPS = 1536
+
+
+class LearnerProcess:
+    """`python -m learner_svc` on a run folder of its own."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self.status = folder / "status.json"
+        self.status.unlink(missing_ok=True)
+        command = [
+            sys.executable, "-m", "learner_svc", f"run.dir={folder / 'run'}", f"run.steps={STEPS}",
+            "env.id=CartPole-v1",
+            "learner.bind=tcp://127.0.0.1:0", "learner.batch=4", f"learner.unroll_length={T}", "policy.hidden=[8]",
+            "learner.checkpoint_every_s=0.2", "learner.metrics_every_s=0.2", "learner.tensorboard=false",
+            "runtime.metrics_address=", "runtime.threads=1", f"runtime.status_file={self.status}", *words,
+        ]  # fmt: skip
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    async def wait_ready(self) -> str:
+        """Its address."""
+        async with asyncio.timeout(60):
+            while not self.status.exists():
+                assert self.process.poll() is None, self.process.communicate()[0]
+                await asyncio.sleep(0.02)
+        return str(json.loads(self.status.read_text())["endpoint"])
+
+    async def wait_ended(self) -> int:
+        """Its exit code."""
+        return await asyncio.to_thread(self.process.wait, 60)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+
+async def train_until_killed(folder: Path) -> int:
+    """A first life that trains, saves and dies; its newest version."""
+    learner = LearnerProcess(folder)
+    try:
+        with Reactor() as reactor:
+            producer = ScriptedProducer(reactor, await learner.wait_ready(), a_spec())
+            saved = folder / "run" / "checkpoints"
+            await producer.play(lambda: producer.trained_steps > 100 and any(saved.glob("0*.json")))
+            learner.process.send_signal(signal.SIGKILL)
+            await learner.wait_ended()
+            producer.dealer.close()
+            return producer.versions[-1]
+    finally:
+        learner.close()
+
+
+async def train_to_the_end(folder: Path) -> list[int]:
+    """A second life that resumes and finishes; the versions it published."""
+    learner = LearnerProcess(folder)
+    try:
+        with Reactor() as reactor:
+            producer = ScriptedProducer(reactor, await learner.wait_ready(), a_spec())
+            await producer.play(lambda: producer.is_finished)
+            producer.leave()
+            assert await learner.wait_ended() == 0, learner.process.communicate()[0]
+            return producer.versions
+    finally:
+        learner.close()
+
+
+def test_a_run_survives_its_learner_and_ends(tmp_path: Path) -> None:
+    """Killed in mid-run it resumes from its checkpoint under a higher epoch, and ends with evaluation and summary."""
+    before = asyncio.run(train_until_killed(tmp_path))
+    versions = asyncio.run(train_to_the_end(tmp_path))
+    assert unpack_version(before)[0] == 1
+    assert {unpack_version(version)[0] for version in versions} == {2}
+    assert versions == sorted(versions)
+    assert unpack_version(versions[0])[1] > 0, "it began from scratch"
+    run = tmp_path / "run"
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["finished"]
+    assert (summary["reason"], summary["learner_restarts"]) == ("steps", 1)
+    assert summary["trained_steps"] >= STEPS
+    assert summary["eval_return_mean"] == RETURN
+    assert summary["eval_version"] == "{}:{}".format(*unpack_version(versions[-1]))
+    rows = read_metrics(run / "metrics.csv")
+    updates = [int(row["updates"]) for row in rows]
+    assert updates == sorted(updates)
+    assert (run / "curves.png").exists()
+    assert {path.name.split("-")[1] for path in (run / "checkpoints").glob("*.json")} == {"latest", "best"}
+    again = LearnerProcess(tmp_path)
+    output, _ = again.process.communicate(timeout=60)
+    assert again.process.returncode == 0
+    assert "run_already_finished" in output
+
+
+async def stop_in_mid_run(folder: Path) -> tuple[int, int]:
+    learner = LearnerProcess(folder, "run.steps=0")
+    try:
+        with Reactor() as reactor:
+            producer = ScriptedProducer(reactor, await learner.wait_ready(), a_spec())
+            await producer.play(lambda: producer.trained_steps > 100)
+            learner.process.send_signal(signal.SIGTERM)
+            code = await learner.wait_ended()
+            producer.dealer.close()
+            return code, unpack_version(producer.versions[-1])[1]
+    finally:
+        learner.close()
+
+
+def test_a_signal_saves_and_ends(tmp_path: Path) -> None:
+    """SIGTERM: the newest weights are in the last checkpoint, and the summary says that the run is not finished."""
+    code, step = asyncio.run(stop_in_mid_run(tmp_path))
+    assert code == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert not summary["finished"]
+    newest = max((tmp_path / "run" / "checkpoints").glob("*.json"))
+    saved = json.loads(newest.read_text())["step"]
+    assert saved == summary["updates"]
+    assert saved >= step
+
+
+async def offer_another_environment(folder: Path) -> list[str]:
+    learner = LearnerProcess(folder)
+    try:
+        with Reactor() as reactor:
+            producer = ScriptedProducer(reactor, await learner.wait_ready(), a_spec("Other-v0"))
+            await producer.play(lambda: bool(producer.refusals))
+            producer.dealer.close()
+            return producer.refusals
+    finally:
+        learner.close()
+
+
+@pytest.mark.slow
+def test_another_environment_is_refused(tmp_path: Path) -> None:
+    """By name, before any policy is built."""
+    refusals = asyncio.run(offer_another_environment(tmp_path))
+    assert "Other-v0" in refusals[0]

@@ -1,0 +1,279 @@
+"""The learner's side of its link, message by message."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from learner_svc.ingest import Assembler
+from learner_svc.producers import MAX_STRIKES, Action, Desk, EpisodesCame, Identity, Send, SpecificationCame, UnrollCame
+from learner_svc.publish import Publisher
+from learner_svc.run import Run
+from shared.protocol.codec import decode, encode
+from shared.protocol.ledger import Ledger
+from shared.protocol.messages import (
+    Bye,
+    Challenge,
+    Credit,
+    Episodes,
+    Error,
+    Get,
+    Message,
+    NotModified,
+    Ping,
+    Pong,
+    ProducerHello,
+    ProducerWelcome,
+    Reject,
+    RunState,
+    Step,
+    Unroll,
+    Weights,
+)
+from shared.protocol.rows import EnvSpec, episodes_layout, unroll_layout
+from shared.protocol.spaces import space_from_gymnasium
+from shared.runtime.config import EnvConfig, EvalConfig, RunConfig
+
+T = 2
+ROUTE = b"route"
+
+
+def a_spec(env_id: str = "e", actions: int = 2, settings: tuple[tuple[str, str], ...] = ()) -> EnvSpec:
+    return EnvSpec(
+        env_id=env_id,
+        settings=settings,
+        observation=space_from_gymnasium(gymnasium.spaces.Box(-1, 1, (2,))),
+        action=space_from_gymnasium(gymnasium.spaces.Discrete(actions)),
+    )
+
+
+class Bench:
+    """A desk with its parts, and messages in and out as records."""
+
+    def __init__(self, *, has_policy: bool = True) -> None:
+        self.run = Run(RunConfig(), EvalConfig(), epoch=3, patience_s=10.0)
+        self.ledger = Ledger(epoch=3, window_lanes=8, lease_s=10.0)
+        self.publisher = Publisher()
+        identity = Identity(epoch=3, run_id="run", run_seed=5, unroll_length=T, beat_s=1.0, lease_s=10.0)
+        self.desk = Desk(identity, EnvConfig(id="e"), self.ledger, self.publisher, self.run, lambda: 0.25)
+        if has_policy:
+            assembler: Assembler[object] = Assembler(a_spec(), 1, (), unroll_length=T, batch=4)
+            self.desk.adopt(a_spec(), assembler.check)
+            self.run.start(0.0)
+            self.publisher.describe("digest", "{}")
+            self.publisher.publish(7, b"weights")
+
+    def say(self, message: Message, *payload: bytes, route: bytes = ROUTE, now: float = 0.0) -> list[Action]:
+        return self.desk.receive(route, [encode(message), *payload], now)
+
+    def ask(self, message: Message, *payload: bytes, route: bytes = ROUTE, now: float = 0.0) -> list[Message]:
+        return messages(self.say(message, *payload, route=route, now=now))
+
+    def enter(self, **changes: Any) -> int:
+        welcome = self.ask(a_hello(**changes))[0]
+        assert isinstance(welcome, ProducerWelcome)
+        return welcome.session
+
+
+def messages(actions: list[Any]) -> list[Message]:
+    return [decode(action.frames[0]) for action in actions if isinstance(action, Send)]
+
+
+def a_hello(incarnation: int = 7, **changes: Any) -> ProducerHello:
+    return ProducerHello(**({"library_version": "0", "name": "p", "incarnation": incarnation, "nonce": 11} | changes))
+
+
+def an_unroll_frame(lanes: int = 2) -> bytes:
+    return bytes(unroll_layout(a_spec(), 1, (), T, lanes).frame_bytes[0])
+
+
+def test_hello_is_answered_by_who_we_are_and_what_may_be_sent() -> None:
+    """WELCOME, then CREDIT."""
+    welcome, credit = Bench().ask(a_hello())
+    assert isinstance(welcome, ProducerWelcome)
+    assert (welcome.nonce, welcome.epoch, welcome.run_id, welcome.run_seed) == (11, 3, "run", 5)
+    assert (welcome.unroll_length, welcome.next_seq, welcome.spec_digest) == (T, 0, a_spec().digest())
+    assert isinstance(credit, Credit)
+    assert (credit.session, credit.granted_through, credit.state) == (welcome.session, 8, RunState.TRAINING)
+
+
+def test_the_first_specification_starts_the_policy() -> None:
+    """Before there is a policy everyone is welcome; the first specification of the right environment is handed on."""
+    bench = Bench(has_policy=False)
+    assert not any(isinstance(action, SpecificationCame) for action in bench.say(a_hello()))
+    actions = bench.say(a_hello(spec=a_spec()))
+    assert actions[0] == SpecificationCame(a_spec())
+    welcome = messages(actions)[0]
+    assert isinstance(welcome, ProducerWelcome)
+    assert (welcome.spec_digest, welcome.state) == ("", RunState.STARTING)
+
+
+def test_another_environment_is_refused_by_name() -> None:
+    """Fatal, with both values."""
+    (reject,) = Bench(has_policy=False).ask(a_hello(spec=a_spec("other")))
+    assert isinstance(reject, Reject)
+    assert not reject.retryable
+    assert "'e'" in reject.message
+    assert "'other'" in reject.message
+
+
+def test_other_settings_are_refused_by_name() -> None:
+    """The learner's own [env] section must agree with the environments'."""
+    spec = a_spec(settings=(("max_episode_steps", "5"),))
+    (reject,) = Bench(has_policy=False).ask(a_hello(spec=spec))
+    assert isinstance(reject, Reject)
+    assert "max_episode_steps: ours null, theirs 5" in reject.message
+
+
+def test_a_specification_unlike_the_policys_is_refused() -> None:
+    """From the first one on, others get REJECT."""
+    (reject,) = Bench().ask(a_hello(spec=a_spec(actions=3)))
+    assert isinstance(reject, Reject)
+    assert reject.nonce == 11
+    assert "action" in reject.message
+
+
+def test_another_protocol_is_refused() -> None:
+    """With both ranges."""
+    (reject,) = Bench().ask(a_hello(protocol_min=9, protocol_max=9))
+    assert isinstance(reject, Reject)
+    assert reject.code == "protocol"
+
+
+def test_an_unknown_session_is_challenged() -> None:
+    """Whatever it sends: after a restart or an expired lease it says HELLO again."""
+    bench = Bench()
+    unknown = Get(session=99, have_version=0, have_manifest="")
+    assert bench.ask(unknown) == [Challenge(session=99, server_epoch=3)]
+    unroll = Unroll(session=98, seq=0, lanes=2, actor="a")
+    assert bench.ask(unroll, an_unroll_frame()) == [Challenge(session=98, server_epoch=3)]
+
+
+def test_an_unroll_is_handed_on_once() -> None:
+    """A doubled one is not."""
+    bench = Bench()
+    unroll = Unroll(session=bench.enter(), seq=0, lanes=2, actor="a")
+    (came,) = bench.say(unroll, an_unroll_frame())
+    assert isinstance(came, UnrollCame)
+    assert (came.key.seq, came.key.actor, came.lanes, came.skip) == (0, "a", 2, 0)
+    assert bench.say(unroll, an_unroll_frame()) == []
+
+
+def test_an_unroll_of_the_wrong_size_is_an_error_and_no_unroll() -> None:
+    """It is refused before it is counted as received."""
+    bench = Bench()
+    unroll = Unroll(session=bench.enter(), seq=0, lanes=2, actor="a")
+    (error,) = bench.ask(unroll, b"short")
+    assert isinstance(error, Error)
+    assert error.code == "frame_size"
+    assert len(bench.say(unroll, an_unroll_frame())) == 1
+
+
+def test_many_broken_messages_end_the_senders_session_only() -> None:
+    """Others are unaffected."""
+    bench = Bench()
+    session, other = bench.enter(), None
+    other = bench.ask(a_hello(8), route=b"other")[0]
+    assert isinstance(other, ProducerWelcome)
+    for _ in range(MAX_STRIKES):
+        bench.desk.receive(ROUTE, [b"\xff\xff"], 0.0)
+    assert bench.desk.refused_messages == MAX_STRIKES
+    assert list(bench.ledger.sessions) == [other.session]
+    assert bench.ask(Get(session=session, have_version=0, have_manifest="")) == [
+        Challenge(session=session, server_epoch=3)
+    ]
+
+
+def test_a_message_of_the_other_link_is_broken() -> None:
+    """STEP is nothing for a learner."""
+    (error,) = Bench().ask(Step(session=1, seq=0))
+    assert isinstance(error, Error)
+
+
+def test_ping_is_answered_by_credit_and_then_pong() -> None:
+    """PONG shows what was received and how old the last work is; its load is kept."""
+    bench = Bench()
+    session = bench.enter()
+    bench.say(Unroll(session=session, seq=0, lanes=2, actor="a"), an_unroll_frame())
+    credit, pong = bench.ask(Ping(sent_ms=77, load=(("lanes", 64.0),)))
+    assert isinstance(credit, Credit)
+    assert isinstance(pong, Pong)
+    assert (pong.sent_ms, pong.server_epoch, pong.work_age_ms) == (77, 3, 250)
+    assert [(report.session, report.last_seq) for report in pong.sessions] == [(session, 0)]
+    assert [load.figures for load in bench.desk.loads.values()] == [{"lanes": 64.0}]
+
+
+def test_get_is_answered_or_held() -> None:
+    """Weights with their manifest at once; then NOT_MODIFIED after a second."""
+    bench = Bench()
+    session = bench.enter()
+    (weights,) = bench.say(Get(session=session, have_version=0, have_manifest=""))
+    assert isinstance(weights, Send)
+    assert isinstance(decode(weights.frames[0]), Weights)
+    assert weights.frames[1:] == [b"weights"]
+    assert bench.say(Get(session=session, have_version=7, have_manifest="digest")) == []
+    assert messages([*bench.desk.beat(2.0, may_judge=True)]) == [NotModified(session=session, version=7)]
+
+
+def test_episodes_are_handed_on_once_and_acknowledged() -> None:
+    """Versions and statistics as arrays."""
+    bench = Bench()
+    session = bench.enter()
+    layout = episodes_layout(a_spec(), 2)
+    frames = layout.allocate()
+    versions, statistics = layout.views(frames)
+    versions[:], statistics[:] = 7, [[1, 2], [3, 4]]
+    header = Episodes(session=session, seq=0, mode="train", evaluation=0, count=2, aborted=0, acted_steps=9)
+    (came,) = bench.say(header, bytes(frames[0]))
+    assert isinstance(came, EpisodesCame)
+    assert np.array_equal(came.statistics, [[1, 2], [3, 4]])
+    (send,) = bench.desk.credits()
+    credit = decode(send.frames[0])
+    assert isinstance(credit, Credit)
+    assert credit.episodes_acked_through == 1
+    assert bench.say(header, bytes(frames[0])) == []
+
+
+def test_silence_ends_a_session_only_when_it_can_be_judged() -> None:
+    """Not after a stall of our own, nor before the socket was emptied."""
+    bench = Bench()
+    bench.enter()
+    bench.desk.beat(11.0, may_judge=False)
+    assert not bench.desk.has_left
+    bench.desk.beat(11.0, may_judge=True)
+    assert bench.desk.has_left
+
+
+def test_bye_ends_the_session_and_keeps_its_account() -> None:
+    """A producer that comes back goes on with its numbers."""
+    bench = Bench()
+    session = bench.enter()
+    bench.say(Unroll(session=session, seq=0, lanes=2, actor="a"), an_unroll_frame())
+    bench.say(Bye(session=0, reason="draining"))
+    assert bench.desk.has_left
+    bench.enter()
+    assert bench.say(Unroll(session=bench.enter(), seq=0, lanes=2, actor="a"), an_unroll_frame()) == []
+
+
+def test_a_finished_run_says_so_to_everyone_and_keeps_serving_weights() -> None:
+    """FINISHED in CREDIT and WELCOME, then BYE(run_finished); no more unrolls, weights as before."""
+    bench = Bench()
+    session = bench.enter()
+    bench.run.state = RunState.FINISHED
+    credit, bye, pong = bench.ask(Ping(sent_ms=1))
+    assert isinstance(credit, Credit)
+    assert credit.state == RunState.FINISHED
+    assert bye == Bye(session=session, reason="run_finished")
+    assert isinstance(pong, Pong)
+    assert [type(message) for message in bench.ask(a_hello(9))] == [ProducerWelcome, Credit, Bye]
+    assert bench.say(Unroll(session=session, seq=0, lanes=2, actor="a"), an_unroll_frame()) == []
+    assert isinstance(bench.ask(Get(session=session, have_version=0, have_manifest=""))[0], Weights)
+    assert {type(message) for message in messages([*bench.desk.farewell("run_finished")])} == {Bye}
+
+
+def test_restarts_are_counted_from_incarnations() -> None:
+    """By name."""
+    bench = Bench()
+    for incarnation in (1, 1, 2, 3):
+        bench.say(a_hello(incarnation))
+    assert len(bench.desk.incarnations["p"]) == 3

@@ -1,0 +1,76 @@
+"""When snapshots are taken and as what they are kept."""
+
+from learner_svc.run import EvaluationResult, Run
+from learner_svc.saving import Saving
+from learner_svc.trainer import Snapshot
+from shared.runtime.config import EvalConfig, RunConfig
+
+
+def a_run() -> Run:
+    run = Run(RunConfig(), EvalConfig(every_s=1.0), epoch=1, patience_s=1.0)
+    run.start(0.0)
+    return run
+
+
+def a_snapshot(step: int) -> Snapshot:
+    return Snapshot(version=step, step=step, arrays={}, meta={})
+
+
+def evaluate(run: Run, mean: float, now: float) -> int:
+    assert run.evaluation is not None
+    number = run.evaluation.id
+    result = EvaluationResult(
+        version=1, episodes=1, return_mean=mean, return_std=0.0, return_median=mean, return_min=mean,
+        return_max=mean, length_mean=1.0,
+    )  # fmt: skip
+    assert run.evaluated(number, result, now)
+    return number
+
+
+def test_a_snapshot_is_due_once_per_interval() -> None:
+    """Not before there is a policy."""
+    saving = Saving(a_run(), every_s=30.0, milestone_steps=0)
+    assert not saving.is_due(1000.0)
+    saving.start(0.0)
+    assert [saving.is_due(now) for now in (29.9, 30.0, 30.1, 59.9, 60.1)] == [False, True, False, False, True]
+
+
+def test_milestones_are_kept_as_they_are_passed() -> None:
+    """One for each so many trained steps, also after a restart."""
+    run = a_run()
+    run.counters.trained_steps = 150
+    saving = Saving(run, every_s=1.0, milestone_steps=100)
+    saving.start(0.0)
+    assert saving.kinds(a_snapshot(1)) == ["latest"]
+    run.counters.trained_steps = 420
+    assert saving.kinds(a_snapshot(2)) == ["latest", "milestone"]
+    assert saving.kinds(a_snapshot(3)) == ["latest"]
+
+
+def test_the_best_evaluation_keeps_the_weights_that_it_measured() -> None:
+    """Those of the snapshot taken when it was asked for, not later ones; a worse result keeps nothing."""
+    run = a_run()
+    saving = Saving(run, every_s=1000.0, milestone_steps=0)
+    saving.start(0.0)
+    kept = []
+    for number, mean in enumerate((5.0, 4.0, 6.0)):
+        now = 10.0 * (number + 1)
+        run.poll(1, now, is_idle=False)
+        assert saving.is_due(now)
+        assert not saving.is_due(now)
+        saving.kinds(a_snapshot(10 * number))
+        saving.kinds(a_snapshot(10 * number + 1))
+        best = saving.best(evaluate(run, mean, now + 1.0))
+        kept.append(None if best is None else best.step)
+    assert kept == [0, None, 20]
+
+
+def test_an_evaluation_that_is_faster_than_the_snapshot_waits_for_it() -> None:
+    """The snapshot was asked for with the evaluation: it is kept as the best when it comes."""
+    run = a_run()
+    saving = Saving(run, every_s=1000.0, milestone_steps=0)
+    run.poll(1, 10.0, is_idle=False)
+    assert saving.is_due(10.0)
+    assert saving.best(evaluate(run, 5.0, 11.0)) is None
+    assert saving.kinds(a_snapshot(1)) == ["latest", "best"]
+    assert saving.kinds(a_snapshot(2)) == ["latest"]
