@@ -2,12 +2,14 @@
 
 import importlib.metadata
 import importlib.util
+import logging
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
+import structlog
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -176,6 +178,7 @@ def options(
     version: Annotated[bool, typer.Option("--version", help="Show the version and leave.", is_eager=True)] = False,
 ) -> None:
     """What concerns no subcommand."""
+    log_warnings_only()
     if version:
         print(f"seedbed {importlib.metadata.version('seedbed')}")
         raise typer.Exit
@@ -191,6 +194,14 @@ def service_words(words: Sequence[str] | None, config: Path | None) -> list[str]
     if rest and "=" not in rest[0]:
         return [str(find_experiment(rest[0])), *rest[1:]]
     return rest
+
+
+def log_warnings_only() -> None:
+    """What this command itself does is told in its own words; a service that it becomes sets up logs of its own."""
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
 
 
 def require_torch() -> None:

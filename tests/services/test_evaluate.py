@@ -1,0 +1,132 @@
+"""Playing a run's policy: whole episodes, and a video."""
+
+import json
+from pathlib import Path
+
+import imageio.v2 as imageio
+import numpy as np
+import pytest
+from rich.console import Console
+
+from actor_svc.envs import make_group
+from learner_svc.checkpoint import save
+from learner_svc.record import to_toml
+from services.cli.evaluate import as_rgb, load_policy, play_episodes, record_video
+from services.cli.report import report_evaluation
+from services.cli.training import make_video
+from shared.errors import CheckpointError
+from shared.policy.config import PolicyConfig
+from shared.policy.policy import Policy
+from shared.policy.weights import FlatParameters, make_manifest
+from shared.runtime.config import EnvConfig
+
+
+def make_run(folder: Path, env: EnvConfig, policy: PolicyConfig, *, kind="latest", lanes: int = 4) -> Path:
+    """A run folder with an untrained policy in its checkpoint."""
+    folder.mkdir(parents=True, exist_ok=True)
+    group = make_group(env, 1)
+    group.close()
+    network = Policy(group.spec, policy)
+    flat = FlatParameters(network).flat.numpy()
+    manifest = make_manifest(network).to_json()
+    save(folder / "checkpoints", step=7, arrays={"policy.flat": flat}, meta={"manifest": manifest}, kind=kind)
+    sections = {"run": {"name": "small"}, "env": env.model_dump(mode="json"), "eval": {"lanes": lanes, "episodes": 9}}
+    (folder / "config.toml").write_text(to_toml(sections))
+    return folder
+
+
+@pytest.fixture
+def cartpole_run(tmp_path) -> Path:
+    """CartPole, a recurrent policy."""
+    return make_run(tmp_path / "run", EnvConfig(id="CartPole-v1"), PolicyConfig(lstm=8))
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+@pytest.mark.parametrize("episodes", [1, 4, 9])
+def test_exactly_the_asked_number_of_episodes_is_played(cartpole_run, greedy, episodes):
+    """Each lane plays its share; CartPole pays one for each step."""
+    seen = []
+    played = play_episodes(load_policy(cartpole_run), episodes, greedy=greedy, seed=3, finished=seen.append)
+    assert played.names == ("return", "length")
+    assert played.statistics.shape == (episodes, 2)
+    assert np.array_equal(played.returns, played.statistics[:, 1])
+    assert seen[-1] == episodes
+    assert seen == sorted(seen)
+
+
+def test_the_same_seed_plays_the_same_episodes(cartpole_run):
+    """Sampled actions too: their noise is keyed."""
+    trained = load_policy(cartpole_run)
+    first, second = (play_episodes(trained, 6, greedy=False, seed=5).statistics for _ in range(2))
+    other = play_episodes(trained, 6, greedy=False, seed=6).statistics
+    assert np.array_equal(first, second)
+    assert not np.array_equal(first, other)
+
+
+def test_eval_says_which_checkpoint_it_loads(cartpole_run):
+    """Best and latest may differ."""
+    with pytest.raises(CheckpointError, match="--which latest"):
+        load_policy(cartpole_run, "best")
+    make_run(cartpole_run, EnvConfig(id="CartPole-v1"), PolicyConfig(lstm=8), kind="best")
+    assert load_policy(cartpole_run, "best").checkpoint.kind == "best"
+
+
+def test_a_run_without_a_checkpoint_is_told_so(tmp_path):
+    """Nothing is made up."""
+    (tmp_path / "config.toml").write_text('[env]\nid = "CartPole-v1"\n')
+    with pytest.raises(CheckpointError, match="no latest checkpoint yet"):
+        load_policy(tmp_path)
+
+
+def test_a_policy_of_another_specification_is_refused(cartpole_run):
+    """The environment's settings changed since."""
+    text = (cartpole_run / "config.toml").read_text()
+    (cartpole_run / "config.toml").write_text(text.replace('id = "CartPole-v1"', 'id = "Acrobot-v1"'))
+    with pytest.raises(CheckpointError, match="another specification"):
+        play_episodes(load_policy(cartpole_run), 1, greedy=True, seed=1)
+
+
+def test_the_report_shows_mean_median_and_spread(cartpole_run, capsys):
+    """And which checkpoint, and how it was played."""
+    console = Console(width=100)
+    report_evaluation(cartpole_run, 5, console, video=None, greedy=None, which="latest", seed=None)
+    text = capsys.readouterr().out
+    for word in ("5 episodes, greedy", "mean", "median", "std", "min", "max", "return", "length", "update 7"):
+        assert word in text
+
+
+def test_a_video_shows_one_episode(cartpole_run, tmp_path):
+    """As many frames as rows, in a file that can be read."""
+    file = tmp_path / "videos" / "policy.mp4"
+    frames = record_video(load_policy(cartpole_run), file, seed=2)
+    with imageio.get_reader(file) as reader:
+        pictures = [np.asarray(picture) for picture in reader]
+    assert abs(len(pictures) - frames) <= 1
+    assert pictures[0].shape[-1] == 3
+    assert pictures[0].std() > 0
+
+
+def test_an_environment_that_cannot_be_shown_costs_only_the_video(tmp_path, capsys):
+    """The run is as good without."""
+    env = EnvConfig(id="tests.support.toy_envs:CountingEnv")
+    run = make_run(tmp_path / "run", env, PolicyConfig())
+    make_video(run, Console(width=200))
+    assert "no video" in capsys.readouterr().out
+    assert not (run / "policy.mp4").exists()
+
+
+@pytest.mark.parametrize(
+    ("axes", "shape"), [("HW", (4, 5)), ("HWC", (4, 5, 1)), ("CHW", (1, 4, 5)), ("CHW", (4, 4, 5))]
+)
+def test_observations_become_pictures(axes, shape):
+    """Grey thrice, colours as they are."""
+    image = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
+    picture = as_rgb(image, axes)
+    assert picture.shape == (4, 5, 3)
+    assert picture[0, 0, 0] == 0
+
+
+def test_manifests_hold_what_is_needed(cartpole_run):
+    """Evaluation needs nothing but the run folder."""
+    (manifest,) = (cartpole_run / "checkpoints").glob("*.json")
+    assert json.loads(manifest.read_text())["meta"]["manifest"]
