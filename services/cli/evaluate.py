@@ -3,6 +3,7 @@
 Tensor and array suffixes: L lanes, A own-action columns.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from shared.runtime.config import EnvConfig, EvalConfig, RunConfig, load_setting
 
 Which = Literal["best", "latest"]
 NOISE_TICKS = 32  # ticks whose sampling noise is drawn in one go
+HEADLESS = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
 MAX_VIDEO_FRAMES = 4000
 VIDEO_FPS = 30
 MIN_VIDEO_HEIGHT = 300  # smaller pictures are enlarged by whole factors, pixels
@@ -178,6 +180,8 @@ def record_video(trained: TrainedPolicy, file: Path, *, greedy: bool = True, see
     except ImportError as error:
         raise MissingExtraError(error.name or "imageio", "torch") from error
     torch.set_num_threads(usable_cores())
+    for name, value in HEADLESS.items():
+        os.environ.setdefault(name, value)
     env = trained.settings.env
     group = make_group(env.model_copy(update={"backend": "auto"}), 1, render=True)
     frames = 0

@@ -1,9 +1,10 @@
 """Playing a run's policy: whole episodes, and a video."""
 
 import json
+import subprocess
 from pathlib import Path
 
-import imageio.v2 as imageio
+import imageio_ffmpeg
 import numpy as np
 import pytest
 from rich.console import Console
@@ -99,10 +100,21 @@ def test_a_video_shows_one_episode(cartpole_run, tmp_path):
     """As many frames as rows, in a file that can be read."""
     file = tmp_path / "videos" / "policy.mp4"
     frames = record_video(load_policy(cartpole_run), file, seed=2)
-    with imageio.get_reader(file) as reader:
-        pictures = [np.asarray(picture) for picture in reader]
+    command = [
+        imageio_ffmpeg.get_ffmpeg_exe(),
+        "-v",
+        "error",
+        "-i",
+        str(file),
+        "-f",
+        "rawvideo",
+        "-pix_fmt",
+        "rgb24",
+        "-",
+    ]
+    raw = subprocess.run(command, capture_output=True, check=True).stdout
+    pictures = np.frombuffer(raw, np.uint8).reshape(-1, 400, 600, 3)
     assert abs(len(pictures) - frames) <= 1
-    assert pictures[0].shape[-1] == 3
     assert pictures[0].std() > 0
 
 
