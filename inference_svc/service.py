@@ -22,6 +22,7 @@ from shared import __version__
 from shared.errors import RejectedError, RemoteWireError, SeedbedError
 from shared.net.endpoints import Dealer, Router
 from shared.net.reactor import Reactor
+from shared.policy.allocator import keep_freed_memory
 from shared.policy.devices import choose_device
 from shared.policy.weights import Manifest
 from shared.protocol.codec import decode, encode
@@ -253,6 +254,7 @@ async def serve(settings: InferenceSettings, service: Service) -> int:
     if settings.runtime.threads:
         torch.set_num_threads(settings.runtime.threads)
     torch.set_flush_denormal(True)
+    keep_freed_memory()
     with Reactor() as reactor:
         inference = InferenceService(settings.inference, service, reactor)
         service.ready(endpoint=inference.router.endpoint)

@@ -16,6 +16,7 @@ from learner_svc.checkpoint import Checkpoint
 from learner_svc.config import LearnerSettings
 from learner_svc.update import Updater, UpdateResult
 from shared.errors import CheckpointError, ConfigError
+from shared.policy.allocator import keep_freed_memory
 from shared.policy.devices import choose_device
 from shared.policy.policy import Policy
 from shared.policy.precision import choose_precision
@@ -60,6 +61,7 @@ class Trainer:
         if settings.runtime.threads:
             torch.set_num_threads(settings.runtime.threads)
         torch.set_flush_denormal(True)
+        keep_freed_memory()
         torch.manual_seed(settings.run.seed)
         self.epoch = epoch
         self.max_policy_lag = settings.learner.max_policy_lag
