@@ -3,7 +3,7 @@
 A ZeroMQ file descriptor only says "something changed", so three traps decide this file:
 
   - a drain that stops early is never woken again, hence it re-arms itself;
-  - a send may swallow the wake-up of a receive, hence every send is followed by a look at EVENTS;
+  - a send, and any look at EVENTS, may swallow the wake-up of a receive, hence each is followed by another look;
   - the descriptor is always writable, hence nobody waits for it with `add_writer`.
 
 What bounds what: a drain takes at most `MAX_DRAIN_MESSAGES` or `MAX_DRAIN_S`, then timers and other sockets have their
@@ -81,8 +81,12 @@ class Channel:
         return self._is_closed
 
     def is_drained(self) -> bool:
-        """Whether nothing waits to be read; processes pending socket commands."""
-        return not self._is_unfinished and not self._raw_get(_EVENTS) & _POLLIN
+        """Whether nothing waits to be read. What does is read soon, for this look may have used up its wake-up."""
+        if not self._is_unfinished and not self._raw_get(_EVENTS) & _POLLIN:
+            return True
+        if not self._is_draining and not self._is_armed and not self._is_closed:
+            self._arm()
+        return False
 
     def send(self, frames: Sequence[Buffer]) -> bool:
         """Queue one message, copied. Never blocks: False without a peer or room for it."""

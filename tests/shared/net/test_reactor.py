@@ -249,6 +249,22 @@ def test_unread_messages_are_not_drained(run):
     run(test)
 
 
+def test_a_look_that_swallows_a_wake_up_loses_nothing(run):
+    """Asking whether the socket is drained uses up its wake-up: what it saw is delivered all the same, unasked."""
+
+    async def test(reactor):
+        got = asyncio.Event()
+        channel, plain = make_pair(reactor, lambda frames: got.set())
+        with contextlib.closing(plain):
+            await asyncio.sleep(0)
+            plain.send(b"early")
+            wait_arrived(channel)
+            assert not channel.is_drained()
+            await got.wait()
+
+    run(test)
+
+
 def test_statistics_outlive_their_channels(run):
     """Closing a channel does not make counters fall."""
 
