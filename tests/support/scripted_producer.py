@@ -59,6 +59,9 @@ class ScriptedProducer:
         self.dealer.send(self.link.bye("run_finished"))
         self.dealer.close(linger_ms=500)
 
+    def _has(self, version: int) -> bool:
+        return bool(self.versions) and self.versions[-1] >= version
+
     def _push(self) -> None:
         layout = unroll_layout(self.spec, 1, (), T, LANES)
         frames = layout.allocate()
@@ -82,7 +85,7 @@ class ScriptedProducer:
             elif isinstance(event, CreditCame):
                 self.trained_steps = event.credit.trained_steps
                 wanted = event.credit.evaluation
-                if wanted is not None and wanted.id != self._answered and self.versions:
+                if wanted is not None and wanted.id != self._answered and self._has(wanted.version):
                     self._answered = wanted.id
                     self._push_episodes(3, "eval", wanted.id, 0)
             elif isinstance(event, RunFinished):
