@@ -94,10 +94,10 @@ def render_diagnosis(name: str, signals: Signals, diagnosis: Diagnosis) -> Rende
     if signals.lag_mean is not None:
         grid.add_row("policy lag", f"{number(signals.lag_mean)} mean, {number(signals.lag_max, 0)} max")
     verdict = Text.assemble(("bottleneck  ", LABEL_STYLE), (diagnosis.bottleneck.value, "bold yellow"))
-    verdict.append(f"  {diagnosis.evidence}")
+    evidence = Text(f"  {diagnosis.evidence}")
     knobs = [Text.assemble(("  → ", "green"), knob) for knob in diagnosis.knobs]
     remarks = [Text.assemble(("  ! ", "yellow"), remark) for remark in diagnosis.remarks]
-    parts: list[RenderableType] = [grid, "", verdict, Text("turn", LABEL_STYLE), *knobs]
+    parts: list[RenderableType] = [grid, "", verdict, evidence, Text("turn", LABEL_STYLE), *knobs]
     if remarks:
         parts += [Text("also", LABEL_STYLE), *remarks]
     return Panel(Group(*parts), title=f"[bold]{name}[/]", box=ROUNDED, expand=False)

@@ -209,8 +209,11 @@ def render_summary(summary: Mapping[str, Any], run_dir: Path, restarts: Mapping[
         value = summary.get(name)
         return form(value) if isinstance(value, (int, float)) else "–"
 
-    evaluated = f"{figure('eval_return_mean', number)} over {figure('eval_episodes')} episodes"
-    grid.add_row("evaluated return", Text(evaluated, style="bold green"))
+    if summary.get("eval_episodes"):
+        evaluated = f"{figure('eval_return_mean', number)} over {figure('eval_episodes')} episodes"
+        grid.add_row("evaluated return", Text(evaluated, style="bold green"))
+    else:
+        grid.add_row("evaluated return", "not evaluated")
     grid.add_row("training return", f"{figure('episode_return_mean', number)} over the last 100 episodes")
     trained = f"{figure('trained_steps')} steps in {figure('seconds', duration)}"
     grid.add_row("trained", f"{trained}, {figure('trained_steps_per_s')} steps/s, {figure('updates')} updates")

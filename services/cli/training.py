@@ -114,6 +114,7 @@ def train(experiment: Experiment, console: Console) -> int:
     settings = experiment.settings
     title = " · ".join(dict.fromkeys(("seedbed", experiment.name, settings.env.id)))
     console.print(f"[dim]run folder[/]  [cyan]{experiment.run_dir}[/]", soft_wrap=True, highlight=False)
+    before = read_summary(experiment.run_dir)
     views: list[TerminalView] = []
 
     def make_view(board: Board, _stop: Stop) -> View:
@@ -125,6 +126,8 @@ def train(experiment: Experiment, console: Console) -> int:
     finally:
         for view in views:
             view.__exit__(None, None, None)
+    if before.get("finished") and before.get("updates") == read_summary(experiment.run_dir).get("updates"):
+        console.print("[yellow]this run had finished before; to go on, raise what ended it: run.steps, run.seconds[/]")
     return conclude(experiment, ended, console)
 
 
