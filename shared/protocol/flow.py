@@ -5,9 +5,10 @@ The learner's end is `shared.protocol.ledger`. Rules, both ends:
   2. The producer keeps a message until it is acknowledged, and sends again what a new WELCOME or a PONG shows missing.
   3. The learner applies a number at most once. An UNROLL whose first lanes were applied before a restart goes on with
      the others, so that a checkpoint may fall between two batches that share it.
-  4. Credit is a position in the producer's stream of lane-unrolls, counted from WELCOME's `next_seq`. An UNROLL may be
-     sent while its first lane lies below `granted_through`; so the last one may overshoot by its own lanes, and a
-     message larger than the window still passes. A repeated UNROLL needs no new credit.
+  4. Credit is a position in the producer's stream of lane-unrolls, counted from the `next_seq` of the session's
+     first WELCOME. An UNROLL may be sent while its first lane lies below `granted_through`; so the last one may
+     overshoot by its own lanes, and a message larger than the window still passes. A repeated UNROLL needs no new
+     credit.
   5. Credit returns when an unroll is copied, acknowledgement follows the update that used it.
   6. All figures are absolute and repeated with every PONG; those of another session or epoch are void.
 """
@@ -47,7 +48,7 @@ class Outbox:
     """A producer's unacknowledged unrolls and episodes. Owned by inference's loop.
 
     Memory: what was pushed and not acknowledged. The owner bounds it by holding groups before they start an unroll
-    while `has_backlog`: then it is at most the granted window and one unroll per group.
+    unless `can_send`: then it is at most the granted window and one unroll per group.
     """
 
     def __init__(self) -> None:
@@ -61,6 +62,7 @@ class Outbox:
         self._num_sent = 0  # of `_unrolls`, from the left, in this session
         self._next_seq = 0
         self._next_start = 0
+        self._stream = (0, 0)  # (session, epoch) from whose WELCOME `_base` and `_granted_through` count
         self._base = 0  # stream position of the session's first unroll
         self._unacked_lanes = 0
         self._episodes: deque[tuple[Episodes, tuple[Frame, ...]]] = deque()
@@ -99,8 +101,8 @@ class Outbox:
         return self._granted_through - (self._sent_end() - self._base) if self.session else 0
 
     def can_send(self, lanes: int) -> bool:
-        """Whether an unroll of `lanes` that is pushed now leaves at once."""
-        return lanes > 0 and not self.has_backlog and self.credit_lanes > 0
+        """Whether an unroll of `lanes` that is pushed now, behind what is there, needs no further credit to leave."""
+        return self.session != 0 and lanes > 0 and self._next_start - self._base < self._granted_through
 
     def push(self, lanes: int, frames: Sequence[Frame], *, actor: str = "", task: int = 0) -> int:
         """Keep a complete unroll until it is acknowledged; the buffers belong to the outbox from here. Its number."""
@@ -133,10 +135,10 @@ class Outbox:
 
         The caller has compared the nonce: this answers its newest HELLO.
         """
-        is_new = (welcome.session, welcome.epoch) != (self.session, self.epoch)
+        self.session, self.epoch = welcome.session, welcome.epoch
         self._forget(welcome.next_seq, welcome.next_episodes_seq)
-        if is_new:
-            self.session, self.epoch = welcome.session, welcome.epoch
+        if self._stream != (self.session, self.epoch):
+            self._stream = (self.session, self.epoch)
             self._granted_through = 0
             self._base = self._unrolls[0].start if self._unrolls else self._next_start
         self._pings.clear()
@@ -147,13 +149,13 @@ class Outbox:
     def lost_session(self) -> None:
         """CHALLENGE, lease or connection lost: send nothing until the next WELCOME."""
         self.session = 0
-        self._granted_through = 0
         self._pings.clear()
 
     def discard(self) -> int:
         """Forget everything, for the learner is now one of another run; lane-unrolls lost. Say HELLO again after it."""
         lanes = self._unacked_lanes
         self.lost_session()
+        self._stream = (0, 0)
         self._unrolls.clear()
         self._episodes.clear()
         self._num_sent = self._num_episodes_sent = self._unacked_lanes = 0

@@ -66,6 +66,19 @@ def test_nothing_leaves_without_session_or_credit() -> None:
     assert not outbox.can_send(4)
 
 
+def test_credit_is_there_for_all_that_it_covers() -> None:
+    """Several groups' unrolls may be pushed before the first is sent, as far as the grant goes, and no further."""
+    outbox = an_outbox()
+    assert not outbox.can_send(4)
+    outbox.welcome(a_welcome())
+    outbox.credit(a_credit(8))
+    for _ in range(2):
+        assert outbox.can_send(4)
+        outbox.push(4, [b""])
+    assert not outbox.can_send(4)
+    assert send_all(outbox) == [0, 1]
+
+
 def test_a_message_larger_than_the_window_still_passes() -> None:
     """The last unroll may overshoot by its own lanes, and the next then waits for all of them."""
     outbox = an_outbox(256, 256)
@@ -150,6 +163,39 @@ def test_a_resumed_session_sends_again_without_new_credit() -> None:
     assert send_all(outbox) == [0, 1]
     outbox.welcome(a_welcome(next_seq=1))
     assert send_all(outbox) == [1]
+
+
+def test_a_resumed_session_keeps_to_its_window() -> None:
+    """After a lost connection both ends still count the stream from where the session began."""
+    ledger, outbox = a_ledger(window=8), Outbox()
+    producer = ledger.hello(a_hello(), b"r", 0.0)
+    outbox.welcome(a_welcome(producer.session))
+    for seq in range(10):
+        outbox.credit(credit_of(ledger, producer))
+        outbox.push(4, [b""])
+        assert send_all(outbox) == [seq]
+        ledger.receive(producer, an_unroll(seq))
+        ledger.applied(producer, seq, 4)
+    outbox.credit(credit_of(ledger, producer))
+    assert outbox.credit_lanes == 8
+    outbox.lost_session()
+    assert not outbox.can_send(4)
+    again = ledger.hello(a_hello(oldest_seq=outbox.oldest_seq), b"s", 1.0)
+    outbox.welcome(a_welcome(again.session, next_seq=again.next_seq))
+    outbox.credit(credit_of(ledger, again))
+    assert outbox.credit_lanes == 8
+
+
+def test_another_run_may_use_the_same_session_number() -> None:
+    """After `discard` a WELCOME begins a stream of its own, whatever its numbers are."""
+    outbox = an_outbox(4, 4)
+    outbox.welcome(a_welcome(1))
+    outbox.credit(a_credit(8))
+    send_all(outbox)
+    outbox.discard()
+    outbox.welcome(a_welcome(1, next_seq=2))
+    outbox.credit(a_credit(4, 2))
+    assert outbox.credit_lanes == 4
 
 
 def test_pong_shows_a_lost_unroll() -> None:
