@@ -13,6 +13,8 @@ from shared.protocol.messages import RunState
 WINDOW_S = 5.0  # rates and means are over this long
 RETURN_POINTS = 60  # of the little curve
 
+STEP_COUNTERS = ("seedbed_acted_steps_total", "seedbed_learner_trained_steps_total")
+
 Samples = Mapping[str, float]  # sample name → value, summed over labels
 
 
@@ -55,15 +57,26 @@ class _Process:
     """The last samples of one process life."""
 
     role: str
+    is_gone: bool = False
     history: deque[tuple[float, Samples]] = field(default_factory=deque)
 
-    def add(self, samples: Samples, now: float) -> None:
-        """Newest samples; older than the window go, but one to measure from stays."""
+    def add(self, samples: Samples, now: float) -> bool:
+        """Newest samples; older than the window go, but one to measure from stays. Whether a step was made since."""
         start = "process_start_time_seconds"
-        if self.history and self.history[-1][1].get(start) != samples.get(start):
+        if self.is_gone or (self.history and self.history[-1][1].get(start) != samples.get(start)):
             self.history.clear()
+            self.is_gone = False
+        before = self.history[-1][1] if self.history else samples if self.role == "learner" else {}
         self.history.append((now, samples))
+        has_stepped = any(samples.get(name, 0.0) > before.get(name, 0.0) for name in STEP_COUNTERS)
         while len(self.history) > 2 and self.history[1][0] <= now - WINDOW_S:
+            self.history.popleft()
+        return has_stepped
+
+    def leave(self) -> None:
+        """The process is gone: its last figures stay, its rates do not."""
+        self.is_gone = True
+        while len(self.history) > 1:
             self.history.popleft()
 
     def last(self, name: str) -> float | None:
@@ -89,10 +102,12 @@ class Board:
         """`roles`: service name → "learner", "inference" or "actor"."""
         self._processes = {name: _Process(role) for name, role in roles.items()}
         self._returns: deque[float] = deque(maxlen=RETURN_POINTS)
+        self.progress = 0  # rises whenever a step was acted or trained, whoever made it
 
     def observe(self, name: str, samples: Samples, now: float) -> None:
         """Take one service's samples."""
-        self._processes[name].add(samples, now)
+        # What a learner restored from its checkpoint is no step: its first page counts for nothing.
+        self.progress += self._processes[name].add(samples, now)
         if self._processes[name].role == "learner":
             value = samples.get("seedbed_learner_return_mean")
             if value is not None and value == value and samples.get("seedbed_learner_episodes_total"):
@@ -100,12 +115,7 @@ class Board:
 
     def forget(self, name: str) -> None:
         """The service's process is gone."""
-        self._processes[name].history.clear()
-
-    @property
-    def total_steps(self) -> float:
-        """Changes whenever a step was acted or trained, whoever counted it."""
-        return self.acted_steps + (self._last("learner", "seedbed_learner_trained_steps_total") or 0.0)
+        self._processes[name].leave()
 
     @property
     def acted_steps(self) -> float:
@@ -121,6 +131,8 @@ class Board:
     def service(self, name: str) -> ServiceFigures:
         """Figures of one process."""
         process = self._processes[name]
+        if process.is_gone:
+            return ServiceFigures(cpu_percent=None, loop_lag_ms=None, memory_bytes=None)
         cpu = process.rate("process_cpu_seconds_total")
         lag = process.last("seedbed_loop_lag_seconds")
         return ServiceFigures(
@@ -154,7 +166,7 @@ class Board:
             lag_mean=self._last("learner", f"{learner}policy_lag_mean"),
             lag_max=self._last("learner", f"{learner}policy_lag_max"),
             batch_fill=self._ratio("inference", "seedbed_batch_lanes_total", "seedbed_batches_total"),
-            lanes=self._sum(process.last("seedbed_lanes") for process in self._of("inference")),
+            lanes=self._sum(process.last("seedbed_lanes") for process in self._of("inference") if not process.is_gone),
             queue_wait_ms=_milliseconds(wait_s),
             forward_ms=_milliseconds(forward_s),
             update_ms=_milliseconds(update_s),

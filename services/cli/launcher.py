@@ -74,18 +74,18 @@ class Launcher:
         run_dir: Path,
         view: View,
         *,
-        total_steps: Callable[[], float],
+        progress: Callable[[], float],
         is_finishing: Callable[[], bool] = lambda: False,
         rules: Rules | None = None,
         patience_s: Mapping[str, float] = PATIENCE_S,
     ) -> None:
-        """`total_steps` rises when a step is acted or trained; `is_finishing` says that training has ended."""
+        """`progress` changes when a step is acted or trained; `is_finishing` says that training has ended."""
         self.supervisor = Supervisor([item.name for item in processes], final=LEARNER, rules=rules)
         self._processes = {item.name: item for item in processes}
         self._run_dir, self._view, self._patience_s = run_dir, view, patience_s
-        self._total_steps, self._is_finishing = total_steps, is_finishing
+        self._progress, self._is_finishing = progress, is_finishing
         self._children: dict[str, subprocess.Popen[bytes]] = {}
-        self._known_steps = 0.0
+        self._known_progress = 0.0
         self._wake = threading.Event()
         self._stop_requests = 0
 
@@ -119,9 +119,9 @@ class Launcher:
     def _turn(self, now: float) -> None:
         """Reap, learn, start what is due, show."""
         self._reap(now)
-        steps = self._total_steps()
-        if steps != self._known_steps:
-            self._known_steps = steps
+        progress = self._progress()
+        if progress != self._known_progress:
+            self._known_progress = progress
             self.supervisor.progressed()
         if self._is_finishing():
             self.supervisor.finishing()

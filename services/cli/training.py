@@ -67,7 +67,7 @@ def run_experiment(experiment: Experiment, make_view: Callable[[Board, "Stop"], 
                 processes,
                 experiment.run_dir,
                 Follower(scraper, board, make_view(board, stop)),
-                total_steps=lambda: board.total_steps,
+                progress=lambda: board.progress,
                 is_finishing=lambda: board.state >= RunState.FINISHING,
             )
             stop.launcher = launcher

@@ -98,11 +98,47 @@ def test_a_process_that_is_gone_is_not_counted(board):
     assert board.service("inference-0").memory_bytes is None
 
 
-def test_every_step_changes_the_total(board):
-    """Acted or trained: both are progress."""
-    before = board.total_steps
-    board.observe("inference-1", inference_samples(11, rate=400.0), 11)
-    assert board.total_steps > before
+def test_every_step_is_progress(board):
+    """Acted or trained: either counts; a page without news does not."""
+    before = board.progress
+    board.observe("inference-1", inference_samples(10, rate=400.0), 11)
+    board.observe("learner", learner_samples(10), 11)
+    assert board.progress == before
+    board.observe("inference-1", inference_samples(11, rate=400.0), 12)
+    assert board.progress == before + 1
+    board.observe("learner", learner_samples(11), 12)
+    assert board.progress == before + 2
+
+
+def test_what_a_learner_restored_is_no_progress(board):
+    """One that dies again and again right after its start must be given up."""
+    before = board.progress
+    for life in range(2, 8):
+        board.forget("learner")
+        board.observe("learner", learner_samples(10, life=life), 10.0 + life)
+    assert board.progress == before
+    board.observe("learner", learner_samples(10.5, life=7), 18.0)
+    assert board.progress == before + 1
+
+
+def test_a_new_inference_that_acts_is_progress(board):
+    """Its counter begins at 0, so whatever it shows first was acted."""
+    before = board.progress
+    board.forget("inference-0")
+    board.observe("inference-0", inference_samples(0.0, life=2.0), 11)
+    assert board.progress == before
+    board.observe("inference-0", inference_samples(1.0, life=2.0), 12)
+    assert board.progress == before + 1
+
+
+def test_the_last_figures_of_a_learner_stay_while_it_restarts(board):
+    """A picture full of dashes would frighten; its rates are gone all the same."""
+    board.forget("learner")
+    figures = board.run()
+    assert figures.trained_steps == 10_000
+    assert figures.return_mean == 200.0
+    assert figures.trained_steps_per_s is None
+    assert board.service("learner").memory_bytes is None
 
 
 def test_nothing_is_known_before_the_first_page():

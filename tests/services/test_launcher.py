@@ -50,7 +50,7 @@ def launch(
 ) -> tuple[Ended, Watcher]:
     """Run to the end."""
     watcher = Watcher(react)
-    watcher.launcher = Launcher(processes, folder, watcher, total_steps=steps, rules=rules, patience_s=patience_s)
+    watcher.launcher = Launcher(processes, folder, watcher, progress=steps, rules=rules, patience_s=patience_s)
     return watcher.launcher.run(), watcher
 
 
@@ -205,7 +205,7 @@ processes = [
     Process(name=name, role=role, command=(sys.executable, "-c", CHILD, str(folder / f"{name}.pid")))
     for name, role in (("learner", "learner"), ("inference-0", "inference"), ("actor-0", "actor"))
 ]
-sys.exit(Launcher(processes, folder, View(), total_steps=lambda: 0.0).run().outcome.exit_code)
+sys.exit(Launcher(processes, folder, View(), progress=lambda: 0.0).run().outcome.exit_code)
 """
 
 
