@@ -39,10 +39,13 @@ class RunFolder:
     """An exclusively held run folder. A context manager; the lock ends with the process, whatever kills it."""
 
     def __init__(self, path: Path) -> None:
-        """Take the lock. Raises ConfigError that says who holds it."""
+        """Take the lock. Raises ConfigError that says who holds it, or why the folder cannot be written."""
         self.path = path
-        path.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise ConfigError(f"run.dir: cannot write {path}: {error.strerror}") from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import structlog
 import typer
@@ -25,6 +25,9 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+UsageError: Any = typer.BadParameter.__base__  # typer exports the subclass alone
+USAGE_EXIT = 2
+STOPPED_BY_USER = 130  # as a shell reports Ctrl-C
 console = Console()
 errors = Console(stderr=True)
 
@@ -218,6 +221,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; its exit code. Errors of our own are told in their own words."""
     try:
         code = app(args=None if argv is None else list(argv), prog_name="seedbed", standalone_mode=False)
+    except UsageError as error:  # an unknown option, a missing or malformed argument
+        where = error.ctx.command_path if error.ctx else "seedbed"
+        errors.print(f"[bold red]error[/] {escape(error.format_message())}", highlight=False, soft_wrap=True)
+        errors.print(f"See  {where} --help", highlight=False)
+        return USAGE_EXIT
+    except typer.Abort:  # Ctrl-C
+        return STOPPED_BY_USER
     except SeedbedError as error:
         errors.print(f"[bold red]error[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         return error.exit_code

@@ -19,7 +19,7 @@ from services.cli.plan import Addresses, plan_run, usable_cores
 from services.cli.scrape import Scraper
 from services.cli.supervisor import Phase, Supervisor
 from services.cli.table import TerminalView, render_summary
-from shared.errors import SeedbedError
+from shared.errors import ConfigError, SeedbedError
 from shared.protocol.messages import RunState
 
 VIDEO = "policy.mp4"
@@ -55,8 +55,11 @@ def run_experiment(experiment: Experiment, make_view: Callable[[Board, "Stop"], 
     with reserved_addresses(experiment) as addresses:
         processes = plan_run(experiment, addresses, usable_cores())
         snapshot = experiment.run_dir / SNAPSHOT
-        snapshot.parent.mkdir(parents=True, exist_ok=True)
-        snapshot.write_text(to_toml(experiment.sections), encoding="utf-8")
+        try:
+            snapshot.parent.mkdir(parents=True, exist_ok=True)
+            snapshot.write_text(to_toml(experiment.sections), encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"run folder {experiment.run_dir}: {error.strerror}; give another --run-dir") from error
         for process in processes:
             process.status_file(experiment.run_dir).unlink(missing_ok=True)
         board = Board({process.name: process.role for process in processes})

@@ -25,6 +25,13 @@ def test_a_second_learner_is_told_who_holds_the_folder(tmp_path: Path) -> None:
     RunFolder(tmp_path).close()
 
 
+def test_a_folder_that_cannot_be_written_is_told_so(tmp_path: Path) -> None:
+    """As a wrong configuration: no restart helps."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"run.dir: cannot write .*file/run: Not a directory"):
+        RunFolder(tmp_path / "file" / "run")
+
+
 def test_epochs_rise_with_every_life(tmp_path: Path) -> None:
     """Apart from checkpoints: also a life that saved nothing counts."""
     for expected in (1, 2, 3):

@@ -35,6 +35,22 @@ def test_an_unknown_key_exits_78_before_anything_starts(tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    "words", [["train"], ["train", "cartpole", "--bogus"], ["train", "cartpole", "--seconds", "x"]]
+)
+def test_a_wrong_command_line_is_told_without_a_traceback(words, capsys):
+    """With where to read on, and the exit status of every command-line tool."""
+    assert main(words) == 2
+    assert "seedbed train --help" in capsys.readouterr().err
+
+
+def test_a_run_folder_that_cannot_be_made_is_a_configuration_error(tmp_path, capsys):
+    """Its path is in the message."""
+    (tmp_path / "file").write_text("")
+    assert main(["train", "cartpole", "--run-dir", str(tmp_path / "file" / "run")]) == 78
+    assert "file/run: Not a directory" in capsys.readouterr().err.replace("\n", "")
+
+
 @pytest.mark.parametrize("command", ["eval", "explain"])
 def test_an_unknown_run_is_told_so(command, tmp_path, monkeypatch, capsys):
     """With what a run folder is."""
