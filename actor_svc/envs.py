@@ -69,7 +69,8 @@ def _find(env_id: str) -> Any:
         return gymnasium.spec(env_id)
     except gymnasium.error.Error as error:
         raise ConfigError(
-            f"env.id: {error}. Give a Gymnasium id such as CartPole-v1, or module:function for an environment of yours"
+            f"env.id: {str(error).rstrip('.')}. Give a Gymnasium id such as CartPole-v1, or module:function for an "
+            "environment of yours"
         ) from error
 
 
