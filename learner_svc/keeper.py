@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from learner_svc import checkpoint
+from learner_svc.config import LearnerSettings
 from learner_svc.figures import evaluation_figures
 from learner_svc.history import History, draw_curves
 from learner_svc.record import RunFolder
@@ -42,12 +43,49 @@ class Keeper:
         self._history.close()
 
 
-def checkpoint_meta(run: Run, ledger: Ledger, *, run_id: str) -> dict[str, Any]:
+class Lives:
+    """How often services were restarted, counted from their incarnations, over all lives of the learner.
+
+    Owned by the learner's loop. Memory: a number for each life of an inference service.
+    """
+
+    def __init__(self, incarnations: dict[str, set[int]]) -> None:
+        """`incarnations`: of inference services by name; whoever owns it adds to it."""
+        self._incarnations = incarnations
+        self._actor_restarts: dict[int, int] = {}  # as each life of an inference service has seen them
+
+    def heard(self, loads: Mapping[int, Mapping[str, float]]) -> None:
+        """What inference services, by incarnation, say of themselves now."""
+        for incarnation, figures in loads.items():
+            self._actor_restarts[incarnation] = int(figures.get("actor_restarts", 0.0))
+
+    def inference(self) -> dict[str, int]:
+        """Lives beyond the first, by name."""
+        return {name: len(lives) - 1 for name, lives in self._incarnations.items()}
+
+    def actors(self) -> int:
+        """Of all actors together."""
+        return sum(self._actor_restarts.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """As a checkpoint keeps it."""
+        inference = {name: sorted(lives) for name, lives in self._incarnations.items()}
+        return {"inference": inference, "actors": {str(key): value for key, value in self._actor_restarts.items()}}
+
+    def restore(self, meta: Mapping[str, Any]) -> None:
+        """Go on from what `to_json` gave; a checkpoint without it adds nothing."""
+        for name, lives in meta.get("inference", {}).items():
+            self._incarnations.setdefault(name, set()).update(lives)
+        self._actor_restarts |= {int(key): value for key, value in meta.get("actors", {}).items()}
+
+
+def checkpoint_meta(run: Run, ledger: Ledger, lives: Lives, *, run_id: str) -> dict[str, Any]:
     """What a checkpoint says beside its tensors: taken in the loop, right after the update that it follows."""
     return {
         "run_id": run_id,
         "run": run.to_json(),
         "producers": [asdict(record) for record in ledger.records()],
+        "lives": lives.to_json(),
         "eval_return_mean": run.last_result.return_mean if run.last_result else None,
     }
 
@@ -67,28 +105,42 @@ def producer_records(meta: Mapping[str, Any]) -> list[ProducerRecord]:
 
 
 def summarise(
-    run: Run, *, name: str, env_id: str, seed: int, run_id: str, epoch: int, restarts: Mapping[str, int]
+    run: Run,
+    settings: LearnerSettings,
+    *,
+    run_id: str,
+    device: str,
+    restarts: Mapping[str, int],
+    dropped_unrolls: Mapping[str, int],
 ) -> dict[str, Any]:
-    """The content of summary.json. `eval_…` are those of one evaluation, the last."""
+    """The content of summary.json. `eval_…` are those of one evaluation, the last; rates are over the whole run."""
     counters = run.counters
+    seconds = counters.seconds or None
+    figures = counters.to_json()
+    lag_max = figures.pop("lag_max")
+    del figures["lag_steps"]
     summary: dict[str, Any] = {
+        "experiment": settings.run.name,
+        "env_id": settings.env.id,
         "finished": run.state == RunState.FINISHED,
         "reason": run.end_reason,
-        "name": name,
-        "env_id": env_id,
-        "seed": seed,
+        "seed": settings.run.seed,
         "run_id": run_id,
-        **counters.to_json(),
-        "trained_steps_per_s": round(counters.trained_steps / counters.seconds, 1) if counters.seconds else None,
-        "return_mean": run.training.mean,
+        "device": device,
+        **figures,
+        "env_steps_per_s": round(counters.env_steps / seconds, 1) if seconds else None,
+        "trained_steps_per_s": round(counters.trained_steps / seconds, 1) if seconds else None,
+        "policy_lag_mean": counters.policy_lag_mean,
+        "policy_lag_max": lag_max,
+        "episode_return_mean": run.training.mean,
         "best_eval_return_mean": run.best_return,
-        "learner_restarts": epoch - 1,
-        "inference_restarts": dict(restarts),
+        "restarts": dict(restarts),
+        "dropped_unrolls": dict(dropped_unrolls),
     }
     if run.last_result is not None:
-        figures: dict[str, Any] = dict(evaluation_figures(run.last_result))
-        figures["eval_version"] = "{}:{}".format(*unpack_version(run.last_result.version))
-        summary |= figures
+        evaluated: dict[str, Any] = dict(evaluation_figures(run.last_result))
+        evaluated["eval_version"] = "{}:{}".format(*unpack_version(run.last_result.version))
+        summary |= evaluated
     return summary
 
 

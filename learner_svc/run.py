@@ -36,7 +36,15 @@ class Counters:
     aborted_episodes: int = 0
     dropped_steps: int = 0  # too old to be trained on
     lost_epoch_steps: int = 0  # acted by weights of an earlier life that are lost
+    expired_unrolls: int = 0  # lane-unrolls of which nothing was fresh enough to train on
+    lag_steps: float = 0.0  # policy lag, summed over the trained transitions
+    lag_max: float = 0.0  # of any trained transition
     seconds: float = 0.0  # with a policy, not finished
+
+    @property
+    def policy_lag_mean(self) -> float | None:
+        """Updates between acting and learning, mean over all trained transitions."""
+        return self.lag_steps / self.trained_steps if self.trained_steps else None
 
     def to_json(self) -> dict[str, Any]:
         """As a checkpoint keeps it."""
@@ -116,12 +124,25 @@ class Run:
         self.state = RunState.TRAINING
         self._clock = self._evaluated_at = now
 
-    def trained(self, valid_steps: int, *, applied: bool, dropped_steps: int = 0, lost_epoch_steps: int = 0) -> None:
-        """Count one update."""
+    def trained(
+        self,
+        valid_steps: int,
+        *,
+        applied: bool,
+        dropped_steps: int = 0,
+        lost_epoch_steps: int = 0,
+        expired_unrolls: int = 0,
+        lag_mean: float = 0.0,
+        lag_max: float = 0.0,
+    ) -> None:
+        """Count one update; the lags are those of its trained transitions."""
         self.counters.updates += applied
         self.counters.trained_steps += valid_steps
         self.counters.dropped_steps += dropped_steps
         self.counters.lost_epoch_steps += lost_epoch_steps
+        self.counters.expired_unrolls += expired_unrolls
+        self.counters.lag_steps += lag_mean * valid_steps
+        self.counters.lag_max = max(self.counters.lag_max, lag_max)
 
     def acted(self, returns: Sequence[float], lengths: Sequence[float], *, steps: int, aborted: int) -> None:
         """Count an EPISODES message of training groups."""

@@ -22,7 +22,7 @@ from learner_svc.config import LearnerSettings, check_lag
 from learner_svc.figures import Figures
 from learner_svc.history import History
 from learner_svc.ingest import Assembler, FilledBatch
-from learner_svc.keeper import Keeper, checkpoint_meta, finished_before, producer_records, summarise
+from learner_svc.keeper import Keeper, Lives, checkpoint_meta, finished_before, producer_records, summarise
 from learner_svc.measure import measure
 from learner_svc.metrics import register
 from learner_svc.producers import Action, Desk, EpisodesCame, Identity, Send, SpecificationCame, UnrollCame, UnrollKey
@@ -68,9 +68,11 @@ class LearnerService:
         )
         self.worker, self.record = Worker("update"), Worker("record")
         self.desk = Desk(identity, settings.env, self.ledger, self.publisher, self.run, self.worker.busy_s)
+        self.lives = Lives(self.desk.incarnations)
         if self.checkpoint is not None:
             self.run.restore(self.checkpoint.meta["run"])
             self.ledger.restore(producer_records(self.checkpoint.meta))
+            self.lives.restore(self.checkpoint.meta.get("lives", {}))
         history = History(folder.path, updates=self.run.counters.updates, tensorboard=config.tensorboard)
         self.keeper = Keeper(folder, history, keep=config.keep_checkpoints)
         self.saving = Saving(self.run, every_s=config.checkpoint_every_s, milestone_steps=config.milestone_steps)
@@ -205,7 +207,8 @@ class LearnerService:
             self._count_drops(batch, result.dropped_steps_B.tolist())
         self.run.trained(
             result.valid_steps, applied=result.applied, dropped_steps=result.stale_steps,
-            lost_epoch_steps=result.lost_epoch_steps,
+            lost_epoch_steps=result.lost_epoch_steps, expired_unrolls=result.dropped_unrolls,
+            lag_mean=result.metrics.get("lag_mean", 0.0), lag_max=result.metrics.get("lag_max", 0.0),
         )  # fmt: skip
         self.figures.trained(trained)
         self.update_seconds.observe(trained.seconds)
@@ -261,7 +264,7 @@ class LearnerService:
         self._save(snapshot, self.saving.kinds(snapshot))
 
     def _save(self, snapshot: Snapshot, kinds: Sequence[checkpoints.Kind]) -> None:
-        meta = checkpoint_meta(self.run, self.ledger, run_id=self.run_id)
+        meta = checkpoint_meta(self.run, self.ledger, self.lives, run_id=self.run_id)
         for kind in kinds:
             self.record.submit(partial(self.keeper.save, snapshot, meta, kind))
 
@@ -289,12 +292,13 @@ class LearnerService:
 
     def write_row(self, now: float) -> None:
         """One row of metrics."""
+        self.lives.heard({incarnation: load.figures for incarnation, load in self.desk.loads.items()})
         loads = [load.figures for load in self.desk.loads.values()]
         self._judge_lanes(int(sum(load.get("lanes", 0.0) for load in loads)), now)
         others = {
             "duplicate_unrolls": float(self.ledger.duplicate_unrolls),
             "lost_unrolls": float(self.ledger.lost_unrolls),
-            "inference_restarts": float(sum(self.restarts().values())),
+            "inference_restarts": float(sum(self.lives.inference().values())),
             "learner_loop_lag_ms": 1e3 * self.reactor.statistics().loop_lag_s,
         }
         row = self.figures.row(self.run.counters, self.run.training, loads, epoch=self.epoch, now=now, others=others)
@@ -312,10 +316,6 @@ class LearnerService:
                 raise
             self.service.log.warning("too_many_lanes", error=str(error))
 
-    def restarts(self) -> dict[str, int]:
-        """Process lives beyond the first, by inference service."""
-        return {name: len(lives) - 1 for name, lives in self.desk.incarnations.items()}
-
     async def leave(self) -> None:
         """Named phases: save, summarise, say goodbye, wait until a finished run's producers have left."""
         is_finished = self.run.state == RunState.FINISHED
@@ -325,8 +325,13 @@ class LearnerService:
             self._save(await self._finish_job(self.worker, self.trainer.snapshot), ["latest"])
             self.write_row(self.loop.time())
             summary = summarise(
-                self.run, name=self.settings.run.name, env_id=self.settings.env.id, seed=self.settings.run.seed,
-                run_id=self.run_id, epoch=self.epoch, restarts=self.restarts(),
+                self.run, self.settings, run_id=self.run_id, device=str(self.trainer.parameters.flat.device),
+                restarts={"learner": self.epoch - 1, **self.lives.inference(), "actors": self.lives.actors()},
+                dropped_unrolls={
+                    "expired": self.run.counters.expired_unrolls,
+                    "lost_epoch": self.ledger.lost_unrolls,
+                    "duplicate": self.ledger.duplicate_unrolls,
+                },
             )  # fmt: skip
             await self._finish_job(self.record, lambda: self.keeper.summarise(summary))
         if is_finished:

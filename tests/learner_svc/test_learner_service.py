@@ -91,7 +91,7 @@ def test_a_run_survives_its_learner_and_ends(tmp_path: Path) -> None:
     run = tmp_path / "run"
     summary = json.loads((run / "summary.json").read_text())
     assert summary["finished"]
-    assert (summary["reason"], summary["learner_restarts"]) == ("steps", 1)
+    assert (summary["reason"], summary["restarts"]["learner"]) == ("steps", 1)
     assert summary["trained_steps"] >= STEPS
     assert summary["eval_return_mean"] == RETURN
     assert summary["eval_version"] == "{}:{}".format(*unpack_version(versions[-1]))

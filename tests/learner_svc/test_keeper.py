@@ -1,0 +1,86 @@
+"""What the summary says, and how restarts are counted."""
+
+import json
+
+import pytest
+
+from learner_svc.config import LearnerSettings
+from learner_svc.keeper import Lives, summarise
+from learner_svc.run import EvaluationResult, Run
+from shared.protocol.messages import pack_version
+from shared.runtime.config import EnvConfig, RunConfig
+
+REQUIRED = {
+    "experiment", "env_id", "device", "seconds", "env_steps", "trained_steps", "env_steps_per_s", "trained_steps_per_s",
+    "updates", "policy_lag_mean", "policy_lag_max", "episode_return_mean", "eval_return_mean", "eval_episodes",
+    "restarts", "dropped_unrolls",
+}  # fmt: skip
+
+
+def make_summary(run: Run) -> dict:
+    """Of a run with a few restarts and drops."""
+    settings = LearnerSettings(env=EnvConfig(id="CartPole-v1"), run=RunConfig(name="small"))
+    return summarise(
+        run, settings, run_id="r", device="cpu", restarts={"learner": 1}, dropped_unrolls={"expired": 2, "duplicate": 0}
+    )
+
+
+@pytest.fixture
+def run() -> Run:
+    """Two updates of 10 and 30 steps with lags 1 and 3, one evaluation, ten seconds."""
+    settings = LearnerSettings(env=EnvConfig(id="CartPole-v1"))
+    run = Run(settings.run, settings.eval, epoch=1, patience_s=10.0)
+    run.start(0.0)
+    run.trained(10, applied=True, lag_mean=1.0, lag_max=2.0)
+    run.trained(30, applied=True, lag_mean=3.0, lag_max=5.0, expired_unrolls=2)
+    run.acted([5.0, 7.0], [5.0, 7.0], steps=50, aborted=0)
+    run.counters.seconds = 10.0
+    run.last_result = EvaluationResult(
+        version=pack_version(1, 2), episodes=4, return_mean=9.0, return_std=1.0, return_median=9.0, return_min=8.0,
+        return_max=10.0, length_mean=9.0,
+    )  # fmt: skip
+    return run
+
+
+def test_the_summary_has_what_users_look_for(run):
+    """Every figure by its promised name, as JSON."""
+    summary = make_summary(run)
+    assert set(summary) >= REQUIRED
+    json.dumps(summary, allow_nan=False)
+
+
+def test_the_summarys_figures_are_those_of_the_whole_run(run):
+    """Lag is weighted by steps; rates are over the run's seconds."""
+    summary = make_summary(run)
+    assert summary["policy_lag_mean"] == pytest.approx((10 * 1.0 + 30 * 3.0) / 40)
+    assert summary["policy_lag_max"] == 5.0
+    assert summary["trained_steps_per_s"] == pytest.approx(4.0)
+    assert summary["env_steps_per_s"] == pytest.approx(5.0)
+    assert summary["episode_return_mean"] == pytest.approx(6.0)
+    assert (summary["eval_return_mean"], summary["eval_episodes"]) == (9.0, 4)
+
+
+def test_restarts_are_counted_from_incarnations():
+    """An inference's second life is one restart; actors are counted by each life of inference."""
+    incarnations = {"inference-0": {11, 12}, "inference-1": {21}}
+    lives = Lives(incarnations)
+    lives.heard({11: {"actor_restarts": 2.0}, 21: {}})
+    lives.heard({12: {"actor_restarts": 1.0}, 21: {"actor_restarts": 1.0}})
+    assert lives.inference() == {"inference-0": 1, "inference-1": 0}
+    assert lives.actors() == 4
+
+
+def test_restarts_survive_the_learners_own():
+    """They travel with the checkpoint, and the living inference is not counted twice."""
+    before = Lives({"inference-0": {11, 12}})
+    before.heard({12: {"actor_restarts": 3.0}})
+    meta = json.loads(json.dumps(before.to_json()))
+    incarnations: dict[str, set[int]] = {}
+    after = Lives(incarnations)
+    after.restore(meta)
+    incarnations.setdefault("inference-0", set()).add(12)
+    after.heard({12: {"actor_restarts": 4.0}})
+    assert after.inference() == {"inference-0": 1}
+    assert after.actors() == 4
+    after.restore({})
+    assert after.actors() == 4
