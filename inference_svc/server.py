@@ -99,8 +99,11 @@ class Server:
         assert self._outputs is not None, "connect() comes first"
         return self._outputs
 
-    def serve(self, shape: UnrollShape, run_id: str, run_seed: int) -> None:
-        """A policy is there: open for groups. Another policy or run ends the sessions of the former."""
+    def serve(self, shape: UnrollShape, run_id: str, run_seed: int, *, replica: int = 0) -> None:
+        """A policy is there: open for groups. Another policy or run ends the sessions of the former.
+
+        `replica` goes into the groups' seeds: no two inference services of a run, nor two lives of one, share it.
+        """
         if self.table is not None and self.shape is not None:
             if self.shape.spec == shape.spec and self.table.run_id == run_id:
                 self.shape = shape
@@ -116,7 +119,7 @@ class Server:
                 max_lanes=config.max_lanes,
                 max_frame_bytes=config.max_frame_bytes,
             )
-            self.table = SessionTable(self.incarnation, run_seed, run_id, limits)
+            self.table = SessionTable(self.incarnation, run_seed, run_id, limits, replica=replica)
         self.shape = shape
 
     # From environments
@@ -139,8 +142,6 @@ class Server:
             self.tally.refused_messages += 1
 
     def _hello(self, hello: Hello, route: bytes, now: float) -> None:
-        lives = self.tally.actors.setdefault(hello.actor, set())
-        lives.add(hello.incarnation)
         refusal = judge(hello, self.shape.spec if self.shape else None)
         if refusal is not None or self.table is None or self.shape is None:
             self.link.introduce(hello.spec, now)
@@ -149,6 +150,7 @@ class Server:
             return
         answer = self.table.hello(hello, route, now)
         if isinstance(answer, Welcome):
+            self.tally.met(hello.actor, hello.incarnation)
             session = self.table.sessions[answer.session]
             if session.attached is None and not self._admit(session, self.table, now):
                 return

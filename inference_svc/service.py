@@ -170,7 +170,8 @@ class InferenceService:
             shape = UnrollShape(
                 policy.spec, policy.distribution.action_size, policy.state_fields, self._welcome.unroll_length
             )
-            self.server.serve(shape, self._welcome.run_id, self._welcome.run_seed)
+            welcome = self._welcome
+            self.server.serve(shape, welcome.run_id, welcome.run_seed, replica=welcome.session)
             self.service.log.info("policy_loaded", env_id=policy.spec.env_id, digest=manifest.digest)
         self.server.weights_changed(event.version)
 

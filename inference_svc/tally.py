@@ -9,6 +9,8 @@ import numpy as np
 from shared.protocol.layout import Array
 from shared.protocol.rows import ENDED, Flags
 
+MAX_ACTORS, MAX_LIVES = 1024, 1024  # what is remembered to count restarts
+
 
 @dataclass(slots=True)
 class Tally:
@@ -28,7 +30,7 @@ class Tally:
     drain_dropped_steps: int = 0
     env_busy: float = 0.0  # shares of time that training actors stepped environments, summed over their PINGs
     env_busy_pings: int = 0
-    actors: dict[str, set[int]] = field(default_factory=dict)  # name → incarnations seen, newest kept
+    actors: dict[str, set[int]] = field(default_factory=dict)  # name → incarnations that had a session
 
     def load(self, since: "Tally", *, sessions: int, lanes: int, loop_lag_ms: float) -> tuple[tuple[str, float], ...]:
         """Figures for the learner: totals, and means over the time since the copy `since`."""
@@ -53,6 +55,13 @@ class Tally:
         if share is not None and 0.0 <= share < math.inf:
             self.env_busy += min(1.0, share)
             self.env_busy_pings += 1
+
+    def met(self, name: str, incarnation: int) -> None:
+        """An actor process has a session. Names and lives beyond the limits are not counted."""
+        if name in self.actors or len(self.actors) < MAX_ACTORS:
+            lives = self.actors.setdefault(name, set())
+            if len(lives) < MAX_LIVES:
+                lives.add(incarnation)
 
     @property
     def actor_restarts(self) -> int:

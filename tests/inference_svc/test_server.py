@@ -70,8 +70,8 @@ class World:
     def pin(self) -> None:
         self.pins += 1
 
-    def serve(self, lanes: int = 1000) -> None:
-        self.server.serve(UnrollShape(SPEC, 1, [], T), "run", 1)
+    def serve(self, lanes: int = 1000, replica: int = 0) -> None:
+        self.server.serve(UnrollShape(SPEC, 1, [], T), "run", 1, replica=replica)
         self.server.weights_changed(pack_version(1, 5))
         self.link.connected(0.0)
         hello = decode(bytes(self.link.poll(0.0)[0][0]))
@@ -164,6 +164,16 @@ def test_other_spaces_are_rejected_by_name(world: World) -> None:
     assert not reject.retryable
     assert "float32[2]" in reject.message
     assert "float32[3]" in reject.message
+
+
+def test_replicas_of_a_run_give_different_seeds() -> None:
+    """The first group of each plays its own episodes with its own sampling noise."""
+    seeds = set()
+    for replica in (1, 2, 1):
+        world = World()
+        world.serve(replica=replica)
+        seeds.add(world.hello().seed)
+    assert len(seeds) == 2
 
 
 def test_a_step_is_acted_on_once_and_a_resend_gets_the_cached_act(world: World) -> None:

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from inference_svc.tally import Tally
+from inference_svc.tally import MAX_ACTORS, MAX_LIVES, Tally
 
 
 def load(tally: Tally, since: Tally) -> dict[str, float]:
@@ -41,3 +41,21 @@ def test_nonsense_from_an_actor_is_ignored(value):
     tally = Tally()
     tally.pinged((("env_busy", value),))
     assert tally.env_busy_pings == 0
+
+
+def test_restarts_are_lives_beyond_the_first_of_a_name():
+    """The same life may introduce itself as often as it likes."""
+    tally = Tally()
+    for name, incarnation in (("a", 1), ("a", 1), ("a", 2), ("b", 3)):
+        tally.met(name, incarnation)
+    assert tally.actor_restarts == 1
+
+
+def test_made_up_names_and_lives_do_not_fill_the_memory():
+    """A peer that says HELLO for ever costs no more than the limits."""
+    tally = Tally()
+    for number in range(MAX_ACTORS + 50):
+        tally.met(f"actor-{number}", number)
+        tally.met("actor-0", number)
+    assert len(tally.actors) == MAX_ACTORS
+    assert max(map(len, tally.actors.values())) <= MAX_LIVES
