@@ -171,7 +171,7 @@ class Pong:
 
     sent_ms: int
     server_epoch: int
-    work_age_ms: int  # since the last finished forward pass or update; a stuck thread shows here
+    work_age_ms: int  # how long the running forward pass or update has been running; a stuck thread shows here
     sessions: tuple[SessionReport, ...] = ()
 
 
@@ -326,5 +326,3 @@ def pack_version(epoch: int, step: int) -> int:
 def unpack_version(version: int) -> tuple[int, int]:
     """(epoch, step) of a packed policy_version."""
     return version >> EPOCH_SHIFT, version & ((1 << EPOCH_SHIFT) - 1)
-
-
