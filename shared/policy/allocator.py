@@ -18,4 +18,4 @@ def keep_freed_memory() -> bool:
     if mallopt is None:
         return False
     options = ((M_MMAP_THRESHOLD, KEEP_BYTES), (M_TRIM_THRESHOLD, 2 * KEEP_BYTES - 1), (M_TOP_PAD, 64 << 20))
-    return all([mallopt(option, value) == 1 for option, value in options])
+    return all(mallopt(option, value) == 1 for option, value in options)
