@@ -48,6 +48,11 @@ def number(value: float | None, digits: int = 1, unit: str = "") -> str:
     return "–" if value is None or value != value else f"{value:,.{digits}f}{unit}"
 
 
+def score(value: float | None) -> str:
+    """A return: as many decimals as its size needs; – if unknown."""
+    return number(value, 1 if value is not None and abs(value) >= 10 else 2)
+
+
 def duration(seconds: float | None) -> str:
     """12 s, 3:05, 1:02:03; – if unknown."""
     if seconds is None:
@@ -111,8 +116,8 @@ def render_figures(figures: RunFigures, run: RunConfig) -> RenderableType:
     ]
     fill = f"{number(figures.batch_fill, 0)} of {number(figures.lanes, 0)} lanes"
     right: list[tuple[str, RenderableType]] = [
-        ("return, last 100", Text(number(figures.return_mean), style="bold")),
-        ("return, evaluated", Text(number(figures.eval_return_mean), style="bold")),
+        ("return, last 100", Text(score(figures.return_mean), style="bold")),
+        ("return, evaluated", Text(score(figures.eval_return_mean), style="bold")),
         ("episodes", count(figures.episodes)),
         ("batch fill", fill),
         ("wait + forward", f"{number(figures.queue_wait_ms, 2)} + {number(figures.forward_ms, 2)} ms"),
@@ -122,7 +127,7 @@ def render_figures(figures: RunFigures, run: RunConfig) -> RenderableType:
     curve = sparkline(figures.return_curve)
     if not curve:
         return grid
-    span = f"{min(figures.return_curve):.0f} … {max(figures.return_curve):.0f}"
+    span = f"{score(min(figures.return_curve))} … {score(max(figures.return_curve))}"
     return Group(grid, Text.assemble(("return  ", LABEL_STYLE), (curve, "green"), (f"  {span}", LABEL_STYLE)))
 
 
@@ -190,8 +195,8 @@ def render_line(figures: RunFigures, run: RunConfig) -> str:
         STATE_WORDS[figures.state][0],
         f"trained {count(figures.trained_steps)} ({count(figures.trained_steps_per_s)}/s)",
         f"acted {count(figures.acted_steps_per_s)}/s",
-        f"return {number(figures.return_mean)}",
-        f"evaluated {number(figures.eval_return_mean)}",
+        f"return {score(figures.return_mean)}",
+        f"evaluated {score(figures.eval_return_mean)}",
         f"lag {number(figures.lag_mean)}",
         f"fill {number(figures.batch_fill, 0)}",
         *([f"ETA {duration(left_s)}"] if left_s is not None else []),
@@ -210,11 +215,11 @@ def render_summary(summary: Mapping[str, Any], run_dir: Path, restarts: Mapping[
         return form(value) if isinstance(value, (int, float)) else "–"
 
     if summary.get("eval_episodes"):
-        evaluated = f"{figure('eval_return_mean', number)} over {figure('eval_episodes')} episodes"
+        evaluated = f"{figure('eval_return_mean', score)} over {figure('eval_episodes')} episodes"
         grid.add_row("evaluated return", Text(evaluated, style="bold green"))
     else:
         grid.add_row("evaluated return", "not evaluated")
-    grid.add_row("training return", f"{figure('episode_return_mean', number)} over the last 100 episodes")
+    grid.add_row("training return", f"{figure('episode_return_mean', score)} over the last 100 episodes")
     trained = f"{figure('trained_steps')} steps in {figure('seconds', duration)}"
     grid.add_row("trained", f"{trained}, {figure('trained_steps_per_s')} steps/s, {figure('updates')} updates")
     grid.add_row("acted", f"{figure('env_steps')} steps, {figure('env_steps_per_s')} steps/s")

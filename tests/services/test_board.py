@@ -8,7 +8,17 @@ from rich.console import Console
 
 from services.cli.board import Board, RunFigures
 from services.cli.supervisor import Supervisor
-from services.cli.table import TerminalView, count, duration, number, progress, render_run, render_summary, sparkline
+from services.cli.table import (
+    TerminalView,
+    count,
+    duration,
+    number,
+    progress,
+    render_run,
+    render_summary,
+    score,
+    sparkline,
+)
 from shared.protocol.messages import RunState
 from shared.runtime.config import RunConfig
 
@@ -170,6 +180,12 @@ def test_counts_are_short(value, text):
 def test_numbers_are_readable(value, text):
     """Unknown is a dash, never nan."""
     assert number(value) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(None, "–"), (0.954, "0.95"), (-20.25, "-20.2"), (500.0, "500.0")])
+def test_returns_keep_the_decimals_that_matter(value, text):
+    """0.95 of a task that pays one is not 1."""
+    assert score(value) == text
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(None, "–"), (5.9, "5 s"), (125, "2:05"), (3723, "1:02:03")])
