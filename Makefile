@@ -25,7 +25,7 @@ install: $(READY)  ## Create .venv with pinned dependencies.
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "seedbed needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
-	@echo "Installing into $(VENV), once; this takes a few minutes and some hundred MB."
+	@echo "Installing into $(VENV), once; this takes a few minutes and some GB."
 	@$(PYTHON) -m venv $(VENV) || \
 	  { echo "No virtual environment: install Python's venv module (Debian, Ubuntu: apt install python3-venv)."; exit 1; }
 	@$(PIP) install --quiet -c constraints.txt setuptools
