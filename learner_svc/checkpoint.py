@@ -8,7 +8,6 @@ may read. Blocking: call from a thread.
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,13 +19,13 @@ import safetensors
 import safetensors.numpy
 import structlog
 
+from learner_svc.durable import TEMPORARY_PREFIX, write_durably
 from shared.errors import CheckpointError
 from shared.protocol.layout import Array
 
 Kind = Literal["latest", "best", "milestone"]
 FORMAT = 1
 KEEP = 3
-_TEMPORARY_PREFIX = ".tmp-"
 _MANIFEST = re.compile(r"(?P<serial>\d{8})-(?P<kind>latest|best|milestone)-step(?P<step>\d+)\.json")
 
 log = structlog.get_logger(__name__)
@@ -80,9 +79,9 @@ def save(
         "tensors": {"file": f"{stem}.safetensors", "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()},
         "meta": dict(meta),
     }
-    _write_durably(folder / f"{stem}.safetensors", data)
+    write_durably(folder / f"{stem}.safetensors", data)
     path = folder / f"{stem}.json"
-    _write_durably(path, json.dumps(manifest, indent=1, allow_nan=False).encode())
+    write_durably(path, json.dumps(manifest, indent=1, allow_nan=False).encode())
     _prune(folder, keep)
     return path
 
@@ -151,7 +150,7 @@ def clean(folder: Path) -> int:
     stray = [
         path
         for path in folder.iterdir()
-        if path.name.startswith(_TEMPORARY_PREFIX) or (path.suffix == ".safetensors" and path.stem not in manifests)
+        if path.name.startswith(TEMPORARY_PREFIX) or (path.suffix == ".safetensors" and path.stem not in manifests)
     ]
     for path in stray:
         path.unlink(missing_ok=True)
@@ -163,21 +162,6 @@ def _scan(folder: Path) -> Iterator[CheckpointFile]:
         if match := _MANIFEST.fullmatch(path.name):
             kind: Kind = match["kind"]  # type: ignore[assignment]
             yield CheckpointFile(int(match["serial"]), int(match["step"]), kind, path)
-
-
-def _write_durably(path: Path, data: bytes) -> None:
-    """The whole file under its name, or nothing: write aside, fsync, rename, fsync the folder."""
-    temporary = path.with_name(_TEMPORARY_PREFIX + path.name)
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _prune(folder: Path, keep: int) -> None:

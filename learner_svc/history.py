@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from learner_svc.record import write_durably
+from learner_svc.durable import write_durably
 
 FIRST_COLUMNS = ("seconds", "epoch", "updates", "trained_steps", "env_steps", "episodes", "return_mean", "length_mean")
 PANELS = (  # (title, columns) of the picture

@@ -29,6 +29,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel
 
+from learner_svc.durable import write_durably
 from shared.errors import ConfigError
 
 PACKAGES = ("seedbed", "numpy", "torch", "gymnasium", "pyzmq", "ale-py", "envpool")
@@ -128,21 +129,6 @@ class RunFolder:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Replace the summary."""
         write_durably(self.path / "summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
-
-
-def write_durably(path: Path, text: str) -> None:
-    """The whole text under its name, or what was there: write aside, fsync, rename, fsync the folder."""
-    temporary = path.with_name(f".tmp-{path.name}")
-    with temporary.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def describe_machine() -> dict[str, Any]:
