@@ -1,6 +1,6 @@
 """A group: L lanes stepped together, and the rows that each tick sends to inference."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,8 +10,6 @@ from shared.protocol.layout import Layout
 from shared.protocol.messages import StepBits
 from shared.protocol.rows import EnvSpec, act_layout, step_layout
 from shared.protocol.spaces import Leaf
-
-MakeBackend = Callable[[int], Backend]  # from a number of lanes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,6 @@ lane's first `quota` episodes count, later ones do not, so that short episodes a
 in mid-round is missing its episodes: the round starts again with whoever is there.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -121,8 +120,3 @@ class EvaluationRound:
     def _clear(self, request: Evaluation | None) -> None:
         self.request, self.version = request, 0
         self._seats, self._episodes = {}, []
-
-
-def episode_rows(statistics: Sequence[Array], width: int) -> Array:
-    """Stack statistics arrays of ended lanes, each f32 [n, K], into one f32 [N, K]; empty gives [0, K]."""
-    return np.concatenate(list(statistics)) if statistics else np.zeros((0, width), np.float32)

@@ -93,11 +93,6 @@ class Session:
         """Environment copies of the group."""
         return self.hello.lanes
 
-    @property
-    def is_pending(self) -> bool:
-        """A STEP waits for its answer, queued or held."""
-        return _UNKNOWN < self.state < _ANSWERED
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionStatistics:
