@@ -248,7 +248,7 @@ class Desk:
         if difference is None:
             return None
         return Reject(
-            nonce=hello.nonce, code="specification", retryable=False, message=difference[:1000],
+            nonce=hello.nonce, code="spec", retryable=False, message=difference[:1000],
             hint="give every service the same [env] section, or start a new run folder",
         )  # fmt: skip
 
