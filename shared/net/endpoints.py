@@ -120,10 +120,14 @@ class Dealer:
         self._monitor = self._reactor.open(monitor, self._watch)
 
     def _shut(self, linger_ms: int) -> None:
-        """Close both sockets, the watching one first."""
+        """Stop the events, then close both sockets.
+
+        In this order: libzmq's I/O thread sends an event blocking and under a lock, so that one more event with nobody
+        to take it (the peer leaves as we do) stops that thread, and whoever waits for the lock, for ever.
+        """
         if not self._channel.is_closed:
-            self._monitor.close()
             self._channel.socket.disable_monitor()
+            self._monitor.close()
             self._channel.close(linger_ms)
 
     def _watch(self, frames: list[bytes]) -> None:

@@ -485,6 +485,13 @@ def test_a_stopped_peer_is_noticed(sockets, foreign_server):
     sockets.run(test)
 
 
+def test_leaving_while_the_peer_leaves_does_not_hang():
+    """A dealer that is closed just when its connection breaks is closed; libzmq must not be left holding an event."""
+    command = [sys.executable, "-m", "tests.support.leave_together", "100"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.stdout == "100\n", ended.stderr
+
+
 def test_names_resolve_to_numbers():
     """Numbers and paths stay; a name becomes every address behind it; an unknown one is nobody."""
 
