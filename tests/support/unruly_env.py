@@ -1,6 +1,6 @@
 """CartPole whose ticks take a while, and which fails on command: a file in its folder is an order to one lane.
 
-| file | what the lane that finds it does, once |
+| file | what the lane that finds it does, once, in the midst of an episode |
 |---|---|
 | `raise` | raises |
 | `nan` | observes NaN |
@@ -23,11 +23,17 @@ class UnrulyEnv(gymnasium.Wrapper):
     def __init__(self, folder: str, step_s: float) -> None:
         super().__init__(gymnasium.make("CartPole-v1"))
         self._folder, self._step_s = Path(folder), step_s
+        self._t = 0
+
+    def reset(self, *, seed=None, options=None):
+        self._t = 0
+        return self.env.reset(seed=seed, options=options)
 
     def step(self, action):
         time.sleep(self._step_s)
+        self._t += 1
         observation, reward, terminated, truncated, info = self.env.step(action)
-        order = self._take_order()
+        order = "" if self._t == 1 or terminated or truncated else self._take_order()
         if order == "raise":
             raise RuntimeError("told to raise")
         if order == "nan":

@@ -1,4 +1,4 @@
-"""A deployment that trains, shared by the tests of a file: each finds all of it running, and may break any part."""
+"""A deployment that trains, shared by all tests that ask for it: each finds all of it running, and may break it."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.deployment import Deployment, living
 
-STEP_S = 0.0004
+STEP_S = 0.001
 
 
 def unruly(folder: Path, step_s: float = STEP_S) -> tuple[str, ...]:
@@ -14,17 +14,17 @@ def unruly(folder: Path, step_s: float = STEP_S) -> tuple[str, ...]:
     return ("env.id=tests.support.unruly_env:make", f'env.kwargs={{folder = "{folder}", step_s = {step_s}}}')
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def shared_deployment(tmp_path_factory):
     """Learner, inference and one actor; no process is left behind."""
     folder = tmp_path_factory.mktemp("deployment")
     with Deployment(folder, env=unruly(folder)) as deployment:
-        deployment.add_actor("resident")
+        deployment.add_actor("resident", "actor.hang_s=3")
         yield deployment
     assert living(folder) == []
 
 
-@pytest.fixture()
+@pytest.fixture
 def deployment(shared_deployment):
     """The shared one, training, with whatever an earlier test had stopped started again."""
     shared_deployment.start()

@@ -13,6 +13,7 @@ from tests.support.deployment import (
     Deployment,
     ServiceProcess,
     applied_lanes,
+    known,
     stopped,
     wait_until,
 )
@@ -32,6 +33,7 @@ def visit(deployment: Deployment, name: str, upstream: str = "") -> ServiceProce
 
 def test_an_actor_that_is_killed_frees_its_slots(deployment):
     """Its lanes go after the lease, the others train on, and its next life is a new incarnation."""
+    restarts = deployment.inference.metric("actor_restarts_total")
     visitor = visit(deployment, "killed")
     first = visitor.incarnation
     visitor.kill()
@@ -40,7 +42,7 @@ def test_an_actor_that_is_killed_frees_its_slots(deployment):
     visitor.start().wait_ready()
     assert visitor.incarnation != first
     deployment.wait_lanes(RESIDENT + VISITOR)
-    wait_until(lambda: deployment.inference.metric("actor_restarts_total") == 1, "the restart is counted")
+    wait_until(lambda: deployment.inference.metric("actor_restarts_total") == restarts + 1, "the restart is counted")
 
 
 def test_an_actor_that_stands_still_loses_its_slots_and_comes_back(deployment):
@@ -112,6 +114,12 @@ def test_a_killed_learner_goes_on_from_its_checkpoint_and_applies_nothing_twice(
     assert unused >= 0, f"{-unused} lane-unrolls were applied twice"
     assert unused % BATCH == 0
     assert unused * UNROLL_LENGTH <= 1.5 * counters(final)["lost_epoch_steps"]
+    summary = deployment.summary()
+    assert not summary["finished"]
+    assert summary["trained_steps"] == counters(final)["trained_steps"]
+    deployment.learner.start().wait_ready()
+    steps = wait_until(lambda: known(deployment.trained_steps()), "it answers")
+    assert steps >= summary["trained_steps"]
 
 
 def counters(checkpoint: Checkpoint) -> dict[str, int]:

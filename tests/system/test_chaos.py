@@ -1,0 +1,176 @@
+"""Kill -9 of every service, ten times each, in one run of `seedbed train` that reaches its target all the same."""
+
+import contextlib
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections import deque
+from pathlib import Path
+
+import pytest
+
+from learner_svc.checkpoint import load_latest
+from services.cli.scrape import read_page, read_status
+from tests.support.deployment import applied_lanes, living, wait_until
+
+KILLS = int(os.environ.get("CHAOS_KILLS", "10"))  # of each service
+TARGET = 300.0
+GROUP_LANES, EVAL_LANES, BATCH = 32, 10, 32
+TRAIN_LANES = 2 * GROUP_LANES
+WINDOW_S, BEFORE_S = 0.5, 3.0
+SHARE = 0.9
+MAX_RECOVERY_S = {"actor-0": 5.0, "inference-0": 10.0, "learner": 10.0}
+GIVE_UP_S = 60.0
+
+EXPERIMENT = """
+[run]
+name = "chaos"
+until_return = {target}
+[env]
+id = "tests.support.gated_env:make"
+kwargs = {{ folder = "{folder}" }}
+[actor]
+lanes = {lanes}
+[learner]
+unroll_length = 16
+batch = {batch}
+max_policy_lag = 1000
+checkpoint_every_s = 2.0
+tensorboard = false
+[policy]
+hidden = [32, 32]
+[algorithm]
+reward_scale = 0.1
+learning_rate = 2e-3
+[eval]
+episodes = 20
+lanes = {eval_lanes}
+every_s = 5.0
+[launch]
+video = false
+"""
+
+
+class Watch:
+    """What the run's pages say: trained steps over time, and slots."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._samples: deque[tuple[float, int, float]] = deque(maxlen=1000)  # (time, learner's pid, trained steps)
+
+    def status(self, name: str) -> dict:
+        return read_status(self._run_dir / "services" / f"{name}.json")
+
+    def pid(self, name: str) -> int:
+        return int(self.status(name).get("pid", 0))
+
+    def metric(self, name: str, metric: str) -> float:
+        address = self.status(name).get("metrics")
+        return ((address and read_page(address)) or {}).get(f"seedbed_{metric}", float("nan"))
+
+    def look(self) -> None:
+        """Take one more sample."""
+        steps = self.metric("learner", "learner_trained_steps_total")
+        if steps == steps:
+            self._samples.append((time.monotonic(), self.pid("learner"), steps))
+
+    def rate(self, since: float = 0.0) -> float | None:
+        """Trained steps per second over the last window, of one learner and begun after `since`; None before that."""
+        if not self._samples:
+            return None
+        now, pid, steps = self._samples[-1]
+        for at, earlier_pid, earlier in reversed(self._samples):
+            if earlier_pid != pid or at < since:
+                return None
+            if now - at >= WINDOW_S:
+                return (steps - earlier) / (now - at)
+        return None
+
+    def steady_rate(self) -> float:
+        """The median rate over some seconds of undisturbed training."""
+        rates: list[float] = []
+        start = time.monotonic()
+
+        def is_long_enough() -> bool:
+            self.look()
+            rate = self.rate(start)
+            if rate is not None:
+                rates.append(rate)
+            return time.monotonic() - start > BEFORE_S and len(rates) > 10
+
+        wait_until(is_long_enough, "training goes on", GIVE_UP_S)
+        return statistics.median(rates)
+
+    def wait_recovered(self, before: float, since: float) -> float:
+        """Until the rate is nearly what it was; how long that took, seconds."""
+
+        def is_recovered() -> bool:
+            self.look()
+            rate = self.rate(since)
+            return rate is not None and rate >= SHARE * before
+
+        wait_until(is_recovered, f"{SHARE:.0%} of {before:.0f} steps/s again", GIVE_UP_S)
+        return time.monotonic() - since
+
+
+@contextlib.contextmanager
+def training(folder: Path):
+    """`seedbed train` as a process."""
+    file = folder / "chaos.toml"
+    file.write_text(
+        EXPERIMENT.format(target=TARGET, folder=folder, lanes=GROUP_LANES, batch=BATCH, eval_lanes=EVAL_LANES)
+    )
+    command = [sys.executable, "-m", "services.cli.app", "train", str(file), "--run-dir", str(folder / "run")]
+    with (folder / "output").open("wb") as output:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3000)
+def test_a_run_survives_thirty_kills(tmp_path, capsys):
+    """Training comes back each time and fast, no slot leaks, no unroll is applied twice, and the target is reached."""
+    recovery_s: dict[str, list[float]] = {name: [] for name in MAX_RECOVERY_S}
+    watch = Watch(tmp_path / "run")
+    with training(tmp_path) as process:
+        wait_until(lambda: watch.metric("learner", "learner_updates_total") > 50, "it trains", 120)
+        for _ in range(KILLS):
+            for name, times in recovery_s.items():
+                before = watch.steady_rate()
+                pid = watch.pid(name)
+                killed_at = time.monotonic()
+                os.kill(pid, signal.SIGKILL)
+                wait_until(lambda name=name, pid=pid: watch.pid(name) not in (0, pid), f"{name} is back", GIVE_UP_S)
+                times.append(watch.wait_recovered(before, killed_at))
+                wait_until(
+                    lambda: watch.metric("inference-0", "lanes") == TRAIN_LANES + EVAL_LANES,
+                    f"exactly the living actors' lanes are in use after {name} was killed",
+                )
+        epoch = watch.metric("learner", "learner_policy_epoch")
+        (tmp_path / "gate").touch()
+        assert process.wait(600) == 0, (tmp_path / "output").read_text()[-3000:]
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    final = load_latest(tmp_path / "run" / "checkpoints")
+    assert final is not None
+    report = {
+        name: {"p50_s": round(statistics.median(times), 2), "max_s": round(max(times), 2), "kills": len(times)}
+        for name, times in recovery_s.items()
+    }
+    with capsys.disabled():
+        print("\n" + json.dumps({"recovery": report, "eval_return_mean": summary["eval_return_mean"]}))
+    assert summary["finished"]
+    assert summary["eval_return_mean"] >= TARGET
+    assert summary["learner_restarts"] == KILLS == epoch - 1
+    used, updates = applied_lanes(final, GROUP_LANES), final.meta["run"]["counters"]["updates"]
+    assert updates * BATCH <= used, f"{updates * BATCH - used} lane-unrolls were applied twice"
+    assert living(tmp_path) == []
+    slow = {name: max(times) for name, times in recovery_s.items() if max(times) > MAX_RECOVERY_S[name]}
+    assert not slow, f"recovery took too long: {slow}"

@@ -1,0 +1,92 @@
+"""Peers that break every rule, against a deployment that trains: refused, counted, and nobody else notices."""
+
+import contextlib
+from dataclasses import replace
+
+import pytest
+import zmq
+
+from actor_svc.envs import make_group
+from shared.protocol.codec import decode, encode
+from shared.protocol.messages import Hello, Reject, Step, Welcome
+from shared.runtime.config import EnvConfig
+from tests.support.deployment import wait_until
+from tests.support.hostile_peer import hostile_messages, is_undecodable, shout_over_tcp
+from tests.system.conftest import STEP_S
+
+NUM_MESSAGES = 2000
+MAX_GROWTH_MB = 40.0  # both send queues of a peer that reads nothing, and what the allocator keeps
+
+
+@contextlib.contextmanager
+def dealer(address: str):
+    """A socket that speaks ZMTP and nothing else that is good."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.linger = 0
+        socket.sndtimeo = socket.rcvtimeo = 20_000
+        socket.connect(address)
+        yield socket
+
+
+def visitors_hello(deployment) -> Hello:
+    """A HELLO that would be welcome: the resident's environments, one lane."""
+    kwargs = {"folder": str(deployment.folder), "step_s": STEP_S}
+    env = EnvConfig(id="tests.support.unruly_env:make", kwargs=kwargs)
+    group = make_group(env, 1)
+    group.close()
+    return Hello(
+        library_version="0", actor="hostile", incarnation=77, group=0, lanes=1, nonce=5, mode="train", spec=group.spec,
+        seeding=group.seeding,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("role", ["inference", "learner"])
+def test_a_flood_of_hostile_messages_is_refused_and_counted(deployment, role):
+    """Two thousand bad messages and raw noise: each counted, training goes on, no session lost, memory flat."""
+    service = deployment.inference if role == "inference" else deployment.learner
+    address = deployment.inference_address if role == "inference" else deployment.learner_address
+    counter = "refused_messages_total" if role == "inference" else "learner_refused_messages_total"
+    before = service.page()[counter]
+    inference, resident = deployment.inference.page(), deployment.actors[0].page()
+    memory_mb = service.rss_mb()
+    messages = list(hostile_messages(NUM_MESSAGES, seed=3))
+    expected = sum(map(is_undecodable, messages))
+    assert expected > NUM_MESSAGES / 2
+    with dealer(address) as socket:
+        for number, frames in enumerate(messages):
+            socket.send_multipart(frames)
+            if number % 500 == 0:
+                shout_over_tcp(address, seed=number)
+        wait_until(lambda: service.page()[counter] >= before + expected, "every bad message is counted")
+        deployment.wait_trained(500)
+    assert service.rss_mb() < memory_mb + MAX_GROWTH_MB
+    assert deployment.inference.page()["lost_groups_total"] == inference["lost_groups_total"]
+    assert deployment.actors[0].page()["actor_sessions_total"] == resident["actor_sessions_total"]
+    deployment.wait_lanes(12)
+
+
+def test_a_peer_whose_steps_have_wrong_sizes_is_struck(deployment):
+    """It is in like anyone; after a few broken STEPs its session ends and its slot is free."""
+    hello = visitors_hello(deployment)
+    with dealer(deployment.inference_address) as socket:
+        socket.send(encode(hello))
+        welcome = decode(socket.recv_multipart()[0])
+        assert isinstance(welcome, Welcome)
+        deployment.wait_lanes(13)
+        for size in (0, 1, 10, 10_000, 1_000_000):
+            socket.send_multipart([encode(Step(session=welcome.session, seq=0, bits=0)), bytes(size)])
+        deployment.wait_lanes(12)
+    deployment.wait_trained(200)
+
+
+def test_environments_that_do_not_fit_are_told_so(deployment):
+    """A HELLO with another environment is rejected for good, by name, and changes nothing."""
+    hello = visitors_hello(deployment)
+    stranger = replace(hello, spec=replace(hello.spec, env_id="Other-v0"))
+    with dealer(deployment.inference_address) as socket:
+        socket.send(encode(stranger))
+        answer = decode(socket.recv_multipart()[0])
+    assert isinstance(answer, Reject)
+    assert not answer.retryable
+    assert "Other-v0" in answer.message
+    deployment.wait_lanes(12)

@@ -1,0 +1,61 @@
+"""Whole runs by `seedbed train`: they end, say so when started again, and go on with --resume."""
+
+import json
+import os
+import subprocess
+import sys
+
+from learner_svc.history import read_metrics
+from tests.support.deployment import living
+
+WORDS = (
+    "actor.lanes=8", "learner.unroll_length=8", "learner.batch=16", "learner.max_policy_lag=1000",
+    "learner.metrics_every_s=0.2", "learner.tensorboard=false", "learner.precision=fp32", "policy.hidden=[16]",
+    "eval.episodes=4", "eval.lanes=4", "eval.every_s=0", "run.until_return=1000", "launch.video=false",
+)  # fmt: skip
+
+
+def train(folder, *words: str) -> str:
+    """Run to the end; what it printed."""
+    command = [sys.executable, "-m", "services.cli.app", "train", "cartpole", "--run-dir", str(folder), *words, *WORDS]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SEEDBED_")}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+def exit_codes(folder) -> dict[str, int]:
+    """How each service's newest life ended, by its own log."""
+    codes = {}
+    for file in (folder / "logs").glob("*.jsonl"):
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        ends = [line["exit_code"] for line in lines if line["event"] == "service_ended"]
+        if ends:
+            codes[file.stem] = ends[-1]
+    return codes
+
+
+def test_a_run_ends_says_so_and_goes_on_only_when_asked_for_more(tmp_path):
+    """Everyone exits with 0; started again it is still finished; with more steps counters and epochs go on."""
+    folder = tmp_path / "run"
+    train(folder, "--steps", "4000")
+    first = json.loads((folder / "summary.json").read_text())
+    assert (first["finished"], first["reason"], first["eval_episodes"]) == (True, "steps", 4)
+    assert first["trained_steps"] >= 4000
+    assert exit_codes(folder) == dict.fromkeys(("learner", "inference-0", "actor-0", "eval-0"), 0)
+
+    assert "had finished before" in train(folder, "--resume", "--steps", "4000")
+    assert json.loads((folder / "summary.json").read_text()) == first
+
+    train(folder, "--resume", "--steps", "8000")
+    second = json.loads((folder / "summary.json").read_text())
+    assert second["finished"]
+    assert second["trained_steps"] >= 8000
+    assert second["run_id"] == first["run_id"]
+    rows = read_metrics(folder / "metrics.csv")
+    for name in ("trained_steps", "updates", "seconds", "env_steps"):
+        values = [float(row[name]) for row in rows]
+        assert values == sorted(values), f"{name} went back"
+    assert int(rows[0]["epoch"]) == 1
+    assert int(rows[-1]["epoch"]) > 1
+    assert living(folder) == []
