@@ -57,7 +57,8 @@ class LearnerService:
         self.epoch, self.run_id = folder.next_epoch(), folder.run_id()
         checkpoints.clean(folder.checkpoints)
         self.checkpoint = checkpoints.load_latest(folder.checkpoints)
-        folder.write_config(settings)
+        if self.checkpoint is None:  # else once they are known to go together: a refused resume changes nothing
+            folder.write_config(settings)
         folder.write_versions(self.epoch)
         self.run = Run(settings.run, settings.eval, epoch=self.epoch, patience_s=config.evaluation_patience_s)
         window = max(1, round(config.queue_batches * config.batch))
@@ -160,6 +161,8 @@ class LearnerService:
         limit = self.config.max_frame_bytes
         if len(weights) > limit:
             raise ConfigError(f"weights of {len(weights)} bytes do not fit learner.max_frame_bytes = {limit}")
+        if self.checkpoint is not None:
+            self.record.submit(partial(self.folder.write_config, self.settings))
         self.trainer, self.assembler = trainer, assembler
         self.desk.adopt(trainer.policy.spec, assembler.check)
         self.publisher.describe(trainer.manifest.digest, trainer.manifest.to_json())

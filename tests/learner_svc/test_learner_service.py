@@ -132,6 +132,17 @@ def test_a_signal_saves_and_ends(tmp_path: Path) -> None:
     assert saved >= step
 
 
+def test_a_refused_resume_changes_nothing(tmp_path: Path) -> None:
+    """Another network than the checkpoint's is a wrong configuration, and the run keeps its own."""
+    asyncio.run(stop_in_mid_run(tmp_path))
+    config = (tmp_path / "run" / "config.toml").read_text()
+    other = LearnerProcess(tmp_path, "policy.hidden=[9]")
+    output, _ = other.process.communicate(timeout=60)
+    assert other.process.returncode == 78
+    assert "policy.hidden is [9]" in output
+    assert (tmp_path / "run" / "config.toml").read_text() == config
+
+
 async def offer_another_environment(folder: Path) -> list[str]:
     learner = LearnerProcess(folder)
     try:
