@@ -18,7 +18,7 @@ from actor_svc.group import Group
 from learner_svc.checkpoint import Checkpoint, load_latest
 from services.cli.experiment import RECORD
 from services.cli.plan import usable_cores
-from shared.errors import CheckpointError, EnvError, MissingExtraError, RemoteWireError
+from shared.errors import CheckpointError, ConfigError, EnvError, MissingExtraError, RemoteWireError
 from shared.policy.devices import choose_device
 from shared.policy.policy import Policy, State
 from shared.policy.weights import Manifest, acting_parameters, policy_from_manifest
@@ -172,7 +172,8 @@ def _check_specification(trained: TrainedPolicy, group: Group) -> None:
 def record_video(trained: TrainedPolicy, file: Path, *, greedy: bool = True, seed: int | None = None) -> int:
     """Write one episode as MP4; returns the number of frames.
 
-    Raises: MissingExtraError without imageio, EnvError if the environment cannot be shown.
+    Raises: MissingExtraError without imageio, EnvError if the environment cannot be shown, ConfigError if
+      the file cannot be written.
     """
     try:
         import imageio.v2 as imageio
@@ -189,7 +190,7 @@ def record_video(trained: TrainedPolicy, file: Path, *, greedy: bool = True, see
         ticks = play(trained, group, greedy=greedy, seed=trained.settings.eval.seed if seed is None else seed)
         next(ticks)
         frame = _picture(group)
-        file.parent.mkdir(parents=True, exist_ok=True)
+        _claim(file)
         fps = VIDEO_FPS // 2 if env.is_atari else VIDEO_FPS
         writer: Any = imageio.get_writer(file, format="FFMPEG", fps=fps, macro_block_size=2, output_params=_QUIET)
         with writer:
@@ -206,6 +207,15 @@ def record_video(trained: TrainedPolicy, file: Path, *, greedy: bool = True, see
 
 
 _QUIET = ["-loglevel", "error"]
+
+
+def _claim(file: Path) -> None:
+    """See that a file can be written before the encoder tries, whose complaint would be a broken pipe."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    except OSError as error:
+        raise ConfigError(f"{file}: no video can be written here: {error.strerror}") from error
 
 
 def _picture(group: Group) -> Array:

@@ -15,7 +15,7 @@ from learner_svc.record import to_toml
 from services.cli.evaluate import as_rgb, load_policy, play_episodes, record_video
 from services.cli.report import report_evaluation
 from services.cli.training import make_video
-from shared.errors import CheckpointError
+from shared.errors import CheckpointError, ConfigError
 from shared.policy.config import PolicyConfig
 from shared.policy.policy import Policy
 from shared.policy.weights import FlatParameters, make_manifest
@@ -116,6 +116,13 @@ def test_a_video_shows_one_episode(cartpole_run, tmp_path):
     pictures = np.frombuffer(raw, np.uint8).reshape(-1, 400, 600, 3)
     assert abs(len(pictures) - frames) <= 1
     assert pictures[0].std() > 0
+
+
+def test_a_video_that_cannot_be_written_is_told_so(cartpole_run, tmp_path):
+    """Before the encoder starts, whose complaint would be a broken pipe."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="no video can be written here: "):
+        record_video(load_policy(cartpole_run), tmp_path / "file" / "video.mp4")
 
 
 def test_an_environment_that_cannot_be_shown_costs_only_the_video(tmp_path, capsys):
