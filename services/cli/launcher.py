@@ -85,6 +85,7 @@ class Launcher:
         self._run_dir, self._view, self._patience_s = run_dir, view, patience_s
         self._progress, self._is_finishing = progress, is_finishing
         self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._said_from: dict[str, int] = {}  # where the newest life's words begin in each error file
         self._known_progress = 0.0
         self._wake = threading.Event()
         self._stop_requests = 0
@@ -134,6 +135,7 @@ class Launcher:
         process.status_file(self._run_dir).unlink(missing_ok=True)
         environment = {**service_environment(os.environ), **process.environment, DIE_WITH_PARENT: str(os.getpid())}
         with process.error_file(self._run_dir).open("ab") as errors:
+            self._said_from[process.name] = errors.tell()
             self._children[process.name] = subprocess.Popen(
                 process.command,
                 env=environment,
@@ -201,7 +203,9 @@ class Launcher:
 
     def _ended(self) -> Ended:
         outcome = self.supervisor.outcome or STOPPED
-        words = last_words(self._processes[outcome.service].error_file(self._run_dir)) if outcome.service else ""
+        words, name = "", outcome.service
+        if name:
+            words = last_words(self._processes[name].error_file(self._run_dir), self._said_from.get(name, 0))
         restarts = {name: service.restarts for name, service in self.supervisor.services.items()}
         return Ended(outcome=outcome, restarts=restarts, last_words=words)
 

@@ -8,12 +8,12 @@ TAIL_BYTES = 64 * 1024
 MAX_LINES = 12
 
 
-def last_words(error_file: Path) -> str:
-    """The explanation at the end of a service's standard error; "" if it said nothing."""
+def last_words(error_file: Path, start: int = 0) -> str:
+    """The explanation at the end of a service's standard error, from byte `start` on; "" if it said nothing."""
     try:
         with error_file.open("rb") as stream:
             stream.seek(0, 2)
-            stream.seek(max(0, stream.tell() - TAIL_BYTES))
+            stream.seek(max(start, stream.tell() - TAIL_BYTES))
             text = stream.read().decode(errors="replace")
     except OSError:
         return ""

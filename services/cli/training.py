@@ -129,7 +129,8 @@ def train(experiment: Experiment, console: Console) -> int:
     finally:
         for view in views:
             view.__exit__(None, None, None)
-    if before.get("finished") and before.get("updates") == read_summary(experiment.run_dir).get("updates"):
+    is_unchanged = before.get("updates") == read_summary(experiment.run_dir).get("updates")
+    if before.get("finished") and is_unchanged and not ended.outcome.exit_code:
         console.print("[yellow]this run had finished before; to go on, raise what ended it: run.steps, run.seconds[/]")
     return conclude(experiment, ended, console)
 

@@ -150,6 +150,14 @@ def test_a_refused_configuration_is_not_restarted(tmp_path):
     assert lives.read_text() == "x"
 
 
+def test_what_an_earlier_run_said_is_not_told_again(tmp_path):
+    """A resumed run appends to the same files; only the newest life explains its own end."""
+    for words in ("seedbed learner: the first", "seedbed learner: the second"):
+        script = f"print({words!r}, file=sys.stderr)\nsys.exit(78)"
+        ended, _ = launch([child("learner", "learner", f"import sys\n{script}")], tmp_path)
+        assert ended.last_words == words
+
+
 def test_a_service_that_ignores_the_request_to_stop_is_killed(tmp_path):
     """A stuck process costs its patience and no more."""
     stuck = "import signal, sys\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nopen(sys.argv[1], 'w').close()\n" + WAIT
