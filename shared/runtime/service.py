@@ -22,7 +22,7 @@ from typing import Any, Self, TypeVar
 import uvloop
 from pydantic import BaseModel
 
-from shared.errors import SeedbedError
+from shared.errors import ConfigError, SeedbedError
 from shared.runtime import logs
 from shared.runtime.config import RuntimeConfig, load_settings
 from shared.runtime.metrics import Metrics
@@ -224,6 +224,9 @@ def report(name: str, error: SeedbedError) -> int:
 def split_words(argv: Sequence[str]) -> tuple[Path | None, list[str]]:
     """(experiment file, overrides) of a service's command line; `--config FILE` is understood as well."""
     words = [word for word in argv if word != "--config"]
+    for word in words:
+        if word.startswith("-"):
+            raise ConfigError(f"{word}: no such option; write [EXPERIMENT.toml] [section.key=value …]")
     if words and "=" not in words[0]:
         return Path(words[0]), words[1:]
     return None, words

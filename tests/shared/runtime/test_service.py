@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from shared.errors import ConfigError
 from shared.runtime.service import DIE_WITH_PARENT, split_words
 
 TIMEOUT_S = 60
@@ -178,3 +179,9 @@ def test_niceness_is_applied():
 def test_a_command_line_is_a_file_and_words(argv, file, words):
     """The file comes first, if there is one."""
     assert split_words(argv) == (None if file is None else Path(file), words)
+
+
+def test_an_option_that_no_service_has_is_told_so():
+    """Not taken for a file."""
+    with pytest.raises(ConfigError, match=r"--help: no such option; write \[EXPERIMENT.toml\]"):
+        split_words(["--help"])
