@@ -41,6 +41,7 @@ from shared.protocol.rows import EnvSpec, describe_difference, episodes_layout
 from shared.runtime.config import EnvConfig
 
 MAX_STRIKES = 10  # broken messages before a producer's session ends
+MAX_STRUCK = 1024  # senders of whom they are counted; the longest counted is forgiven first
 Frames = Sequence[bytes]
 
 
@@ -153,6 +154,8 @@ class Desk:
         if strikes >= MAX_STRIKES:
             self._drop_route(route)
             return []
+        if len(self._strikes) > MAX_STRUCK:
+            del self._strikes[next(iter(self._strikes))]
         message = Error(
             code=error.code, scope="connection", session=0, retryable=True, message=str(error)[:500],
             hint="learner and inference should be of one version",

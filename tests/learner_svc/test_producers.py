@@ -1,12 +1,23 @@
 """The learner's side of its link, message by message."""
 
+import sys
 from typing import Any
 
 import gymnasium
 import numpy as np
 
 from learner_svc.ingest import Assembler
-from learner_svc.producers import MAX_STRIKES, Action, Desk, EpisodesCame, Identity, Send, SpecificationCame, UnrollCame
+from learner_svc.producers import (
+    MAX_STRIKES,
+    MAX_STRUCK,
+    Action,
+    Desk,
+    EpisodesCame,
+    Identity,
+    Send,
+    SpecificationCame,
+    UnrollCame,
+)
 from learner_svc.publish import Publisher
 from learner_svc.run import Run
 from shared.protocol.codec import decode, encode
@@ -182,6 +193,18 @@ def test_many_broken_messages_end_the_senders_session_only() -> None:
     assert bench.ask(Get(session=session, have_version=0, have_manifest="")) == [
         Challenge(session=session, server_epoch=3)
     ]
+
+
+def test_strikes_of_senders_that_come_and_go_are_bounded() -> None:
+    """Whoever dials anew for each broken message costs no memory."""
+    bench = Bench()
+
+    def strike(routes: range) -> int:
+        for number in routes:
+            bench.desk.receive(b"%d" % number, [b"\xff\xff"], 0.0)
+        return sys.getsizeof(bench.desk._strikes)
+
+    assert strike(range(3 * MAX_STRUCK)) == strike(range(3 * MAX_STRUCK, 20 * MAX_STRUCK))
 
 
 def test_a_message_of_the_other_link_is_broken() -> None:
