@@ -80,6 +80,22 @@ def test_help_and_actors_need_no_torch():
     assert done.returncode == 0, done.stderr
 
 
+def test_modules_of_the_working_directory_are_found(tmp_path):
+    """`seedbed actor` and `seedbed eval` look for `module:function` where their user stands, as the services do."""
+    (tmp_path / "mine.py").write_text('def make():\n    raise ValueError("made here")\n')
+    command = Path(sys.executable).with_name("seedbed")
+    done = subprocess.run(
+        [command, "actor", "env.id=mine:make", "actor.upstream=tcp://127.0.0.1:9", "runtime.metrics_address="],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert "No module named" not in done.stderr
+    assert "ValueError: made here" in done.stderr
+
+
 def test_a_missing_extra_is_named_with_its_remedy():
     """Where torch cannot be imported, the message says what to install."""
     code = (
