@@ -33,7 +33,7 @@ COMMON_OPTIONS = {
 DEALER_OPTIONS = {
     zmq.IMMEDIATE: 1,  # else requests queued for a dead server reach its successor
     zmq.RECONNECT_IVL: 50,
-    zmq.RECONNECT_IVL_MAX: 2000,
+    zmq.RECONNECT_IVL_MAX: 500,  # what a restarted service waits for its peers, ms
 }
 ROUTER_OPTIONS = {
     zmq.ROUTER_MANDATORY: 1,  # else unroutable replies vanish without an error
