@@ -100,14 +100,14 @@ class Server:
         return self._outputs
 
     def serve(self, shape: UnrollShape, run_id: str, run_seed: int, *, replica: int = 0) -> None:
-        """A policy is there: open for groups. Another policy or run ends the sessions of the former.
+        """A policy is there: open for groups. Another policy, run or unroll length ends the sessions of the former.
 
         `replica` goes into the groups' seeds: no two inference services of a run, nor two lives of one, share it.
         """
         if self.table is not None and self.shape is not None:
-            if self.shape.spec == shape.spec and self.table.run_id == run_id:
-                self.shape = shape
+            if self.shape.is_like(shape) and self.table.run_id == run_id:
                 return
+            self.link.discard_unrolls()
             for session in self.table.change_run(run_id, run_seed):
                 self._send(session.route, self.table.challenge(session.id))
                 self._release(session)
@@ -482,6 +482,12 @@ class Server:
 
     def _send(self, route: bytes, message: Message) -> bool:
         return self.outputs.down(route, [encode(message)])
+
+    @property
+    def training_lanes(self) -> int:
+        """Lanes whose experience is learned from."""
+        sessions = self.table.sessions.values() if self.table else ()
+        return sum(session.lanes for session in sessions if session.hello.mode == "train")
 
     @property
     def used_slots(self) -> int:

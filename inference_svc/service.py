@@ -192,7 +192,7 @@ class InferenceService:
         load = self.tally.load(
             self._tally_at_ping,
             sessions=self.server.num_sessions,
-            lanes=self.server.used_slots,
+            lanes=self.server.training_lanes,
             loop_lag_ms=1e3 * self.reactor.statistics().worst_loop_lag_s,
         )
         self._tally_at_ping = copy.copy(self.tally)

@@ -28,6 +28,11 @@ class UnrollShape:
         """The wire layout of an unroll of `lanes` lanes."""
         return unroll_layout(self.spec, self.action_size, self.state_fields, self.unroll_length, lanes)
 
+    def is_like(self, other: "UnrollShape") -> bool:
+        """Whether unrolls of both have the same layout and meaning."""
+        mine = (self.spec, self.action_size, self.state_fields, self.unroll_length)
+        return mine == (other.spec, other.action_size, other.state_fields, other.unroll_length)
+
     def max_lanes(self) -> int:
         """Lanes that one UNROLL can carry."""
         return max(1, MAX_UNROLL_BYTES // max(1, self.layout(1).num_bytes))

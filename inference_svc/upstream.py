@@ -92,6 +92,7 @@ class LearnerLink:
         self.welcome: ProducerWelcome | None = None  # None while there is no session
         self.heard_at: float | None = None
         self.have_version = 0
+        self.discarded_lanes = 0  # lane-unrolls that fitted no learner any more, a total
         self.have_manifest = ""
         self._name, self._incarnation, self._library_version, self._load = name, incarnation, library_version, load
         self._nonce = 0
@@ -125,6 +126,12 @@ class LearnerLink:
             self.spec = spec
             if self.welcome is not None and not self.welcome.spec_digest:
                 self._restart(now)
+
+    def discard_unrolls(self) -> None:
+        """What is kept fits the learner no longer: forget it and begin a new session. Lane-unrolls lost are counted."""
+        self.discarded_lanes += self.outbox.discard()
+        self.welcome = None
+        self._hello_at, self._retry_s, self._get_deadline = 0.0, FIRST_RETRY_S, None
 
     def poll(self, now: float) -> list[Frames]:
         """Everything that is due."""
@@ -197,8 +204,7 @@ class LearnerLink:
         if self.run_id and welcome.run_id != self.run_id:
             self.have_version, self.have_manifest = 0, ""  # another run is another policy
             self.run_id = welcome.run_id
-            self.outbox.discard()
-            self._restart(now)  # the WELCOME to come begins where the outbox now does
+            self.discard_unrolls()  # the WELCOME to come begins where the outbox now does
             return []
         self.welcome, self.run_id = welcome, welcome.run_id
         self._retry_s, self._ping_at, self._get_deadline = FIRST_RETRY_S, now, None

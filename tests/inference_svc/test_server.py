@@ -349,6 +349,28 @@ def test_another_run_challenges_every_group(world: World) -> None:
     assert world.server.used_slots == 0
 
 
+def test_another_unroll_length_begins_anew(world: World) -> None:
+    """A learner restarted with another T could not use what is kept: groups start new unrolls, the old are counted."""
+    world.serve()
+    session = world.hello().session
+    for seq in range(T + 1):
+        world.step(session, seq)
+        world.answer()
+    assert world.link.outbox.unacked_lanes == 2
+    world.server.serve(UnrollShape(SPEC, 1, [], 2 * T), "run", 1)
+    assert isinstance(world.last(), Challenge)
+    assert (world.server.used_slots, world.link.outbox.unacked_lanes, world.link.discarded_lanes) == (0, 0, 2)
+    assert world.link.welcome is None
+
+
+def test_the_same_policy_under_another_epoch_keeps_its_groups(world: World) -> None:
+    """A learner that resumed serves the same shape: sessions, rows and unacknowledged unrolls stay."""
+    world.serve()
+    world.hello()
+    world.server.serve(UnrollShape(SPEC, 1, [], T), "run", 1)
+    assert world.server.used_slots == 2
+
+
 def test_draining_says_bye_and_refuses_newcomers(world: World) -> None:
     """SIGTERM: groups are told to move at once, later HELLOs are refused for now."""
     world.serve()
