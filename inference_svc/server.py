@@ -19,9 +19,10 @@ from inference_svc.admission import judge
 from inference_svc.batcher import Batcher
 from inference_svc.config import InferenceConfig
 from inference_svc.engine import Lanes
+from inference_svc.episodes import EpisodeReport, aborted_episodes, read_statistics, valid_steps
 from inference_svc.evaluation import EvaluationRound
 from inference_svc.slots import SlotPool
-from inference_svc.tally import EpisodeTally, Tally, aborted_episodes, valid_steps
+from inference_svc.tally import Tally
 from inference_svc.unrolls import LatestRow, UnrollShape, UnrollWriter
 from inference_svc.upstream import LearnerLink
 from shared.errors import RemoteWireError
@@ -39,10 +40,9 @@ from shared.protocol.messages import (
     Pong,
     RequestState,
     Step,
-    StepBits,
     Welcome,
 )
-from shared.protocol.rows import ENDED, act_layout, episodes_layout, step_layout
+from shared.protocol.rows import act_layout, step_layout
 from shared.protocol.sessions import Session, SessionLimits, SessionTable, Verdict
 from shared.protocol.spaces import check_values
 
@@ -85,7 +85,7 @@ class Server:
         self._batcher: Batcher[Group] = Batcher(config.idle_deadline_ms / 1e3)
         self._slots = SlotPool(config.max_lanes)
         self._held: deque[Group] = deque()
-        self._episodes = EpisodeTally()
+        self._episodes = EpisodeReport(link.outbox)
         self._is_pinning = False
         self._outputs: Outputs | None = None
 
@@ -213,12 +213,13 @@ class Server:
             group.layout.check(frames[1 : 1 + size])
             inputs = group.layout.views(frames[1 : 1 + size])
             self._check_values(group, inputs)
+            statistics = read_statistics(session.hello.spec, step, inputs[-1], frames[1 + size :])
         except RemoteWireError:
             self._strike(session)
             raise
         verdict = table.step(step, route, now)
         if verdict is Verdict.ACCEPT:
-            self._accept(group, step, inputs, frames[1 + size :], now)
+            self._accept(group, inputs, statistics, now)
         elif verdict is Verdict.CACHED and session.reply is not None:
             self.outputs.down(route, session.reply)
         elif verdict is Verdict.CHALLENGE:
@@ -232,32 +233,34 @@ class Server:
         if not np.isfinite(inputs[-2]).all():
             raise RemoteWireError("reward", "a reward that is not finite")
 
-    def _accept(self, group: Group, step: Step, inputs: list[Array], extras: Sequence[bytes], now: float) -> None:
+    def _accept(self, group: Group, inputs: list[Array], statistics: Array | None, now: float) -> None:
         """A new tick of a group: write its rows, count its ends, then queue or hold it."""
         group.previous_flags, group.flags = group.flags, inputs[-1]
-        group.lanes.rows.write(inputs)
+        rows, mode = group.lanes.rows, group.session.hello.mode
+        rows.write(inputs)
         group.lanes.tick += 1
         self.tally.requests += 1
-        if step.bits & StepBits.STATISTICS:
-            self._count_episodes(group, extras, now)
-        if group.session.hello.mode == "eval":
+        if statistics is not None:
+            self._count_episodes(group, statistics)
+        if mode == "eval":
             self.tally.eval_steps += valid_steps(group.flags)
             self._queue_evaluation(group, now)
             return
-        if group.session.hello.mode == "train":
-            steps = valid_steps(group.flags)
-            self.tally.acted_steps += steps
-            self._episodes.steps += steps
-            if steps < len(group.flags) and group.lanes.tick > 0:
-                self._episodes.aborted += aborted_episodes(group.previous_flags, group.flags)
-            writer = group.lanes.rows
-            assert isinstance(writer, UnrollWriter)
-            if writer.is_complete and not self._complete(group, writer):
+        if isinstance(rows, UnrollWriter):
+            self._count_steps(group)
+            if rows.is_complete and not self._complete(group, rows):
                 self.tally.held_no_credit += 1
                 self._held.append(group)
                 self._mark(group, RequestState.HELD_NO_CREDIT, now)
                 return
         self._batcher.add(group, now)
+
+    def _count_steps(self, group: Group) -> None:
+        """Valid transitions of a training group's tick."""
+        steps = valid_steps(group.flags)
+        has_resets = steps < len(group.flags) and group.lanes.tick > 0
+        self.tally.acted_steps += steps
+        self._episodes.count_steps(steps, aborted_episodes(group.previous_flags, group.flags) if has_resets else 0)
 
     def _complete(self, group: Group, writer: UnrollWriter) -> bool:
         """Pass a complete unroll on if the learner takes it now."""
@@ -268,23 +271,15 @@ class Server:
         writer.complete(lambda lanes, buffer: outbox.push(lanes, [buffer], actor=hello.actor))
         return True
 
-    def _count_episodes(self, group: Group, extras: Sequence[bytes], now: float) -> None:
-        """Statistics of the lanes that ended in this tick."""
-        spec = group.session.hello.spec
-        ended = int(np.count_nonzero(group.flags & ENDED))
-        width = len(spec.statistics)
-        if not extras or len(extras[0]) != ended * width * 4:
-            self._strike(group.session)
-            raise RemoteWireError("statistics", f"{ended} lanes ended with {width} statistics each")
-        statistics = np.frombuffer(extras[0], np.float32).reshape(ended, width)
-        mode = group.session.hello.mode
-        if mode == "train":
+    def _count_episodes(self, group: Group, statistics: Array) -> None:
+        """Episodes that ended in this tick, f32 [ended lanes, K]."""
+        hello = group.session.hello
+        if hello.mode == "train":
             self._episodes.add(statistics, self.version)
-        elif mode == "eval":
+        elif hello.mode == "eval":
             result = self.evaluation.record(group.session.id, group.flags, statistics)
             if result is not None:
-                versions = [result.version] * len(result.statistics)
-                self._push_episodes("eval", result.id, [result.statistics], versions, 0, 0)
+                self._episodes.tell_evaluation(hello.spec, result)
 
     # Evaluation
 
@@ -424,24 +419,8 @@ class Server:
 
     def flush_episodes(self) -> None:
         """Pass on training episodes and steps since the last time."""
-        tally = self._episodes
-        if tally.steps or tally.statistics:
-            self._episodes = EpisodeTally()
-            self._push_episodes("train", 0, tally.statistics, tally.versions, tally.aborted, tally.steps)
-
-    def _push_episodes(
-        self, mode: str, evaluation: int, statistics: Sequence[Array], versions: Sequence[int], aborted: int, steps: int
-    ) -> None:
-        assert self.shape is not None
-        layout = episodes_layout(self.shape.spec, len(versions))
-        frames = layout.allocate()
-        version, values = layout.views(frames)
-        version[:] = versions
-        if statistics:
-            values[:] = np.concatenate(list(statistics))
-        self.link.outbox.push_episodes(
-            frames, count=len(versions), acted_steps=steps, mode=mode, evaluation=evaluation, aborted=aborted
-        )
+        if self.shape is not None:
+            self._episodes.flush(self.shape.spec)
 
     # Ends
 

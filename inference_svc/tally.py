@@ -4,11 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from shared.protocol.layout import Array
-from shared.protocol.rows import ENDED, Flags
-
 MAX_ACTORS, MAX_LIVES = 1024, 1024  # what is remembered to count restarts
 
 
@@ -67,33 +62,3 @@ class Tally:
     def actor_restarts(self) -> int:
         """Process lives of actors beyond the first of each name."""
         return sum(len(lives) - 1 for lives in self.actors.values())
-
-
-class EpisodeTally:
-    """Finished episodes of one group kind between two EPISODES messages."""
-
-    def __init__(self) -> None:
-        self.statistics: list[Array] = []
-        self.versions: list[int] = []
-        self.aborted = 0
-        self.steps = 0
-
-    def add(self, statistics: Array, version: int) -> None:
-        """f32 [n, K] of episodes that ended in one tick."""
-        self.statistics.append(statistics)
-        self.versions += [version] * len(statistics)
-
-
-def valid_steps(flags: Array) -> int:
-    """Lanes whose transition into this row is a step: all but those at a reset row."""
-    return len(flags) - int(np.count_nonzero(flags & Flags.FIRST))
-
-
-def aborted_episodes(previous: Array, flags: Array) -> int:
-    """Lanes that were reset without an end: `first` after a row that had neither ended nor was itself `first`."""
-    return int(np.count_nonzero((flags & Flags.FIRST) & ~_spread(previous & (ENDED | Flags.FIRST))))
-
-
-def _spread(bits: Array) -> Array:
-    """All ones where any bit is set."""
-    return np.where(bits != 0, np.uint8(255), np.uint8(0))

@@ -278,6 +278,17 @@ def test_values_that_would_break_the_loss_are_refused(world: World) -> None:
     assert len(world.batches) == 1
 
 
+def test_statistics_of_the_wrong_size_are_refused_before_the_step_counts(world: World) -> None:
+    """The STEP is not taken, so that its sender can send it again as it should be."""
+    world.serve()
+    session = world.hello().session
+    payload = [*rows(0, (Flags.TERMINATED, 0)), b"\0" * 4]
+    world.tell(Step(session=session, seq=0, bits=int(StepBits.STATISTICS)), payload)
+    assert (world.tally.refused_messages, len(world.batches)) == (1, 0)
+    world.step(session, 0, (Flags.TERMINATED, 0))
+    assert len(world.batches) == 1
+
+
 def test_garbage_is_counted_and_changes_nothing(world: World) -> None:
     """Headers that are no messages, and messages that are not for inference, are refused."""
     world.serve()

@@ -1,0 +1,88 @@
+"""What happened in the groups: steps, finished and aborted episodes, and the EPISODES messages that tell of them."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from inference_svc.evaluation import EvaluationResult
+from shared.errors import RemoteWireError
+from shared.protocol.flow import Outbox
+from shared.protocol.layout import Array
+from shared.protocol.messages import Step, StepBits
+from shared.protocol.rows import ENDED, EnvSpec, Flags, episodes_layout
+
+
+class EpisodeReport:
+    """Training episodes and steps since the last EPISODES. Owned by the service's loop; emptied twice a second."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._clear()
+
+    def _clear(self) -> None:
+        self._statistics: list[Array] = []
+        self._versions: list[int] = []
+        self._steps = self._aborted = 0
+
+    def count_steps(self, steps: int, aborted: int = 0) -> None:
+        """Valid transitions of one tick, and episodes that it cut short."""
+        self._steps += steps
+        self._aborted += aborted
+
+    def add(self, statistics: Array, version: int) -> None:
+        """Episodes that ended in one tick, f32 [n, K]."""
+        self._statistics.append(statistics)
+        self._versions += [version] * len(statistics)
+
+    def flush(self, spec: EnvSpec) -> None:
+        """Pass on what has come together."""
+        if self._steps or self._statistics:
+            frames = _pack(spec, self._statistics, self._versions)
+            self._outbox.push_episodes(
+                frames, count=len(self._versions), acted_steps=self._steps, aborted=self._aborted
+            )
+            self._clear()
+
+    def tell_evaluation(self, spec: EnvSpec, result: EvaluationResult) -> None:
+        """Pass on a finished evaluation, whole."""
+        count = len(result.statistics)
+        frames = _pack(spec, [result.statistics], [result.version] * count)
+        self._outbox.push_episodes(frames, count=count, acted_steps=0, mode="eval", evaluation=result.id)
+
+
+def _pack(spec: EnvSpec, statistics: Sequence[Array], versions: Sequence[int]) -> list[bytearray]:
+    layout = episodes_layout(spec, len(versions))
+    frames = layout.allocate()
+    version, values = layout.views(frames)
+    version[:] = versions
+    if statistics:
+        values[:] = np.concatenate(list(statistics))
+    return frames
+
+
+def read_statistics(spec: EnvSpec, step: Step, flags: Array, extras: Sequence[bytes]) -> Array | None:
+    """Statistics f32 [ended lanes, K] of a STEP, None if no episode ended.
+
+    Raises: RemoteWireError if the frame does not have a row for each lane that ended.
+    """
+    if not step.bits & StepBits.STATISTICS:
+        return None
+    ended, width = int(np.count_nonzero(flags & ENDED)), len(spec.statistics)
+    if not extras or len(extras[0]) != ended * width * 4:
+        raise RemoteWireError("statistics", f"{ended} lanes ended with {width} statistics each")
+    return np.frombuffer(extras[0], np.float32).reshape(ended, width)
+
+
+def valid_steps(flags: Array) -> int:
+    """Lanes whose transition into this row is a step: all but those at a reset row."""
+    return len(flags) - int(np.count_nonzero(flags & Flags.FIRST))
+
+
+def aborted_episodes(previous: Array, flags: Array) -> int:
+    """Lanes that were reset without an end: `first` after a row that had neither ended nor was itself `first`."""
+    return int(np.count_nonzero((flags & Flags.FIRST) & ~_spread(previous & (ENDED | Flags.FIRST))))
+
+
+def _spread(bits: Array) -> Array:
+    """All ones where any bit is set."""
+    return np.where(bits != 0, np.uint8(255), np.uint8(0))
