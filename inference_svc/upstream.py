@@ -96,6 +96,7 @@ class LearnerLink:
         self.have_manifest = ""
         self._name, self._incarnation, self._library_version, self._load = name, incarnation, library_version, load
         self._nonce = 0
+        self._has_told_spec = False  # in the newest HELLO
         self._hello_at, self._retry_s = 0.0, FIRST_RETRY_S
         self._ping_at = 0.0
         self._get_deadline: float | None = None
@@ -124,8 +125,12 @@ class LearnerLink:
         """The first environments told what they are; the learner may need it to build its network."""
         if self.spec is None:
             self.spec = spec
-            if self.welcome is not None and not self.welcome.spec_digest:
-                self._restart(now)
+            self._pass_on(now)
+
+    def _pass_on(self, now: float) -> None:
+        """Say HELLO again if the learner waits for a specification and the newest HELLO had none."""
+        if self.welcome is not None and not self.welcome.spec_digest and self.spec and not self._has_told_spec:
+            self._restart(now)
 
     def discard_unrolls(self) -> None:
         """What is kept fits the learner no longer: forget it and begin a new session. Lane-unrolls lost are counted."""
@@ -209,10 +214,12 @@ class LearnerLink:
         self.welcome, self.run_id = welcome, welcome.run_id
         self._retry_s, self._ping_at, self._get_deadline = FIRST_RETRY_S, now, None
         self.outbox.welcome(welcome)
+        self._pass_on(now)  # environments may have come between HELLO and WELCOME
         return [Welcomed(welcome)]
 
     def _hello(self, now: float) -> list[Frames]:
         self._nonce = random.getrandbits(63)
+        self._has_told_spec = self.spec is not None
         self._hello_at = now + self._retry_s
         self._retry_s = min(LAST_RETRY_S, 2 * self._retry_s)
         hello = ProducerHello(
