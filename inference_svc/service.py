@@ -57,6 +57,7 @@ class InferenceService:
         self._manifest: Manifest | None = None
         self._welcome: ProducerWelcome | None = None
         self._ended = asyncio.Event()
+        self._alarm: asyncio.TimerHandle | None = None  # one at a time, however often the batcher asks
         self.router = Router(
             reactor,
             config.bind,
@@ -79,7 +80,12 @@ class InferenceService:
         self._send_unrolls()
 
     def _wake(self, at: float) -> None:
-        self.loop.call_at(at, self._launch)
+        if self._alarm is None:
+            self._alarm = self.loop.call_at(at, self._alarmed)
+
+    def _alarmed(self) -> None:
+        self._alarm = None
+        self._launch()
 
     # The compute thread
 

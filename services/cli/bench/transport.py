@@ -70,8 +70,8 @@ def run_scenario(scenario: Scenario, loop: str, seconds: float) -> dict[str, str
         "seconds": round(seconds, 1),
         "requests_per_s": round(requests_per_s),
         "env_steps_per_s": round(requests_per_s * scenario.lanes),
-        "latency_p50_ms": round(1e3 * max(report.latency_p50_s for report in reports), 3),
-        "latency_p99_ms": round(1e3 * max(report.latency_p99_s for report in reports), 3),
+        "p50_ms": round(1e3 * max(report.latency_p50_s for report in reports), 3),
+        "p99_ms": round(1e3 * max(report.latency_p99_s for report in reports), 3),
         "server_cpu_us_per_request": round(1e6 * served.cpu_s / max(1, served.requests), 1),
     }
 

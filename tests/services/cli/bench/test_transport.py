@@ -16,7 +16,7 @@ def test_a_scenario_reports_rates_and_latencies(loop):
     assert json.loads(json.dumps(result)) == result
     assert result["requests_per_s"] > 0
     assert result["env_steps_per_s"] == pytest.approx(5 * result["requests_per_s"], abs=5)
-    assert 0 < result["latency_p50_ms"] <= result["latency_p99_ms"]
+    assert 0 < result["p50_ms"] <= result["p99_ms"]
     assert result["server_cpu_us_per_request"] > 0
     assert (result["loop"], result["groups"], result["lanes"]) == (loop, 6, 5)
 
