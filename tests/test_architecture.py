@@ -197,7 +197,15 @@ def test_the_base_install_covers_the_actor() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["docs/architecture.md", "docs/algorithms.md", "docs/environments.md", "docs/networks.md"]
+    "page",
+    [
+        "README.md",
+        "docs/architecture.md",
+        "docs/algorithms.md",
+        "docs/benchmarks.md",
+        "docs/environments.md",
+        "docs/networks.md",
+    ],
 )
 def test_the_files_that_a_page_names_exist(page: str) -> None:
     """A newcomer who follows a path from the pages finds something there."""
