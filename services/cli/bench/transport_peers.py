@@ -22,7 +22,7 @@ from actor_svc.connection import ConnectionClient
 from shared.net.endpoints import Dealer, Router
 from shared.net.reactor import Reactor
 from shared.protocol.codec import decode, encode
-from shared.protocol.messages import Act, Hello, Ping, Step
+from shared.protocol.messages import Act, Hello, Ping, Step, Welcome
 from shared.protocol.rows import EnvSpec, act_layout, step_layout
 from shared.protocol.sessions import Session, SessionTable, Verdict
 from shared.protocol.spaces import space_from_gymnasium
@@ -65,6 +65,7 @@ class Server:
         self._loop = reactor.loop
         self._pending: list[Session] = []
         self._staging = bytearray()
+        self._actions = b""
         self.router = Router(reactor, "tcp://127.0.0.1:0", on_message=self._receive, on_drained=self._answer)
 
     def _receive(self, route: bytes, frames: list[bytes]) -> None:
@@ -74,7 +75,7 @@ class Server:
             assert isinstance(message, Step)
             session = self.table.sessions.get(message.session)
             if session is not None:
-                step_layout(SPEC, session.lanes).check(frames[1:])
+                session.attached.check(frames[1:])
             verdict = self.table.step(message, route, now)
             if verdict is Verdict.ACCEPT and session is not None:
                 size = len(frames[1])
@@ -86,8 +87,13 @@ class Server:
                 self.router.send(route, [encode(self.table.challenge(message.session))])
         elif kind is Hello:
             assert isinstance(message, Hello)
-            self._staging = bytearray(max(len(self._staging), step_layout(SPEC, message.lanes).num_bytes))
-            self.router.send(route, [encode(self.table.hello(message, route, now))])
+            layout = step_layout(SPEC, message.lanes)
+            self._staging = bytearray(max(len(self._staging), layout.num_bytes))
+            self._actions = bytes(act_layout(SPEC, message.lanes).num_bytes)  # all groups of a scenario are alike
+            answer = self.table.hello(message, route, now)
+            if isinstance(answer, Welcome):
+                self.table.sessions[answer.session].attached = layout
+            self.router.send(route, [encode(answer)])
         elif kind is Ping:
             assert isinstance(message, Ping)
             self.router.send(route, [encode(self.table.ping(message, route, now))])
@@ -97,7 +103,7 @@ class Server:
         now = self._loop.time()
         for session in pending:
             act = Act(session=session.id, seq=session.last_seq, policy_version=1)
-            frames = [encode(act), bytes(act_layout(SPEC, session.lanes).num_bytes)]
+            frames = [encode(act), self._actions]
             self.table.answer(session, frames, now)
             self.router.send(session.route, frames)
         self.requests += len(pending)
