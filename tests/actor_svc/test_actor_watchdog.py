@@ -41,8 +41,20 @@ def test_only_a_long_job_is_a_hang(busy_s: float, is_hanging: bool) -> None:
     assert dog.is_hanging() is is_hanging
 
 
-def test_closing_calls_it_off() -> None:
-    """After `close` nothing ends this process."""
-    dog = Watchdog(lambda: 0.0, 3600.0, lambda _seconds: None)
-    dog.pet()
-    dog.close()
+CLOSED = """
+import threading
+from actor_svc.watchdog import Watchdog
+
+dog = Watchdog(lambda: 0.0, 0.1, lambda seconds: None, grace_s=0.1)
+dog.pet()
+{close}
+threading.Event().wait(1.5)  # nobody pets it
+"""
+
+
+@pytest.mark.parametrize(("close", "exit_code"), [("dog.close()", 0), ("", 1)], ids=["closed", "left alone"])
+def test_closing_calls_it_off(close: str, exit_code: int) -> None:
+    """A watchdog that nobody pets ends its process, unless it was closed."""
+    command = [sys.executable, "-c", CLOSED.format(close=close)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == exit_code
