@@ -155,7 +155,7 @@ class Ledger:
         if held is None:
             return
         held.applied = min(held.lanes, held.applied + lanes)
-        if not held.is_copied:
+        if held.is_applied:  # while some lanes wait for the next batch, its frame is still held
             self.copied(producer, seq)
         self._advance(producer)
 

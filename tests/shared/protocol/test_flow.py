@@ -270,6 +270,17 @@ def test_acknowledgement_follows_the_update() -> None:
     assert credit_of(ledger, producer).acked_through == 2
 
 
+def test_an_unroll_whose_lanes_wait_for_the_next_batch_keeps_its_credit() -> None:
+    """Its frame is still held: an update that used some of its lanes gives nothing back."""
+    ledger = a_ledger(window=8)
+    producer = ledger.hello(a_hello(), b"r", 0.0)
+    ledger.receive(producer, an_unroll(0))
+    ledger.applied(producer, 0, 3)
+    assert credit_of(ledger, producer).granted_through == 8
+    ledger.applied(producer, 0, 1)
+    assert credit_of(ledger, producer).granted_through == 8 + 4
+
+
 def test_no_credit_once_the_run_is_finishing() -> None:
     """Training groups are held during the final evaluation."""
     ledger = a_ledger()
