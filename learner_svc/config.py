@@ -2,8 +2,7 @@
 
 from pydantic import Field
 
-from learner_svc.algorithms import AlgorithmConfig
-from learner_svc.algorithms.vtrace import VTraceConfig
+from learner_svc.algorithm_config import AlgorithmConfig, VTraceConfig
 from shared.errors import ConfigError
 from shared.policy.config import PolicyConfig
 from shared.runtime.config import EnvConfig, EvalConfig, RunConfig, RuntimeConfig, Section

@@ -5,33 +5,11 @@ times the kernel that it calls.
 """
 
 from collections.abc import Mapping
-from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from shared.runtime.config import Section
-
-
-class OptimiserConfig(Section):
-    """What every algorithm's section says about its optimiser. Losses are means over steps, so eps and clip are too."""
-
-    optimizer: Literal["adam", "rmsprop"] = Field("adam", description="rmsprop: TensorFlow's, eps inside the root.")
-    learning_rate: float = Field(3e-4, gt=0, description="At the start of the run.")
-    learning_rate_decay_steps: int | Literal["run"] = Field(
-        "run", description="Linear to zero over this many trained agent steps; 0: constant; run: over run.steps."
-    )
-    adam_beta1: float = Field(0.9, ge=0, lt=1, description="Decay of the mean gradient.")
-    adam_beta2: float = Field(0.999, ge=0, lt=1, description="Decay of the mean squared gradient.")
-    rmsprop_decay: float = Field(0.99, ge=0, lt=1, description="Decay of the mean squared gradient.")
-    rmsprop_momentum: float = Field(0.0, ge=0, lt=1, description="Momentum of the scaled step.")
-    eps: float = Field(
-        1e-7,
-        gt=0,
-        description="Adam: beside the root, papers' sum-loss value / (T·B). RMSProp: inside it, value / (T·B)².",
-    )
-    grad_clip: float = Field(0.5, ge=0, description="Largest global gradient norm of the mean loss; 0: no clip.")
+from learner_svc.algorithm_config import OptimiserConfig
 
 
 class FlatOptimiser:

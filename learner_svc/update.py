@@ -17,7 +17,8 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from learner_svc.algorithms import AlgorithmConfig, make_algorithm
+from learner_svc.algorithm_config import AlgorithmConfig
+from learner_svc.algorithms import make_algorithm
 from learner_svc.batch import Batch, Experience, present_rows, valid_transitions
 from learner_svc.lag import Lag, lag_histogram, policy_lag
 from learner_svc.normaliser import ObservationNormaliser

@@ -1,15 +1,14 @@
-"""The algorithms by name: each is one file with its configuration, its loss and its own small state."""
+"""The algorithms by name: each is one file with its loss and its own small state."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from torch import Tensor
 
-from learner_svc.algorithms.vtrace import LossOutput, VTrace, VTraceConfig
+from learner_svc.algorithm_config import AlgorithmConfig
+from learner_svc.algorithms.vtrace import LossOutput, VTrace
 from learner_svc.batch import Experience
 from shared.policy.policy import Policy
-
-AlgorithmConfig = VTraceConfig  # a union, told apart by `name`, once there are more
 
 
 class Algorithm(Protocol):

@@ -11,54 +11,20 @@ Shape suffixes: T transitions, R = T+1 rows, B lane-unrolls, P distribution para
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Self
 
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor
 
+from learner_svc.algorithm_config import VTraceConfig
 from learner_svc.batch import Experience, discounts, first_rows
 from learner_svc.normaliser import ValueNormaliser
-from learner_svc.optimiser import FlatOptimiser, OptimiserConfig
+from learner_svc.optimiser import FlatOptimiser
 from learner_svc.returns import vtrace
 from shared.policy.policy import Policy
 
 MAX_LOG_RHO = 20.0  # of what is summed for people; the targets clip ω themselves
 MAX_KL_LOG_RHO = 3.0  # bounds one row's pull on the policy where ω explodes
 ENTROPY_PARAMETER_BOUND = 20.0  # |m·p| of the adaptive entropy cost, so that exp stays finite
-
-
-class VTraceConfig(OptimiserConfig):
-    """[algorithm] with name = "vtrace"."""
-
-    name: Literal["vtrace"] = Field("vtrace", description="Which algorithm turns unrolls into weights.")
-    discount: float = Field(0.99, ge=0, le=1, description="γ, for each agent step.")
-    lam: float = Field(1.0, ge=0, le=1, description="λ: shortens the correction's reach; 1 as in the paper.")
-    rho_clip: float = Field(1.0, gt=0, description="ρ̄: which policy's value is learned; 1 as in the paper.")
-    c_clip: float = Field(1.0, gt=0, description="c̄: how far corrections carry back.")
-    pg_rho_clip: float = Field(1.0, gt=0, description="ρ̄_pg: clips the policy gradient's importance weight.")
-    baseline_cost: float = Field(0.5, ge=0, description="Weight of the value loss ½(v - V)².")
-    entropy_cost: float = Field(0.01, ge=0, description="Weight of the entropy bonus; its start if it adapts.")
-    entropy_target: float | None = Field(
-        None, description="Entropy that an adaptive cost steers to, nats summed over the action; none: fixed cost."
-    )
-    entropy_adjustment_speed: float = Field(10.0, gt=0, description="m: the adaptive cost is exp(m·p).")
-    kl_cost: float = Field(0.0, ge=0, description="Weight of KL(μ‖π): keeps the policy near the one that acted.")
-    reward_scale: float = Field(1.0, gt=0, description="Multiplies rewards before the clip.")
-    reward_clip: float = Field(0.0, ge=0, description="Rewards are clipped to ± this; 0: no clip.")
-    normalise_advantage: bool = Field(False, description="Advantages of a batch get mean 0 and deviation 1.")
-    value_normalisation: Literal["none", "popart", "returns"] = Field(
-        "none", description="Value head in units of the targets' deviation; popart: rescaled so that outputs stay."
-    )
-    value_normalisation_rate: float = Field(
-        3e-4, gt=0, le=1, description="How fast target statistics move, share per update (debiased)."
-    )
-
-    @model_validator(mode="after")
-    def _check_entropy(self) -> Self:
-        if self.entropy_target is not None and self.entropy_cost <= 0:
-            raise ValueError("entropy_target needs an entropy_cost above 0 to start from")
-        return self
 
 
 @dataclass(frozen=True, slots=True)

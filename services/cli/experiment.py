@@ -15,6 +15,8 @@ from pydantic import BaseModel, ConfigDict
 
 from actor_svc.config import ActorConfig
 from inference_svc.config import InferenceConfig
+from learner_svc.algorithm_config import AlgorithmConfig
+from learner_svc.config import LearnerConfig, check_lag
 from shared.errors import ConfigError
 from shared.policy.config import PolicyConfig
 from shared.runtime.config import EnvConfig, EvalConfig, LaunchConfig, RunConfig, RuntimeConfig, load_settings
@@ -43,7 +45,7 @@ class Sections(BaseModel):
 
 
 class LaunchSettings(BaseModel):
-    """The sections that the launcher reads or can check by itself; [learner] and [algorithm] are the learner's."""
+    """Every section, checked before anything starts."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -51,6 +53,8 @@ class LaunchSettings(BaseModel):
     env: EnvConfig
     actor: ActorConfig = ActorConfig()
     inference: InferenceConfig = InferenceConfig()
+    learner: LearnerConfig = LearnerConfig()
+    algorithm: AlgorithmConfig = AlgorithmConfig()
     policy: PolicyConfig = PolicyConfig()
     eval: EvalConfig = EvalConfig()
     launch: LaunchConfig = LaunchConfig()
@@ -104,6 +108,7 @@ def load_experiment(
     Raises: ConfigError; also if the folder already holds a run and `resume` is off.
     """
     settings = load_settings(LaunchSettings, file, words)
+    check_lag(settings.learner, settings.launch.actors * settings.actor.groups * settings.actor.lanes)
     sections = load_settings(Sections, file, words).model_dump(exclude_defaults=True)
     name = settings.run.name if "name" in sections.get("run", {}) else file.stem
     resume = resume or settings.run.resume

@@ -8,7 +8,8 @@ import torch
 from gymnasium import spaces
 from pydantic import ValidationError
 
-from learner_svc.algorithms import REGISTRY, AlgorithmConfig
+from learner_svc.algorithm_config import AlgorithmConfig
+from learner_svc.algorithms import REGISTRY
 from learner_svc.algorithms.vtrace import VTrace, kl_to_behaviour
 from learner_svc.batch import Experience, discounts, first_rows, valid_transitions
 from learner_svc.returns import vtrace

@@ -138,6 +138,9 @@ def test_resume_takes_the_newest_run_of_that_name(file, tmp_path):
         ("actor.lane=4", "did you mean 'lanes'"),
         ("lerner.batch=4", "did you mean 'learner'"),
         ("actor.lanes=0", "lanes"),
+        ("learner.batsh=4", "did you mean 'batch'"),
+        ("algorithm.learning_rat=1e-3", "did you mean 'learning_rate'"),
+        ("learner.max_policy_lag=2", "use fewer lanes"),
     ],
 )
 def test_mistakes_are_found_before_anything_starts(file, word, complaint):

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from learner_svc.algorithms import AlgorithmConfig
+from learner_svc.algorithm_config import AlgorithmConfig
 from learner_svc.batch import Batch
 from learner_svc.update import Updater
 from shared.policy.config import PolicyConfig

@@ -1,0 +1,63 @@
+"""Section [algorithm]: what each algorithm and its optimiser can be told. No torch: a launcher checks it at once."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from shared.runtime.config import Section
+
+
+class OptimiserConfig(Section):
+    """What every algorithm's section says about its optimiser. Losses are means over steps, so eps and clip are too."""
+
+    optimizer: Literal["adam", "rmsprop"] = Field("adam", description="rmsprop: TensorFlow's, eps inside the root.")
+    learning_rate: float = Field(3e-4, gt=0, description="At the start of the run.")
+    learning_rate_decay_steps: int | Literal["run"] = Field(
+        "run", description="Linear to zero over this many trained agent steps; 0: constant; run: over run.steps."
+    )
+    adam_beta1: float = Field(0.9, ge=0, lt=1, description="Decay of the mean gradient.")
+    adam_beta2: float = Field(0.999, ge=0, lt=1, description="Decay of the mean squared gradient.")
+    rmsprop_decay: float = Field(0.99, ge=0, lt=1, description="Decay of the mean squared gradient.")
+    rmsprop_momentum: float = Field(0.0, ge=0, lt=1, description="Momentum of the scaled step.")
+    eps: float = Field(
+        1e-7,
+        gt=0,
+        description="Adam: beside the root, papers' sum-loss value / (T·B). RMSProp: inside it, value / (T·B)².",
+    )
+    grad_clip: float = Field(0.5, ge=0, description="Largest global gradient norm of the mean loss; 0: no clip.")
+
+
+class VTraceConfig(OptimiserConfig):
+    """[algorithm] with name = "vtrace"."""
+
+    name: Literal["vtrace"] = Field("vtrace", description="Which algorithm turns unrolls into weights.")
+    discount: float = Field(0.99, ge=0, le=1, description="γ, for each agent step.")
+    lam: float = Field(1.0, ge=0, le=1, description="λ: shortens the correction's reach; 1 as in the paper.")
+    rho_clip: float = Field(1.0, gt=0, description="ρ̄: which policy's value is learned; 1 as in the paper.")
+    c_clip: float = Field(1.0, gt=0, description="c̄: how far corrections carry back.")
+    pg_rho_clip: float = Field(1.0, gt=0, description="ρ̄_pg: clips the policy gradient's importance weight.")
+    baseline_cost: float = Field(0.5, ge=0, description="Weight of the value loss ½(v - V)².")
+    entropy_cost: float = Field(0.01, ge=0, description="Weight of the entropy bonus; its start if it adapts.")
+    entropy_target: float | None = Field(
+        None, description="Entropy that an adaptive cost steers to, nats summed over the action; none: fixed cost."
+    )
+    entropy_adjustment_speed: float = Field(10.0, gt=0, description="m: the adaptive cost is exp(m·p).")
+    kl_cost: float = Field(0.0, ge=0, description="Weight of KL(μ‖π): keeps the policy near the one that acted.")
+    reward_scale: float = Field(1.0, gt=0, description="Multiplies rewards before the clip.")
+    reward_clip: float = Field(0.0, ge=0, description="Rewards are clipped to ± this; 0: no clip.")
+    normalise_advantage: bool = Field(False, description="Advantages of a batch get mean 0 and deviation 1.")
+    value_normalisation: Literal["none", "popart", "returns"] = Field(
+        "none", description="Value head in units of the targets' deviation; popart: rescaled so that outputs stay."
+    )
+    value_normalisation_rate: float = Field(
+        3e-4, gt=0, le=1, description="How fast target statistics move, share per update (debiased)."
+    )
+
+    @model_validator(mode="after")
+    def _check_entropy(self) -> Self:
+        if self.entropy_target is not None and self.entropy_cost <= 0:
+            raise ValueError("entropy_target needs an entropy_cost above 0 to start from")
+        return self
+
+
+AlgorithmConfig = VTraceConfig  # a union, told apart by `name`, once there are more
