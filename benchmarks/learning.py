@@ -3,6 +3,9 @@
     .venv/bin/python benchmarks/learning.py cartpole --seeds 5
     .venv/bin/python benchmarks/learning.py memory --seeds 3 --label memory-feedforward policy.lstm=0
 
+A run may stop because an evaluation passed, so that evaluation says when, not how good. `fresh_return_mean` is the
+final policy's, over whole episodes on environment seeds that the run never saw.
+
 Prints one JSON object for each seed and one for all of them. With --out FOLDER it writes FOLDER/LABEL.csv, one row per
 evaluation or second of each run, and FOLDER/LABEL.png.
 """
@@ -22,9 +25,11 @@ import matplotlib
 from matplotlib import pyplot
 
 from services.cli.doctor import machine_label
+from services.cli.evaluate import load_policy, play_episodes
 
 COLUMNS = ("seconds", "trained_steps", "return_mean", "eval_return_mean", "entropy", "explained_variance", "lag_mean")
 FIGURES = ("eval_return_mean", "eval_return_std", "eval_episodes", "seconds", "trained_steps", "trained_steps_per_s")
+FRESH_SEED = 777_000  # of the environments, far from every `eval.seed`; the run's own seed is added
 
 
 def train(experiment: str, seed: int, words: Sequence[str], folder: Path) -> dict[str, Any]:
@@ -36,6 +41,16 @@ def train(experiment: str, seed: int, words: Sequence[str], folder: Path) -> dic
         raise SystemExit(f"{experiment}, seed {seed}: training ended with exit code {done.returncode}")
     summary: dict[str, Any] = json.loads((run_dir / "summary.json").read_text())
     return summary
+
+
+def play_fresh(run_dir: Path, seed: int, episodes: int) -> dict[str, float]:
+    """The final policy over whole episodes on seeds of its own."""
+    trained = load_policy(run_dir)
+    returns = play_episodes(trained, episodes, greedy=trained.settings.eval.greedy, seed=FRESH_SEED + seed).returns
+    error = float(returns.std(ddof=1)) / len(returns) ** 0.5
+    return {
+        "fresh_return_mean": float(returns.mean()), "fresh_standard_error": error, "fresh_episodes": len(returns),
+    }  # fmt: skip
 
 
 def read_curve(run_dir: Path) -> list[dict[str, str]]:
@@ -84,6 +99,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("experiment")
     parser.add_argument("words", nargs="*", metavar="section.key=value")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--episodes", type=int, default=100, help="fresh ones, after training")
     parser.add_argument("--label", default="")
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_intermixed_args(argv)
@@ -93,14 +109,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         for seed in range(1, chosen.seeds + 1):
             summary = train(chosen.experiment, seed, chosen.words, Path(folder))
             curves[seed] = read_curve(Path(folder) / f"seed-{seed}")
+            summary |= play_fresh(Path(folder) / f"seed-{seed}", seed, chosen.episodes)
             summaries.append(summary)
-            print(
-                json.dumps({"label": label, "seed": seed, **{name: summary.get(name) for name in FIGURES}}), flush=True
-            )
-    returns = [summary["eval_return_mean"] for summary in summaries]
+            figures = {name: value for name, value in summary.items() if name in FIGURES or name.startswith("fresh_")}
+            print(json.dumps({"label": label, "seed": seed, **figures}), flush=True)
+    returns = [summary["fresh_return_mean"] for summary in summaries]
     whole = {
         "label": label, "machine": machine_label(), "seeds": chosen.seeds, "words": chosen.words,
-        "eval_return_means": returns, "mean": statistics.fmean(returns),
+        "fresh_return_means": returns, "mean": statistics.fmean(returns),
         "longest_seconds": max(summary["seconds"] for summary in summaries),
     }  # fmt: skip
     print(json.dumps(whole))

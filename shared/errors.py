@@ -49,7 +49,9 @@ class EnvError(SeedbedError):
 
 
 class CheckpointError(SeedbedError):
-    """No readable checkpoint where one was expected."""
+    """A checkpoint that cannot be read, or does not fit this configuration. No restart mends it."""
+
+    exit_code = ConfigError.exit_code
 
 
 class NumericsError(SeedbedError):

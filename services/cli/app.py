@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from shared.errors import MissingExtraError, SeedbedError
+from shared.runtime.modules import look_for_modules_here
 
 app = typer.Typer(
     name="seedbed",
@@ -219,8 +220,7 @@ def require_torch() -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; its exit code. Errors of our own are told in their own words."""
-    if str(Path.cwd()) not in sys.path:  # `module:function` is looked for here, as services do that run by `python -m`
-        sys.path.append(str(Path.cwd()))
+    look_for_modules_here()
     try:
         code = app(args=None if argv is None else list(argv), prog_name="seedbed", standalone_mode=False)
     except UsageError as error:  # an unknown option, a missing or malformed argument

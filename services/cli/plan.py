@@ -128,7 +128,8 @@ def _process(experiment: Experiment, name: str, role: str, threads: int, words: 
     return Process(
         name=name,
         role=role,
-        command=(sys.executable, "-m", f"{role}_svc", str(run_dir / SNAPSHOT), *words, *own),
+        # -P: no folder of the user's hides a package of ours
+        command=(sys.executable, "-P", "-m", f"{role}_svc", str(run_dir / SNAPSHOT), *words, *own),
         environment={
             "OMP_NUM_THREADS": str(threads),
             "OMP_WAIT_POLICY": "PASSIVE",  # a spinning thread would take its core from another service

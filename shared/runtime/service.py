@@ -26,6 +26,7 @@ from shared.errors import ConfigError, SeedbedError
 from shared.runtime import logs
 from shared.runtime.config import RuntimeConfig, load_settings
 from shared.runtime.metrics import Metrics
+from shared.runtime.modules import look_for_modules_here
 
 DIE_WITH_PARENT = "SEEDBED_DIE_WITH_PARENT"  # the parent's process id, or 1 when it is not to be checked
 MAX_DRAIN_S = 30.0
@@ -172,6 +173,7 @@ def main_from(
       argv: the words after the program's name; none: this process's.
     """
     die_with_parent()
+    look_for_modules_here()
     try:
         file, words = split_words(sys.argv[1:] if argv is None else argv)
         settings: Any = load_settings(settings_model, file, words)

@@ -9,6 +9,8 @@ import pytest
 
 from services.cli.app import main, service_words
 from services.cli.bench.experiment import Point, rates
+from services.cli.experiment import find_experiment, load_experiment
+from services.cli.plan import Addresses, plan_run
 from shared.errors import ConfigError, SeedbedError
 
 ROOT = Path(__file__).parents[2]
@@ -80,12 +82,21 @@ def test_help_and_actors_need_no_torch():
     assert done.returncode == 0, done.stderr
 
 
-def test_modules_of_the_working_directory_are_found(tmp_path):
-    """`seedbed actor` and `seedbed eval` look for `module:function` where their user stands, as the services do."""
+@pytest.mark.parametrize("start", ["command", "launcher"])
+def test_modules_of_the_working_directory_are_found_and_hide_none(tmp_path, start):
+    """`module:function` is looked for where the user stands, whose own folders may be called like our packages."""
     (tmp_path / "mine.py").write_text('def make():\n    raise ValueError("made here")\n')
-    command = Path(sys.executable).with_name("seedbed")
+    for name in ("shared", "services"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+    if start == "command":
+        command = [str(Path(sys.executable).with_name("seedbed")), "actor"]
+    else:
+        experiment = load_experiment(find_experiment("cartpole"), [], run_dir=tmp_path / "run", resume=False)
+        planned = plan_run(experiment, Addresses(learner="tcp://127.0.0.1:9", inference=("tcp://127.0.0.1:9",)), 2)
+        command = list(planned[-1].command[: planned[-1].command.index("actor_svc") + 1])
     done = subprocess.run(
-        [command, "actor", "env.id=mine:make", "actor.upstream=tcp://127.0.0.1:9", "runtime.metrics_address="],
+        [*command, "env.id=mine:make", "actor.upstream=tcp://127.0.0.1:9", "runtime.metrics_address="],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -116,5 +116,5 @@ def test_words_survive_odd_paths(tmp_path):
     experiment = load_experiment(file, [], run_dir=folder / "run", resume=False)
     learner = plan_run(experiment, ADDRESSES, 2)[0]
     assert words_of(learner)["runtime.status_file"] == str(learner.status_file(folder / "run"))
-    assert Path(learner.command[3]).is_relative_to(folder)
+    assert Path(learner.command[4]).is_relative_to(folder)
     assert tomllib.loads(f"x = {learner.command[-1].partition('=')[2]}")

@@ -141,7 +141,7 @@ class Clients:
         file = find_experiment(scenario.experiment)
         words = (str(file), str(address), str(scenario.groups), str(scenario.lanes), str(self._seconds))
         self._client = subprocess.Popen(
-            [sys.executable, "-m", "services.cli.bench.inference", *words],
+            [sys.executable, "-P", "-m", "services.cli.bench.inference", *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

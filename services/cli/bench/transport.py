@@ -78,7 +78,7 @@ def run_scenario(scenario: Scenario, loop: str, seconds: float) -> dict[str, str
 
 def _start(role: str, *words: str | float) -> subprocess.Popen[str]:
     """One of the processes; it ends when its input does."""
-    command = [sys.executable, "-m", "services.cli.bench.transport_peers", role, *map(str, words)]
+    command = [sys.executable, "-P", "-m", "services.cli.bench.transport_peers", role, *map(str, words)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
