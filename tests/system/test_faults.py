@@ -89,6 +89,20 @@ def test_environments_go_on_when_inference_is_killed(deployment):
     wait_until(lambda: float(deployment.rows()[-1]["inference_restarts"]) >= 1, "the restart is counted")
 
 
+def test_environments_and_learner_wait_for_an_inference_that_stands_still(deployment):
+    """Both ends notice, hold still, and go on when it is awake again; no episode is cut short."""
+    resident = deployment.actors[0]
+    epoch = deployment.learner.metric("learner_policy_epoch")
+    with stopped(deployment.inference):
+        wait_until(lambda: resident.metric("actor_waiting_groups") == 2, "both groups wait")
+        wait_until(lambda: float(deployment.rows()[-1]["inference_services"]) == 0, "the learner misses it", LEASE_S)
+        assert len({resident.metric("actor_steps_total") for _ in range(10)}) == 1, "it goes on"
+    deployment.wait_lanes(RESIDENT)
+    deployment.wait_trained(500)
+    assert deployment.learner.metric("learner_policy_epoch") == epoch
+    assert resident.metric("actor_aborted_total") == 0
+
+
 def test_a_killed_learner_goes_on_from_its_checkpoint_and_applies_nothing_twice(deployment):
     """A higher epoch, counters that go on, and as many lanes trained on as its account of unrolls says were used."""
     epoch = int(deployment.learner.metric("learner_policy_epoch"))
