@@ -10,14 +10,15 @@ from typing import Any
 import gymnasium
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
-from actor_svc.backends.backend import Backend
+from actor_svc.backends.backend import Backend, call_environment
 from actor_svc.backends.lanes import LaneBackend
 from actor_svc.backends.vector import VectorBackend
 from actor_svc.group import Group
 from shared.errors import ConfigError
 from shared.runtime.config import EnvConfig
 
-MakeEnvironment = Callable[..., Any]  # returns a gymnasium.Env, or a VectorEnv of `num_envs` lanes if it takes that
+# Returns a gymnasium.Env; a VectorEnv of `num_envs` lanes if it takes that; or a Backend of `lanes` if it takes those.
+MakeEnvironment = Callable[..., Any]
 
 
 def make_group(
@@ -40,7 +41,7 @@ def make_backend(
 ) -> Backend:
     """What steps the lanes, chosen by `env.backend` and by what `env.id` offers."""
     if make is None and ":" in env.id and not env.id.startswith("ALE/"):
-        make = _load(env.id)
+        make = load_function(env.id)
     if make is not None:
         return _from_function(env, lanes, make, render)
     choice = _choose_atari() if env.backend == "auto" and env.is_atari else env.backend
@@ -111,28 +112,35 @@ def _configured(env: EnvConfig, call: Callable[[], Any]) -> Any:
         raise ConfigError(f"env.id: {env.id} cannot be made with env.kwargs {env.kwargs}: {error}") from error
 
 
-def _load(name: str) -> MakeEnvironment:
-    """The function behind "module:function"."""
+def load_function(name: str, key: str = "env.id") -> MakeEnvironment:
+    """The function or class behind "module:function".
+
+    Args:
+      key: where the name stands in the configuration, for messages.
+    Raises: ConfigError where there is no such module or function.
+    """
     module_name, _, function_name = name.partition(":")
     try:
         found = getattr(importlib.import_module(module_name), function_name)
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"env.id: {name!r}: {error}; modules are looked for in the working directory and the packages installed"
+            f"{key}: {name!r}: {error}; modules are looked for in the working directory and the packages installed"
         ) from error
     except AttributeError as error:
-        raise ConfigError(f"env.id: {name!r}: {error}") from error
+        raise ConfigError(f"{key}: {name!r}: {error}") from error
     if not callable(found):
-        raise ConfigError(f"env.id: {name!r} is no function or class")
+        raise ConfigError(f"{key}: {name!r} is no function or class")
     return found  # type: ignore[no-any-return]
 
 
 def _from_function(env: EnvConfig, lanes: int, make: MakeEnvironment, render: bool) -> Backend:
-    """A backend on what an author's function returns: one environment, or a vector environment of `num_envs` lanes."""
+    """A backend on what an author's function returns: one environment, a vector environment, or a backend itself."""
     parameters = _parameters(make)
     options = dict(env.kwargs)
     if render and ("render_mode" in parameters or "**" in parameters):
         options["render_mode"] = "rgb_array"
+    if "lanes" in parameters and "lanes" not in options:
+        return _own_backend(env, lanes, make, options, takes_limit="max_episode_steps" in parameters)
     if "num_envs" in parameters:
         build = functools.partial(_build_vector, env, make, options)
         made = build(1, 0)
@@ -141,6 +149,23 @@ def _from_function(env: EnvConfig, lanes: int, make: MakeEnvironment, render: bo
         return VectorBackend(build, lanes)
     single = functools.partial(make, **options)
     return LaneBackend(lambda: _limited(_single(_configured(env, single)), env.max_episode_steps), lanes)
+
+
+def _own_backend(
+    env: EnvConfig, lanes: int, make: MakeEnvironment, options: dict[str, Any], *, takes_limit: bool
+) -> Backend:
+    """What a function that takes `lanes` returns: it writes its rows itself, with several agents or absent ones."""
+    if env.max_episode_steps is not None:
+        if not takes_limit:
+            raise ConfigError(f"env.max_episode_steps: {env.id} does not take max_episode_steps; leave it out")
+        options["max_episode_steps"] = env.max_episode_steps
+    made = call_environment(_configured, env, lambda: make(lanes=lanes, **options))
+    if not isinstance(made, Backend):
+        raise ConfigError(
+            f"env.id: {env.id} takes lanes and returned a {type(made).__name__}: return an "
+            "actor_svc.backends.backend.Backend, or set lanes in env.kwargs if it is a setting of the environment"
+        )
+    return made
 
 
 def _single(made: Any) -> gymnasium.Env[Any, Any]:

@@ -17,8 +17,8 @@ def serve(make_env: MakeEnvironment, *, name: str = "", argv: Sequence[str] | No
             sys.exit(serve(MyEnv))
 
     Args:
-      make_env: returns a gymnasium.Env; or, if it takes `num_envs`, a VectorEnv with next-step autoreset. Gets
-        `env.kwargs`.
+      make_env: returns a gymnasium.Env; or, if it takes `num_envs`, a VectorEnv with next-step autoreset; or, if it
+        takes `lanes`, a Backend. Gets `env.kwargs`.
       name: what the environment is called wherever `env.id` is not set; empty: the function's module and name.
       argv: `[EXPERIMENT.toml] [section.key=value …]`, for example `actor.upstream=tcp://host:5555`; none: this
         process's.

@@ -7,7 +7,7 @@ A lane that raised or gave values that are no numbers is rebuilt; its row is the
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 import gymnasium
 import numpy as np
@@ -52,6 +52,7 @@ class Traits:
     seeding: str  # "lane" or "group"
 
 
+@runtime_checkable
 class Backend(Protocol):
     """Steps L lanes. One thread owns it; nothing of it is shared."""
 

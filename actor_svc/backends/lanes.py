@@ -7,7 +7,6 @@ import gymnasium
 import numpy as np
 
 from actor_svc.backends.backend import (
-    ABSENT,
     ENDED_BITS,
     FIRST,
     LIFE_LOST,
@@ -21,9 +20,8 @@ from actor_svc.backends.backend import (
     call_environment,
     read_traits,
 )
-from actor_svc.backends.vector import write_mask
+from actor_svc.backends.lane_rows import action_reader, draw_seed, write_absent, write_lane
 from shared.errors import EnvError
-from shared.protocol.spaces import Leaf, Space, encode_text
 
 MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
 _MAX_WAIT_TICKS = 256
@@ -59,7 +57,7 @@ class LaneBackend:
         self.traits = read_traits(env, env.observation_space, env.action_space, info, seeding="lane", image=image)
         self._lanes += [_Lane(call_environment(make)) for _ in range(lanes - 1)]
         self._leaves = self.traits.observation.leaves()
-        self._action = _action_reader(self.traits.action)
+        self._action = action_reader(self.traits.action)
         self._failing: set[int] = set()  # lanes without a good step since their last failure
         self.num_rebuilds, self.last_failure = 0, ""
         self.ended, self.first = NO_LANES, NO_LANES
@@ -76,7 +74,7 @@ class LaneBackend:
         ):
             lane.seed, lane.wait_ticks, lane.num_failures = child, 0, 0
             try:
-                self._begin(index, lane, _draw_seed(child))
+                self._begin(index, lane, draw_seed(child))
             except EnvError as error:
                 self._fail(index, lane, error)
         self._repair()
@@ -144,11 +142,11 @@ class LaneBackend:
             self.last_failure += f"; close: {error}"
         try:
             lane.env = call_environment(self._make)
-            self._begin(index, lane, _draw_seed(lane.seed.spawn(1)[0]))
+            self._begin(index, lane, draw_seed(lane.seed.spawn(1)[0]))
         except EnvError as error:
             self.last_failure = f"lane {index}: {error}"
             lane.needs_reset, lane.wait_ticks = False, min(1 << lane.num_failures, _MAX_WAIT_TICKS)
-            self._write_absent(index)
+            write_absent(self._leaves, self._rows, index)
 
     def _wait(self, index: int, lane: _Lane) -> None:
         """A lane that could not be rebuilt: absent until its next attempt."""
@@ -156,17 +154,7 @@ class LaneBackend:
         if lane.wait_ticks == 0:
             self._fail(index, lane, EnvError(self.last_failure))
         else:
-            self._write_absent(index)
-
-    def _write_absent(self, index: int) -> None:
-        """A row without an agent: the smallest values that its spaces have, all actions allowed."""
-        rows = self._rows
-        for leaf, view in zip(self._leaves, rows.observation, strict=True):
-            view[index] = np.array(leaf.starts, view.dtype).reshape(leaf.shape) if leaf.nvec else 0
-        if rows.mask is not None:
-            rows.mask[index] = 1
-        rows.reward[index] = 0.0
-        rows.flags[index] = FIRST | ABSENT
+            write_absent(self._leaves, self._rows, index)
 
     def _count_lives(self, lane: _Lane, info: Mapping[str, Any]) -> int:
         """LIFE_LOST if there are fewer lives than before."""
@@ -175,16 +163,7 @@ class LaneBackend:
 
     def _write(self, index: int, observation: Any, info: Mapping[str, Any]) -> None:
         """Copy one lane's observation and mask into its row."""
-        rows = self._rows
-        if len(self._leaves) == 1 and self.traits.observation.leaf is not None:
-            _write_leaf(self._leaves[0], rows.observation[0], index, observation)
-        else:
-            values = call_environment(_leaf_values, self.traits.observation, observation)
-            for leaf, view, value in zip(self._leaves, rows.observation, values, strict=True):
-                _write_leaf(leaf, view, index, value)
-        if rows.mask is not None:
-            one_lane = {name: _with_lane_axis(info[name]) for name in ("action_mask",) if name in info}
-            write_mask(self.traits.action, one_lane, rows.mask[index : index + 1])
+        write_lane(self.traits, self._leaves, self._rows, index, observation, info)
 
     def extra_statistics(self, lanes: Array) -> Array:
         """f32 [n, K] of the ended lanes, from their last info; NaN where the environment did not say."""
@@ -201,61 +180,3 @@ class LaneBackend:
         """Let go of every environment."""
         for lane in self._lanes:
             call_environment(lane.env.close)
-
-
-def _draw_seed(child: np.random.SeedSequence) -> int:
-    """A seed that every simulator takes: 31 bits."""
-    return int(child.generate_state(1)[0] >> 1)
-
-
-def _write_leaf(leaf: Leaf, view: Array, index: int, value: Any) -> None:
-    """One lane's value of one leaf; EnvError if its shape is not the space's."""
-    if leaf.kind == "text":
-        view[index] = encode_text(leaf, [value])[0]
-        return
-    if type(value) is not np.ndarray:
-        value = call_environment(np.asarray, value, leaf.dtype)
-    if value.shape != leaf.shape:
-        raise EnvError(f"observation {leaf.path!r} has shape {value.shape}, its space says {leaf.shape}")
-    view[index] = value
-
-
-def _leaf_values(space: Space, value: Any) -> list[Any]:
-    """One lane's nested value as its leaves, canonical order."""
-    if space.leaf is not None:
-        return [value]
-    parts = [
-        value[name] if space.kind == "dict" else value[position] for position, (name, _) in enumerate(space.children)
-    ]
-    return [leaf for (_, child), part in zip(space.children, parts, strict=True) for leaf in _leaf_values(child, part)]
-
-
-def _with_lane_axis(mask: Any) -> Any:
-    """One lane's mask, flat or nested, as that of a group of one."""
-    if isinstance(mask, dict):
-        return {name: _with_lane_axis(part) for name, part in mask.items()}
-    if isinstance(mask, tuple):
-        return tuple(_with_lane_axis(part) for part in mask)
-    return None if mask is None else np.asarray(mask)[None]
-
-
-def _action_reader(space: Space) -> Callable[[list[Array]], Sequence[Any] | Array]:
-    """A function from action leaves `[L, ...]` to one action for each lane."""
-    if space.kind == "discrete":
-        return lambda leaves: list(leaves[0].tolist())  # plain integers: Gymnasium's own step fastest with them
-    if space.leaf is not None:
-        return lambda leaves: leaves[0]
-
-    def read(leaves: list[Array]) -> list[Any]:
-        return [_lane_action(space, iter([leaf[lane] for leaf in leaves])) for lane in range(len(leaves[0]))]
-
-    return read
-
-
-def _lane_action(space: Space, values: Any) -> Any:
-    """One lane's action, nested as its space."""
-    if space.leaf is not None:
-        return next(values)
-    if space.kind == "dict":
-        return {name: _lane_action(child, values) for name, child in space.children}
-    return tuple(_lane_action(child, values) for _, child in space.children)

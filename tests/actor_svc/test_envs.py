@@ -115,6 +115,30 @@ def test_function_of_a_module():
     assert make_group(EnvConfig(id="tests.support.toy_envs:counting_vector"), 2).seeding == "group"
 
 
+def test_function_that_takes_lanes_returns_a_backend():
+    """It gets the number of lanes, env.kwargs, and env.max_episode_steps where it takes that."""
+    name = "tests.support.toy_envs:counting_backend"
+    for env in (EnvConfig(id=name, kwargs={"limit": 2}), EnvConfig(id=name, max_episode_steps=2)):
+        group = make_group(env, 3)
+        group.reset(1)
+        for _ in range(2):
+            group.advance([np.zeros(3, np.int64)])
+        assert group.ended_lanes.tolist() == [0, 1, 2]
+    with pytest.raises(ConfigError, match="max_episode_steps"):
+        make_group(EnvConfig(id="toy", max_episode_steps=2), 1, make=lambda lanes: None)
+
+
+def test_lanes_may_be_a_setting_of_the_environment():
+    """A function that takes lanes and returns no backend is told the way out, which works."""
+    name = "tests.support.toy_envs:LaneChange"
+    with pytest.raises(ConfigError, match=r"returned a LaneChange.*set lanes in env\.kwargs"):
+        make_group(EnvConfig(id=name), 2)
+    group = make_group(EnvConfig(id=name, kwargs={"lanes": 1}), 2)
+    group.reset(1)
+    group.advance([np.zeros(2, np.int64)])
+    assert group.ended_lanes.tolist() == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("env", "said"),
     [

@@ -5,6 +5,8 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
+from actor_svc.backends.lanes import LaneBackend
+
 
 class CountingEnv(gymnasium.Env):
     """Observes (step within the episode, episode's number); the action's code decides what happens.
@@ -143,3 +145,15 @@ def counting_vector(num_envs, mode="NextStep"):
 def counting_sync(num_envs, mode="NextStep"):
     """Gymnasium's own loop over single environments."""
     return SyncVectorEnv([CountingEnv] * num_envs, autoreset_mode=AutoresetMode(mode))
+
+
+def counting_backend(lanes, limit=0, max_episode_steps=None):
+    """A backend of the author's own."""
+    return LaneBackend(lambda: CountingEnv(max_episode_steps or limit), lanes)
+
+
+class LaneChange(CountingEnv):
+    """An environment for which lanes are a setting of its own."""
+
+    def __init__(self, lanes=3):
+        super().__init__(limit=lanes)

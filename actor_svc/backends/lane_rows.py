@@ -1,0 +1,99 @@
+"""One lane's values, as an environment gives and takes them, into and out of a tick's rows."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from actor_svc.backends.backend import ABSENT, FIRST, Array, RowViews, Traits, call_environment
+from actor_svc.backends.vector import write_mask
+from shared.errors import EnvError
+from shared.protocol.spaces import Leaf, Space, encode_text
+
+
+def write_lane(
+    traits: Traits, leaves: Sequence[Leaf], rows: RowViews, index: int, observation: Any, info: Mapping[str, Any]
+) -> None:
+    """Copy one lane's observation, and info's `action_mask` where there are masks, into its row.
+
+    Args:
+      leaves: of the observation space, canonical order.
+    Raises: EnvError if a shape is not that of its space, or a mask is missing.
+    """
+    if len(leaves) == 1 and traits.observation.leaf is not None:
+        _write_leaf(leaves[0], rows.observation[0], index, observation)
+    else:
+        values = call_environment(_leaf_values, traits.observation, observation)
+        for leaf, view, value in zip(leaves, rows.observation, values, strict=True):
+            _write_leaf(leaf, view, index, value)
+    if rows.mask is not None:
+        one_lane = {name: _with_lane_axis(info[name]) for name in ("action_mask",) if name in info}
+        write_mask(traits.action, one_lane, rows.mask[index : index + 1])
+
+
+def write_absent(leaves: Sequence[Leaf], rows: RowViews, index: int) -> None:
+    """A row without an agent: `first` and `absent`, the smallest values of its spaces, all actions allowed."""
+    for leaf, view in zip(leaves, rows.observation, strict=True):
+        view[index] = np.array(leaf.starts, view.dtype).reshape(leaf.shape) if leaf.nvec else 0
+    if rows.mask is not None:
+        rows.mask[index] = 1
+    rows.reward[index] = 0.0
+    rows.flags[index] = FIRST | ABSENT
+
+
+def action_reader(space: Space) -> Callable[[list[Array]], Sequence[Any] | Array]:
+    """A function from action leaves `[L, ...]` to one action for each lane."""
+    if space.kind == "discrete":
+        return lambda leaves: list(leaves[0].tolist())  # plain integers: Gymnasium's own step fastest with them
+    if space.leaf is not None:
+        return lambda leaves: leaves[0]
+
+    def read(leaves: list[Array]) -> list[Any]:
+        return [_lane_action(space, iter([leaf[lane] for leaf in leaves])) for lane in range(len(leaves[0]))]
+
+    return read
+
+
+def draw_seed(child: np.random.SeedSequence) -> int:
+    """A seed that every simulator takes: 31 bits."""
+    return int(child.generate_state(1)[0] >> 1)
+
+
+def _write_leaf(leaf: Leaf, view: Array, index: int, value: Any) -> None:
+    """One lane's value of one leaf; EnvError if its shape is not the space's."""
+    if leaf.kind == "text":
+        view[index] = encode_text(leaf, [value])[0]
+        return
+    if type(value) is not np.ndarray:
+        value = call_environment(np.asarray, value, leaf.dtype)
+    if value.shape != leaf.shape:
+        raise EnvError(f"observation {leaf.path!r} has shape {value.shape}, its space says {leaf.shape}")
+    view[index] = value
+
+
+def _leaf_values(space: Space, value: Any) -> list[Any]:
+    """One lane's nested value as its leaves, canonical order."""
+    if space.leaf is not None:
+        return [value]
+    parts = [
+        value[name] if space.kind == "dict" else value[position] for position, (name, _) in enumerate(space.children)
+    ]
+    return [leaf for (_, child), part in zip(space.children, parts, strict=True) for leaf in _leaf_values(child, part)]
+
+
+def _with_lane_axis(mask: Any) -> Any:
+    """One lane's mask, flat or nested, as that of a group of one."""
+    if isinstance(mask, dict):
+        return {name: _with_lane_axis(part) for name, part in mask.items()}
+    if isinstance(mask, tuple):
+        return tuple(_with_lane_axis(part) for part in mask)
+    return None if mask is None else np.asarray(mask)[None]
+
+
+def _lane_action(space: Space, values: Any) -> Any:
+    """One lane's action, nested as its space."""
+    if space.leaf is not None:
+        return next(values)
+    if space.kind == "dict":
+        return {name: _lane_action(child, values) for name, child in space.children}
+    return tuple(_lane_action(child, values) for _, child in space.children)
