@@ -44,13 +44,15 @@ def make_backend(
         make = load_function(env.id)
     if make is not None:
         return _from_function(env, lanes, make, render)
-    choice = _choose_atari() if env.backend == "auto" and env.is_atari else env.backend
-    if choice == "ale" or choice == "envpool":
-        from actor_svc.backends import atari  # heavy, and optional
+    choice = _choose(env) if env.backend == "auto" else env.backend
+    if choice == "ale":
+        from actor_svc.backends.atari import make_ale  # heavy, and optional
 
-        if choice == "ale":
-            return atari.make_ale(env, lanes, threads)
-        return atari.make_envpool(env, lanes, threads, render=render)
+        return make_ale(env, lanes, threads)
+    if choice == "envpool":
+        from actor_svc.backends.pool import make_pool  # heavy, and optional
+
+        return make_pool(env, lanes, threads, render=render)
     spec = _find(env.id)
     if choice == "vector" or (choice == "auto" and spec.vector_entry_point is not None and not render):
         if spec.vector_entry_point is None:
@@ -59,9 +61,20 @@ def make_backend(
     return LaneBackend(functools.partial(_make_single, env, render), lanes)
 
 
-def _choose_atari() -> str:
-    """EnvPool where it is installed: it starts and steps faster, and shows its screen."""
-    return "envpool" if importlib.util.find_spec("envpool") is not None else "ale"
+def _choose(env: EnvConfig) -> str:
+    """EnvPool for Atari games where it is installed, and for what Gymnasium does not have; else Gymnasium's choice."""
+    has_envpool = importlib.util.find_spec("envpool") is not None
+    if env.is_atari:  # it starts and steps faster than ALE, and shows its screen
+        return "envpool" if has_envpool else "ale"
+    try:
+        gymnasium.spec(env.id)
+    except gymnasium.error.Error:
+        if has_envpool:
+            from actor_svc.backends.pool import has  # heavy
+
+            if has(env.id):
+                return "envpool"
+    return "auto"
 
 
 def _find(env_id: str) -> Any:
@@ -69,9 +82,10 @@ def _find(env_id: str) -> Any:
     try:
         return gymnasium.spec(env_id)
     except gymnasium.error.Error as error:
+        missing = "" if importlib.util.find_spec("envpool") else " (EnvPool, which has more ids, is not installed)"
         raise ConfigError(
-            f"env.id: {str(error).rstrip('.')}. Give a Gymnasium id such as CartPole-v1, or module:function for an "
-            "environment of yours"
+            f"env.id: {str(error).rstrip('.')}. Give a Gymnasium or EnvPool id such as CartPole-v1{missing}, or "
+            "module:function for an environment of yours"
         ) from error
 
 
@@ -85,9 +99,8 @@ def _options(env: EnvConfig, render: bool) -> dict[str, Any]:
     return options
 
 
-def _make_vector(env: EnvConfig, render: bool, lanes: int, seed: int) -> VectorEnv[Any, Any, Any]:
-    """The environment's own vector form; it is seeded by its reset."""
-    del seed
+def _make_vector(env: EnvConfig, render: bool, lanes: int) -> VectorEnv[Any, Any, Any]:
+    """The environment's own vector form."""
     made: VectorEnv[Any, Any, Any] = _configured(
         env, lambda: gymnasium.make_vec(env.id, lanes, vectorization_mode="vector_entry_point", **_options(env, render))
     )
@@ -107,7 +120,10 @@ def _configured(env: EnvConfig, call: Callable[[], Any]) -> Any:
     try:
         return call()
     except ImportError as error:
-        raise ConfigError(f"env.id: {env.id} needs a package that is not installed: {error}") from error
+        raise ConfigError(
+            f"env.id: {env.id} needs a package that is not installed: {error}. EnvPool has some environments without "
+            "it (env.backend = 'envpool')"
+        ) from error
     except (TypeError, gymnasium.error.Error) as error:
         raise ConfigError(f"env.id: {env.id} cannot be made with env.kwargs {env.kwargs}: {error}") from error
 
@@ -143,7 +159,7 @@ def _from_function(env: EnvConfig, lanes: int, make: MakeEnvironment, render: bo
         return _own_backend(env, lanes, make, options, takes_limit="max_episode_steps" in parameters)
     if "num_envs" in parameters:
         build = functools.partial(_build_vector, env, make, options)
-        made = build(1, 0)
+        made = build(1)
         if isinstance(made, SyncVectorEnv):  # single environments under the hood: one by one, whatever its autoreset
             return LaneBackend(_take_turns(build, made, env.max_episode_steps), lanes)
         return VectorBackend(build, lanes)
@@ -183,20 +199,19 @@ def _limited(env: gymnasium.Env[Any, Any], max_episode_steps: int | None) -> gym
     return env if max_episode_steps is None else gymnasium.wrappers.TimeLimit(env, max_episode_steps)
 
 
-def _build_vector(env: EnvConfig, make: MakeEnvironment, options: dict[str, Any], lanes: int, seed: int) -> Any:
-    """An author's vector environment; it is seeded by its reset."""
-    del seed
+def _build_vector(env: EnvConfig, make: MakeEnvironment, options: dict[str, Any], lanes: int) -> Any:
+    """An author's vector environment."""
     return _configured(env, lambda: make(num_envs=lanes, **options))
 
 
 def _take_turns(
-    build: Callable[[int, int], Any], made: SyncVectorEnv[Any, Any], max_episode_steps: int | None
+    build: Callable[[int], Any], made: SyncVectorEnv[Any, Any], max_episode_steps: int | None
 ) -> Callable[[], gymnasium.Env[Any, Any]]:
     """The single environments of `SyncVectorEnv`s of one lane, first of the one that is there."""
     waiting = list(made.envs)
 
     def take() -> gymnasium.Env[Any, Any]:
-        env = waiting.pop() if waiting else build(1, 0).envs[0]
+        env = waiting.pop() if waiting else build(1).envs[0]
         return _limited(_single(env), max_episode_steps)
 
     return take

@@ -21,14 +21,13 @@ from actor_svc.backends.backend import (
 from shared.errors import ConfigError, EnvError
 from shared.protocol.spaces import Space, flatten, unflatten
 
-MakeVectorEnv = Callable[[int, int], VectorEnv[Any, Any, Any]]  # from a number of lanes and a seed
+MakeVectorEnv = Callable[[int], VectorEnv[Any, Any, Any]]  # from a number of lanes
 
 
 class VectorBackend:
     """One vector environment of L lanes. A lane that fails takes its group with it: all lanes are rebuilt.
 
-    `make(lanes, seed)` gives the environment, first with one lane to look at, then at each reset if `seeds_at_make`,
-    else at the first one.
+    `make(lanes)` gives the environment, first with one lane to look at, then with all at the first reset.
     With autoreset disabled, ended lanes are stepped once past their end, which is ignored, and reset by `reset_mask`.
     """
 
@@ -37,20 +36,18 @@ class VectorBackend:
         make: MakeVectorEnv,
         lanes: int,
         *,
-        seeds_at_make: bool = False,
         track_lives: bool = False,
         image: str = "",
-        autoreset_mode: AutoresetMode | None = None,
     ) -> None:
         self._make, self._lanes = make, lanes
-        self._seeds_at_make, self._track_lives = seeds_at_make, track_lives
+        self._track_lives = track_lives
         self._env: VectorEnv[Any, Any, Any] | None = None
         self._seed = 0
-        sample = call_environment(make, 1, 0)
+        sample = call_environment(make, 1)
         if not isinstance(sample, VectorEnv):
             raise ConfigError(f"a function that takes num_envs must return a VectorEnv, not a {type(sample).__name__}")
-        self._is_disabled = check_autoreset(sample, autoreset_mode) is AutoresetMode.DISABLED
-        _, info = call_environment(sample.reset, seed=None if seeds_at_make else 0)
+        self._is_disabled = check_autoreset(sample) is AutoresetMode.DISABLED
+        _, info = call_environment(sample.reset, seed=0)
         self.traits = read_traits(
             sample,
             sample.single_observation_space,
@@ -138,11 +135,10 @@ class VectorBackend:
             rows.mask[lanes] = fresh[lanes]
 
     def _begin(self, seed: int) -> None:
-        """Reset all lanes and write their `first` rows, on a new environment where it takes one."""
-        if self._env is None or self._seeds_at_make:
-            self._close_env()
-            self._env = call_environment(self._make, self._lanes, seed)
-        observation, info = call_environment(self._env.reset, seed=None if self._seeds_at_make else seed)
+        """Reset all lanes and write their `first` rows."""
+        if self._env is None:
+            self._env = call_environment(self._make, self._lanes)
+        observation, info = call_environment(self._env.reset, seed=seed)
         rows = self._rows
         self._info = info
         self._write(rows, observation)
@@ -218,9 +214,9 @@ class VectorBackend:
         self._close_env()
 
 
-def check_autoreset(env: VectorEnv[Any, Any, Any], known: AutoresetMode | None) -> AutoresetMode:
+def check_autoreset(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
     """The environment's autoreset mode, or ConfigError where its rows cannot be put into ours."""
-    mode = known if known is not None else env.metadata.get("autoreset_mode")
+    mode = env.metadata.get("autoreset_mode")
     try:
         mode = AutoresetMode(mode)
     except ValueError:

@@ -25,6 +25,7 @@ KNOWN_SECTIONS = (
     "run", "env", "actor", "inference", "learner", "policy", "algorithm", "eval", "launch", "runtime",
 )  # fmt: skip
 ENVIRONMENT_PREFIX = "SEEDBED_"
+MAX_LISTED = 40  # names that an error message tells
 
 
 class Section(BaseModel):
@@ -57,7 +58,7 @@ class RunConfig(Section):
 class EnvConfig(Section):
     """[env]: the environment, and the settings that every actor of a run must share."""
 
-    id: str = Field(description="Gymnasium id, ALE/Name-v5, or module:function that returns an environment.")
+    id: str = Field(description="Gymnasium or EnvPool id, ALE/Name-v5, or module:function for an environment of yours.")
     backend: Literal["auto", "gymnasium", "vector", "ale", "envpool"] = Field(
         "auto", description="What steps the lanes: one by one, the environment's own vector form, ALE or EnvPool."
     )
@@ -169,7 +170,7 @@ def _read_toml(file: Path) -> dict[str, Any]:
             return tomllib.load(stream)
     except FileNotFoundError as error:
         near = sorted(path.name for path in file.parent.glob("*.toml")) if file.parent.is_dir() else []
-        raise ConfigError(f"{file}: no such file{_suggest(file.name, near)}") from error
+        raise ConfigError(f"{file}: no such file{suggest(file.name, near)}") from error
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -179,7 +180,7 @@ def _read_toml(file: Path) -> dict[str, Any]:
 def _check_section(section: str, where: str, is_read: bool) -> None:
     """Refuse a section that no service knows."""
     if not is_read and section not in KNOWN_SECTIONS:
-        raise ConfigError(f"{where}: unknown section{_suggest(section, KNOWN_SECTIONS)}")
+        raise ConfigError(f"{where}: unknown section{suggest(section, KNOWN_SECTIONS)}")
 
 
 def _place(
@@ -223,7 +224,7 @@ def _describe(
     where = f"{origin or file or 'configuration'}: [{section}]" + (f" {key}" if key else "")
     if detail["type"] == "extra_forbidden":
         owner = _model_at(model, path[:-1])
-        return f"{where}: unknown key{_suggest(path[-1], tuple(owner.model_fields) if owner else ())}"
+        return f"{where}: unknown key{suggest(path[-1], tuple(owner.model_fields) if owner else ())}"
     if detail["type"] == "missing":
         variable = f"{ENVIRONMENT_PREFIX}{section}__{'__'.join(path[1:])}".upper()
         return f"{where}: must be set, in the file, as {variable}, or as {section}.{key or 'key'}=…"
@@ -246,9 +247,9 @@ def _is_union(annotation: Any) -> bool:
     return typing.get_origin(annotation) in (typing.Union, types.UnionType)
 
 
-def _suggest(name: str, known: Sequence[str]) -> str:
-    """`; did you mean …?` where something is near, else the list of what is known."""
+def suggest(name: str, known: Sequence[str]) -> str:
+    """`; did you mean …?` where something is near, else the list of what is known, unless it is long."""
     near = difflib.get_close_matches(name, known, n=1)
     if near:
         return f"; did you mean {near[0]!r}?"
-    return f"; known: {', '.join(known)}" if known else ""
+    return f"; known: {', '.join(known)}" if 0 < len(known) <= MAX_LISTED else ""

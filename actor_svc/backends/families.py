@@ -1,0 +1,150 @@
+"""What EnvPool's simulators need beyond their specification: options, image axes, statistics, options set elsewhere."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from operator import itemgetter
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shared.errors import ConfigError
+
+Array = npt.NDArray[Any]
+Info = Mapping[str, Any]
+WAD_HEADS = (b"IWAD", b"PWAD", b"PK\x03\x04")  # Doom's own formats and zipped PK3
+
+# Options of EnvPool that are settings of seedbed's, by where to set them; "" for none.
+ELSEWHERE: Mapping[str, str] = MappingProxyType(
+    {
+        "num_envs": "actor.lanes",
+        "batch_size": "actor.lanes",
+        "num_threads": "actor.threads",
+        "seed": "run.seed",
+        "env_seed": "run.seed",
+        "max_episode_steps": "env.max_episode_steps",
+        "stack_num": "policy.stack",
+        "frame_stack": "policy.stack",
+        "max_num_players": "",
+        "gym_reset_return_info": "",
+        "base_path": "",
+    }
+)
+# Information about an episode that many simulators give at every step, reported where it is given.
+STATISTICS = ("success", "is_success", "solved", "crashed", "x_position")
+
+
+def newest_frame(frames: Array) -> Array:
+    """uint8 [L, 1, H, W] without its channel; in colour, [L, 3, H, W], as it is."""
+    return frames[:, 0] if frames.shape[1] == 1 else frames
+
+
+def planes_first(image: Array) -> Array:
+    """uint8 [L, H, W, C] as a view [L, C, H, W]."""
+    return np.moveaxis(image, -1, 1)
+
+
+def goal_difference(info: Info) -> Array:
+    """Goals of the left team, which we play, less those of the right one; i32 [L]."""
+    score: Array = info["score"]
+    return score[:, 0] - score[:, 1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """One simulator of EnvPool's."""
+
+    options: Mapping[str, Any] = field(default_factory=dict)  # of every environment, below env.kwargs
+    elsewhere: Mapping[str, str] = field(default_factory=dict)  # as ELSEWHERE
+    image: str = ""  # axes of its uint8 observations of rank 3, after `observe`
+    observe: Callable[[Array], Array] | None = None  # from EnvPool's observations to ours
+    statistics: Mapping[str, Callable[[Info], Array]] = field(default_factory=dict)  # name → [L], from a step's info
+    can_render: bool = True
+
+
+ATARI = Family(
+    options={"stack_num": 1, "episodic_life": False, "reward_clip": False, "use_fire_reset": False},
+    elsewhere={
+        "task": "env.id",
+        "frame_skip": "env.frame_skip",
+        "noop_max": "env.noop_max",
+        "full_action_space": "env.full_action_space",
+        "repeat_action_probability": "env.repeat_action_probability",
+        "img_height": "env.image_size",
+        "img_width": "env.image_size",
+        "gray_scale": "env.grayscale",
+        "episodic_life": "env.life_loss",
+        "zero_discount_on_life_loss": "env.life_loss",
+        "reward_clip": "algorithm.reward_clip",
+    },
+    image="CHW",
+    observe=newest_frame,
+)
+FOOTBALL = Family(
+    elsewhere={"env_name": "env.id"},
+    image="CHW",
+    observe=planes_first,
+    statistics={"score": goal_difference},
+    can_render=False,
+)
+DOOM = Family(
+    options={"stack_num": 1, "use_combined_action": True},
+    elsewhere={"use_combined_action": "", "vzd_path": ""},  # buttons one by one come without bounds
+    image="CHW",
+    observe=newest_frame,
+    statistics={
+        "kills": itemgetter("KILLCOUNT"),
+        "frags": itemgetter("FRAGCOUNT"),
+        "health": itemgetter("HEALTH"),
+    },
+)
+PROCGEN = Family(
+    options={"channel_first": True},
+    elsewhere={"env_name": "env.id", "distribution_mode": "env.id", "channel_first": ""},
+    image="CHW",
+    statistics={"level_complete": itemgetter("prev_level_complete")},
+)
+MUJOCO = Family(can_render=False)  # its renderer ends the process where OpenGL cannot be loaded
+
+FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {
+        "atari": ATARI,
+        "gfootball": FOOTBALL,
+        "vizdoom": DOOM,
+        "procgen": PROCGEN,
+        "mujoco": MUJOCO,
+        "minigrid": Family(image="HWC"),
+        "box2d": Family(image="HWC"),
+    }
+)
+
+
+def family_of(import_path: str) -> tuple[str, Family]:
+    """Name and family of EnvPool's environments in "envpool.mujoco.gym" ("mujoco")."""
+    name = import_path.split(".")[1]
+    return name, FAMILIES.get(name, Family())
+
+
+def find_doom_files(options: Mapping[str, Any], *, is_custom: bool) -> dict[str, Any]:
+    """The options with absolute paths of a Doom scenario's files. Raises ConfigError for what is no such file."""
+    if is_custom and not options.get("cfg_path"):
+        raise ConfigError(
+            "env.kwargs.cfg_path: name the scenario's .cfg file (and its .wad as env.kwargs.wad_path), or choose a "
+            "scenario of EnvPool's as env.id, for example Basic-v1"
+        )
+    found = dict(options)
+    for name in ("cfg_path", "wad_path", "iwad_path"):
+        if not found.get(name):
+            continue
+        path = Path(found[name]).expanduser().absolute()
+        if not path.is_file():
+            raise ConfigError(f"env.kwargs.{name}: {path} is no file; a relative path begins at the working directory")
+        if name != "cfg_path":
+            with path.open("rb") as file:
+                head = file.read(4)
+            if head not in WAD_HEADS:
+                raise ConfigError(f"env.kwargs.{name}: {path} is no WAD or PK3 file: it begins with {head!r}")
+        found[name] = str(path)
+    return found

@@ -1,0 +1,255 @@
+"""EnvPool: any environment that it has, as a Gymnasium vector environment with next-step autoreset.
+
+EnvPool waits for all lanes at every step, steps them in threads of its own, and resets an ended lane in its next step.
+It takes seeds only when it is made, so a reset with a seed makes it anew. `docs/environments.md` has the families.
+"""
+
+import functools
+import importlib
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from actor_svc.backends.families import ELSEWHERE, STATISTICS, Family, family_of, find_doom_files
+from actor_svc.backends.vector import VectorBackend
+from shared.errors import ConfigError, MissingExtraError
+from shared.runtime.config import EnvConfig, suggest
+
+FAILURES = (KeyError, ValueError, AssertionError, TypeError, RuntimeError)  # what EnvPool raises for wrong options
+
+
+class Pool(VectorEnv[Any, Any, Any]):
+    """L lanes of one EnvPool environment.
+
+    Observations and actions are as EnvPool specifies them, with two repairs: bounds that it leaves out are infinite,
+    and integer actions of several elements are MultiDiscrete. Frames are not stacked.
+
+    Args:
+      env_id: as EnvPool registers it, for example "HalfCheetah-v4".
+      num_envs: lanes.
+      options: of EnvPool's constructor, beyond those of its family.
+      max_episode_steps: truncates; none: as registered.
+      num_threads: that step lanes; 0: one for each usable core.
+      image: axes of uint8 observations of rank 3, "HWC" or "CHW", where the family does not say.
+      render: lane 0 can be shown.
+    Raises: ConfigError where EnvPool has no such environment or refuses an option.
+    """
+
+    def __init__(
+        self,
+        env_id: str,
+        num_envs: int,
+        *,
+        options: Mapping[str, Any] | None = None,
+        max_episode_steps: int | None = None,
+        num_threads: int = 0,
+        image: str = "",
+        render: bool = False,
+    ) -> None:
+        entry, _, _ = _registration(env_id)
+        name, family = family_of(entry)
+        self._name, self._family, self.num_envs = env_id, family, num_envs
+        self._options: dict[str, Any] = {"num_envs": num_envs, **family.options, **(options or {})}
+        if name == "vizdoom":
+            self._options = find_doom_files(self._options, is_custom=env_id.startswith("VizdoomCustom"))
+        if max_episode_steps is not None:
+            self._options["max_episode_steps"] = max_episode_steps
+        self._num_threads = num_threads or usable_cores(num_envs)
+        self.render_mode = "rgb_array" if render and family.can_render else None
+        self._pool: Any = None
+        spec, observation, action = _configured(
+            env_id, lambda envpool: _with_spaces(envpool.make_spec(env_id, **self._options))
+        )
+        if spec.config.max_num_players > 1:
+            raise ConfigError(f"env.id: {env_id} has several players in one environment; a lane has one agent")
+        self.single_action_space = _repaired(action, is_action=True)
+        self._given_space = _repaired(observation, is_action=False)
+        self.single_observation_space = _observed(self._given_space, family)
+        if getattr(self.single_action_space, "n", 2) < 2:
+            raise ConfigError(f"env.id: {env_id} has no actions to choose from; does its .cfg name available_buttons?")
+        given = {key.removeprefix("info:") for key in spec.state_array_spec if key.startswith("info:")}
+        self.metadata = {
+            "autoreset_mode": AutoresetMode.NEXT_STEP,
+            "image": image or family.image,
+            "statistics": (*family.statistics, *(name for name in STATISTICS if name in given)),
+        }
+        self.observation_space = gymnasium.vector.utils.batch_space(self.single_observation_space, num_envs)
+        self.action_space = gymnasium.vector.utils.batch_space(self.single_action_space, num_envs)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin a fresh episode in every lane; with a seed, on a pool that is made anew and so depends on it alone."""
+        del options
+        if seed is not None or self._pool is None:
+            self._pool = None  # the old one goes before the new one comes
+            seeds = np.random.SeedSequence(seed).generate_state(self.num_envs) >> 1  # EnvPool takes 31 bits
+            extra = {"render_mode": self.render_mode} if self.render_mode else {}
+            self._pool = _configured(
+                self._name,
+                lambda envpool: _with_spaces(
+                    envpool.make_gymnasium(
+                        self._name, seed=seeds.tolist(), num_threads=self._num_threads, **self._options, **extra
+                    )
+                ),
+            )[0]
+        observation, info = self._pool.reset()
+        return self._observe(observation), info
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step every lane, or reset it where its last step ended an episode."""
+        observation, reward, terminated, truncated, info = self._pool.step(actions)
+        for name, read in self._family.statistics.items():
+            info[name] = read(info)
+        return self._observe(observation), reward, terminated, truncated, info
+
+    def _observe(self, observation: Any) -> Any:
+        """EnvPool's observations in the shapes of our spaces."""
+        observation = _shaped(self._given_space, observation, self.num_envs)
+        return observation if self._family.observe is None else self._family.observe(observation)
+
+    def render(self) -> Any:
+        """Lane 0 as u8 [1, height, width, 3], or None where EnvPool cannot show it."""
+        return None if self.render_mode is None or self._pool is None else self._pool.render()
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Let go of the pool, its threads and processes."""
+        self._pool = None
+
+
+def make_pool(env: EnvConfig, lanes: int, threads: int, *, render: bool = False) -> VectorBackend:
+    """L lanes of the environment that [env] names, on EnvPool."""
+    options = dict(env.kwargs)
+    image = str(options.pop("image", ""))
+    name = find_id(env.id)
+    _refuse_unknown(name, options)
+    steps = env.max_episode_steps
+    if env.is_atari:
+        from actor_svc.backends.atari import MAX_EPISODE_STEPS, pool_options
+
+        options = {**pool_options(env), **options}
+        steps = steps or MAX_EPISODE_STEPS
+    make = functools.partial(
+        Pool, name, options=options, max_episode_steps=steps, num_threads=threads, image=image, render=render
+    )
+    return VectorBackend(make, lanes, track_lives=env.is_atari and env.life_loss)
+
+
+def has(env_id: str) -> bool:
+    """Whether EnvPool is installed and has an environment of this id."""
+    try:
+        return env_id in _registry().specs
+    except MissingExtraError:
+        return False
+
+
+def find_id(env_id: str) -> str:
+    """EnvPool's id of an environment: without Atari's "ALE/", which it leaves out. Raises ConfigError."""
+    known = _registry().specs
+    name = env_id.removeprefix("ALE/")
+    if name not in known:  # TicTacToe3D is TicTacToe3d there
+        name = next((other for other in known if other.lower() == name.lower()), name)
+    is_game = _registration(name)[0] == "envpool.atari"
+    if is_game and not env_id.startswith("ALE/"):
+        raise ConfigError(f"env.id: write ALE/{name}, so that the Atari settings of [env] apply")
+    if env_id.startswith("ALE/") and not is_game:
+        raise ConfigError(f"env.id: {env_id!r} is no Atari game, for example ALE/Pong-v5")
+    return name
+
+
+def usable_cores(lanes: int) -> int:
+    """Threads worth having: no more than lanes, no more than this process may use cores."""
+    return max(1, min(lanes, len(os.sched_getaffinity(0))))
+
+
+def _registry() -> Any:
+    """EnvPool's environments: `specs` has import path, class and options of each id."""
+    try:
+        import envpool  # noqa: F401  it registers them
+        from envpool.registration import registry
+    except ImportError as error:
+        raise MissingExtraError("envpool", "envpool") from error
+    return registry
+
+
+def _registration(name: str) -> tuple[str, str, dict[str, Any]]:
+    """Import path, class of the specification and options of an id. Raises ConfigError."""
+    known = _registry().specs
+    if name not in known:
+        raise ConfigError(f"env.id: EnvPool has no environment {name!r}{suggest(name, tuple(known))}")
+    found: tuple[str, str, dict[str, Any]] = known[name]
+    return found
+
+
+def _refuse_unknown(name: str, options: Mapping[str, Any]) -> None:
+    """ConfigError for the first of env.kwargs that EnvPool's environment does not take, or that is set elsewhere."""
+    entry, spec_class, _ = _registration(name)
+    _, family = family_of(entry)
+    elsewhere = {**ELSEWHERE, **family.elsewhere}
+    known = _configured(name, lambda _: getattr(importlib.import_module(entry), spec_class).gen_config._fields)
+    for key in options:
+        if key in elsewhere:
+            place = elsewhere[key]
+            raise ConfigError(f"env.kwargs.{key}: " + (f"set {place} instead" if place else "is set by seedbed"))
+        if key not in known:
+            offered = tuple(field for field in known if field not in elsewhere)
+            raise ConfigError(f"env.kwargs.{key}: {name} on EnvPool has no such option{suggest(key, offered)}")
+
+
+def _configured(name: str, call: Callable[[Any], Any]) -> Any:
+    """`call(envpool)`, with what the user's [env] section can be blamed for as a ConfigError."""
+    try:
+        import envpool
+    except ImportError as error:
+        raise MissingExtraError("envpool", "envpool") from error
+    try:
+        with warnings.catch_warnings():  # of bounds that EnvPool states in float64, when its spaces are first read
+            warnings.filterwarnings("ignore", ".*precision lowered.*")
+            return call(envpool)
+    except ImportError as error:
+        raise ConfigError(
+            f"env.id: {name} needs a system library: {error} Procgen's are Debian's libqt5core5a and libqt5gui5"
+        ) from error
+    except FAILURES as error:
+        raise ConfigError(f"EnvPool cannot make env.id {name!r}: {error}") from error
+
+
+def _with_spaces(made: Any) -> tuple[Any, Any, Any]:
+    """A specification or pool with its observation and action space, which warn when they are first read."""
+    return made, made.observation_space, made.action_space
+
+
+def _repaired(space: Any, *, is_action: bool) -> spaces.Space[Any]:
+    """EnvPool's space with infinite bounds where it gives none, which it says as the smallest and largest number."""
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({name: _repaired(child, is_action=is_action) for name, child in space.items()})
+    if not isinstance(space, spaces.Box):
+        return space  # type: ignore[no-any-return]
+    if space.dtype is not None and space.dtype.kind == "f":
+        limits = np.finfo(space.dtype)
+        low = np.where(space.low == limits.tiny, -np.inf, space.low)
+        high = np.where(space.high == limits.max, np.inf, space.high)
+        return spaces.Box(low.astype(space.dtype), high.astype(space.dtype), dtype=space.dtype.type)
+    if is_action:
+        low, high = space.low.astype(np.int64), space.high.astype(np.int64)
+        return spaces.MultiDiscrete(high - low + 1, start=low)
+    return space
+
+
+def _observed(space: spaces.Space[Any], family: Family) -> spaces.Space[Any]:
+    """The space of what the family's `observe` makes of an observation."""
+    if family.observe is None or not isinstance(space, spaces.Box):
+        return space
+    shape = family.observe(np.zeros((1, *space.shape), np.uint8)).shape[1:]
+    return spaces.Box(0, 255, shape, np.uint8)
+
+
+def _shaped(space: spaces.Space[Any], value: Any, lanes: int) -> Any:
+    """A nested observation with the lane axis before each leaf's own shape; scalars come as [L] or [L, 1]."""
+    if isinstance(space, spaces.Dict):
+        return {name: _shaped(child, value[name], lanes) for name, child in space.items()}
+    return value.reshape(lanes, *(space.shape or ()))
