@@ -1,0 +1,9 @@
+"""A PettingZoo environment as an actor: `python -m services.pettingzoo env.kwargs='{env="mpe2.simple_spread_v3"}'`."""
+
+import sys
+
+from actor_svc.serve import serve
+from services.pettingzoo.env import make
+
+if __name__ == "__main__":
+    sys.exit(serve(make, name="services.pettingzoo.env:make"))

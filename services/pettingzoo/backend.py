@@ -1,0 +1,280 @@
+"""Lanes that are the agents of PettingZoo's parallel environments.
+
+A *world* is one environment; lane w * A + a is agent a of world w, in the order of `possible_agents`. An agent's
+episode ends with its own `terminated` or `truncated` row. Its lane is then `absent` until the agent comes back or the
+world's episode is over, which it is when no agent is left; all lanes of that world go on with `first`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import gymnasium
+import numpy as np
+
+from actor_svc.backends.backend import (
+    ENDED_BITS,
+    FIRST,
+    MAX_FAILURES,
+    NO_LANES,
+    TERMINATED,
+    TRUNCATED,
+    Array,
+    RowViews,
+    ValueCheck,
+    call_environment,
+    read_traits,
+)
+from actor_svc.backends.lane_rows import action_reader, draw_seed, write_absent, write_lane
+from shared.errors import ConfigError, EnvError
+
+MASK = "action_mask"
+_MAX_WAIT_TICKS = 256
+
+
+class _World:
+    """One environment and where it is in its episode."""
+
+    __slots__ = ("env", "info", "live", "num_failures", "seed", "steps", "wait_ticks")
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        self.seed = np.random.SeedSequence(0)
+        self.live: set[Any] = set()  # agents whose episode goes on; none: the world is to be reset
+        self.steps = 0
+        self.info: Mapping[Any, Mapping[str, Any]] = {}  # of the last step, by agent
+        self.num_failures = 0  # since its last good step
+        self.wait_ticks = 0  # until the next attempt to rebuild it
+
+
+class AgentBackend:
+    """L / A worlds of A agents. One thread owns it.
+
+    A world that raises or gives what is no number is made anew and goes on with `first` rows. While that fails too, its
+    rows are `first` and `absent`, tried again after 2, 4, … ticks; after MAX_FAILURES it is an EnvError.
+
+    Args:
+      make: returns a pettingzoo.ParallelEnv.
+      lanes: a multiple of the number of possible agents.
+      image, statistics: as `metadata["image"]` and `metadata["statistics"]` of a Gymnasium environment.
+      max_episode_steps: all agents of a world are truncated here; none: where the environment ends.
+    Raises: ConfigError if the lanes are no such multiple or the agents' spaces differ.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Any],
+        lanes: int,
+        *,
+        image: str = "",
+        statistics: Sequence[str] = (),
+        max_episode_steps: int | None = None,
+    ) -> None:
+        self._make, self._limit = make, max_episode_steps
+        env = call_environment(make)
+        self._agents: list[Any] = list(env.possible_agents)
+        if lanes % len(self._agents):
+            raise ConfigError(
+                f"{lanes} lanes for worlds of {len(self._agents)} agents, {', '.join(map(str, self._agents))}: "
+                f"actor.lanes and eval.lanes must be multiples of {len(self._agents)}"
+            )
+        observation = _common_space("observation", {agent: env.observation_space(agent) for agent in self._agents})
+        action = _common_space("action", {agent: env.action_space(agent) for agent in self._agents})
+        observations, infos = call_environment(env.reset, seed=0)
+        _, info = _split_mask(*next((observations[agent], infos.get(agent, {})) for agent in observations))
+        metadata = {"image": image, "statistics": tuple(statistics)}
+        self.traits = read_traits(
+            cast(Any, _Described(metadata)), _without_mask(observation), action, dict(info), seeding="group"
+        )
+        self._worlds = [_World(env)]
+        self._worlds += [_World(call_environment(make)) for _ in range(lanes // len(self._agents) - 1)]
+        self._leaves = self.traits.observation.leaves()
+        self._action = action_reader(self.traits.action)
+        self._failing: set[int] = set()  # worlds without a good step since their last failure
+        self.num_rebuilds, self.last_failure = 0, ""
+        self.ended, self.first = NO_LANES, NO_LANES
+        self._rows: RowViews
+
+    def bind(self, rows: RowViews) -> None:
+        """Write from now on into these arrays."""
+        self._rows, self._check = rows, ValueCheck(self._leaves, rows)
+
+    def reset(self, seed: int) -> None:
+        """Begin a fresh episode in every world; world w is seeded with the w-th child of the seed."""
+        children = np.random.SeedSequence(seed).spawn(len(self._worlds))
+        for index, (world, child) in enumerate(zip(self._worlds, children, strict=True)):
+            world.seed, world.wait_ticks, world.num_failures = child, 0, 0
+            try:
+                call_environment(self._begin, index, world, draw_seed(child))
+            except EnvError as error:
+                self._fail(index, world, error)
+        self._repair()
+
+    def step(self, actions: Sequence[Array]) -> None:
+        """Step every world with the actions of its agents, or reset it where no agent was left."""
+        values = self._action([np.array(leaf) for leaf in actions])
+        for index, world in enumerate(self._worlds):
+            try:
+                if world.wait_ticks:
+                    self._wait(index, world)
+                elif world.live:
+                    call_environment(self._advance, index, world, values)
+                else:
+                    call_environment(self._begin, index, world, None)
+            except EnvError as error:
+                self._fail(index, world, error)
+        self._repair()
+
+    def _lanes(self, index: int) -> range:
+        """The lanes of a world."""
+        return range(index * len(self._agents), (index + 1) * len(self._agents))
+
+    def _begin(self, index: int, world: _World, seed: int | None) -> None:
+        """Reset one world and write its agents' `first` rows."""
+        world.live, world.steps, world.info = set(), 0, {}
+        observations, infos = world.env.reset(seed=seed)
+        for lane, agent in zip(self._lanes(index), self._agents, strict=True):
+            if agent in world.env.agents:
+                self._join(lane, world, agent, observations[agent], infos.get(agent, {}))
+            else:
+                write_absent(self._leaves, self._rows, lane)
+        if not world.live:
+            raise EnvError("no agent is there after a reset")
+
+    def _advance(self, index: int, world: _World, values: Sequence[Any] | Array) -> None:
+        """Step one world and write its agents' rows."""
+        lanes, env, rows = self._lanes(index), world.env, self._rows
+        chosen = {agent: values[lane] for lane, agent in zip(lanes, self._agents, strict=True) if agent in env.agents}
+        observations, rewards, terminated, truncated, infos = env.step(chosen)
+        world.info, world.steps = infos, world.steps + 1
+        is_over = world.steps == self._limit
+        for lane, agent in zip(lanes, self._agents, strict=True):
+            bits = (TERMINATED if terminated.get(agent) else 0) | (TRUNCATED if truncated.get(agent) else 0)
+            if agent in world.live:
+                if agent not in env.agents and not bits:
+                    raise EnvError(f"agent {agent!r} left, and was neither terminated nor truncated")
+                self._write(lane, observations[agent], infos.get(agent, {}), is_final=bool(bits))
+                rows.reward[lane] = float(rewards[agent])
+                rows.flags[lane] = bits if bits or not is_over else TRUNCATED
+            elif agent in env.agents and agent in observations and not bits and not is_over:
+                self._join(lane, world, agent, observations[agent], infos.get(agent, {}))
+            else:
+                write_absent(self._leaves, rows, lane)
+            if bits or is_over:
+                world.live.discard(agent)
+
+    def _join(self, lane: int, world: _World, agent: Any, observation: Any, info: Mapping[str, Any]) -> None:
+        """The `first` row of an agent."""
+        self._write(lane, observation, info)
+        self._rows.reward[lane] = 0.0
+        self._rows.flags[lane] = FIRST
+        world.live.add(agent)
+
+    def _write(self, lane: int, observation: Any, info: Mapping[str, Any], *, is_final: bool = False) -> None:
+        """Copy an agent's observation and mask into its row; a final one may lack the mask, for nobody acts at it."""
+        value, info = _split_mask(observation, info)
+        if is_final and MASK not in info:
+            info = {**info, MASK: np.ones(self.traits.mask_size)}
+        write_lane(self.traits, self._leaves, self._rows, lane, value, info)
+
+    def _repair(self) -> None:
+        """Rebuild the worlds whose values no policy may see."""
+        while (bad := self._check.bad_lanes()).size:  # _fail ends it: it raises, or the lanes are absent
+            for index in np.unique(bad // len(self._agents)).tolist():
+                self._fail(index, self._worlds[index], EnvError("NaN, an infinite value or no category of its space"))
+        for index in tuple(self._failing):
+            world = self._worlds[index]
+            if world.steps and not world.wait_ticks:
+                world.num_failures = 0
+                self._failing.discard(index)
+        self.ended = (self._rows.flags & ENDED_BITS).nonzero()[0]
+        self.first = (self._rows.flags & FIRST).nonzero()[0]
+
+    def _fail(self, index: int, world: _World, failure: EnvError) -> None:
+        """Rebuild a world after a failure, now or after some ticks."""
+        self.last_failure = f"world {index}: {failure}"
+        world.num_failures += 1
+        self._failing.add(index)
+        if world.num_failures > MAX_FAILURES:
+            raise EnvError(
+                f"world {index} failed {MAX_FAILURES} times without one good step; last: {failure}"
+            ) from failure
+        self.num_rebuilds += len(self._agents)
+        try:
+            call_environment(world.env.close)
+        except EnvError as error:
+            self.last_failure += f"; close: {error}"
+        try:
+            world.env = call_environment(self._make)
+            call_environment(self._begin, index, world, draw_seed(world.seed.spawn(1)[0]))
+        except EnvError as error:
+            self.last_failure = f"world {index}: {error}"
+            world.wait_ticks = min(1 << world.num_failures, _MAX_WAIT_TICKS)
+            self._write_all_absent(index)
+
+    def _wait(self, index: int, world: _World) -> None:
+        """A world that could not be rebuilt: absent until its next attempt."""
+        world.wait_ticks -= 1
+        if world.wait_ticks == 0:
+            self._fail(index, world, EnvError(self.last_failure))
+        else:
+            self._write_all_absent(index)
+
+    def _write_all_absent(self, index: int) -> None:
+        """Rows without agents for a whole world."""
+        for lane in self._lanes(index):
+            write_absent(self._leaves, self._rows, lane)
+
+    def extra_statistics(self, lanes: Array) -> Array:
+        """f32 [n, K] of the ended lanes, from their agents' last info; NaN where the environment did not say."""
+        names = self.traits.statistics
+        table = np.full((len(lanes), len(names)), np.nan, np.float32)
+        for row, lane in enumerate(lanes.tolist()):
+            world, agent = divmod(lane, len(self._agents))
+            info = self._worlds[world].info.get(self._agents[agent], {})
+            table[row] = [float(info.get(name, np.nan)) for name in names]
+        return table
+
+    def render(self) -> Array | None:
+        """World 0 as u8 [height, width, 3]."""
+        frame = call_environment(self._worlds[0].env.render)
+        return None if frame is None else np.ascontiguousarray(frame, np.uint8)
+
+    def close(self) -> None:
+        """Let go of every world."""
+        for world in self._worlds:
+            call_environment(world.env.close)
+
+
+class _Described:
+    """What `read_traits` asks of an environment: its metadata."""
+
+    def __init__(self, metadata: dict[str, Any]) -> None:
+        self.metadata = metadata
+
+
+def _common_space(what: str, spaces: Mapping[Any, gymnasium.Space[Any]]) -> gymnasium.Space[Any]:
+    """The space that all agents share, or ConfigError naming two that differ."""
+    first, *others = spaces
+    for agent in others:
+        if spaces[agent] != spaces[first]:
+            raise ConfigError(
+                f"agents {first!r} and {agent!r} have different {what} spaces, {spaces[first]} and {spaces[agent]}: "
+                "one policy plays all agents, so pad them to one space in a function of yours and name that"
+            )
+    return spaces[first]
+
+
+def _without_mask(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
+    """An observation space without its `action_mask`; what is left alone stands for itself."""
+    if not isinstance(space, gymnasium.spaces.Dict) or MASK not in space.spaces:
+        return space
+    rest = {name: child for name, child in space.spaces.items() if name != MASK}
+    return next(iter(rest.values())) if len(rest) == 1 else gymnasium.spaces.Dict(rest)
+
+
+def _split_mask(observation: Any, info: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+    """An agent's observation without its `action_mask`, and its info with it."""
+    if not isinstance(observation, Mapping) or MASK not in observation:
+        return observation, info
+    rest = {name: value for name, value in observation.items() if name != MASK}
+    return (next(iter(rest.values())) if len(rest) == 1 else rest), {**info, MASK: observation[MASK]}

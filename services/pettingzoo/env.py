@@ -1,0 +1,52 @@
+"""From the name of a PettingZoo environment to a backend of its agents."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from actor_svc.envs import load_function
+from services.pettingzoo.backend import AgentBackend
+from shared.errors import ConfigError
+
+MakeWorld = Callable[[], Any]  # returns a pettingzoo.ParallelEnv
+
+
+def make(
+    env: str,
+    *,
+    lanes: int,
+    options: dict[str, Any] | None = None,
+    image: str = "",
+    statistics: Sequence[str] = (),
+    max_episode_steps: int | None = None,
+    render_mode: str | None = None,
+) -> AgentBackend:
+    """The backend of `env.id = "services.pettingzoo.env:make"`.
+
+    Args:
+      env: a module that has `parallel_env` (`mpe2.simple_spread_v3`), or `module:function`.
+      lanes: a multiple of the number of possible agents.
+      options: keyword arguments of the environment's constructor.
+      image: where the channels of uint8 arrays of rank 3 are, "HWC" or "CHW".
+      statistics: entries of an agent's info that are reported when its episode ends.
+      max_episode_steps: all agents are truncated here; none: where the environment ends.
+    Raises: ConfigError for an unknown environment, other lanes, or agents whose spaces differ.
+    """
+    construct = load_function(env if ":" in env else f"{env}:parallel_env", "env.kwargs.env")
+    arguments = dict(options or {})
+    if render_mode is not None:
+        arguments["render_mode"] = render_mode
+
+    def world() -> Any:
+        try:
+            made = construct(**arguments)
+        except TypeError as error:
+            raise ConfigError(f"env.kwargs.options: {env} does not take {arguments}: {error}") from error
+        if not hasattr(made, "possible_agents") or hasattr(made, "agent_selection"):
+            raise ConfigError(
+                f"env.kwargs.env: {env} gives a {type(made).__name__}, which is no parallel environment with "
+                "possible_agents: name its parallel_env, or a function of yours that wraps it by "
+                "pettingzoo.utils.aec_to_parallel"
+            )
+        return made
+
+    return AgentBackend(world, lanes, image=image, statistics=statistics, max_episode_steps=max_episode_steps)
