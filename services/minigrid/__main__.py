@@ -1,0 +1,9 @@
+"""A MiniGrid environment as an actor: `python -m services.minigrid env.kwargs='{env="MiniGrid-Empty-5x5-v0"}'`."""
+
+import sys
+
+from actor_svc.serve import serve
+from services.minigrid.env import make
+
+if __name__ == "__main__":
+    sys.exit(serve(make, name="services.minigrid.env:make"))
