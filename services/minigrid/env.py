@@ -42,12 +42,13 @@ class MiniGridEnv(gymnasium.ObservationWrapper[dict[str, Any], Any, Any]):
             leaves["direction"] = own["direction"]
         if mission_length:
             leaves["mission"] = spaces.Text(mission_length, min_length=0, charset=LETTERS)
+        self._names = tuple(leaves)
         self.observation_space = spaces.Dict(leaves)
         self.metadata = {**env.metadata, "image": {"image": "HWC"}}
 
     def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
         """What was asked for of MiniGrid's own observation."""
-        chosen = {name: observation[name] for name in self.observation_space}
+        chosen = {name: observation[name] for name in self._names}
         if self._mission_length:
             chosen["mission"] = observation["mission"][: self._mission_length]
         return chosen

@@ -1,0 +1,81 @@
+"""From dm_env's specs to Gymnasium's spaces, and from values of these to what a spec takes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from dm_env import specs
+from gymnasium import spaces
+
+from shared.errors import ConfigError
+
+MAX_CATEGORIES = 1 << 20  # of a discrete leaf, as the protocol has it
+LETTERS = "".join(chr(code) for code in range(32, 127))
+
+
+def observation_space(named: Mapping[str, specs.Array], text_length: int) -> gymnasium.Space[Any]:
+    """The space of observations: a Dict by name; a single one stands for itself.
+
+    Args:
+      text_length: of string observations, characters; longer ones are cut.
+    Raises: ConfigError naming the observation that cannot travel.
+    """
+    return _joined({name: _observation_leaf(name, spec, text_length) for name, spec in named.items()}, "observations")
+
+
+def action_space(named: Mapping[str, specs.Array]) -> gymnasium.Space[Any]:
+    """The space of actions: bounded integers become Discrete and MultiDiscrete, other numbers Box.
+
+    Raises: ConfigError naming the action that cannot travel.
+    """
+    return _joined({name: _action_leaf(name, spec) for name, spec in named.items()}, "actions")
+
+
+def _joined(leaves: dict[str, gymnasium.Space[Any]], what: str) -> gymnasium.Space[Any]:
+    if not leaves:
+        raise ConfigError(f"this world has no {what}")
+    return next(iter(leaves.values())) if len(leaves) == 1 else spaces.Dict(leaves)
+
+
+def _observation_leaf(name: str, spec: specs.Array, text_length: int) -> gymnasium.Space[Any]:
+    if isinstance(spec, specs.StringArray):
+        if spec.shape:
+            raise ConfigError(f"observation {name!r} is an array of texts: leave it out by env.kwargs.observations")
+        return spaces.Text(text_length, min_length=0, charset=LETTERS)
+    if isinstance(spec, specs.DiscreteArray) and spec.num_values <= MAX_CATEGORIES:
+        return spaces.Discrete(int(spec.num_values))
+    return _box(f"observation {name!r}", spec)
+
+
+def _action_leaf(name: str, spec: specs.Array) -> gymnasium.Space[Any]:
+    what = f"action {name!r}"
+    if isinstance(spec, specs.StringArray):
+        raise ConfigError(f"{what} is text, which no policy gives")
+    if spec.dtype.kind in "iu" and isinstance(spec, specs.BoundedArray):
+        low = np.broadcast_to(spec.minimum, spec.shape).astype(np.int64)
+        counts = np.broadcast_to(spec.maximum, spec.shape).astype(np.int64) - low + 1
+        if (counts <= MAX_CATEGORIES).all() and (counts > 0).all():
+            if not spec.shape:
+                return spaces.Discrete(int(counts), start=int(low))
+            return spaces.MultiDiscrete(counts, start=low)
+    return _box(what, spec)
+
+
+def _box(what: str, spec: specs.Array) -> gymnasium.Space[Any]:
+    """Numbers of a known shape; truth values are 0 or 1."""
+    if any(size < 0 for size in spec.shape):
+        raise ConfigError(f"{what} has the shape {spec.shape}, which varies: only fixed shapes can travel")
+    if spec.dtype.kind == "b":
+        return spaces.MultiBinary(spec.shape) if spec.shape else spaces.Discrete(2)
+    if spec.dtype.kind not in "iuf":
+        raise ConfigError(f"{what} has dtype {spec.dtype}, which cannot travel")
+    low: Any = -np.inf
+    high: Any = np.inf
+    if spec.dtype.kind in "iu":
+        low, high = np.iinfo(spec.dtype).min, np.iinfo(spec.dtype).max
+    if isinstance(spec, specs.BoundedArray):
+        low, high = spec.minimum, spec.maximum
+    low, high = (np.broadcast_to(bound, spec.shape).astype(spec.dtype) for bound in (low, high))
+    box: gymnasium.Space[Any] = spaces.Box(low, high, spec.shape, spec.dtype.type)
+    return box
