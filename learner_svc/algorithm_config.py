@@ -36,6 +36,11 @@ class VTraceConfig(OptimiserConfig):
     rho_clip: float = Field(1.0, gt=0, description="ρ̄: which policy's value is learned; 1 as in the paper.")
     c_clip: float = Field(1.0, gt=0, description="c̄: how far corrections carry back.")
     pg_rho_clip: float = Field(1.0, gt=0, description="ρ̄_pg: clips the policy gradient's importance weight.")
+    policy_clip: float = Field(
+        0.0,
+        ge=0,
+        description="ε: PPO's policy loss, ω clipped to 1/(1+ε)…1+ε, for learner.reuse above 1; 0: V-trace's own.",
+    )
     baseline_cost: float = Field(0.5, ge=0, description="Weight of the value loss ½(v - V)².")
     entropy_cost: float = Field(0.01, ge=0, description="Weight of the entropy bonus; its start if it adapts.")
     entropy_target: float | None = Field(

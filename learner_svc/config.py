@@ -14,13 +14,14 @@ class LearnerConfig(Section):
     bind: str = Field("tcp://127.0.0.1:5556", description="Address that inference dials; port 0 picks a free one.")
     unroll_length: int = Field(32, ge=1, le=4096, description="T: transitions of an unroll.")
     batch: int = Field(32, ge=1, description="B: lane-unrolls of an update.")
+    reuse: int = Field(1, ge=1, le=64, description="Updates on each batch, one after the other.")
     max_policy_lag: int = Field(
         64, ge=1, description="Rows acted by weights more than so many updates old are not trained on."
     )
     queue_batches: float = Field(
         2.0, gt=0, description="Credit granted beyond what was copied, batches; over all inference services together."
     )
-    publish_every: int = Field(1, ge=1, description="Weights are published after every so many updates.")
+    publish_every: int = Field(1, ge=1, description="Weights are published after every so many batches.")
     checkpoint_every_s: float = Field(30.0, gt=0, description="Time between checkpoints, s.")
     keep_checkpoints: int = Field(3, ge=1, description="So many of the newest checkpoints are kept.")
     milestone_steps: int = Field(0, ge=0, description="Keep a checkpoint for ever each so many trained steps; 0: none.")
@@ -51,12 +52,13 @@ class LearnerSettings(Section):
 
 
 def check_lag(config: LearnerConfig, lanes: int) -> None:
-    """Raise ConfigError if so many lanes are too old by the time they are used: each update uses only B of them."""
-    expected = lanes / config.batch + 2
+    """Raise ConfigError if so many lanes are too old by the time they are used: `reuse` updates use only B of them."""
+    expected = config.reuse * (lanes / config.batch + 2)
     if expected > config.max_policy_lag:
         raise ConfigError(
             f"{lanes} lanes with learner.batch = {config.batch} are about {expected:.0f} updates old when they are "
             f"used, and learner.max_policy_lag is {config.max_policy_lag}: use fewer lanes, set "
-            f"learner.batch = {max(config.batch + 1, -(-lanes // max(1, config.max_policy_lag - 2)))} or more, "
+            f"learner.batch = {max(config.batch + 1, -(-lanes // max(1, config.max_policy_lag // config.reuse - 2)))} "
+            f"or more, "
             f"or learner.max_policy_lag = {int(expected) + 1} or more"
         )

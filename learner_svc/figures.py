@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from learner_svc.run import Counters, EvaluationResult, Returns
-from learner_svc.trainer import Trained
+from learner_svc.trainer import LARGEST, Trained
 
 MEANS = (
     "batch_fill",
@@ -14,7 +14,6 @@ MEANS = (
     "env_busy_share",
 )  # of inference services; other loads are summed
 SUMS = ("sessions", "lanes", "actor_restarts")
-LARGEST = ("lag_max",)  # over the updates of a row; other metrics are averaged
 
 
 @dataclass(slots=True)
@@ -25,6 +24,7 @@ class Figures:
     counts: dict[str, int] = field(default_factory=dict)
     last: dict[str, float] = field(default_factory=dict)  # of the newest update, for /metrics
     num_updates: int = 0
+    num_batches: int = 0
     busy_s: float = 0.0
     evaluation: EvaluationResult | None = None
     _at: float | None = None
@@ -35,8 +35,9 @@ class Figures:
         self._at, self._counters = now, _copy(counters)
 
     def trained(self, trained: Trained) -> None:
-        """Take in one update."""
-        self.num_updates += 1
+        """Take in the updates on one batch."""
+        self.num_updates += trained.updates
+        self.num_batches += 1
         self.busy_s += trained.seconds
         for name, value in trained.result.metrics.items():
             if name in LARGEST:
@@ -67,7 +68,7 @@ class Figures:
             "trained_steps_per_s": (counters.trained_steps - before.trained_steps) / elapsed,
             "updates_per_s": self.num_updates / elapsed,
             "update_busy_share": min(1.0, self.busy_s / elapsed),
-            "batch_wait_ms": 1e3 * max(0.0, elapsed - self.busy_s) / self.num_updates if self.num_updates else None,
+            "batch_wait_ms": 1e3 * max(0.0, elapsed - self.busy_s) / self.num_batches if self.num_batches else None,
             "dropped_steps": counters.dropped_steps,
             "lost_epoch_steps": counters.lost_epoch_steps,
             "aborted_episodes": counters.aborted_episodes,
@@ -77,7 +78,8 @@ class Figures:
         row |= others
         if self.evaluation is not None:
             row |= evaluation_figures(self.evaluation)
-        self.sums, self.counts, self.num_updates, self.busy_s, self.evaluation = {}, {}, 0, 0.0, None
+        self.sums, self.counts, self.evaluation = {}, {}, None
+        self.num_updates, self.num_batches, self.busy_s = 0, 0, 0.0
         self._at, self._counters = now, _copy(counters)
         return row
 

@@ -15,10 +15,11 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VTraceTargets:
-    """Constants for the gradient, both [T, B]; without a step: the value itself, and 0."""
+    """Constants for the gradient, all [T, B]; without a step: the value itself, and 0."""
 
     value_target_TB: Tensor
-    pg_advantage_TB: Tensor
+    advantage_TB: Tensor  # X_t
+    pg_advantage_TB: Tensor  # min(pg_rho_clip, ω_t)·X_t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,7 @@ def vtrace(
 
     With ω = exp(log_rho), ρ = min(rho_clip, ω), c = lam·min(c_clip, ω):
       v_t = V_t + ρ_t (r_{t+1} + γ_t V_{t+1} - V_t) + γ_t c_t (v_{t+1} - V_{t+1}),  v_T = V_T
-      A_t = min(pg_rho_clip, ω_t) (r_{t+1} + γ_t v_{t+1} - V_t)
+      A_t = min(pg_rho_clip, ω_t) X_t,  X_t = r_{t+1} + γ_t v_{t+1} - V_t
 
     Args:
       log_rho_TB: log pi(a|x) - log mu(a|x), float [T, B].
@@ -69,8 +70,11 @@ def vtrace(
     target_TB = value_TB + _accumulate(delta_TB, decay_TB)
     pg_rho_TB = rho_TB if pg_rho_clip == rho_clip else omega_TB.clamp(max=pg_rho_clip)
     advantage_TB = reward_TB + discount_TB * _shift(target_TB, bootstrap_value_B) - value_TB
+    advantage_TB = torch.where(valid_TB, advantage_TB, 0.0)
     return VTraceTargets(
-        value_target_TB=target_TB, pg_advantage_TB=torch.where(valid_TB, pg_rho_TB * advantage_TB, 0.0)
+        value_target_TB=target_TB,
+        advantage_TB=advantage_TB,
+        pg_advantage_TB=torch.where(valid_TB, pg_rho_TB * advantage_TB, 0.0),
     )
 
 

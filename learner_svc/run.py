@@ -128,15 +128,15 @@ class Run:
         self,
         valid_steps: int,
         *,
-        applied: bool,
+        updates: int,
         dropped_steps: int = 0,
         lost_epoch_steps: int = 0,
         expired_unrolls: int = 0,
         lag_mean: float = 0.0,
         lag_max: float = 0.0,
     ) -> None:
-        """Count one update; the lags are those of its trained transitions."""
-        self.counters.updates += applied
+        """Count the updates on one batch; the lags are those of its trained transitions at the first."""
+        self.counters.updates += updates
         self.counters.trained_steps += valid_steps
         self.counters.dropped_steps += dropped_steps
         self.counters.lost_epoch_steps += lost_epoch_steps

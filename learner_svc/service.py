@@ -84,7 +84,7 @@ class LearnerService:
         self.dropped_by_actor: dict[str, int] = {}
         self.finished = asyncio.Event()
         self._is_building = False
-        self._in_flight = 0  # updates submitted
+        self._submitted = self._in_flight = 0  # batches given to the update thread in all, and now
         self._is_exporting = False
         self._newest_version = 0  # of the update thread's weights
         self._told: tuple[RunState, Evaluation | None] = (self.run.state, None)  # what everyone knows
@@ -193,7 +193,8 @@ class LearnerService:
     def _submit(self, batch: FilledBatch[UnrollKey]) -> None:
         trainer = self.trainer
         assert trainer is not None
-        publishes = (self.run.counters.updates + self._in_flight + 1) % self.config.publish_every == 0
+        self._submitted += 1
+        publishes = self._submitted % self.config.publish_every == 0
         wants_snapshot = self.saving.is_due(self.loop.time())
         self._in_flight += 1
         self.worker.submit(
@@ -209,7 +210,7 @@ class LearnerService:
         if result.dropped_steps:
             self._count_drops(batch, result.dropped_steps_B.tolist())
         self.run.trained(
-            result.valid_steps, applied=result.applied, dropped_steps=result.stale_steps,
+            result.valid_steps, updates=trained.updates, dropped_steps=result.stale_steps,
             lost_epoch_steps=result.lost_epoch_steps, expired_unrolls=result.dropped_unrolls,
             lag_mean=result.metrics.get("lag_mean", 0.0), lag_max=result.metrics.get("lag_max", 0.0),
         )  # fmt: skip

@@ -4,8 +4,8 @@ Every method runs in that thread, so a snapshot always falls between two updates
 """
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ from shared.protocol.layout import Array
 from shared.protocol.messages import pack_version
 from shared.protocol.rows import EnvSpec
 
+LARGEST = ("lag_max",)  # of several updates; other metrics are averaged
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
@@ -40,7 +42,8 @@ class Snapshot:
 class Trained:
     """What one job of the update thread gives back."""
 
-    result: UpdateResult
+    result: UpdateResult  # of the first update on the batch, with the metrics of all of them
+    updates: int
     version: int  # packed, after the update
     seconds: float
     weights: bytes | None  # if they were asked for
@@ -64,7 +67,7 @@ class Trainer:
         keep_freed_memory()
         torch.manual_seed(settings.run.seed)
         self.epoch = epoch
-        self.max_policy_lag = settings.learner.max_policy_lag
+        self.max_policy_lag, self.reuse = settings.learner.max_policy_lag, settings.learner.reuse
         self.step = checkpoint.step if checkpoint else 0
         self.trained_steps = 0
         device = choose_device(settings.learner.device)
@@ -93,18 +96,25 @@ class Trainer:
         self._batches = [Batch.from_fields(arrays, num_leaves=leaves, masked=masked) for arrays in buffers]
 
     def train(self, index: int, *, wants_weights: bool, wants_snapshot: bool) -> Trained:
-        """One update on the buffer `index`. Raises NumericsError, with nothing changed and the batch saved."""
+        """The updates on buffer `index`. Raises NumericsError, with nothing changed by the last and the batch saved."""
         started = time.perf_counter()
-        result = self.updater.update(
-            self._batches[index], step=self.step, trained_steps=self.trained_steps,
-            max_policy_lag=self.max_policy_lag, version_now=self.version,
-        )  # fmt: skip
-        self.step += result.applied
-        self.trained_steps += result.valid_steps
+        results: list[UpdateResult] = []
+        for _ in range(self.reuse):
+            result = self.updater.update(
+                self._batches[index], step=self.step, trained_steps=self.trained_steps,
+                max_policy_lag=self.max_policy_lag, version_now=self.version,
+            )  # fmt: skip
+            if results and not result.applied:
+                break
+            self.step += result.applied
+            results.append(result)
+        self.trained_steps += results[0].valid_steps
+        updates = sum(result.applied for result in results)
         return Trained(
-            result=result,
+            result=replace(results[0], metrics=merge_metrics([result.metrics for result in results])),
+            updates=updates,
             version=self.version,
-            weights=self.parameters.export() if wants_weights and result.applied else None,
+            weights=self.parameters.export() if wants_weights and updates else None,
             snapshot=self.snapshot() if wants_snapshot else None,
             seconds=time.perf_counter() - started,
         )
@@ -120,6 +130,15 @@ class Trainer:
             version=self.version, step=self.step, arrays=arrays,
             meta={"updater": meta, "manifest": self.manifest.to_json()},
         )  # fmt: skip
+
+
+def merge_metrics(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Of the updates on one batch: what the first one has, as means or maxima over all."""
+    merged = {}
+    for name in metrics[0]:
+        found = [update[name] for update in metrics if name in update]
+        merged[name] = max(found) if name in LARGEST else sum(found) / len(found)
+    return merged
 
 
 def _built(settings: LearnerSettings, spec: EnvSpec | None, device: torch.device, folder: Path) -> Policy:

@@ -1,9 +1,11 @@
 """IMPALA: an actor-critic whose off-policy experience is corrected by V-trace.
 
 loss = -mean(log π(a_t) A_t) + baseline_cost·½·mean((v_t - V_t)²) - entropy_cost·mean H + kl_cost·mean KL(μ‖π), means
-over trained transitions. Acting is plain sampling from π. Targets are computed in raw reward units; with
-`value_normalisation` the network's value output is (V - mean) / std of the targets, and loss and advantages are
-divided by std. Source: Espeholt et al. 2018, arXiv 1802.01561.
+over trained transitions. With `policy_clip` ε its first term is PPO's, for experience that is used more than once:
+-mean(min(ω_t X_t, clip(ω_t, 1/(1+ε), 1+ε) X_t)), X the advantage without its weight. Acting is plain sampling from π.
+Targets are computed in raw reward units; with `value_normalisation` the network's value output is (V - mean) / std of
+the targets, and loss and advantages are divided by std. Sources: Espeholt et al. 2018, arXiv 1802.01561; Schulman et
+al. 2017, arXiv 1707.06347.
 
 Shape suffixes: T transitions, R = T+1 rows, B lane-unrolls, P distribution parameters.
 """
@@ -69,16 +71,20 @@ class VTrace:
             pg_rho_clip=config.pg_rho_clip,
             lam=config.lam,
         )
-        value_TB, target_TB, advantage_TB = output.value[:length], targets.value_target_TB, targets.pg_advantage_TB
+        value_TB, target_TB = output.value[:length], targets.value_target_TB
+        advantage_TB = targets.advantage_TB if config.policy_clip else targets.pg_advantage_TB
         if self._value is not None:
             target_TB = (target_TB - self._value.mean.float()) / self._value.std.float()
             advantage_TB = advantage_TB / self._value.std.float()
         if config.normalise_advantage:
             advantage_TB = _standardise(advantage_TB, trained_TB, number)
         advantage_TB = torch.where(trained_TB, advantage_TB, 0.0)
-        log_prob_TB = torch.where(trained_TB, evaluation.log_prob, 0.0)
         error_TB = torch.where(trained_TB, target_TB - value_TB, 0.0)
-        policy_loss = -torch.sum(log_prob_TB * advantage_TB) / number
+        if config.policy_clip:
+            gain_TB = clipped_gain(torch.where(trained_TB, log_rho_TB, 0.0), advantage_TB, config.policy_clip)
+        else:
+            gain_TB = torch.where(trained_TB, evaluation.log_prob, 0.0) * advantage_TB
+        policy_loss = -gain_TB.sum() / number
         value_loss = torch.sum(error_TB.square()) * (0.5 / number)
         entropy = torch.where(trained_TB, evaluation.entropy, 0.0).sum() / number
         entropy_cost = self._entropy.cost() if self._entropy else entropy.new_full((), config.entropy_cost)
@@ -239,6 +245,12 @@ def kl_to_behaviour(log_rho: Tensor) -> Tensor:
     """
     bounded = log_rho.clamp(max=MAX_KL_LOG_RHO)
     return torch.expm1(bounded) - bounded + math.expm1(MAX_KL_LOG_RHO) * (log_rho - bounded)
+
+
+def clipped_gain(log_rho: Tensor, advantage: Tensor, clip: float) -> Tensor:
+    """PPO's objective of each action: nothing is gained by moving ω out of 1/(1+clip)…1+clip."""
+    omega = log_rho.clamp(max=MAX_LOG_RHO).exp()
+    return torch.minimum(omega * advantage, omega.clamp(1.0 / (1.0 + clip), 1.0 + clip) * advantage)
 
 
 def _standardise(advantage_TB: Tensor, trained_TB: Tensor, number: int) -> Tensor:

@@ -31,8 +31,8 @@ def run() -> Run:
     settings = LearnerSettings(env=EnvConfig(id="CartPole-v1"))
     run = Run(settings.run, settings.eval, epoch=1, patience_s=10.0)
     run.start(0.0)
-    run.trained(10, applied=True, lag_mean=1.0, lag_max=2.0)
-    run.trained(30, applied=True, lag_mean=3.0, lag_max=5.0, expired_unrolls=2)
+    run.trained(10, updates=1, lag_mean=1.0, lag_max=2.0)
+    run.trained(30, updates=1, lag_mean=3.0, lag_max=5.0, expired_unrolls=2)
     run.acted([5.0, 7.0], [5.0, 7.0], steps=50, aborted=0)
     run.counters.seconds = 10.0
     run.last_result = EvaluationResult(

@@ -40,10 +40,10 @@ def test_nothing_happens_before_there_is_a_policy() -> None:
 def test_a_run_ends_after_its_steps_with_an_evaluation() -> None:
     """TRAINING → FINISHING at the step limit, FINISHED with the result."""
     run = a_run(steps=100)
-    run.trained(99, applied=True)
+    run.trained(99, updates=1)
     run.poll(V, 1.0, is_idle=True)
     assert run.may_train
-    run.trained(1, applied=True)
+    run.trained(1, updates=1)
     run.poll(V, 2.0, is_idle=True)
     assert (run.state, run.may_train) == (RunState.FINISHING, False)
     assert run.evaluation is not None
@@ -55,7 +55,7 @@ def test_a_run_ends_after_its_steps_with_an_evaluation() -> None:
 def test_updates_under_way_run_out_before_the_final_evaluation() -> None:
     """The weights that are measured are the last ones."""
     run = a_run(steps=100)
-    run.trained(100, applied=True)
+    run.trained(100, updates=1)
     run.poll(V, 1.0, is_idle=False)
     assert (run.state, run.may_train, run.evaluation) == (RunState.TRAINING, False, None)
     run.poll(V + 1, 1.1, is_idle=True)
@@ -79,7 +79,7 @@ def test_a_run_ends_after_its_seconds() -> None:
 def test_a_final_evaluation_that_nobody_plays_is_given_up() -> None:
     """A run without evaluation actors ends nevertheless, and says so."""
     run = a_run(steps=1, patience_s=30.0)
-    run.trained(1, applied=True)
+    run.trained(1, updates=1)
     run.poll(V, 1.0, is_idle=True)
     run.poll(V, 30.0, is_idle=True)
     assert run.state == RunState.FINISHING

@@ -1,0 +1,68 @@
+"""Jobs of the update thread: one batch, one or several updates."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from learner_svc.config import LearnerSettings
+from learner_svc.ingest import Assembler
+from learner_svc.trainer import Trainer
+from shared.protocol.messages import pack_version
+from tests.support.experience import make_spec
+
+LENGTH, LANES = 8, 6
+
+
+@pytest.fixture(autouse=True)
+def _denormal_numbers() -> Iterator[None]:
+    """A trainer switches them off for its process, which is its own otherwise."""
+    yield
+    torch.set_flush_denormal(False)
+
+
+def make_trainer(folder: Path, **learner: int) -> Trainer:
+    """A trainer with one batch of random rows that its own first weights acted."""
+    settings = LearnerSettings.model_validate(
+        {
+            "env": {"id": "Random-v0"}, "policy": {"hidden": [8]},
+            "learner": {"unroll_length": LENGTH, "batch": LANES, "precision": "fp32"} | learner,
+        }
+    )  # fmt: skip
+    trainer = Trainer(settings, folder, folder / "crash", epoch=1, spec=make_spec(), checkpoint=None)
+    policy = trainer.policy
+    assembler: Assembler[int] = Assembler(
+        policy.spec, policy.distribution.action_size, policy.state_fields, unroll_length=LENGTH, batch=LANES,
+        num_buffers=1,
+    )  # fmt: skip
+    observation, reward, _, action, log_prob, version = assembler.buffers[0]
+    generator = np.random.default_rng(0)
+    observation[...] = generator.normal(size=observation.shape)
+    reward[...] = generator.normal(size=reward.shape)
+    action[...] = generator.integers(0, 2, action.shape)
+    log_prob[...] = np.log(0.5)
+    version[...] = pack_version(1, 0)
+    trainer.use(assembler.buffers)
+    return trainer
+
+
+@pytest.mark.parametrize("reuse", [1, 3])
+def test_a_batch_is_used_as_often_as_configured(tmp_path, reuse):
+    """Every update counts as one and ages the rows; the transitions are counted once."""
+    trainer = make_trainer(tmp_path, reuse=reuse)
+    before = trainer.weights()[1]
+    trained = trainer.train(0, wants_weights=True, wants_snapshot=False)
+    assert (trained.updates, trainer.step, trained.version) == (reuse, reuse, pack_version(1, reuse))
+    assert trained.result.valid_steps == trainer.trained_steps == LENGTH * LANES
+    assert (trained.result.metrics["lag_mean"], trained.result.metrics["lag_max"]) == ((reuse - 1) / 2, reuse - 1)
+    assert trained.weights is not None
+    assert trained.weights != before
+
+
+def test_reuse_ends_where_the_rows_are_too_old(tmp_path):
+    """The bound on the lag is hard, also within one batch."""
+    trainer = make_trainer(tmp_path, reuse=5, max_policy_lag=1)
+    assert trainer.train(0, wants_weights=False, wants_snapshot=False).updates == 2
+    assert trainer.train(0, wants_weights=True, wants_snapshot=False).weights is None
