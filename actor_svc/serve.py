@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from functools import partial
 
+from pydantic import create_model
+
 from actor_svc.config import ActorSettings
 from actor_svc.envs import MakeEnvironment
 from actor_svc.service import run
@@ -10,7 +12,7 @@ from shared.runtime.config import EnvConfig
 from shared.runtime.service import main_from
 
 
-def serve(make_env: MakeEnvironment, *, name: str = "", argv: Sequence[str] | None = None) -> int:
+def serve(make_env: MakeEnvironment | EnvConfig, *, name: str = "", argv: Sequence[str] | None = None) -> int:
     """Step environments for the inference service that the command line, variables or experiment file name.
 
         if __name__ == "__main__":
@@ -18,19 +20,23 @@ def serve(make_env: MakeEnvironment, *, name: str = "", argv: Sequence[str] | No
 
     Args:
       make_env: returns a gymnasium.Env; or, if it takes `num_envs`, a VectorEnv with next-step autoreset; or, if it
-        takes `lanes`, a Backend. Gets `env.kwargs`.
+        takes `lanes`, a Backend. Gets `env.kwargs`. Or the [env] section of a known environment, whose values hold
+        wherever nothing else is said.
       name: what the environment is called wherever `env.id` is not set; empty: the function's module and name.
       argv: `[EXPERIMENT.toml] [section.key=value …]`, for example `actor.upstream=tcp://host:5555`; none: this
         process's.
     Returns: the exit code: 0 when the run is finished, 78 where the run has other spaces or settings.
     """
-    label = (
-        name or f"{getattr(make_env, '__module__', '')}:{getattr(make_env, '__qualname__', type(make_env).__name__)}"
-    )
+    if isinstance(make_env, EnvConfig):
+        env, make = make_env, None
+    else:
+        qualified = getattr(make_env, "__qualname__", type(make_env).__name__)
+        env, make = EnvConfig(id=name or f"{getattr(make_env, '__module__', '')}:{qualified}"), make_env
+    return main_from("actor", _settings(env), partial(run, make=make), argv)
 
-    class Settings(ActorSettings):
-        """As for any actor, but the environment is known."""
 
-        env: EnvConfig = EnvConfig(id=label)
-
-    return main_from("actor", Settings, partial(run, make=make_env), argv)
+def _settings(env: EnvConfig) -> type[ActorSettings]:
+    """An actor's settings whose [env] has this environment's values as defaults, so that one key may be set alone."""
+    fields = {field: (EnvConfig.model_fields[field].annotation, getattr(env, field)) for field in env.model_fields_set}
+    section: type[EnvConfig] = create_model("EnvConfig", __base__=EnvConfig, **fields)  # type: ignore[call-overload]
+    return create_model("ActorSettings", __base__=ActorSettings, env=(section, section.model_validate({})))

@@ -10,7 +10,7 @@ from shared.runtime.config import Section
 class PolicyConfig(Section):
     """The learner reads it; inference gets it with the weights' manifest."""
 
-    network: str = Field("mlp", description="Torso: mlp, impala_shallow, impala_deep, or module:Class of your own.")
+    network: str = Field("mlp", description="mlp, impala_shallow, impala_deep, football, or module:Class of your own.")
     network_kwargs: dict[str, Any] = Field({}, description="Passed to the torso's constructor.")
     hidden: list[int] = Field([64, 64], description="mlp: units of each layer.")
     activation: Literal["tanh", "relu", "elu"] = Field("tanh", description="mlp: after each layer.")

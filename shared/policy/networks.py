@@ -199,6 +199,20 @@ class ImpalaDeep(_ImageTorso):
         super().__init__(encoders, image_shapes, vector_size, features)
 
 
+class Football(ImpalaDeep):
+    """Stacks (16, 32, 32, 32) as of ImpalaDeep, fully connected 256: SEED RL's network for 72×96 planes of football."""
+
+    def __init__(
+        self,
+        image_shapes: Sequence[ImageShape],
+        vector_size: int,
+        *,
+        channels: Sequence[int] = (16, 32, 32, 32),
+        features: int = 256,
+    ) -> None:
+        super().__init__(image_shapes, vector_size, channels=channels, features=features)
+
+
 class _Stack(nn.Module):
     """conv 3×3, max-pool 3×3/2, two residual blocks."""
 
@@ -245,4 +259,9 @@ def _join(parts: list[Tensor], vector: Tensor | None) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
-TORSOS: dict[str, type[Torso]] = {"mlp": Mlp, "impala_shallow": ImpalaShallow, "impala_deep": ImpalaDeep}
+TORSOS: dict[str, type[Torso]] = {
+    "mlp": Mlp,
+    "impala_shallow": ImpalaShallow,
+    "impala_deep": ImpalaDeep,
+    "football": Football,
+}

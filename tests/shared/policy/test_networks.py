@@ -82,9 +82,15 @@ def test_impala_deep_has_three_stacks_of_two_residual_blocks() -> None:
 
 
 def test_football_is_impala_deep_with_four_stacks() -> None:
-    """Channels are a keyword."""
-    config = PolicyConfig(network="impala_deep", network_kwargs={"channels": [16, 32, 32, 32]})
-    assert make_torso(config, ((4, 72, 96),), 0)([torch.rand(1, 4, 72, 96)], None).shape == (1, 256)
+    """Four times two residual blocks and an entry; 72×96 ends in 32×5×6; channels are a keyword."""
+    torso = make_torso(PolicyConfig(network="football"), ((16, 72, 96),), 0)
+    convolutions = [module for module in torso.modules() if isinstance(module, nn.Conv2d)]
+    assert [layer.out_channels for layer in convolutions[::5]] == [16, 32, 32, 32]
+    assert len(convolutions) == 20
+    assert count(torso) == sum(count(module) for module in convolutions) + 32 * 5 * 6 * 256 + 256
+    assert torso([torch.rand(1, 16, 72, 96)], None).shape == (1, 256)
+    small = PolicyConfig(network="football", network_kwargs={"channels": [4, 4], "features": 8})
+    assert make_torso(small, ((4, 72, 96),), 0)([torch.rand(1, 4, 72, 96)], None).shape == (1, 8)
 
 
 def test_a_class_of_your_own_is_used_with_its_keywords() -> None:

@@ -1,0 +1,1 @@
+"""Atari games as an actor."""

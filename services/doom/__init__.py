@@ -1,0 +1,1 @@
+"""Doom scenarios as an actor."""

@@ -1,0 +1,1 @@
+"""Google Research Football: its scenarios as an actor, with the checkpoint reward."""

@@ -1,0 +1,1 @@
+"""MuJoCo's continuous tasks as an actor."""

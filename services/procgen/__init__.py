@@ -1,0 +1,1 @@
+"""Procgen's generated games as an actor."""
