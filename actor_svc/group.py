@@ -9,7 +9,7 @@ from actor_svc.backends.backend import Array, Backend, RowViews
 from shared.protocol.layout import Layout
 from shared.protocol.messages import StepBits
 from shared.protocol.rows import EnvSpec, act_layout, step_layout
-from shared.protocol.spaces import Leaf
+from shared.protocol.spaces import Leaf, Space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,13 +131,7 @@ class Group:
 
     def random_actions(self, generator: np.random.Generator) -> list[Array]:
         """One uniformly random action for each lane, action leaves `[L, ...]`; masks are respected if flat."""
-        mask, leaves, column = self.views.mask, self.spec.action.leaves(), 0
-        actions: list[Array] = []
-        for leaf in leaves:
-            part = None if mask is None else mask[:, column : column + leaf.num_categories]
-            column += leaf.num_categories
-            actions.append(_random_leaf(leaf, self.lanes, part, generator))
-        return actions
+        return random_actions(self.spec.action, self.lanes, self.views.mask, generator)
 
     def counters(self) -> GroupCounters:
         """Totals so far."""
@@ -157,6 +151,17 @@ class Group:
     def close(self) -> None:
         """Let go of every environment."""
         self._backend.close()
+
+
+def random_actions(action: Space, lanes: int, mask: Array | None, generator: np.random.Generator) -> list[Array]:
+    """Uniformly random action leaves `[L, ...]` of an action space; a flat mask, u8 [L, M], is respected."""
+    column = 0
+    actions: list[Array] = []
+    for leaf in action.leaves():
+        part = None if mask is None else mask[:, column : column + leaf.num_categories]
+        column += leaf.num_categories
+        actions.append(_random_leaf(leaf, lanes, part, generator))
+    return actions
 
 
 def _random_leaf(leaf: Leaf, lanes: int, mask: Array | None, generator: np.random.Generator) -> Array:
