@@ -43,15 +43,31 @@ def _numeric(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
-def refuse_open_bind(bind: str) -> None:
-    """Without keys only this machine may connect."""
-    scheme, _, rest = bind.partition("://")
+def is_local(address: str) -> bool:
+    """Whether only this machine can be at the other end: loopback or ipc. Names other than localhost may be anyone."""
+    scheme, _, rest = address.partition("://")
     host = rest.rpartition(":")[0]
     number = _numeric(host)
-    if scheme == "tcp" and host != "localhost" and not (number is not None and number.is_loopback):
+    return scheme == "ipc" or host == "localhost" or (number is not None and number.is_loopback)
+
+
+def refuse_open_bind(bind: str) -> None:
+    """Without keys only this machine may connect."""
+    if not is_local(bind):
         raise ConfigError(
-            f"{bind} is open to the network and this link has no keys: anyone could send. "
-            f"Bind tcp://127.0.0.1:{rest.rpartition(':')[2]}, and reach it from elsewhere through a tunnel (ssh -L)"
+            f"{bind} is open to the network and there are no keys: anyone could send. Make keys with  "
+            f"seedbed keys init keys  and give each service those of its role (runtime.keys=keys), "
+            f"or bind tcp://127.0.0.1:{bind.rpartition(':')[2]}"
+        )
+
+
+def refuse_open_dial(address: str) -> None:
+    """Without keys anybody on the way could read, and answer."""
+    if not is_local(address):
+        raise ConfigError(
+            f"{address} is across the network and there are no keys: anyone on the way could read and answer. Take the "
+            f"folder of a key that  seedbed keys new  made where the server is, and name it as runtime.keys, "
+            f"or dial 127.0.0.1 through a tunnel (ssh -L)"
         )
 
 

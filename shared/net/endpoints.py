@@ -1,5 +1,8 @@
 """Dealer and Router: the two ends of every link, with the socket options that the failure tests asked for.
 
+With keys the link is CURVE: encrypted, both ends known to each other, and the router takes messages only of routes
+whose key it admits at that moment. Without keys it stays on this machine.
+
 Nothing here blocks and nothing here retries a message: a send says at once whether the message was taken, and the
 protocols above number, acknowledge and repeat. High-water marks are a net under their credits, not flow control.
 """
@@ -13,12 +16,15 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from shared.errors import ConfigError
-from shared.net.addresses import check_address, lock_ipc_path, refuse_open_bind
+from shared.net.addresses import check_address, lock_ipc_path, refuse_open_bind, refuse_open_dial
+from shared.net.keys import BindKeys, DialKeys
 from shared.net.reactor import Buffer, Channel, Reactor
+from shared.net.zap import KEY, USER_ID, Guard
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 HIGH_WATER_MESSAGES = 1000
 MAX_PENDING_CONNECTIONS = 1024
+MAX_ROUTES = 65_536  # whose owners a router remembers; those forgotten are looked up again
 REOPEN_FIRST_S, REOPEN_LONGEST_S = 0.2, 5.0
 
 COMMON_OPTIONS = {
@@ -52,7 +58,7 @@ class Dealer:
     """The dialling end of a link: one connection to one address, redialled for ever.
 
     `state` says what a wait on this peer is a wait for: "connecting" (never answered), "connected", "refused" (the
-    handshake failed), "lost" (was connected; then cut or silent) or "closed" (by us).
+    handshake failed: `refusal` says why), "lost" (was connected; then cut or silent) or "closed" (by us).
     """
 
     def __init__(
@@ -63,6 +69,7 @@ class Dealer:
         on_message: Callable[[list[bytes]], None],
         on_event: Callable[[str], None] | None = None,
         max_frame_bytes: int = MAX_FRAME_BYTES,
+        keys: DialKeys | None = None,
     ) -> None:
         """Start dialling.
 
@@ -71,10 +78,16 @@ class Dealer:
           on_message: called with each message's frames.
           on_event: called with "connected", "disconnected" or "handshake_failed".
           max_frame_bytes: a peer that sends a larger frame is disconnected.
+          keys: ours and the server's; none: the address must be on this machine.
+        Raises: ConfigError if the address is malformed, or across the network without keys.
         """
         check_address(address)
+        if keys is None:
+            refuse_open_dial(address)
         self.address = address
         self.state = "connecting"
+        self.refusal = ""
+        self._keys = keys
         self._reactor = reactor
         self._on_message, self._on_event = on_message, on_event
         self._max_frame_bytes = max_frame_bytes
@@ -105,6 +118,10 @@ class Dealer:
         context = self._reactor.context
         socket = context.socket(zmq.DEALER)
         _set_options(socket, COMMON_OPTIONS | DEALER_OPTIONS, self.address, self._max_frame_bytes)
+        if self._keys is not None:
+            socket.setsockopt(zmq.CURVE_PUBLICKEY, self._keys.pair.public.encode())
+            socket.setsockopt(zmq.CURVE_SECRETKEY, self._keys.pair.secret.encode())
+            socket.setsockopt(zmq.CURVE_SERVERKEY, self._keys.server.public.encode())
         name = f"inproc://monitor-{next(_monitor_numbers)}"
         socket.monitor(name, _WATCHED)
         monitor = context.socket(zmq.PAIR)
@@ -135,7 +152,7 @@ class Dealer:
         event = parse_monitor_message(frames)["event"]
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._reopen_s = REOPEN_FIRST_S
-            self.state = "connected"
+            self.state, self.refusal = "connected", ""
             self._tell("connected")
         elif event == zmq.EVENT_DISCONNECTED:
             if self.state == "connected":
@@ -146,8 +163,19 @@ class Dealer:
             self._shut(0)
             self._reopening = self._reactor.loop.call_later(self._reopen_s, self._open)
             self._reopen_s = min(2 * self._reopen_s, REOPEN_LONGEST_S)
-            self.state = "refused"
+            self.state, self.refusal = "refused", self._explain(event)
             self._tell("handshake_failed")
+
+    def _explain(self, event: int) -> str:
+        """Why the handshake failed, for people: libzmq tells a refused key apart, and little else."""
+        if self._keys is None:
+            return "the handshake failed: this service has no keys (runtime.keys), the other side may ask for one"
+        if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+            return f"key refused: {self._keys.pair.user_id} was revoked, never admitted there, or has the wrong role"
+        return (
+            f"the handshake failed: the other side has no keys, or is not the {self._keys.server.role} "
+            f"whose public key this service was given"
+        )
 
     def _tell(self, event: str) -> None:
         """Pass on an event."""
@@ -166,27 +194,45 @@ class Router:
         on_message: Callable[[bytes, list[bytes]], None],
         on_drained: Callable[[], None] | None = None,
         max_frame_bytes: int = MAX_FRAME_BYTES,
+        keys: BindKeys | None = None,
+        on_refused: Callable[[str, str], None] | None = None,
+        on_revoked: Callable[[list[bytes]], None] | None = None,
     ) -> None:
         """Bind.
 
         Args:
-          bind: tcp://127.0.0.1:port (port 0: any free one) or ipc://path.
+          bind: tcp://127.0.0.1:port (port 0: any free one) or ipc://path; with keys any address.
           on_message: called with a route and the message's frames.
           on_drained: called whenever the socket has just been emptied.
           max_frame_bytes: a peer that sends a larger frame is disconnected.
-        Raises: ConfigError if the address is malformed, open to the network, or taken.
+          keys: ours, and where to find those who may connect; none: this machine alone, and everyone on it.
+          on_refused: called with a short reason, and who it was, when someone was not let in.
+          on_revoked: called with the routes whose keys were revoked; no message of theirs comes any more.
+        Raises: ConfigError if the address is malformed, open to the network without keys, or taken, or a key is wrong.
         """
         check_address(bind)
-        refuse_open_bind(bind)
+        if keys is None:
+            refuse_open_bind(bind)
         self._on_message = on_message
-        self._lock = lock_ipc_path(bind)
+        self._on_refused = on_refused or _nobody_asks
+        self._on_revoked = on_revoked
+        self._owners: dict[bytes, tuple[str, str]] = {}  # route → user id and public key, of those admitted
+        self._guard: Guard | None = None
+        if keys is not None:
+            self._guard = Guard(reactor, keys, on_refused=self._on_refused, on_changed=self._judge_anew)
+        self._lock: int | None = None
         socket = reactor.context.socket(zmq.ROUTER)
         try:
+            self._lock = lock_ipc_path(bind)
             _set_options(socket, COMMON_OPTIONS | ROUTER_OPTIONS, bind, max_frame_bytes)
+            if self._guard is not None:
+                self._guard.protect(socket)
             socket.bind(bind)
-        except zmq.ZMQError as error:
+        except (zmq.ZMQError, ConfigError) as error:
+            self._let_go()
             socket.close(0)
-            self._unlock()
+            if isinstance(error, ConfigError):
+                raise
             if error.errno == zmq.EADDRINUSE:
                 raise ConfigError(
                     f"{bind} is in use: stop the process that holds it, or choose another port"
@@ -199,26 +245,59 @@ class Router:
         """Queue one message for a peer, copied; False when it is gone or its queue is full."""
         return self._channel.send([route, *frames])
 
+    def user_id(self, route: bytes) -> str:
+        """`role:name` of the key behind a route that a message came from; empty without keys."""
+        return self._owners.get(route, ("", ""))[0]
+
     def is_drained(self) -> bool:
         """Whether every message that has arrived was handed on: only then may silence be judged."""
         return self._channel.is_drained()
 
     def close(self, linger_ms: int = 0) -> None:
         """Unbind and close; what is queued may still leave for `linger_ms`. Idempotent."""
+        self._let_go()
         self._channel.close(linger_ms)
-        self._unlock()
 
     def _deliver(self, frames: list[bytes]) -> None:
-        """Split the route off."""
+        """Split the route off; with keys only those that are admitted get through."""
         route = frames[0]
         del frames[0]
-        self._on_message(route, frames)
+        if self._guard is None or route in self._owners or self._admit(route):
+            self._on_message(route, frames)
 
-    def _unlock(self) -> None:
-        """Let go of an ipc path."""
+    def _admit(self, route: bytes) -> bool:
+        """A route is seen for the first time, or again after its key was revoked: ask whose it is."""
+        assert self._guard is not None
+        user_id, key = self._channel.peer_property(USER_ID), self._channel.peer_property(KEY)
+        if not self._guard.access.admits(user_id, key):
+            self._on_refused("revoked", user_id)
+            return False
+        if len(self._owners) >= MAX_ROUTES:
+            for former in list(self._owners)[: MAX_ROUTES // 2]:
+                del self._owners[former]
+        self._owners[route] = user_id, key
+        return True
+
+    def _judge_anew(self) -> None:
+        """The list of keys changed: part with those who are no longer on it."""
+        assert self._guard is not None
+        revoked = [route for route, owner in self._owners.items() if not self._guard.access.admits(*owner)]
+        for route in revoked:
+            del self._owners[route]
+        if revoked and self._on_revoked is not None:
+            self._on_revoked(revoked)
+
+    def _let_go(self) -> None:
+        """Of the guard, and of an ipc path."""
+        if self._guard is not None:
+            self._guard.close()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def _nobody_asks(_reason: str, _peer: str) -> None:
+    """Nobody wants to hear of refusals."""
 
 
 def _set_options(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from shared.errors import ConfigError
-from shared.net.addresses import check_address, refuse_open_bind
+from shared.net.addresses import check_address, refuse_open_bind, refuse_open_dial
 from shared.net.endpoints import HIGH_WATER_MESSAGES, MAX_FRAME_BYTES
 from shared.net.reactor import MAX_FRAMES, Buffer
 
@@ -154,6 +154,7 @@ class Dealer:
         max_frame_bytes: int = MAX_FRAME_BYTES,
     ) -> None:
         check_address(address)
+        refuse_open_dial(address)
         self.address, self.max_frame_bytes = address, max_frame_bytes
         self.state = "connecting"
         self.pipe: Pipe | None = None

@@ -71,6 +71,7 @@ class Channel:
         backend: Any = super(zmq.Socket, socket)
         self._raw_receive, self._raw_send, self._raw_get = backend.recv, backend.send, backend.get
         self._is_closed = self._is_armed = self._is_draining = self._is_unfinished = False
+        self._newest: zmq.Frame | None = None  # first frame of the newest message
         self._descriptor = int(socket.getsockopt(zmq.FD))
         self._loop.add_reader(self._descriptor, self._wake)
         self._arm()  # what came before the reader was there
@@ -87,6 +88,16 @@ class Channel:
         if not self._is_draining and not self._is_armed and not self._is_closed:
             self._arm()
         return False
+
+    def peer_property(self, name: str) -> str:
+        """What the handshake said of the sender of the message that is being handed on; empty if nothing.
+
+        A look costs something: ask once for each route.
+        """
+        try:
+            return str(self._newest.get(name)) if self._newest is not None else ""
+        except zmq.ZMQError:  # EINVAL: no such property
+            return ""
 
     def send(self, frames: Sequence[Buffer]) -> bool:
         """Queue one message, copied. Never blocks: False without a peer or room for it."""
@@ -160,6 +171,7 @@ class Channel:
                 except zmq.Again:
                     self._is_unfinished = False
                     break
+                self._newest = frame
                 frames = [frame.bytes]
                 while frame.more:  # a Frame knows `more` from its own call: cheaper than asking the socket
                     frame = receive(_LAST, False)

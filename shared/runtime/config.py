@@ -123,6 +123,15 @@ class RuntimeConfig(Section):
     uvloop: bool = Field(True, description="Use uvloop's event loop where it is installed.")
     nice: int | None = Field(None, ge=0, le=19, description="Scheduling niceness; none: unchanged.")
     threads: int = Field(0, ge=0, description="Compute threads of this process; 0: chosen by the service.")
+    keys: Path | None = Field(
+        None, description="Folder of this service's keys, or of all roles'; none: links stay on this machine."
+    )
+
+    @field_validator("keys", mode="before")
+    @classmethod
+    def _read_empty_as_none(cls, value: Any) -> Any:
+        """An empty variable means no keys, not the working directory."""
+        return None if value == "" else value
 
 
 def load_settings(model: type[S], file: Path | None, overrides: Sequence[str] = ()) -> S:

@@ -1,0 +1,233 @@
+"""CURVE keys as files: one folder for each role, which a service is given and nobody else can read.
+
+    learner/           server.key   clients/inference-main.pub
+    inference/         server.key   client.key   learner.pub   clients/environment-default.pub
+    environment/NAME/  client.key   inference.pub
+    monitor/NAME/      client.key   inference.pub   learner.pub
+
+A file is a small TOML table: role, name and public key, and in `.key` files the secret key, both in Z85. Whoever may
+connect to a server has a file in its folder `clients`; removing the file revokes the key.
+"""
+
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+import zmq
+
+from shared.errors import ConfigError
+
+SERVER_KEY, CLIENT_KEY, CLIENTS = "server.key", "client.key", "clients"
+DEFAULT_NAME = "default"
+MAX_FILE_BYTES = 4096
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_Z85_KEY = re.compile(r"[0-9a-zA-Z.:+=^!/*?&<>()\[\]{}@%$#-]{40}")
+
+
+class Role(StrEnum):
+    """What a key's owner is."""
+
+    ENVIRONMENT = "environment"
+    INFERENCE = "inference"
+    LEARNER = "learner"
+    MONITOR = "monitor"
+
+
+SERVERS = (Role.INFERENCE, Role.LEARNER)
+CLIENTS_OF: Mapping[Role, frozenset[Role]] = {  # whose messages a server takes
+    Role.INFERENCE: frozenset({Role.ENVIRONMENT}),
+    Role.LEARNER: frozenset({Role.INFERENCE}),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicKey:
+    """Whose key it is, and the key as 40 characters of Z85."""
+
+    role: Role
+    name: str
+    public: str
+
+    @property
+    def user_id(self) -> str:
+        """`role:name`, which the server binds to the owner's connections."""
+        return f"{self.role}:{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyPair(PublicKey):
+    """With its secret half, which no text of this object shows."""
+
+    secret: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DialKeys:
+    """What a dealer needs: its own pair, and the public key of the one server that it will talk to."""
+
+    pair: KeyPair
+    server: PublicKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BindKeys:
+    """What a router needs: its pair, the folder of those who may connect, and the roles that it serves."""
+
+    pair: KeyPair
+    clients: Path
+    accepts: frozenset[Role]
+
+
+def dial_keys(folder: Path | None, role: Role, server: Role) -> DialKeys | None:
+    """The keys of `role` for dialling a server; None without a folder.
+
+    Args:
+      folder: `runtime.keys`: the role's own folder, or the one that holds all roles.
+    Raises: ConfigError naming the file, what is wrong with it, and the command that mends it.
+    """
+    if folder is None:
+        return None
+    own = _role_folder(folder, role)
+    pair, public = read_pair(own / CLIENT_KEY), read_public(own / f"{server}.pub")
+    _expect(pair, role, own / CLIENT_KEY)
+    _expect(public, server, own / f"{server}.pub")
+    return DialKeys(pair=pair, server=public)
+
+
+def bind_keys(folder: Path | None, role: Role) -> BindKeys | None:
+    """The keys of a server, and where it finds its clients'; None without a folder. Arguments and errors as above."""
+    if folder is None:
+        return None
+    own = _role_folder(folder, role)
+    pair = read_pair(own / SERVER_KEY)
+    _expect(pair, role, own / SERVER_KEY)
+    return BindKeys(pair=pair, clients=own / CLIENTS, accepts=CLIENTS_OF[role])
+
+
+def read_clients(folder: Path) -> tuple[dict[str, PublicKey], list[str]]:
+    """Who may connect, by public key, and what is wrong with files that are skipped.
+
+    Raises: ConfigError if the folder cannot be read or others may write to it.
+    """
+    clients: dict[str, PublicKey] = {}
+    problems: list[str] = []
+    _refuse_writable(folder)
+    for file in sorted(folder.glob("*.pub")):
+        try:
+            key = read_public(file)
+        except MissingKeyError:  # revoked as we looked
+            continue
+        except ConfigError as error:
+            problems.append(str(error))
+            continue
+        if file.name != client_file(key):
+            problems.append(f"{file}: holds the key of {key.user_id}: name it {client_file(key)}")
+        else:
+            clients[key.public] = key
+    return clients, problems
+
+
+def client_file(key: PublicKey) -> str:
+    """Name of a client's file in a server's folder."""
+    return f"{key.role}-{key.name}.pub"
+
+
+def read_pair(file: Path) -> KeyPair:
+    """A secret file; others must not be able to read it.
+
+    Raises: ConfigError naming the file.
+    """
+    table = _read(file, is_secret=True)
+    secret = str(table.get("secret", ""))
+    if not _Z85_KEY.fullmatch(secret) or zmq.curve_public(secret.encode()).decode() != table["public"]:
+        raise ConfigError(f"{file}: the secret key is damaged or not this public key's: make a new one")
+    return KeyPair(role=Role(table["role"]), name=table["name"], public=table["public"], secret=secret)
+
+
+def read_public(file: Path) -> PublicKey:
+    """A public file.
+
+    Raises: ConfigError naming the file.
+    """
+    table = _read(file, is_secret=False)
+    return PublicKey(role=Role(table["role"]), name=table["name"], public=table["public"])
+
+
+def check_name(name: str) -> str:
+    """The name of a key, if it can be one.
+
+    Raises: ConfigError.
+    """
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"{name!r} is no name for a key: 1 to 64 letters, digits, dots, dashes and underscores")
+    return name
+
+
+class MissingKeyError(ConfigError):
+    """A key file that is not there."""
+
+
+def _role_folder(folder: Path, role: Role) -> Path:
+    """The folder itself if it is the role's, else the role's within it, else the only or default key's within that."""
+    if not folder.is_dir():
+        raise ConfigError(f"runtime.keys: {folder} is no folder: run  seedbed keys init {folder}")
+    wanted = SERVER_KEY if role in SERVERS else CLIENT_KEY
+    for place in (folder, folder / role):
+        if (place / wanted).is_file():
+            _refuse_writable(place)
+            return place
+    named = sorted(path.parent for place in (folder / role, folder) for path in place.glob(f"*/{CLIENT_KEY}"))
+    if role not in SERVERS and named:
+        chosen = named if len(named) == 1 else [path for path in named if path.name == DEFAULT_NAME]
+        if len(chosen) != 1:
+            raise ConfigError(f"runtime.keys: {folder} holds several keys: choose one, as runtime.keys={named[0]}")
+        _refuse_writable(chosen[0])
+        return chosen[0]
+    raise ConfigError(f"runtime.keys: {folder} holds no key of role {role}: run  seedbed keys init {folder}")
+
+
+def _read(file: Path, *, is_secret: bool) -> dict[str, str]:
+    """The table of a key file, its role, name and public key checked. No error shows what the file holds."""
+    try:
+        with file.open("rb") as stream:
+            mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
+            if is_secret and mode & 0o077:
+                raise ConfigError(f"{file} is a secret and others may read it (mode {mode:04o}): chmod 600 {file}")
+            text = stream.read(MAX_FILE_BYTES).decode()
+        table = tomllib.loads(text)
+    except FileNotFoundError as error:
+        raise MissingKeyError(f"{file}: no such key file: run  seedbed keys list  to see which there are") from error
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: not a key file") from error
+    if not all(isinstance(table.get(key), str) for key in ("role", "name", "public")):
+        raise ConfigError(f"{file}: not a key file: role, name and public must be there")
+    if table["role"] not in tuple(Role) or not _NAME.fullmatch(table["name"]):
+        raise ConfigError(f"{file}: role or name cannot be a key's")
+    if not _Z85_KEY.fullmatch(table["public"]):
+        raise ConfigError(f"{file}: the public key is damaged: 40 characters of Z85 are expected")
+    if not is_secret and "secret" in table:
+        raise ConfigError(f"{file}: holds a secret key where the public one is expected: make the pair anew")
+    return table
+
+
+def _expect(key: PublicKey, role: Role, file: Path) -> None:
+    if key.role is not role:
+        raise ConfigError(f"{file}: is a key of role {key.role}, not {role}")
+
+
+def _refuse_writable(folder: Path) -> None:
+    """Whoever may write here could put keys of their own in, unless it is mounted read-only."""
+    try:
+        mode = stat.S_IMODE(folder.stat().st_mode)
+        is_read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
+    except OSError as error:
+        raise ConfigError(f"{folder}: {error.strerror or error}: run  seedbed keys list") from error
+    if mode & 0o022 and not is_read_only:
+        raise ConfigError(f"others may write to {folder} (mode {mode:04o}): chmod go-w {folder}")

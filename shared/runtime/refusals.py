@@ -1,0 +1,29 @@
+"""Peers that were not let in: counted by reason at /metrics, and told at most once a minute for each reason."""
+
+import time
+from collections.abc import Callable
+
+from shared.runtime.logs import Log
+from shared.runtime.metrics import Metrics
+
+TELL_EVERY_S = 60.0
+
+
+class Refusals:
+    """Called with a reason (a short constant) and who it was. Owned by the service's loop; bounded by the reasons."""
+
+    def __init__(self, metrics: Metrics, log: Log, now: Callable[[], float] = time.monotonic) -> None:
+        self._count = metrics.counter("refused_peers", "Peers and keys not let in.", ("reason",))
+        self._log, self._now = log, now
+        self._tell_at: dict[str, float] = {}
+        self._untold: dict[str, int] = {}
+
+    def __call__(self, reason: str, peer: str) -> None:
+        """Someone was refused."""
+        self._count.labels(reason=reason).inc()
+        untold = self._untold[reason] = self._untold.get(reason, 0) + 1
+        now = self._now()
+        if now >= self._tell_at.get(reason, now):
+            self._tell_at[reason] = now + TELL_EVERY_S
+            self._untold[reason] = 0
+            self._log.warning("peer_refused", reason=reason, peer=peer, times=untold)

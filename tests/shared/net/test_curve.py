@@ -1,0 +1,422 @@
+"""Links with keys, on real sockets: who gets in, who does not, and that the door still opens afterwards."""
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import uvloop
+import zmq
+
+from shared.errors import ConfigError
+from shared.net import zap
+from shared.net.endpoints import Dealer, Router
+from shared.net.keyring import Keyring
+from shared.net.keys import DialKeys, KeyPair, PublicKey, Role, bind_keys, client_file, dial_keys
+from shared.net.reactor import Reactor
+from tests.support.hostile_peer import shout_over_tcp
+
+TIMEOUT_S = 30.0
+LOOPS = {"asyncio": None, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(scope="module")
+def made_keys(tmp_path_factory):
+    """One key for each role, and a second environment's."""
+    folder = tmp_path_factory.mktemp("made") / "keys"
+    ring = Keyring(folder)
+    ring.init()
+    ring.new(Role.ENVIRONMENT, "robot")
+    return folder
+
+
+@pytest.fixture
+def folder(made_keys, tmp_path):
+    """A copy that a test may change."""
+    shutil.copytree(made_keys, tmp_path / "keys")
+    return tmp_path / "keys"
+
+
+@dataclass
+class Heard:
+    """What callbacks brought, and a way to wait for it."""
+
+    messages: list[tuple[bytes, list[bytes]]] = field(default_factory=list)
+    refused: list[tuple[str, str]] = field(default_factory=list)
+    revoked: list[bytes] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def note(self, to: list, item: object) -> None:
+        to.append(item)
+        self.changed.set()
+
+    async def wait_for(self, claim) -> None:
+        """Until the claim holds; looks again whenever something came."""
+        while not claim():
+            self.changed.clear()
+            await self.changed.wait()
+
+
+class House:
+    """An inference's router with keys, and dealers that knock, each on a context of its own as in another process."""
+
+    def __init__(self, folder: Path, bind: str = "tcp://127.0.0.1:0", role: Role = Role.INFERENCE) -> None:
+        self.folder, self.heard = folder, Heard()
+        self._stack = contextlib.ExitStack()
+        self.reactor = self._stack.enter_context(Reactor())
+        heard = self.heard
+        self.router = Router(
+            self.reactor,
+            bind,
+            on_message=lambda route, frames: heard.note(heard.messages, (route, frames)),
+            keys=bind_keys(folder, role),
+            on_refused=lambda reason, peer: heard.note(heard.refused, (reason, peer)),
+            on_revoked=lambda routes: [heard.note(heard.revoked, route) for route in routes],
+        )
+        self._stack.callback(self.router.close)
+
+    def knock(self, keys: DialKeys | None) -> tuple[Dealer, Heard]:
+        """A dealer that has begun to dial."""
+        reactor, heard = self._stack.enter_context(Reactor()), Heard()
+        dealer = Dealer(
+            reactor,
+            self.router.endpoint,
+            on_message=lambda frames: heard.note(heard.messages, (b"", frames)),
+            on_event=lambda event: heard.note(heard.events, event),
+            keys=keys,
+        )
+        self._stack.callback(dealer.close)
+        return dealer, heard
+
+    async def enter(self, keys: DialKeys | None, word: bytes = b"hello") -> tuple[Dealer, Heard, bytes]:
+        """Connect, speak, be answered; the route."""
+        dealer, heard = self.knock(keys)
+        await heard.wait_for(lambda: dealer.is_connected)
+        assert dealer.send([word])
+        await self.heard.wait_for(lambda: any(frames == [word] for _, frames in self.heard.messages))
+        route = next(route for route, frames in self.heard.messages if frames == [word])
+        assert self.router.send(route, [b"welcome"])
+        await heard.wait_for(lambda: bool(heard.messages))
+        return dealer, heard, route
+
+    def reasons(self) -> set[str]:
+        """Why peers were refused so far."""
+        return {reason for reason, _ in self.heard.refused}
+
+    def robot(self) -> DialKeys:
+        """A good key."""
+        return dial_keys(self.folder / "environment" / "robot", Role.ENVIRONMENT, Role.INFERENCE)
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+def visit(folder: Path, test, *, loop: str = "uvloop", **options) -> None:
+    """Run a test on a fresh loop with a house."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(TIMEOUT_S):
+            with contextlib.closing(House(folder, **options)) as house:
+                await test(house)
+
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        runner.run(bounded())
+
+
+def stranger(role: Role, name: str, server: PublicKey) -> DialKeys:
+    """A key that nobody admitted, under any name."""
+    public, secret = (half.decode() for half in zmq.curve_keypair())
+    return DialKeys(pair=KeyPair(role=role, name=name, public=public, secret=secret), server=server)
+
+
+async def is_turned_away(house: House, keys: DialKeys | None, reason: str) -> Dealer:
+    """Knock until refused; nothing that it says is heard."""
+    dealer, heard = house.knock(keys)
+    await heard.wait_for(lambda: "handshake_failed" in heard.events)
+    assert not dealer.is_connected
+    assert not dealer.send([b"let me in"])
+    await house.heard.wait_for(lambda: reason in house.reasons())
+    assert house.heard.messages == []
+    return dealer
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_known_key_gets_in(folder, loop):
+    """Messages of any size go both ways, and the router knows whose they are."""
+
+    async def test(house):
+        dealer, heard, route = await house.enter(house.robot())
+        assert house.router.user_id(route) == "environment:robot"
+        assert dealer.send([b"header", b"", b"x" * 1_000_000])
+        await house.heard.wait_for(lambda: len(house.heard.messages) == 2)
+        assert house.heard.messages[1] == (route, [b"header", b"", b"x" * 1_000_000])
+        assert house.heard.refused == []
+        assert heard.events == ["connected"]
+
+    visit(folder, test, loop=loop)
+
+
+def test_a_foreign_key_is_refused_and_a_good_one_gets_in_afterwards(folder):
+    """Even under a good name: the key counts. The dealer says that its key was refused."""
+
+    async def test(house):
+        dealer = await is_turned_away(house, stranger(Role.ENVIRONMENT, "robot", house.robot().server), "unknown_key")
+        assert dealer.state == "refused"
+        assert dealer.refusal.startswith("key refused: environment:robot")
+        await house.enter(house.robot())
+
+    visit(folder, test)
+
+
+def test_no_key_is_refused(folder):
+    """Loopback or not: a server with keys takes nobody without. The dealer says what may be missing."""
+
+    async def test(house):
+        dealer = await is_turned_away(house, None, "handshake")
+        assert "runtime.keys" in dealer.refusal
+        await house.enter(house.robot())
+
+    visit(folder, test)
+
+
+def test_a_dealer_talks_only_to_the_server_whose_key_it_has(folder):
+    """Whoever stands at the address with another pair gets no word out of it."""
+
+    async def test(house):
+        good = house.robot()
+        other = dial_keys(folder, Role.INFERENCE, Role.LEARNER).server
+        dealer = await is_turned_away(house, DialKeys(pair=good.pair, server=other), "handshake")
+        assert "is not the learner" in dealer.refusal
+        await house.enter(good)
+
+    visit(folder, test)
+
+
+def test_a_dealer_with_keys_gives_nothing_to_a_server_without(folder):
+    """The link is encrypted or there is none."""
+
+    async def test(house):
+        with Reactor() as plain, Reactor() as own:
+            received, heard = [], Heard()
+            router = Router(plain, "tcp://127.0.0.1:0", on_message=lambda route, frames: received.append(frames))
+            dealer = Dealer(
+                own, router.endpoint, on_message=print,
+                on_event=lambda event: heard.note(heard.events, event), keys=house.robot(),
+            )  # fmt: skip
+            await heard.wait_for(lambda: "handshake_failed" in heard.events)
+            assert "has no keys" in dealer.refusal
+            assert received == []
+            dealer.close()
+            router.close()
+
+    visit(folder, test)
+
+
+def test_an_environments_key_is_refused_by_the_learner_even_if_it_is_listed_there(folder):
+    """The learner serves inference alone: weights and unrolls are nothing for environments."""
+    pair = dial_keys(folder / "environment" / "robot", Role.ENVIRONMENT, Role.INFERENCE).pair
+    shutil.copy(folder / "inference" / "clients" / client_file(pair), folder / "learner" / "clients")
+
+    async def test(house):
+        main = dial_keys(folder, Role.INFERENCE, Role.LEARNER)
+        await is_turned_away(house, DialKeys(pair=pair, server=main.server), "wrong_role")
+        assert any("environment:robot" in peer for _, peer in house.heard.refused)
+        await house.enter(main)
+
+    visit(folder, test, role=Role.LEARNER)
+
+
+def test_a_monitors_key_opens_nothing_yet(folder):
+    """It is listed at both servers and refused by its role."""
+
+    async def test(house):
+        await is_turned_away(house, dial_keys(folder, Role.MONITOR, Role.INFERENCE), "wrong_role")
+
+    visit(folder, test)
+
+
+def test_a_revoked_key_is_out_while_it_is_connected(folder):
+    """Its route is told, nothing more of it is heard, it cannot come back; others do not notice."""
+
+    async def test(house):
+        other = dial_keys(folder / "environment" / "default", Role.ENVIRONMENT, Role.INFERENCE)
+        dealer, _, route = await house.enter(house.robot(), b"robot")
+        bystander, _, _ = await house.enter(other, b"bystander")
+        keys = house.robot()
+        Keyring(folder).revoke("robot")
+        await house.heard.wait_for(lambda: bool(house.heard.revoked))
+        assert house.heard.revoked == [route]
+        assert dealer.send([b"still here?"])
+        await house.heard.wait_for(lambda: "revoked" in house.reasons())
+        assert ("revoked", "environment:robot") in house.heard.refused
+        assert bystander.send([b"business as usual"])
+        await house.heard.wait_for(lambda: house.heard.messages[-1][1] == [b"business as usual"])
+        assert [b"still here?"] not in [frames for _, frames in house.heard.messages]
+        _, heard = house.knock(keys)
+        await heard.wait_for(lambda: heard.events == ["handshake_failed"])
+        assert "unknown_key" in house.reasons()
+
+    visit(folder, test)
+
+
+def test_a_key_revoked_before_its_first_message_is_not_heard(folder):
+    """The handshake was done; the message that follows is judged by the list of that moment."""
+
+    async def test(house):
+        dealer, heard = house.knock(house.robot())
+        await heard.wait_for(lambda: dealer.is_connected)
+        Keyring(folder).revoke("robot")
+        house.router._guard.reload()
+        assert dealer.send([b"first word"])
+        await house.heard.wait_for(lambda: "revoked" in house.reasons())
+        assert house.heard.messages == []
+
+    visit(folder, test)
+
+
+def test_a_new_key_is_let_in_without_a_restart(folder):
+    """A dealer that was refused gets in by itself once its key is listed."""
+
+    async def test(house):
+        listed = folder / "inference" / "clients" / "environment-robot.pub"
+        content = listed.read_bytes()
+        listed.unlink()
+        house.router._guard.reload()
+        dealer, heard = house.knock(house.robot())
+        await heard.wait_for(lambda: "handshake_failed" in heard.events)
+        listed.write_bytes(content)
+        await heard.wait_for(lambda: dealer.is_connected)
+        assert dealer.refusal == ""
+
+    visit(folder, test)
+
+
+def test_a_broken_file_or_a_folder_that_is_away_shuts_nobody_else_out(folder):
+    """It is told; whoever was known stays so."""
+
+    async def test(house):
+        await house.enter(house.robot())
+        clients = folder / "inference" / "clients"
+        (clients / "environment-broken.pub").write_text("nonsense")
+        house.router._guard.reload()
+        assert any(
+            reason == "unreadable_keys" and "environment-broken.pub" in text for reason, text in house.heard.refused
+        )
+        clients.rename(clients.with_name("away"))
+        house.router._guard.reload()
+        assert house.heard.revoked == []
+        await house.enter(dial_keys(folder / "environment" / "default", Role.ENVIRONMENT, Role.INFERENCE), b"later")
+
+    visit(folder, test)
+
+
+def test_the_door_opens_after_garbage_and_two_hundred_idle_connections(folder):
+    """Connections that say nothing, or nothing that makes sense, cost a good key nothing but a moment."""
+
+    async def test(house):
+        host, port = house.router.endpoint.removeprefix("tcp://").rsplit(":", 1)
+        with contextlib.ExitStack() as idle:
+            for _ in range(200):
+                idle.enter_context(socket.create_connection((host, int(port)), timeout=10))
+            await asyncio.to_thread(shout_over_tcp, house.router.endpoint, 3)
+            await house.heard.wait_for(lambda: "handshake" in house.reasons())
+            await house.enter(house.robot())
+        assert [frames for _, frames in house.heard.messages] == [[b"hello"]]
+
+    visit(folder, test)
+
+
+def test_questions_that_are_nonsense_do_not_end_the_guard(folder):
+    """Anything in the process may ask at the ZAP address; noise is refused, and a good key still gets in."""
+
+    async def test(house):
+        asker = house.reactor.context.socket(zmq.DEALER)
+        asker.connect(zap.ZAP_ENDPOINT)
+        for frames in ([b""], [b"", b"1.0"], [b"", b"1.0", b"7", *[b"\xff" * 500] * 5], [b"x"] * 60):
+            asker.send_multipart(frames)
+        await house.heard.wait_for(lambda: len(house.heard.refused) == 4)
+        asker.close(0)
+        await house.enter(house.robot())
+
+    visit(folder, test)
+
+
+def test_a_failure_of_the_guard_is_a_failure_of_the_service(folder):
+    """A bug is never a door that silently stays shut, or open: the loop's exception handler hears of it."""
+
+    async def test(house):
+        failures = Heard()
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: failures.note(failures.events, context["exception"]))
+        house.router._guard.access = None
+        _, heard = house.knock(house.robot())
+        await failures.wait_for(lambda: bool(failures.events))
+        assert isinstance(failures.events[0], AttributeError)
+        assert heard.events == []
+        assert house.heard.messages == []
+
+    visit(folder, test)
+
+
+def test_with_keys_any_address_may_be_bound_and_dialled(folder):
+    """And an ipc link is guarded like any other."""
+
+    async def test(house):
+        _, heard, _ = await house.enter(house.robot())
+        assert heard.events == ["connected"]
+
+    visit(folder, test, bind="tcp://0.0.0.0:0")
+    visit(folder, test, bind=f"ipc://{folder}/link")
+
+
+def test_without_keys_no_other_machine_is_dialled():
+    """The error says where keys come from, or which tunnel to use; names may be anyone."""
+
+    async def test() -> None:
+        with Reactor() as reactor:
+            for address in ("tcp://10.0.0.1:5555", "tcp://inference:5555", "tcp://[fe80::1]:5555"):
+                with pytest.raises(ConfigError, match=r"no keys.*runtime\.keys.*ssh -L"):
+                    Dealer(reactor, address, on_message=print)
+
+    asyncio.run(test())
+
+
+def test_one_reactor_guards_one_server(folder):
+    """The second is refused, and leaves nothing open."""
+
+    async def test(house):
+        with pytest.raises(ConfigError, match="a reactor of its own"):
+            Router(house.reactor, "tcp://127.0.0.1:0", on_message=print, keys=bind_keys(folder, Role.LEARNER))
+        await house.enter(house.robot())
+
+    visit(folder, test)
+
+
+def test_a_wrong_key_file_stops_a_server_at_once(folder):
+    """At the start nothing is skipped: whoever made the file is there to mend it."""
+    (folder / "inference" / "clients" / "environment-broken.pub").write_text("nonsense")
+
+    async def test() -> None:
+        with Reactor() as reactor, pytest.raises(ConfigError, match=r"environment-broken\.pub: not a key file"):
+            Router(reactor, "tcp://127.0.0.1:0", on_message=print, keys=bind_keys(folder, Role.INFERENCE))
+
+    asyncio.run(test())
+
+
+def test_no_secret_is_logged(folder, caplog, capfd):
+    """Neither when let in nor when refused."""
+    caplog.set_level(logging.DEBUG)
+
+    async def test(house):
+        foreign = stranger(Role.ENVIRONMENT, "robot", house.robot().server)
+        dealer = await is_turned_away(house, foreign, "unknown_key")
+        said = f"{house.heard.refused} {dealer.refusal} {caplog.text} {capfd.readouterr()}"
+        for secret in (foreign.pair.secret, house.robot().pair.secret, bind_keys(folder, Role.INFERENCE).pair.secret):
+            assert secret not in said
+
+    visit(folder, test)
