@@ -1,0 +1,1 @@
+"""OpenEnv servers: every lane is a session of its own."""

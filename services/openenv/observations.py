@@ -1,0 +1,166 @@
+"""Fields of an OpenEnv observation: from an example, and settings, to spaces, and from JSON to values of these."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+from pydantic import Field
+
+from shared.errors import ConfigError
+from shared.runtime.config import Section
+
+LETTERS = "".join(chr(code) for code in range(32, 127))
+DEFAULT_LENGTH = 512  # of texts, characters or bytes
+Kind = Literal["numbers", "categories", "bits", "text", "bytes"]
+Dtype = Literal[
+    "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64"
+]
+_SCALARS: dict[str, type[np.integer[Any]] | type[np.floating[Any]]] = {
+    "uint8": np.uint8, "int8": np.int8, "uint16": np.uint16, "int16": np.int16, "uint32": np.uint32,
+    "int32": np.int32, "uint64": np.uint64, "int64": np.int64, "float16": np.float16, "float32": np.float32,
+    "float64": np.float64,
+}  # fmt: skip
+
+
+class ObservationSetting(Section):
+    """`env.kwargs.observation.<field>`: what its example does not tell."""
+
+    kind: Kind | None = Field(None, description="How it travels; none: as the example looks.")
+    dtype: Dtype = Field("float32", description="Of numbers.")
+    low: float | None = Field(None, description="Least number; none: the dtype's.")
+    high: float | None = Field(None, description="Greatest number; none: the dtype's.")
+    shape: list[int] | None = Field(None, description="Of numbers; none: the example's.")
+    n: int | None = Field(None, ge=1, description="Categories 0 … n−1.")
+    length: int = Field(DEFAULT_LENGTH, ge=1, description="Of a text, characters, or bytes of kind 'bytes'.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservationField:
+    """One field, and how its JSON becomes a value of its space."""
+
+    name: str
+    kind: Kind
+    space: gymnasium.Space[Any]
+
+    def from_json(self, value: Any) -> Any:
+        """A value of the space. What is missing or null is zeros, or an empty text.
+
+        Raises: ValueError, TypeError or OverflowError for JSON that does not fit.
+        """
+        if isinstance(self.space, spaces.Text):
+            text = "" if value is None else str(value)[: self.space.max_length]
+            return "".join(letter if letter in LETTERS else "?" for letter in text)
+        assert self.space.shape is not None
+        if self.kind == "bytes":
+            return _pad(("" if value is None else str(value)).encode()[: self.space.shape[0]], self.space.shape[0])
+        return np.asarray(np.zeros(self.space.shape) if value is None else value, self.space.dtype)
+
+
+def _pad(data: bytes, length: int) -> npt.NDArray[np.uint8]:
+    """The bytes, then zeros."""
+    return np.frombuffer(data.ljust(length, b"\0"), np.uint8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservationForm:
+    """An observation as fields that can travel."""
+
+    fields: tuple[ObservationField, ...]
+
+    @property
+    def space(self) -> gymnasium.Space[Any]:
+        """A Dict by field; a single one stands for itself."""
+        if len(self.fields) == 1:
+            return self.fields[0].space
+        return spaces.Dict({field.name: field.space for field in self.fields})
+
+    def from_json(self, observation: Mapping[str, Any]) -> Any:
+        """A value of the space."""
+        values = {field.name: field.from_json(observation.get(field.name)) for field in self.fields}
+        return values if len(values) > 1 else values[self.fields[0].name]
+
+
+def observation_form(
+    example: Mapping[str, Any],
+    said: Mapping[str, ObservationSetting],
+    observe: Sequence[str] | None,
+    skip: Sequence[str] = (),
+) -> ObservationForm:
+    """The form of observations that look like the example.
+
+    Args:
+      observe: the fields to take; none: all.
+      skip: fields that are no part of it.
+    Raises: ConfigError naming a field that cannot travel, or one that is not there.
+    """
+    known = [name for name in example if name not in skip]
+    for where, names in (("observe", observe or ()), ("observation", tuple(said))):
+        if unknown := [name for name in names if name not in known]:
+            raise ConfigError(f"env.kwargs.{where}: this server does not observe {unknown[0]!r}; known: {known}")
+    names = known if observe is None else list(observe)
+    if not names:
+        raise ConfigError("env.kwargs.observe: no field is left to observe")
+    return ObservationForm(fields=tuple(_field(name, example[name], said.get(name)) for name in names))
+
+
+def _field(name: str, value: Any, setting: ObservationSetting | None) -> ObservationField:
+    said = setting or ObservationSetting()
+    kind = said.kind or ("categories" if said.n is not None else _guess(name, value))
+    return ObservationField(name=name, kind=kind, space=_space(name, kind, value, said))
+
+
+def _guess(name: str, value: Any) -> Kind:
+    """What an example looks like."""
+    if isinstance(value, str):
+        return "text"
+    flat = _flatten(value)
+    if flat and all(isinstance(item, bool) for item in flat):
+        return "bits"
+    if flat and all(isinstance(item, int | float) for item in flat):
+        return "numbers"
+    raise ConfigError(
+        f"env.kwargs.observation: {name!r} is {str(value)[:80]!r} at a reset, which is neither numbers nor text: leave "
+        f"it out by env.kwargs.observe, or say what it is: {name} = "
+        '{kind = "numbers", shape = [3]} or {kind = "text"}'
+    )
+
+
+def _flatten(value: Any) -> list[Any]:
+    """The items of nested lists."""
+    return [item for part in value for item in _flatten(part)] if isinstance(value, list) else [value]
+
+
+def _space(name: str, kind: Kind, value: Any, said: ObservationSetting) -> gymnasium.Space[Any]:
+    if kind == "text":
+        return spaces.Text(said.length, min_length=0, charset=LETTERS)
+    if kind == "bytes":
+        return spaces.Box(0, 255, (said.length,), np.uint8)
+    shape = _shape(name, value, said)
+    if kind == "bits":
+        return spaces.MultiBinary(shape) if shape else spaces.Discrete(2)
+    if kind == "categories":
+        if said.n is None:
+            raise ConfigError(f"env.kwargs.observation.{name}: say n, the number of categories")
+        return spaces.MultiDiscrete(np.full(shape, said.n)) if shape else spaces.Discrete(said.n)
+    scalar = _SCALARS[said.dtype]
+    low, high = (-np.inf, np.inf) if issubclass(scalar, np.floating) else (np.iinfo(scalar).min, np.iinfo(scalar).max)
+    box: gymnasium.Space[Any] = spaces.Box(
+        low if said.low is None else said.low, high if said.high is None else said.high, shape, scalar
+    )
+    return box
+
+
+def _shape(name: str, value: Any, said: ObservationSetting) -> tuple[int, ...]:
+    if said.shape is not None:
+        return tuple(said.shape)
+    try:
+        shape: tuple[int, ...] = np.shape(value)
+    except ValueError as error:
+        raise ConfigError(f"env.kwargs.observation: the lists of {name!r} have different lengths") from error
+    if value is None or 0 in shape:
+        raise ConfigError(f"env.kwargs.observation.{name}: it is empty at a reset; say its shape")
+    return shape
