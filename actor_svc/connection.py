@@ -26,6 +26,7 @@ class ConnectionClient:
         self.avoid_until = now
         self.work_age_ms = 0  # of inference, as its last PONG says
         self.num_unrequested = 0
+        self.refusal = ""  # why the newest handshake failed
         self._beat_s, self._lease_s, self._detach_s = beat_s, lease_s, detach_s
         self._next_ping = now
         self._pinged_ms = -1
@@ -47,6 +48,7 @@ class ConnectionClient:
     def connected(self, now: float) -> Actions:
         """The connection is open (again): every group asks where it stands, and the beat begins."""
         self.is_connected = self.was_connected = True
+        self.refusal = ""
         self.changed_at = self.heard_at = self.avoid_until = self._next_ping = now
         return tuple(action for group in self.groups for action in group.connection_reset(now))
 
@@ -55,6 +57,10 @@ class ConnectionClient:
         if self.is_connected:
             self.is_connected = False
             self.changed_at = now
+
+    def refused(self, cause: str) -> None:
+        """The handshake failed."""
+        self.refusal = cause
 
     def receive(self, message: Message, frames: Received, now: float) -> Actions:
         """A message from there. Raises RemoteWireError if an ACT's frames have the wrong sizes."""
@@ -104,6 +110,8 @@ class ConnectionClient:
         """What is wrong with this connection, for people; empty if nothing is."""
         age_s = now - self.changed_at
         if not self.is_connected:
+            if self.refusal:
+                return f"{self.address}: {self.refusal}"
             if self.was_connected:
                 return f"the connection to {self.address} has been closed for {age_s:.0f} s"
             return f"never connected to {self.address} in {age_s:.0f} s: is an inference service running there?"

@@ -62,6 +62,11 @@ class Fleet:
         if address in self.connections:
             self.connections[address].disconnected(now)
 
+    def refused(self, address: str, cause: str) -> None:
+        """A handshake failed; it is tried again."""
+        if address in self.connections:
+            self.connections[address].refused(cause)
+
     def receive(self, address: str, message: Message, frames: Received, now: float) -> list[Placed]:
         """A message from an address. Raises RemoteWireError if an ACT's frames have the wrong sizes."""
         connection = self.connections.get(address)

@@ -32,7 +32,9 @@ from shared import __version__
 from shared.errors import RejectedError, RemoteWireError
 from shared.net.addresses import resolve
 from shared.net.endpoints import Dealer
+from shared.net.keys import dial_keys
 from shared.net.reactor import Reactor
+from shared.net.roles import Role
 from shared.protocol.codec import decode, encode
 from shared.protocol.messages import Act, Bye, Challenge, Hello, Message, Welcome
 from shared.runtime.service import Service
@@ -88,6 +90,7 @@ class Actor:
             for index, group in enumerate(groups)
         ]
         self.fleet = Fleet(clients, first=service.incarnation)
+        self.keys = dial_keys(service.runtime.keys, Role.ENVIRONMENT, Role.INFERENCE)
         self.dealers: dict[str, Dealer] = {}
         self.tally = Tally()
         self.meter = LoadMeter(self.tally, groups, self.loop.time())
@@ -160,6 +163,7 @@ class Actor:
                     address,
                     on_message=partial(self._receive, address),
                     on_event=partial(self._connection_changed, address),
+                    keys=self.keys,
                 )
         self._perform(placed)
 
@@ -174,7 +178,9 @@ class Actor:
             self.service.log.warning("inference_disconnected", address=address)
             self.fleet.disconnected(address, now)
         else:
-            self.service.log.warning("handshake_failed", address=address)
+            cause = self.dealers[address].refusal
+            self.service.log.warning("handshake_failed", address=address, cause=cause)
+            self.fleet.refused(address, cause)
 
     def _receive(self, address: str, frames: list[bytes]) -> None:
         try:

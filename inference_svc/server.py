@@ -34,6 +34,7 @@ from shared.protocol.messages import (
     Bye,
     Challenge,
     Credit,
+    Error,
     Hello,
     Message,
     Ping,
@@ -62,7 +63,7 @@ class Group:
 
 @dataclass(slots=True)
 class Outputs:
-    """Where decisions go: three callables of the shell, none of which blocks."""
+    """Where decisions go, and what the shell knows: its callables, none of which blocks."""
 
     down: Callable[[bytes, Sequence[bytes]], bool]  # (route, frames) → False when the route is gone
     act: Callable[[list[list[Lanes]], list[Group]], None]  # batches, and the groups in their order
@@ -70,6 +71,7 @@ class Outputs:
     pin: Callable[[], None]  # freeze the live weights for an evaluation
     wake: Callable[[float], None] = field(default=lambda _at: None)  # call `launch` at this time
     work_age_s: Callable[[], float] = field(default=lambda: 0.0)  # how long the running batch has been running
+    owner: Callable[[bytes], str] = field(default=lambda _route: "")  # whose key a route has; empty without keys
 
 
 class Server:
@@ -119,7 +121,9 @@ class Server:
                 max_lanes=config.max_lanes,
                 max_frame_bytes=config.max_frame_bytes,
             )
-            self.table = SessionTable(self.incarnation, run_seed, run_id, limits, replica=replica)
+            self.table = SessionTable(
+                self.incarnation, run_seed, run_id, limits, replica=replica, owner=self.outputs.owner
+            )
         self.shape = shape
 
     # From environments
@@ -204,7 +208,7 @@ class Server:
     def _step(self, step: Step, route: bytes, frames: Sequence[bytes], now: float) -> None:
         table = self.table
         session = table.sessions.get(step.session) if table is not None else None
-        if table is None or session is None:
+        if table is None or session is None or (session.route != route and table.is_foreign(session, route)):
             self._send(route, Challenge(session=step.session, server_epoch=self.incarnation))
             return
         group: Group = session.attached
@@ -423,6 +427,23 @@ class Server:
             self._episodes.flush(self.shape.spec)
 
     # Ends
+
+    def revoke(self, routes: Sequence[bytes]) -> int:
+        """The keys behind these connections were revoked: end their sessions, and say so once. How many ended."""
+        if self.table is None:
+            return 0
+        revoked = set(routes)
+        ended = [session for session in self.table.sessions.values() if session.route in revoked]
+        for session in ended:
+            error = Error(
+                code="revoked", scope="session", session=session.id, nonce=0, retryable=False,
+                message="the key of this connection was revoked", hint="ask for a new one where inference's keys are",
+            )  # fmt: skip
+            self._send(session.route, error)
+            self.table.end(session)
+            self.tally.lost_groups += 1
+            self._release(session)
+        return len(ended)
 
     def dismiss(self, reason: str) -> None:
         """Tell every group to go: BYE(draining) means elsewhere, BYE(run_finished) means for good."""

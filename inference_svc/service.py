@@ -21,12 +21,15 @@ from inference_svc.upstream import CreditCame, LearnerLink, Refused, RunFinished
 from shared import __version__
 from shared.errors import RejectedError, RemoteWireError, SeedbedError
 from shared.net.endpoints import Dealer, Router
+from shared.net.keys import bind_keys, dial_keys
 from shared.net.reactor import Reactor
+from shared.net.roles import Role
 from shared.policy.allocator import keep_freed_memory
 from shared.policy.devices import choose_device
 from shared.policy.weights import Manifest
 from shared.protocol.codec import decode, encode
 from shared.protocol.messages import ProducerWelcome
+from shared.runtime.refusals import Refusals
 from shared.runtime.service import Service
 from shared.runtime.worker import Worker
 
@@ -49,7 +52,7 @@ class InferenceService:
         self.server = Server(config, service.incarnation, self.link, self.tally)
         self.engine = Engine(choose_device(config.device))
         self.worker = Worker("compute")
-        outputs = Outputs(self._down, self._act, self._forget, self._pin, self._wake, self.worker.busy_s)
+        outputs = Outputs(self._down, self._act, self._forget, self._pin, self._wake, self.worker.busy_s, self._owner)
         self.server.connect(outputs)
         self.forward_seconds = metrics.register(service.metrics, self.tally, self.server, self.link, reactor)
         self.is_finished = False
@@ -64,8 +67,17 @@ class InferenceService:
             on_message=self._from_environment,
             on_drained=self._launch,
             max_frame_bytes=config.max_frame_bytes,
+            keys=bind_keys(service.runtime.keys, Role.INFERENCE),
+            on_refused=Refusals(service.metrics, service.log),
+            on_revoked=self._revoked,
         )
-        self.dealer = Dealer(reactor, config.upstream[0], on_message=self._from_learner, on_event=self._learner_event)
+        self.dealer = Dealer(
+            reactor,
+            config.upstream[0],
+            on_message=self._from_learner,
+            on_event=self._learner_event,
+            keys=dial_keys(service.runtime.keys, Role.INFERENCE, Role.LEARNER),
+        )
 
     # Environments
 
@@ -74,6 +86,13 @@ class InferenceService:
 
     def _down(self, route: bytes, frames: Sequence[bytes]) -> bool:
         return self.router.send(route, frames)
+
+    def _owner(self, route: bytes) -> str:
+        return self.router.user_id(route)
+
+    def _revoked(self, routes: list[bytes]) -> None:
+        ended = self.server.revoke(routes)
+        self.service.log.warning("keys_revoked", connections=len(routes), sessions=ended)
 
     def _launch(self) -> None:
         self.server.launch(self.loop.time())
@@ -123,6 +142,8 @@ class InferenceService:
         elif event == "disconnected":
             self.link.disconnected(now)
             self.service.log.warning("learner_lost", upstream=self.config.upstream[0])
+        else:
+            self.service.log.warning("handshake_failed", address=self.config.upstream[0], cause=self.dealer.refusal)
         self._poll_learner()
 
     def _from_learner(self, frames: list[bytes]) -> None:

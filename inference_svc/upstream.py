@@ -172,7 +172,7 @@ class LearnerLink:
                 return [RunFinished()]
             self._restart(now, wait_s=FIRST_RETRY_S)  # draining: dial on
         elif isinstance(message, Error):
-            return [Refused(message.message, message.hint, True)]
+            return [Refused(message.message, message.hint, message.retryable)]
         elif self.welcome is not None:
             return self._in_session(message, payload)
         return []

@@ -188,6 +188,25 @@ class Desk:
         self.ledger.unroutable(route)
         self._strikes.pop(route, None)
 
+    def revoke(self, routes: Sequence[bytes]) -> list[Send]:
+        """The keys behind these connections were revoked: end their sessions, and say so once.
+
+        Unrolls that had come count on: they were acted by whoever was trusted then.
+        """
+        revoked = set(routes)
+        sends = []
+        for producer in [item for item in self.ledger.sessions.values() if item.route in revoked]:
+            error = Error(
+                code="revoked", scope="session", session=producer.session, retryable=False,
+                message="the key of this inference was revoked", hint="make a new one where the learner's keys are",
+            )  # fmt: skip
+            sends.append(Send(producer.route, [encode(error)]))
+            self._forget(producer)
+            self.ledger.leave(producer)
+        for route in routes:
+            self._strikes.pop(route, None)
+        return sends
+
     def farewell(self, reason: str) -> list[Send]:
         """BYE to everyone: the run is finished, or this learner goes away and will be back."""
         return [

@@ -33,10 +33,13 @@ from learner_svc.saving import Saving
 from learner_svc.trainer import Snapshot, Trained, Trainer
 from shared.errors import ConfigError, SeedbedError
 from shared.net.endpoints import Router
+from shared.net.keys import bind_keys
 from shared.net.reactor import Reactor
+from shared.net.roles import Role
 from shared.protocol.ledger import Ledger
 from shared.protocol.messages import Evaluation, RunState
 from shared.protocol.rows import EnvSpec
+from shared.runtime.refusals import Refusals
 from shared.runtime.service import Service
 from shared.runtime.worker import Worker
 
@@ -96,6 +99,9 @@ class LearnerService:
             on_message=self._receive,
             on_drained=self._pump,
             max_frame_bytes=config.max_frame_bytes,
+            keys=bind_keys(service.runtime.keys, Role.LEARNER),
+            on_refused=Refusals(service.metrics, service.log),
+            on_revoked=self._revoked,
         )
 
     # Messages
@@ -103,6 +109,11 @@ class LearnerService:
     def _receive(self, route: bytes, frames: list[bytes]) -> None:
         if frames:
             self._perform(self.desk.receive(route, frames, self.loop.time()))
+
+    def _revoked(self, routes: list[bytes]) -> None:
+        sends = self.desk.revoke(routes)
+        self.service.log.warning("keys_revoked", connections=len(routes), sessions=len(sends))
+        self._perform(sends)
 
     def _perform(self, actions: Iterable[Action]) -> None:
         for action in actions:

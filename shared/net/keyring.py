@@ -14,20 +14,18 @@ from shared.errors import ConfigError
 from shared.net.keys import (
     CLIENT_KEY,
     CLIENTS,
-    CLIENTS_OF,
     DEFAULT_NAME,
     SERVER_KEY,
-    SERVERS,
     KeyPair,
     MissingKeyError,
     PublicKey,
-    Role,
     check_name,
     client_file,
     read_clients,
     read_pair,
     read_public,
 )
+from shared.net.roles import CLIENTS_OF, SERVERS, Role
 
 FIRST_NAME = "main"  # of the servers, and of inference at the learner
 

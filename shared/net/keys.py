@@ -13,36 +13,19 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 
 import zmq
 
 from shared.errors import ConfigError
+from shared.net.roles import CLIENTS_OF, SERVERS, Role
 
 SERVER_KEY, CLIENT_KEY, CLIENTS = "server.key", "client.key", "clients"
 DEFAULT_NAME = "default"
 MAX_FILE_BYTES = 4096
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _Z85_KEY = re.compile(r"[0-9a-zA-Z.:+=^!/*?&<>()\[\]{}@%$#-]{40}")
-
-
-class Role(StrEnum):
-    """What a key's owner is."""
-
-    ENVIRONMENT = "environment"
-    INFERENCE = "inference"
-    LEARNER = "learner"
-    MONITOR = "monitor"
-
-
-SERVERS = (Role.INFERENCE, Role.LEARNER)
-CLIENTS_OF: Mapping[Role, frozenset[Role]] = {  # whose messages a server takes
-    Role.INFERENCE: frozenset({Role.ENVIRONMENT}),
-    Role.LEARNER: frozenset({Role.INFERENCE}),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

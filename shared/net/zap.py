@@ -19,8 +19,9 @@ from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
 from shared.errors import ConfigError
-from shared.net.keys import BindKeys, PublicKey, Role, read_clients
+from shared.net.keys import BindKeys, PublicKey, read_clients
 from shared.net.reactor import Channel, Reactor
+from shared.net.roles import Role
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 USER_ID, KEY = "User-Id", "X-Seedbed-Key"  # properties of an admitted connection

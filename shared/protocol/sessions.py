@@ -9,10 +9,12 @@ The rules, in one place:
 - A closed connection detaches its sessions: resumable for `detach_s`, then freed. Connected but silent: `lease_s`,
   or the longer `max_stall_s` that HELLO declared.
 - Routes (the ROUTER's ids of connections) belong to connections, not to actors: the newest message of a session wins.
+- With keys a session belongs to whoever opened it: on a route of another owner it is refused like an unknown one.
 
 Every method takes `now`, seconds on any clock that does not go back.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -80,6 +82,7 @@ class Session:
     lease_s: float
     heard_at: float
     state_since: float
+    owner: str = ""  # whose key opened it; empty without keys
     last_seq: int = -1
     state: int = _UNKNOWN  # RequestState
     reply: list[bytes] | None = None  # all frames of the ACT for last_seq, once answered
@@ -126,7 +129,8 @@ class SessionTable:
     """All sessions of one inference process. One thread; bounded by `limits.max_lanes`, a cached reply per session.
 
     `run_seed` and `run_id` may be set again until the first session exists; afterwards use `change_run`. `replica`
-    numbers the inference services of a run, so that two of them give different seeds.
+    numbers the inference services of a run, so that two of them give different seeds. `owner` tells whose key a route
+    has.
     """
 
     def __init__(
@@ -137,11 +141,13 @@ class SessionTable:
         limits: SessionLimits | None = None,
         *,
         replica: int = 0,
+        owner: Callable[[bytes], str] = lambda _route: "",
     ) -> None:
         self.server_epoch = server_epoch
         self.run_seed = run_seed
         self.run_id = run_id
         self.replica = replica
+        self._owner = owner
         self.limits = limits or SessionLimits()
         self.sessions: dict[int, Session] = {}
         self.num_lanes = 0
@@ -160,6 +166,8 @@ class SessionTable:
         session = self._by_group.get((hello.incarnation, hello.group))
         if refusal is None and session is not None and not _same_group(session.hello, hello):
             refusal = ("group_changed", False, "this group said HELLO with other lanes, mode or spaces before", "")
+        if refusal is None and session is not None and self.is_foreign(session, route):
+            refusal = ("group_changed", False, "this group belongs to another key", "draw a new incarnation")
         if refusal is None and session is None:
             refusal = self._full(hello, route)
         if refusal is not None:
@@ -224,7 +232,7 @@ class SessionTable:
         """Judge a STEP whose payload has the right sizes. After ACCEPT the session is QUEUED and waits for `answer`."""
         session = self.sessions.get(step.session)
         steps = self._counts.steps
-        if session is None:
+        if session is None or (session.route != route and self.is_foreign(session, route)):
             steps[4] += 1
             return _CHALLENGE
         seq, last_seq = step.seq, session.last_seq
@@ -248,6 +256,10 @@ class SessionTable:
         if session.route != route or session.detached_at is not None:
             self._attach(session, route)
         return verdict
+
+    def is_foreign(self, session: Session, route: bytes) -> bool:
+        """Whether the connection's key is not the one that opened the session."""
+        return self._owner(route) != session.owner
 
     def mark(self, session: Session, state: int, now: float) -> None:
         """Note why a pending STEP waits: queued or held, and since when."""
@@ -383,6 +395,7 @@ class SessionTable:
             lease_s=max(limits.lease_s, min(hello.max_stall_s, limits.max_stall_s)),
             heard_at=now,
             state_since=now,
+            owner=self._owner(route),
         )
         self.sessions[session.id] = session
         self._by_group[hello.incarnation, hello.group] = session

@@ -111,6 +111,10 @@ def test_complaints_say_which_wait_it_is() -> None:
     assert "no heartbeat" in connection.complaint(17.0)
     connection.disconnected(20.0)
     assert "closed for 4 s" in connection.complaint(24.0)
+    connection.refused("key refused: environment:robot")
+    assert "key refused: environment:robot" in connection.complaint(25.0)
+    connection.connected(26.0)
+    assert "key refused" not in connection.complaint(26.5)
 
 
 class Fixture:

@@ -392,3 +392,33 @@ def test_draining_says_bye_and_refuses_newcomers(world: World) -> None:
     reject = world.last()
     assert isinstance(reject, Reject)
     assert reject.retryable
+
+
+def test_revoked_keys_lose_their_sessions_and_are_told_why(world: World) -> None:
+    """Slots are free again, the groups hear a fatal ERROR once, and other connections go on."""
+    world.serve()
+    lost, kept = world.hello(0, route=b"r"), world.hello(1, route=b"other")
+    world.step(lost.session, 0)
+    world.step(kept.session, 0, route=b"other")
+    sent = len(world.sent)
+    assert world.server.revoke([b"r", b"never seen"]) == 1
+    ((route, error),) = world.sent[sent:]
+    assert isinstance(error, Error)
+    assert (route, error.code, error.session, error.retryable) == (b"r", "revoked", lost.session, False)
+    assert world.server.used_slots == 2
+    assert world.server.revoke([b"r"]) == 0
+    world.step(kept.session, 1, route=b"other")
+    assert [group.session.id for groups in world.batches for group in groups].count(lost.session) <= 1
+
+
+def test_a_foreign_key_cannot_strike_a_group_out(world: World) -> None:
+    """Broken STEPs that name another owner's session are challenged before they are looked at."""
+    owners = {b"r": "environment:a", b"thief": "environment:b"}
+    world.server.outputs.owner = owners.__getitem__
+    world.serve()
+    session = world.hello().session
+    for _ in range(10):
+        world.tell(Step(session=session, seq=0), [b"nonsense"], route=b"thief")
+        assert isinstance(world.last(), Challenge)
+    world.step(session, 0)
+    assert len(world.answer()) == 1

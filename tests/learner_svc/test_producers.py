@@ -300,3 +300,16 @@ def test_restarts_are_counted_from_incarnations() -> None:
     for incarnation in (1, 1, 2, 3):
         bench.say(a_hello(incarnation))
     assert len(bench.desk.incarnations["p"]) == 3
+
+
+def test_a_revoked_key_loses_its_session_and_is_told_why() -> None:
+    """Once, fatally; other producers stay, and what had come counts on."""
+    bench = Bench()
+    session = bench.enter()
+    other = bench.ask(a_hello(incarnation=8), route=b"other")[0]
+    assert isinstance(other, ProducerWelcome)
+    (error,) = messages(list(bench.desk.revoke([ROUTE, b"never seen"])))
+    assert isinstance(error, Error)
+    assert (error.code, error.session, error.retryable) == ("revoked", session, False)
+    assert set(bench.ledger.sessions) == {other.session}
+    assert bench.desk.revoke([ROUTE]) == []

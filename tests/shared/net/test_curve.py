@@ -16,8 +16,9 @@ from shared.errors import ConfigError
 from shared.net import zap
 from shared.net.endpoints import Dealer, Router
 from shared.net.keyring import Keyring
-from shared.net.keys import DialKeys, KeyPair, PublicKey, Role, bind_keys, client_file, dial_keys
+from shared.net.keys import DialKeys, KeyPair, PublicKey, bind_keys, client_file, dial_keys
 from shared.net.reactor import Reactor
+from shared.net.roles import Role
 from tests.support.hostile_peer import shout_over_tcp
 
 TIMEOUT_S = 30.0

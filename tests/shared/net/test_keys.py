@@ -8,7 +8,8 @@ import zmq
 
 from shared.errors import ConfigError
 from shared.net.keyring import Keyring
-from shared.net.keys import Role, bind_keys, dial_keys, read_clients, read_pair
+from shared.net.keys import bind_keys, dial_keys, read_clients, read_pair
+from shared.net.roles import Role
 
 
 @pytest.fixture

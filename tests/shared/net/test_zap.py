@@ -6,7 +6,8 @@ import pytest
 import zmq
 from zmq.utils import z85
 
-from shared.net.keys import PublicKey, Role
+from shared.net.keys import PublicKey
+from shared.net.roles import Role
 from shared.net.zap import AccessList
 
 

@@ -324,3 +324,17 @@ def test_statistics_count_what_happened() -> None:
     assert (counts.num_sessions, counts.num_lanes, counts.num_opened, counts.num_resumed) == (1, 2, 1, 1)
     assert (counts.num_steps, counts.num_pending, counts.num_cached) == (1, 1, 1)
     assert SPEC.digest() == session.hello.spec.digest()
+
+
+def test_a_session_obeys_only_the_key_that_opened_it() -> None:
+    """With keys, another owner can neither step nor resume a group, nor strike it; its own new route can."""
+    owners = {ROUTE: "environment:a", OTHER: "environment:b", b"route-3": "environment:a"}
+    sessions = SessionTable(77, 5, "run-a", owner=owners.__getitem__)
+    session = opened(sessions)
+    assert stepped(sessions, session, 0, route=OTHER) is Verdict.CHALLENGE
+    answer = sessions.hello(hello(nonce=3), OTHER, 0.0)
+    assert isinstance(answer, Reject)
+    assert (answer.code, answer.retryable) == ("group_changed", False)
+    assert (session.route, session.last_seq) == (ROUTE, -1)
+    assert stepped(sessions, session, 0, route=b"route-3") is Verdict.ACCEPT
+    assert session.route == b"route-3"
