@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from services.cli import keys
 from shared.errors import MissingExtraError, SeedbedError
 from shared.runtime.modules import look_for_modules_here
 
@@ -26,6 +27,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(keys.commands, name="keys")
 UsageError: Any = typer.BadParameter.__base__  # typer exports the subclass alone
 USAGE_EXIT = 2
 STOPPED_BY_USER = 130  # as a shell reports Ctrl-C
