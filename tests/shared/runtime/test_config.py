@@ -226,3 +226,16 @@ def test_a_words_value_is_toml_or_text(text, value):
 def test_no_text_breaks_the_parser(text):
     """Any word has a value."""
     assert isinstance(parse_value(text), (bool, int, float, str, list, dict))
+
+
+def test_keys_are_a_folder_and_an_empty_variable_means_none(monkeypatch):
+    """`SEEDBED_RUNTIME__KEYS=` is not the working directory."""
+
+    class Keyed(BaseModel):
+        runtime: RuntimeConfig = RuntimeConfig()
+
+    assert load_settings(Keyed, None).runtime.keys is None
+    monkeypatch.setenv("SEEDBED_RUNTIME__KEYS", "")
+    assert load_settings(Keyed, None).runtime.keys is None
+    monkeypatch.setenv("SEEDBED_RUNTIME__KEYS", "keys/inference")
+    assert load_settings(Keyed, None).runtime.keys == Path("keys/inference")
