@@ -1,0 +1,293 @@
+// The lanes of one group: environments, their rows in wire layout, next-step autoreset (section 3.2 of
+// docs/protocol.md).
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "messages.hpp"
+#include "spaces.hpp"
+
+namespace seedbed {
+
+using Bytes = std::vector<unsigned char>;
+
+// Environments fail again and again; the process ends with status 1, and its supervisor starts it anew.
+struct EnvironmentFailed : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+namespace detail {
+
+template <class T> T* typed(unsigned char* data, const Leaf& leaf) {
+  if (dtype_of<std::remove_const_t<T>>::value != leaf.dtype) throw std::logic_error("a leaf has another dtype");
+  return reinterpret_cast<T*>(data);  // places are multiples of 8 bytes, and so of every item
+}
+
+}  // namespace detail
+
+// Where one lane's row is written: straight into the message that will be sent.
+class Row {
+ public:
+  // The elements of an observation leaf, in C order. They hold the lane's row before this one.
+  template <class T> T* observation(std::size_t leaf = 0) { return detail::typed<T>(leaves_[leaf], (*spec_)[leaf]); }
+
+  // One entry for each category: 1 allowed, 0 not. Null if the specification has mask_size 0.
+  std::uint8_t* mask() { return mask_; }
+
+  // Specification::statistics of the episode, in their order; read at rows that end one.
+  float* statistics() { return statistics_.data(); }
+
+  float reward = 0;
+  bool terminated = false, truncated = false, life_lost = false;
+
+ private:
+  friend class Group;
+  const std::vector<Leaf>* spec_ = nullptr;
+  std::vector<unsigned char*> leaves_;
+  std::uint8_t* mask_ = nullptr;
+  std::vector<float> statistics_;
+};
+
+// What one lane is to do.
+class Action {
+ public:
+  // The elements of an action leaf, in C order, within the bounds of its space.
+  template <class T> const T* leaf(std::size_t leaf = 0) const {
+    return detail::typed<const T>(leaves_[leaf], (*spec_)[leaf]);
+  }
+
+ private:
+  friend class Group;
+  const std::vector<Leaf>* spec_ = nullptr;
+  std::vector<unsigned char*> leaves_;
+};
+
+// One lane: what an author writes. A lane that throws, or gives NaN or infinity, is made anew.
+class Environment {
+ public:
+  virtual ~Environment() = default;
+
+  // Begins an episode: writes its first observation (and mask). Everything random follows from the last seed given.
+  virtual void reset(std::optional<std::uint64_t> seed, Row& row) = 0;
+
+  // Goes one step: writes the observation, row.reward, row.terminated, row.truncated. Never called on an ended episode.
+  virtual void step(const Action& action, Row& row) = 0;
+};
+
+using MakeEnvironment = std::function<std::unique_ptr<Environment>()>;
+
+// The seed of a lane (splitmix64 of both), so that the same group seed gives the same episodes in every lane.
+inline std::uint64_t lane_seed(std::uint64_t group_seed, std::uint64_t lane) {
+  std::uint64_t z = group_seed + (lane + 1) * 0x9E3779B97F4A7C15ull;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+  return z ^ (z >> 31);
+}
+
+class Group {
+ public:
+  Group(Specification spec, std::size_t lanes, MakeEnvironment make)
+      : spec_(std::move(spec)), make_(std::move(make)), rows_(step_layout(spec_, lanes)),
+        actions_(act_layout(spec_, lanes)), lanes_(lanes) {
+    for (const auto bytes : rows_.frame_bytes) payload_.emplace_back(bytes);
+    for (const auto bytes : actions_.frame_bytes) received_.emplace_back(bytes);
+    for (auto& lane : lanes_) lane.environment = make_();
+    row_.spec_ = &spec_.observation.leaves;
+    row_.leaves_.resize(spec_.observation.leaves.size());
+    action_.spec_ = &spec_.action.leaves;
+    action_.leaves_.resize(spec_.action.leaves.size());
+  }
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  std::size_t lanes() const { return lanes_.size(); }
+  std::uint64_t steps() const { return steps_; }        // valid transitions so far, of all lanes
+  std::uint64_t failures() const { return failures_; }  // of environments so far
+
+  // The rows, frame by frame, and behind them the statistics frame if has_statistics().
+  const std::vector<Bytes>& payload() const { return payload_; }
+  const std::vector<float>& statistics() const { return statistics_; }
+  bool has_statistics() const { return !statistics_.empty(); }
+
+  // Takes the frames of an ACT. frame(i) gives data and size. Raises WireError for other sizes than the layout's.
+  template <class Frame> void take_actions(std::size_t num_frames, Frame frame) {
+    if (num_frames != received_.size()) throw WireError("an ACT of " + std::to_string(num_frames) + " payload frames");
+    for (std::size_t i = 0; i < num_frames; ++i) {
+      const std::pair<const void*, std::size_t> bytes = frame(i);
+      if (bytes.second != received_[i].size())
+        throw WireError("an ACT frame of " + std::to_string(bytes.second) + " bytes");
+      if (bytes.second > 0) std::memcpy(received_[i].data(), bytes.first, bytes.second);
+    }
+  }
+
+  // Raises WireError if an action is outside its space.
+  void check_actions() {
+    for (std::size_t i = 0; i < spec_.action.leaves.size(); ++i) check_actions(spec_.action.leaves[i], place(i));
+  }
+
+  // Resets every lane: all rows are `first`. keep_alive() is called between lanes, for PING.
+  template <class KeepAlive> void reset(std::uint64_t group_seed, KeepAlive keep_alive) {
+    statistics_.clear();
+    seed_ = group_seed;
+    for (std::size_t i = 0; i < lanes_.size(); ++i) {
+      attempt(i, [&] { begin(i, lane_seed(group_seed, i)); });
+      keep_alive();
+    }
+  }
+
+  // Steps every lane with the actions taken; those whose episode ended are reset instead.
+  template <class KeepAlive> void step(KeepAlive keep_alive) {
+    statistics_.clear();
+    for (std::size_t i = 0; i < lanes_.size(); ++i) {
+      attempt(i, [&] { lanes_[i].ended ? begin(i, std::nullopt) : advance(i); });
+      keep_alive();
+    }
+  }
+
+ private:
+  enum Flag : std::uint8_t { terminated = 1, truncated = 2, first = 4, life_lost = 8 };
+  static constexpr int max_failures = 20;  // without one good step between them
+
+  struct Lane {
+    std::unique_ptr<Environment> environment;
+    bool ended = false;
+    double episode_return = 0;
+    std::uint64_t length = 0;
+  };
+
+  unsigned char* at(std::size_t array, std::size_t lane, std::size_t bytes) {
+    const auto& place = rows_.places[array];
+    return payload_[place.frame].data() + place.offset + lane * bytes;
+  }
+
+  unsigned char* place(std::size_t leaf) {
+    return received_[actions_.places[leaf].frame].data() + actions_.places[leaf].offset;
+  }
+
+  void point_at(std::size_t lane) {
+    const auto& leaves = spec_.observation.leaves;
+    for (std::size_t leaf = 0; leaf < leaves.size(); ++leaf) row_.leaves_[leaf] = at(leaf, lane, leaves[leaf].bytes());
+    row_.mask_ = spec_.mask_size > 0 ? at(leaves.size(), lane, spec_.mask_size) : nullptr;
+    row_.statistics_.assign(spec_.statistics.size(), 0.0f);
+    row_.reward = 0;
+    row_.terminated = row_.truncated = row_.life_lost = false;
+  }
+
+  // Writes reward and flags behind the observation, once it is known to be sound.
+  void close(std::size_t lane, std::uint8_t flags) {
+    for (std::size_t leaf = 0; leaf < row_.leaves_.size(); ++leaf) check_finite((*row_.spec_)[leaf], row_.leaves_[leaf]);
+    if (!std::isfinite(row_.reward)) throw std::runtime_error("a reward that is not finite");
+    std::memcpy(at(rows_.places.size() - 2, lane, sizeof(float)), &row_.reward, sizeof(float));
+    *at(rows_.places.size() - 1, lane, 1) = flags;
+  }
+
+  void begin(std::size_t i, std::optional<std::uint64_t> seed) {
+    auto& lane = lanes_[i];
+    point_at(i);
+    lane.environment->reset(seed, row_);
+    row_.reward = 0;
+    close(i, first);
+    lane.ended = false;
+    lane.episode_return = 0;
+    lane.length = 0;
+  }
+
+  void advance(std::size_t i) {
+    auto& lane = lanes_[i];
+    point_at(i);
+    for (std::size_t leaf = 0; leaf < action_.leaves_.size(); ++leaf)
+      action_.leaves_[leaf] = place(leaf) + i * spec_.action.leaves[leaf].bytes();
+    lane.environment->step(action_, row_);
+    close(i, static_cast<std::uint8_t>((row_.terminated ? terminated : 0) | (row_.truncated ? truncated : 0) |
+                                       (row_.life_lost ? life_lost : 0)));
+    lane.episode_return += static_cast<double>(row_.reward);
+    ++lane.length;
+    ++steps_;
+    failures_in_a_row_ = 0;
+    lane.ended = row_.terminated || row_.truncated;
+    if (!lane.ended) return;
+    for (const float figure : row_.statistics_)
+      if (!std::isfinite(figure)) throw std::runtime_error("a statistic that is not finite");
+    statistics_.push_back(static_cast<float>(lane.episode_return));
+    statistics_.push_back(static_cast<float>(lane.length));
+    statistics_.insert(statistics_.end(), row_.statistics_.begin(), row_.statistics_.end());
+  }
+
+  // Does work on a lane; if it fails, the lane is made anew and its row is `first`.
+  template <class Work> void attempt(std::size_t i, Work work) {
+    try {
+      return work();
+    } catch (const std::exception& error) {
+      failed(i, error);
+    }
+    for (;;) {
+      try {
+        lanes_[i].environment = make_();
+        return begin(i, lane_seed(seed_ + failures_, i));
+      } catch (const std::exception& error) {
+        failed(i, error);
+      }
+    }
+  }
+
+  void failed(std::size_t lane, const std::exception& error) {
+    ++failures_;
+    std::fprintf(stderr, "lane %zu is made anew: %s\n", lane, error.what());
+    if (++failures_in_a_row_ >= max_failures)
+      throw EnvironmentFailed("environments failed " + std::to_string(max_failures) +
+                              " times without a good step between them, the last time with: " + error.what());
+  }
+
+  static void check_finite(const Leaf& leaf, const unsigned char* data) {
+    if (!is_float(leaf.dtype)) return;
+    bool finite = true;
+    with_type(leaf.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      if constexpr (std::is_floating_point_v<T>) {
+        const auto* items = reinterpret_cast<const T*>(data);
+        for (std::size_t i = 0; i < leaf.elements; ++i) finite = finite && std::isfinite(items[i]);
+      }
+    });
+    if (!finite) throw std::runtime_error("an observation that is not finite");
+  }
+
+  void check_actions(const Leaf& leaf, const unsigned char* data) const {
+    with_type(leaf.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      const auto* items = reinterpret_cast<const T*>(data);
+      for (std::size_t i = 0; i < lanes_.size() * leaf.elements; ++i) {
+        if constexpr (std::is_floating_point_v<T>) {
+          if (!std::isfinite(items[i])) throw WireError("an action that is not finite");
+        } else if (!leaf.low.empty()) {
+          const auto element = leaf.low.size() == 1 ? 0 : i % leaf.elements;
+          const auto value = static_cast<std::int64_t>(items[i]);
+          if (value < leaf.low[element] || value > leaf.high[element]) throw WireError("an action outside its space");
+        }
+      }
+    });
+  }
+
+  const Specification spec_;
+  const MakeEnvironment make_;
+  const Layout rows_, actions_;
+  std::vector<Lane> lanes_;
+  std::vector<Bytes> payload_, received_;
+  std::vector<float> statistics_;
+  Row row_;
+  Action action_;
+  std::uint64_t seed_ = 0, steps_ = 0, failures_ = 0;
+  int failures_in_a_row_ = 0;
+};
+
+}  // namespace seedbed

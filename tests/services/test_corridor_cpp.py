@@ -1,0 +1,617 @@
+"""The C++ service, built with sanitizers: its bytes, what it does with a scripted inference, and training with it."""
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from services.cli.launcher import Reservation
+from services.cli.scrape import metrics_address, read_page, read_status
+from shared.net.endpoints import Router
+from shared.net.reactor import Reactor
+from shared.protocol.codec import decode, encode
+from shared.protocol.messages import Act, ActBits, Bye, Hello, Message, Ping, Pong, RequestState, Step, Welcome
+from shared.protocol.messages import SessionReport as Report
+from shared.protocol.rows import Flags, act_layout, step_layout
+from tests.support.deployment import living, wait_until
+from tests.support.hostile_peer import hostile_messages
+from tests.support.inference_double import InferenceDouble
+from tests.support.protocol_examples import MESSAGES
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "services" / "corridor_cpp"
+GOLDEN = ROOT / "tests" / "golden"
+REFUSED = 78
+HEADERS = "#if !__has_include(<zmq.hpp>) || !__has_include(<msgpack.hpp>)\n#error\n#endif\n"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the service and the tool that shows its bytes, both built with sanitizers."""
+    if not shutil.which("make") or not shutil.which("g++"):
+        pytest.skip("needs make and g++")
+    probe = subprocess.run(["g++", "-E", "-x", "c++", "-"], input=HEADERS, capture_output=True, text=True, check=False)
+    if probe.returncode:
+        pytest.skip("needs the headers of cppzmq and msgpack-cxx: libzmq3-dev cppzmq-dev libmsgpack-cxx-dev")
+    folder = tmp_path_factory.mktemp("corridor_cpp")
+    command = ["make", "-j2", "-C", str(FOLDER), f"BUILD={folder}", "sanitized", "vectors"]
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+    return folder
+
+
+# Its bytes
+
+
+def vectors(built: Path, what: str, text: str = "") -> list[str]:
+    """Lines of what the client writes or read."""
+    command = [built / "vectors", what]
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_it_writes_the_golden_headers(built: Path) -> None:
+    """Byte for byte, with every kind of space."""
+    golden = json.loads((GOLDEN / "headers.json").read_text())
+    written = dict(line.split() for line in vectors(built, "write"))
+    assert set(written) == {"hello", "hello_everything", "step", "ping", "bye"}
+    assert written == {name: golden[name] for name in written}
+
+
+def test_it_lays_payloads_out_as_the_golden_ones(built: Path) -> None:
+    """The same frames, and each array at the same place."""
+    golden = json.loads((GOLDEN / "payloads.json").read_text())
+    lines = vectors(built, "layouts")
+    assert len(lines) == 4
+    for line in lines:
+        sizes, places = line.split(";")
+        name, *frame_bytes = sizes.split()
+        assert list(map(int, frame_bytes)) == golden[name]["frame_bytes"]
+        assert places.split() == [f"{frame}:{offset}" for *_, frame, offset in golden[name]["fields"]]
+
+
+def test_it_reads_the_golden_headers(built: Path) -> None:
+    """Every message that inference sends; the others are refused."""
+    golden = json.loads((GOLDEN / "headers.json").read_text())
+    names = ["welcome", "reject", "act", "act_reset", "challenge", "pong", "bye", "error", "step", "credit"]
+    read = vectors(built, "read", "".join(golden[name] + "\n" for name in names))
+    welcome = MESSAGES["welcome"]
+    assert isinstance(welcome, Welcome)
+    assert read == [
+        f"welcome {welcome.nonce} {welcome.session} {welcome.server_epoch} 1 inference run-1 1 10 123456789 1 7",
+        "reject 5 spec 0 setting frame_skip: ours 4, theirs 2 / set frame_skip",
+        f"act {welcome.session} 7 0 0",
+        "act 1 0 1 10000",
+        "challenge 3",
+        "pong 1700000000000 3:-1:0 4:300:5",
+        "bye 0 run_finished",
+        "error starting connection 0 5 1 no policy yet / ",
+        "refused: a message of type 4",
+        "refused: a message of type 21",
+    ]
+
+
+def test_fields_of_a_later_version_are_ignored_and_hostile_headers_refused(built: Path) -> None:
+    """Whatever comes in place of a header is read or refused, and harms nothing: the sanitizers would end the tool."""
+    later = bytearray(encode(Bye(session=3, reason="draining")))
+    later[0] += 1
+    assert vectors(built, "read", (bytes(later) + b"\xc0").hex()) == ["bye 3 draining"]
+    texts = [message[0].hex() for message in hostile_messages(1500, seed=1)]
+    nested = [(b"\x91" * 60_000).hex(), (b"\xdd\xff\xff\xff\xff").hex(), (b"\xdb\xff\xff\xff\xff").hex(), "81a16101"]
+    read = vectors(built, "read", "\n".join([*nested, *texts]))
+    assert len(read) == len(nested) + len(texts)
+    assert all(line.startswith("refused: ") for line in read[: len(nested)])
+
+
+# Its behaviour
+
+
+class Peer:
+    """Inference as a test plays it: takes one connection's messages one by one, and sends what it is told."""
+
+    def __init__(self, reactor: Reactor) -> None:
+        self._inbox: asyncio.Queue[tuple[Message, list[bytes]]] = asyncio.Queue()
+        self._router = Router(reactor, "tcp://127.0.0.1:0", on_message=self._receive)
+        self._route = b""
+        self.address = self._router.endpoint
+        self.hello: Hello | None = None
+
+    def _receive(self, route: bytes, frames: list[bytes]) -> None:
+        self._route = route
+        self._inbox.put_nowait((decode(frames[0]), frames[1:]))
+
+    def send(self, message: Message, payload: list[bytes] | None = None) -> None:
+        """To the connection that was heard last."""
+        assert self._router.send(self._route, [encode(message), *(payload or [])])
+
+    def send_raw(self, frames: list[bytes]) -> None:
+        """What no codec would write."""
+        assert self._router.send(self._route, frames)
+
+    async def any(self) -> tuple[Message, list[bytes]]:
+        """The next message."""
+        async with asyncio.timeout(10.0):
+            return await self._inbox.get()
+
+    async def expect_hello(self) -> Hello:
+        """The next HELLO; nothing but PINGs comes before it."""
+        message, _ = await self._after_pings()
+        assert isinstance(message, Hello)
+        self.hello = message
+        return message
+
+    async def expect_step(self) -> tuple[Step, list[bytes]]:
+        """The next STEP and its payload; nothing but PINGs comes before it."""
+        message, payload = await self._after_pings()
+        assert isinstance(message, Step)
+        return message, payload
+
+    async def expect_ping(self) -> Ping:
+        """The very next message is a PING."""
+        message, _ = await self.any()
+        assert isinstance(message, Ping), message
+        return message
+
+    async def _after_pings(self) -> tuple[Message, list[bytes]]:
+        while isinstance((found := await self.any())[0], Ping):
+            pass
+        return found
+
+    def welcome(self, **changes: object) -> Welcome:
+        """An answer to the last HELLO."""
+        assert self.hello is not None
+        welcome = Welcome(
+            nonce=self.hello.nonce, session=5, server_epoch=1, protocol=1, run_id="run-a", capabilities=("reset",),
+            beat_s=0.05, lease_s=10.0, seed=1, resumed=False, next_seq=0,
+        )  # fmt: skip
+        return replace(welcome, **changes)  # type: ignore[arg-type]
+
+    async def begin(self) -> tuple[Step, list[bytes]]:
+        """HELLO, WELCOME, the first STEP."""
+        await self.expect_hello()
+        self.send(self.welcome())
+        return await self.expect_step()
+
+    def act(self, step: Step, actions: list[int], *, reset_seed: int | None = None) -> None:
+        """Answer a STEP."""
+        bits = 0 if reset_seed is None else int(ActBits.RESET)
+        header = Act(session=step.session, seq=step.seq, policy_version=1, bits=bits, reset_seed=reset_seed or 0)
+        self.send(header, [b"".join(action.to_bytes(8, "little", signed=True) for action in actions)])
+
+
+@contextlib.asynccontextmanager
+async def corridor(built: Path, *addresses: str, **settings: object) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The service as a process; killed at the end if it still runs."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("SEEDBED_")}
+    variables["SEEDBED_ACTOR__UPSTREAM"] = ",".join(addresses)
+    words = [f"actor.{name}={value}" for name, value in settings.items()]
+    process = await asyncio.create_subprocess_exec(
+        built / "corridor-sanitized", *words, env=variables, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+def played(test: Callable[[Reactor], Awaitable[None]]) -> None:
+    """Run a test with a reactor for its sockets."""
+
+    async def main() -> None:
+        with Reactor() as reactor:
+            async with asyncio.timeout(60.0):
+                await test(reactor)
+
+    asyncio.run(main())
+
+
+async def ended(process: asyncio.subprocess.Process) -> tuple[int | None, str]:
+    """Exit status and what it said."""
+    async with asyncio.timeout(10.0):
+        _, errors = await process.communicate()
+    return process.returncode, errors.decode()
+
+
+@dataclass
+class Lane:
+    """The corridor again, plainly: what a lane's next row must be."""
+
+    cell: int
+    exit: int
+    length: int = 0
+    total: float = 0.0
+
+    def step(self, action: int) -> tuple[float, int]:
+        """Reward and flags."""
+        self.cell = max(0, min(10, self.cell + (1 if action else -1)))
+        self.length += 1
+        is_out = self.cell == self.exit
+        reward = (1.0 if is_out else 0.0) - 0.01
+        self.total += reward
+        flags = Flags.TERMINATED if is_out else Flags.TRUNCATED if self.length == 50 else 0
+        return reward, int(flags)
+
+
+def test_rows_follow_the_corridor_and_next_step_autoreset(built: Path) -> None:
+    """300 ticks of random actions: every row is what a plain model says; statistics tell of the lanes that ended."""
+
+    async def test(reactor: Reactor) -> None:
+        peer = Peer(reactor)
+        async with corridor(built, peer.address, groups=1, lanes=9):
+            step, payload = await peer.begin()
+            assert peer.hello is not None
+            layout = step_layout(peer.hello.spec, 9)
+            rng = random.Random(1)
+            lanes: list[Lane | None] = [None] * 9
+            actions = [0] * 9
+            num_ended = num_truncated = 0
+            for seq in range(300):
+                assert step.seq == seq
+                observation, reward, flags = layout.views(payload[:1])
+                statistics = []
+                for i, lane in enumerate(lanes):
+                    cell, side = round((observation[i, 0] + 1) * 5), observation[i, 1]
+                    if lane is None:
+                        assert (reward[i], flags[i]) == (0.0, Flags.FIRST)
+                        assert 3 <= cell <= 7
+                        lanes[i] = Lane(cell, 0 if side < 0 else 10)
+                        continue
+                    expected, ends = lane.step(actions[i])
+                    assert (cell, flags[i]) == (lane.cell, ends)
+                    assert reward[i] == pytest.approx(expected)
+                    assert side == (-1 if lane.exit == 0 else 1)
+                    if ends:
+                        statistics += [lane.total, lane.length]
+                        num_ended += 1
+                        num_truncated += ends == Flags.TRUNCATED
+                        lanes[i] = None
+                assert step.bits == (1 if statistics else 0)
+                assert len(payload) == 1 + step.bits
+                if statistics:
+                    values = memoryview(payload[1]).cast("f").tolist()
+                    assert values == pytest.approx(statistics)
+                actions = [rng.randrange(2) for _ in range(9)]
+                peer.act(step, actions)
+                step, payload = await peer.expect_step()
+            assert num_ended > num_truncated > 0
+
+    played(test)
+
+
+def test_a_seed_decides_the_episodes(built: Path) -> None:
+    """ACT(reset): all rows are `first`; the same seed plays the same, whatever was played before; lanes differ."""
+
+    async def test(reactor: Reactor) -> None:
+        peer = Peer(reactor)
+        async with corridor(built, peer.address, groups=1, lanes=16):
+            step, _ = await peer.begin()
+            played = {}
+            for number, seed in enumerate((7, 8, 7)):
+                peer.act(step, [9] * 16, reset_seed=seed)  # actions that no lane would take
+                rows = []
+                for tick in range(60):
+                    step, payload = await peer.expect_step()
+                    rows.append(payload)
+                    peer.act(step, [tick * 7 % 3 // 2] * 16)
+                step, _ = await peer.expect_step()
+                played[number] = rows
+            assert played[0] == played[2] != played[1]
+            assert len({bytes(played[0][0][0][8 * i : 8 * i + 8]) for i in range(16)}) > 3
+
+    played(test)
+
+
+def test_a_step_is_sent_again_only_when_a_pong_shows_it_missing(built: Path) -> None:
+    """Queued or held: patience. Missing, or answered without the ACT: the same bytes again. A probe says nothing."""
+
+    async def test(reactor: Reactor) -> None:
+        peer = Peer(reactor)
+
+        def pong(sent_ms: int, last_seq: int, state: RequestState) -> None:
+            report = Report(session=5, last_seq=last_seq, state=state, age_ms=1)
+            peer.send(Pong(sent_ms=sent_ms, server_epoch=1, work_age_ms=0, sessions=(report,)))
+
+        async with corridor(built, peer.address, groups=1, lanes=4):
+            first = await peer.begin()
+            peer.act(first[0], [1] * 4)
+            outstanding = await peer.expect_step()
+            await peer.expect_ping()
+            for state in (RequestState.QUEUED, RequestState.HELD_NO_CREDIT, RequestState.HELD_NO_EVALUATION):
+                ping = await peer.expect_ping()
+                pong(0, 0, RequestState.UNKNOWN)
+                pong(ping.sent_ms, 1, state)
+                await peer.expect_ping()
+            for last_seq, state in ((0, RequestState.ANSWERED), (1, RequestState.ANSWERED)):
+                ping = await peer.expect_ping()
+                pong(ping.sent_ms, last_seq, state)
+                assert await peer.expect_step() == outstanding
+                pong(ping.sent_ms, last_seq, state)  # asked for before the last sending
+                await peer.expect_ping()
+            peer.act(outstanding[0], [1] * 4)
+            peer.act(outstanding[0], [0] * 4)
+            step, _ = await peer.expect_step()
+            assert step.seq == 2
+            await peer.expect_ping()
+
+    played(test)
+
+
+@pytest.mark.parametrize("reason", ["challenge", "not listed", "draining", "another_run"])
+def test_a_lost_session_is_asked_for_again_and_nothing_is_reset(built: Path, reason: str) -> None:
+    """Resumed: the same STEP. New: the same rows as seq 0. Only another run begins new episodes."""
+
+    async def test(reactor: Reactor) -> None:
+        peer = Peer(reactor)
+        async with corridor(built, peer.address, groups=1, lanes=4):
+            step, _ = await peer.begin()
+            for _ in range(5):
+                peer.act(step, [1] * 4)
+                step, payload = await peer.expect_step()
+            before = peer.hello
+            assert before is not None
+            if reason == "challenge":
+                peer.send_raw([encode(MESSAGES["challenge"])])  # of a session that is not ours
+                await peer.expect_ping()
+                peer.send_raw([bytes.fromhex("93060501")])
+            elif reason == "not listed":
+                await peer.expect_ping()
+                ping = await peer.expect_ping()
+                peer.send(Pong(sent_ms=ping.sent_ms, server_epoch=2, work_age_ms=0))
+            else:
+                peer.send(Bye(session=0, reason=reason))
+            hello = await peer.expect_hello()
+            assert (hello.incarnation, hello.group, hello.spec) == (before.incarnation, before.group, before.spec)
+            assert hello.nonce != before.nonce
+            assert hello.run_id == ("" if reason == "another_run" else "run-a")
+            peer.send(peer.welcome(nonce=before.nonce))  # of the HELLO before: ignored
+            if reason == "challenge":
+                peer.send(peer.welcome(resumed=True, next_seq=5))
+                assert await peer.expect_step() == (step, payload)
+                return
+            peer.send(peer.welcome(session=6, run_id="run-b" if reason == "another_run" else "run-a"))
+            again, rows = await peer.expect_step()
+            assert (again.session, again.seq) == (6, 0)
+            flags = step_layout(hello.spec, 4).views(rows[:1])[-1]
+            assert (rows == payload) is (reason != "another_run")
+            assert all(flags == Flags.FIRST) is (reason == "another_run")
+
+    played(test)
+
+
+def test_a_session_that_counts_otherwise_is_left(built: Path) -> None:
+    """WELCOME expects a STEP that was never sent: BYE(moved), and HELLO for a new session."""
+
+    async def test(reactor: Reactor) -> None:
+        peer = Peer(reactor)
+        async with corridor(built, peer.address, groups=1, lanes=4):
+            await peer.expect_hello()
+            peer.send(peer.welcome(resumed=True, next_seq=40))
+            message, _ = await peer.any()
+            assert message == Bye(session=5, reason="moved")
+            await peer.expect_hello()
+            peer.send(peer.welcome(session=6))
+            step, _ = await peer.expect_step()
+            assert (step.session, step.seq) == (6, 0)
+
+    played(test)
+
+
+def test_hello_is_repeated_until_it_is_answered(built: Path) -> None:
+    """With the same nonce while no answer came, and after ERROR(starting); several groups greet on one connection."""
+
+    async def test(reactor: Reactor) -> None:
+        peer = Peer(reactor)
+        async with corridor(built, peer.address, groups=2, lanes=4):
+            hellos = [await peer.expect_hello() for _ in range(4)]
+            assert [hello.group for hello in hellos] == [0, 1, 0, 1]
+            assert hellos[0].nonce == hellos[2].nonce != hellos[1].nonce
+            assert len({hello.incarnation for hello in hellos}) == 1
+            peer.send(replace(MESSAGES["error"], nonce=hellos[0].nonce))
+            again = [await peer.expect_hello() for _ in range(2)]
+            assert again == hellos[:2]
+            peer.send(peer.welcome(nonce=again[0].nonce))
+            step, _ = await peer.expect_step()
+            assert step.seq == 0
+
+    played(test)
+
+
+REFUSALS: dict[str, tuple[Callable[[Peer], Message], str]] = {
+    "a specification that does not fit": (
+        lambda peer: answering(peer, MESSAGES["reject"]),
+        "inference refused group 0, spec: setting frame_skip: ours 4, theirs 2; set frame_skip",
+    ),
+    "a protocol that it does not speak": (lambda peer: peer.welcome(protocol=2), "chose protocol 2"),
+    "a learner": (lambda peer: peer.welcome(role="learner"), "calls itself learner"),
+}
+
+
+def answering(peer: Peer, message: Message) -> Message:
+    """The message with the nonce of the last HELLO."""
+    assert peer.hello is not None
+    return replace(message, nonce=peer.hello.nonce)
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_what_will_never_work_ends_it_with_78(built: Path, case: str) -> None:
+    """With the cause, so that no supervisor starts it again and again."""
+    answer, text = REFUSALS[case]
+
+    async def test(reactor: Reactor) -> None:
+        peer = Peer(reactor)
+        async with corridor(built, peer.address, groups=1) as process:
+            await peer.expect_hello()
+            peer.send(answer(peer))
+            status, said = await ended(process)
+            assert status == REFUSED
+            assert text in said
+
+    played(test)
+
+
+def test_messages_that_break_the_protocol_change_nothing(built: Path) -> None:
+    """Wrong sizes, actions outside the space, too many frames, noise: dropped; a good ACT is still taken."""
+
+    async def test(reactor: Reactor) -> None:
+        peer = Peer(reactor)
+        async with corridor(built, peer.address, groups=1, lanes=4):
+            step, _ = await peer.begin()
+            assert peer.hello is not None
+            act = encode(Act(session=5, seq=0, policy_version=1))
+            (good,) = act_layout(peer.hello.spec, 4).frame_bytes
+            for payload in ([], [b""], [b"\0" * (good - 1)], [b"\0" * good] * 2, [b"\x07" * good], [b"\0" * good] * 40):
+                peer.send_raw([act, *payload])
+            for frames in hostile_messages(300, seed=2):
+                peer.send_raw(frames)
+            await peer.expect_ping()
+            peer.act(step, [1] * 4)
+            step, _ = await peer.expect_step()
+            assert step.seq == 1
+
+    played(test)
+
+
+def test_the_end_of_the_run_and_sigterm_end_it_with_success(built: Path) -> None:
+    """BYE(run_finished): 0. SIGTERM: a BYE for every session, and 0."""
+
+    async def test(reactor: Reactor) -> None:
+        double = InferenceDouble(reactor)
+        async with corridor(built, double.address, groups=2, lanes=4) as process:
+            await double.until(lambda: len(double.firsts) > 20)
+            assert {hello.mode for hello in double.hellos} == {"train"}
+            double.say_bye("run_finished")
+            assert (await ended(process))[0] == 0
+        double.byes.clear()
+        async with corridor(built, double.address, mode="eval") as process:
+            await double.until(lambda: bool(double.firsts) and double.hellos[-1].mode == "eval")
+            assert (double.hellos[-1].lanes, double.hellos[-1].capabilities) == (20, ("reset",))
+            await double.until(lambda: "env_busy" in double.load)
+            process.send_signal(signal.SIGTERM)
+            assert (await ended(process))[0] == 0
+            await double.until(lambda: bool(double.byes))
+            assert not [session for session in double.table.sessions.values() if session.hello.mode == "eval"]
+
+    played(test)
+
+
+def test_it_goes_on_where_it_was_when_inference_is_killed(built: Path) -> None:
+    """Another life under the same address: no episode is cut short."""
+
+    async def test(reactor: Reactor) -> None:
+        with Reactor() as first_life:
+            first = InferenceDouble(first_life)
+            process = corridor(built, first.address, groups=2, lanes=1)
+            await process.__aenter__()
+            await first.until(lambda: len(first.firsts) > 20)
+        second = InferenceDouble(reactor, first.address, epoch=2)
+        try:
+            await second.until(lambda: len(second.firsts) > 20)
+            assert len(second.hellos) == 2
+        finally:
+            await process.__aexit__(None, None, None)
+
+    played(test)
+
+
+def test_groups_go_to_another_address_when_one_drains(built: Path) -> None:
+    """They are spread at first; those that are sent away go on at the other service."""
+
+    async def test(reactor: Reactor) -> None:
+        doubles = [InferenceDouble(reactor, epoch=epoch) for epoch in (1, 2)]
+        async with corridor(built, *(double.address for double in doubles), groups=2, lanes=2):
+            for double in doubles:
+                await double.until(lambda double=double: len(double.firsts) > 5)
+            leaving, staying = doubles
+            leaving.say_bye("draining")
+            leaving.table.drain()
+            await staying.until(lambda: len(staying.table.sessions) == 2)
+
+    played(test)
+
+
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [
+        ("actor.lanes=0", "give a whole number from 1 to 65536"),
+        ("actor.lane=3", "unknown setting; known: actor.upstream"),
+        ("lanes", "give words as actor.lanes=64"),
+        ("actor.mode=rest", "give train or eval"),
+        ("actor.upstream=localhost:5555", "give addresses as tcp://host:port"),
+        ("actor.upstream=tcp://127.0.0.1", "cannot be dialled"),
+    ],
+)
+def test_a_wrong_setting_ends_it_at_once(built: Path, word: str, text: str) -> None:
+    """Status 78, with the setting and what to give."""
+    ended = subprocess.run(
+        [built / "corridor-sanitized", word], capture_output=True, text=True, timeout=20, check=False
+    )
+    assert ended.returncode == REFUSED
+    assert word.split("=")[0] in ended.stderr
+    assert text in ended.stderr
+
+
+# Training
+
+
+@pytest.fixture
+def addresses() -> Iterator[list[str]]:
+    """Of a learner and an inference."""
+    reservations = [Reservation(), Reservation()]
+    yield [reservation.address for reservation in reservations]
+    for reservation in reservations:
+        reservation.close()
+
+
+def kill_when_it_acts(status_file: Path) -> None:
+    """Kill -9 for an inference service that has begun to act."""
+
+    def has_acted() -> bool:
+        address = metrics_address(status_file)
+        page = read_page(address) if address else None
+        return (page or {}).get("seedbed_acted_steps_total", 0) > 1000
+
+    wait_until(has_acted, "inference acts")
+    os.kill(read_status(status_file)["pid"], signal.SIGKILL)
+
+
+def test_it_trains_an_agent_though_inference_is_killed(built: Path, tmp_path: Path, addresses: list[str]) -> None:
+    """`seedbed train` with environments from elsewhere: mean return 0.9 in an evaluation; everyone exits with 0."""
+    run_dir = tmp_path / "run"
+    learner, inference = addresses
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SEEDBED_")}
+    with contextlib.ExitStack() as stack:
+
+        def start(*command: str | Path, log: str, **variables: str) -> subprocess.Popen[bytes]:
+            output = stack.enter_context((tmp_path / log).open("wb"))
+            process = subprocess.Popen(command, env={**environment, **variables}, stdout=output, stderr=output)
+            stack.callback(lambda: (process.kill(), process.wait()))
+            return process
+
+        trainer = start(
+            sys.executable, "-m", "services.cli.app", "train", str(FOLDER / "experiment.toml"), "--run-dir",
+            str(run_dir), f"learner.bind={learner}", f"inference.bind={inference}", "eval.every_s=1", log="train",
+        )  # fmt: skip
+        services = [
+            start(built / "corridor-sanitized", f"actor.mode={mode}", log=mode, SEEDBED_ACTOR__UPSTREAM=inference)
+            for mode in ("train", "eval")
+        ]
+        kill_when_it_acts(run_dir / "services" / "inference-0.json")
+        assert trainer.wait(90) == 0, (tmp_path / "train").read_text()
+        assert [service.wait(20) for service in services] == [0, 0]
+    summary = json.loads((run_dir / "summary.json").read_text())
+    assert (summary["finished"], summary["reason"]) == (True, "until_return")
+    assert summary["eval_return_mean"] >= 0.9
+    lines = [json.loads(line) for line in (run_dir / "logs" / "launcher.jsonl").read_text().splitlines()]
+    assert [line["name"] for line in lines if line["event"] == "service_died"] == ["inference-0"]
+    assert living(tmp_path) == []
