@@ -166,6 +166,7 @@ def bench(
     name: Annotated[Bench, typer.Argument(help="What to measure.")] = Bench.ALL,
     seconds: Annotated[float, typer.Option(min=1, help="How long each.")] = 30.0,
     words: Words = None,
+    curve: Annotated[bool, typer.Option("--curve", help="transport: what keys on the link cost.")] = False,
 ) -> int:
     """Measure speeds; one JSON object a line."""
     from services.cli.bench import run_bench
@@ -174,7 +175,7 @@ def bench(
         require_torch()
     names = [item.value for item in Bench if item is not Bench.ALL] if name is Bench.ALL else [name.value]
     for item in names:
-        for line in run_bench(item, seconds, words or []):
+        for line in run_bench(item, seconds, words or [], curve=curve):
             print(line, flush=True)
     return 0
 

@@ -6,15 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 Result = Mapping[str, str | int | float]
 
 
-def run_bench(name: str, seconds: float, words: Sequence[str]) -> Iterator[str]:
+def run_bench(name: str, seconds: float, words: Sequence[str], *, curve: bool = False) -> Iterator[str]:
     """Measure one thing; its results as JSON, with `bench` and `machine` first.
 
     Args:
       name: "transport", "inference", "cartpole" or "pong".
       seconds: how long; the rates are those of the last half.
       words: `section.key=value` for what runs an experiment.
+      curve: of "transport", compare links with keys and without.
     """
-    for result in _measure(name, seconds, words):
+    for result in _measure(name, seconds, words, curve):
         yield format_result(name, result)
 
 
@@ -25,11 +26,12 @@ def format_result(name: str, result: Result) -> str:
     return json.dumps({"bench": name, "machine": machine_label(), **result})
 
 
-def _measure(name: str, seconds: float, words: Sequence[str]) -> Iterator[Result]:
+def _measure(name: str, seconds: float, words: Sequence[str], curve: bool) -> Iterator[Result]:
     if name == "transport":
         from services.cli.bench.transport import measure as measure_transport
+        from services.cli.bench.transport import measure_curve
 
-        return measure_transport(seconds)
+        return measure_curve(seconds) if curve else measure_transport(seconds)
     if name == "inference":
         from services.cli.bench.inference import measure as measure_inference
 

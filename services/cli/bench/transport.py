@@ -7,12 +7,15 @@ outstanding. Latency is that of a group's STEP until its ACT is in the client's 
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
 from services.cli.bench.transport_peers import OBSERVATION_BYTES, ClientReport, ServerReport
 from shared.errors import SeedbedError
+from shared.net.keyring import Keyring
 
 LOOPS = ("asyncio", "uvloop")
 LEAST_S = 0.2  # of one measurement
@@ -27,6 +30,7 @@ class Scenario:
     clients: int  # processes
     groups: int  # of each client, all outstanding at once
     lanes: int  # of each group
+    observation_bytes: int = OBSERVATION_BYTES  # of each lane
 
 
 SCENARIOS = (
@@ -37,6 +41,10 @@ SCENARIOS = (
 )
 
 
+IMAGES = Scenario("images", clients=2, groups=2, lanes=16, observation_bytes=4 * 84 * 84)
+ROUNDS = 2  # plain and CURVE take turns, so that what else the machine does meets both
+
+
 def measure(seconds: float) -> Iterator[dict[str, str | int | float]]:
     """Every scenario on both loops, sharing the time; the rates are those of the last half of each."""
     share_s = max(LEAST_S, seconds / (len(SCENARIOS) * len(LOOPS)))
@@ -45,18 +53,40 @@ def measure(seconds: float) -> Iterator[dict[str, str | int | float]]:
             yield run_scenario(scenario, loop, share_s)
 
 
-def run_scenario(scenario: Scenario, loop: str, seconds: float) -> dict[str, str | int | float]:
-    """Start a server and its clients, wait for their reports, add them up."""
+def measure_curve(seconds: float) -> Iterator[dict[str, str | int | float]]:
+    """What CURVE costs: each scenario and one with images, in turn without keys and with.
+
+    A line with keys has `curve_ratio`: its requests a second over those without, means of the rounds.
+    """
+    scenarios = (*SCENARIOS, IMAGES)
+    share_s = max(LEAST_S, seconds / (len(scenarios) * 2 * ROUNDS))
+    with tempfile.TemporaryDirectory() as folder:
+        keys = Path(folder) / "keys"
+        Keyring(keys).init()
+        for scenario in scenarios:
+            plain_rates, curve_rates = [], []
+            for _ in range(ROUNDS):
+                plain = run_scenario(scenario, "uvloop", share_s)
+                plain_rates.append(float(plain["requests_per_s"]))
+                yield plain | {"curve": "no"}
+                curve = run_scenario(scenario, "uvloop", share_s, keys)
+                curve_rates.append(float(curve["requests_per_s"]))
+                yield curve | {"curve": "yes", "curve_ratio": round(sum(curve_rates) / sum(plain_rates), 3)}
+
+
+def run_scenario(
+    scenario: Scenario, loop: str, seconds: float, keys: Path | None = None
+) -> dict[str, str | int | float]:
+    """Start a server and its clients, wait for their reports, add them up; with keys the link is CURVE."""
+    folder = str(keys or "")
     with ExitStack() as stack:
-        server = stack.enter_context(_start("server", loop))
+        server = stack.enter_context(_start("server", loop, folder))
         assert server.stdout is not None
         address = server.stdout.readline().strip()
         if not address:
             raise SeedbedError(f"bench transport: the server did not start (exit code {server.wait()})")
-        clients = [
-            stack.enter_context(_start("client", loop, address, scenario.groups, scenario.lanes, seconds))
-            for _ in range(scenario.clients)
-        ]
+        words = (address, scenario.groups, scenario.lanes, scenario.observation_bytes, seconds)
+        clients = [stack.enter_context(_start("client", loop, folder, *words)) for _ in range(scenario.clients)]
         reports = [ClientReport(**json.loads(_finish(client, seconds + GRACE_S))) for client in clients]
         served = ServerReport(**json.loads(_finish(server, GRACE_S)))
     requests_per_s = sum(report.requests / report.seconds for report in reports)
@@ -66,7 +96,7 @@ def run_scenario(scenario: Scenario, loop: str, seconds: float) -> dict[str, str
         "clients": scenario.clients,
         "groups": scenario.clients * scenario.groups,
         "lanes": scenario.lanes,
-        "observation_bytes": OBSERVATION_BYTES,
+        "observation_bytes": scenario.observation_bytes,
         "seconds": round(seconds, 1),
         "requests_per_s": round(requests_per_s),
         "env_steps_per_s": round(requests_per_s * scenario.lanes),

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -20,8 +21,11 @@ import uvloop
 from actor_svc.client import Begin, GroupClient, Perform, Send
 from actor_svc.connection import ConnectionClient
 from shared.net.endpoints import Dealer, Router
+from shared.net.keys import bind_keys, dial_keys
 from shared.net.reactor import Reactor
+from shared.net.roles import Role
 from shared.protocol.codec import decode, encode
+from shared.protocol.layout import Layout
 from shared.protocol.messages import Act, Hello, Ping, Step, Welcome
 from shared.protocol.rows import EnvSpec, act_layout, step_layout
 from shared.protocol.sessions import Session, SessionTable, Verdict
@@ -31,11 +35,17 @@ OBSERVATION_BYTES = 64
 START_S = 10.0
 BEAT_S = 0.2
 
-SPEC = EnvSpec(
-    env_id="bench:transport",
-    observation=space_from_gymnasium(gymnasium.spaces.Box(-np.inf, np.inf, (OBSERVATION_BYTES // 4,), np.float32)),
-    action=space_from_gymnasium(gymnasium.spaces.Discrete(4)),
-)
+
+def make_spec(observation_bytes: int) -> EnvSpec:
+    """An environment with float32 observations of this size and four actions."""
+    return EnvSpec(
+        env_id="bench:transport",
+        observation=space_from_gymnasium(gymnasium.spaces.Box(-np.inf, np.inf, (observation_bytes // 4,), np.float32)),
+        action=space_from_gymnasium(gymnasium.spaces.Discrete(4)),
+    )
+
+
+SPEC = make_spec(OBSERVATION_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,17 +66,34 @@ class ClientReport:
     latency_p99_s: float
 
 
-class Server:
-    """Sessions behind a router; STEPs are answered when the socket has been emptied or a batch is full."""
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What the server keeps for a session."""
 
-    def __init__(self, reactor: Reactor) -> None:
+    layout: Layout  # of its STEPs
+    num_frames: int  # of their rows; a statistics frame may follow
+    actions: bytes  # zeros, of its ACTs' size
+
+
+class Server:
+    """Sessions behind a router; STEPs are answered when the socket has been emptied or a batch is full.
+
+    It serves any specification whose ACTs fit one frame.
+    """
+
+    def __init__(self, reactor: Reactor, keys: Path | None) -> None:
         self.table = SessionTable(secrets.randbits(31), 1, "bench")
         self.requests = 0
         self._loop = reactor.loop
         self._pending: list[Session] = []
         self._staging = bytearray()
-        self._actions = b""
-        self.router = Router(reactor, "tcp://127.0.0.1:0", on_message=self._receive, on_drained=self._answer)
+        self.router = Router(
+            reactor,
+            "tcp://127.0.0.1:0",
+            on_message=self._receive,
+            on_drained=self._answer,
+            keys=bind_keys(keys, Role.INFERENCE),
+        )
 
     def _receive(self, route: bytes, frames: list[bytes]) -> None:
         message, now = decode(frames[0]), self._loop.time()
@@ -75,11 +102,14 @@ class Server:
             assert isinstance(message, Step)
             session = self.table.sessions.get(message.session)
             if session is not None:
-                session.attached.check(frames[1:])
+                served: Served = session.attached
+                served.layout.check(frames[1 : 1 + served.num_frames])
             verdict = self.table.step(message, route, now)
             if verdict is Verdict.ACCEPT and session is not None:
-                size = len(frames[1])
-                self._staging[:size] = frames[1]
+                start = 0
+                for frame in frames[1:]:
+                    self._staging[start : start + len(frame)] = frame
+                    start += len(frame)
                 self._pending.append(session)
             elif verdict is Verdict.CACHED and session is not None and session.reply is not None:
                 self.router.send(route, session.reply)
@@ -87,9 +117,11 @@ class Server:
                 self.router.send(route, [encode(self.table.challenge(message.session))])
         elif kind is Hello:
             assert isinstance(message, Hello)
-            layout = step_layout(SPEC, message.lanes)
+            layout = step_layout(message.spec, message.lanes)
             self._staging = bytearray(max(len(self._staging), layout.num_bytes))
-            self._actions = bytes(act_layout(SPEC, message.lanes).num_bytes)  # all groups of a scenario are alike
+            self._actions = bytes(
+                act_layout(message.spec, message.lanes).num_bytes
+            )  # all groups of a scenario are alike
             answer = self.table.hello(message, route, now)
             if isinstance(answer, Welcome):
                 self.table.sessions[answer.session].attached = layout
@@ -103,7 +135,7 @@ class Server:
         now = self._loop.time()
         for session in pending:
             act = Act(session=session.id, seq=session.last_seq, policy_version=1)
-            frames = [encode(act), self._actions]
+            frames = [encode(act), session.attached.actions]
             self.table.answer(session, frames, now)
             self.router.send(session.route, frames)
         self.requests += len(pending)
@@ -112,7 +144,9 @@ class Server:
 class Client:
     """Groups on one connection, each sending its next STEP as soon as it has its ACT."""
 
-    def __init__(self, reactor: Reactor, address: str, groups: int, lanes: int, spec: EnvSpec = SPEC) -> None:
+    def __init__(
+        self, reactor: Reactor, address: str, groups: int, lanes: int, spec: EnvSpec = SPEC, keys: Path | None = None
+    ) -> None:
         self._spec = spec
         self.latencies_s: list[float] = []
         self.begun = asyncio.Event()
@@ -121,7 +155,13 @@ class Client:
         self._sent_at = [0.0] * groups
         self._connection = ConnectionClient(address, self._loop.time())
         self._groups = [self._make_group(number, lanes) for number in range(groups)]
-        self._dealer = Dealer(reactor, address, on_message=self._receive, on_event=self._changed)
+        self._dealer = Dealer(
+            reactor,
+            address,
+            on_message=self._receive,
+            on_event=self._changed,
+            keys=dial_keys(keys, Role.ENVIRONMENT, Role.INFERENCE),
+        )
 
     async def beat(self) -> None:
         """PINGs and repeated HELLOs, for ever."""
@@ -162,10 +202,10 @@ class Client:
                 self._perform(self._groups[action.group].submit(self._rows, 0, self._loop.time()))
 
 
-async def serve() -> ServerReport:
+async def serve(keys: Path | None) -> ServerReport:
     """Say the address, serve until standard input ends."""
     with Reactor() as reactor:
-        server = Server(reactor)
+        server = Server(reactor, keys)
         print(server.router.endpoint, flush=True)
         ended = asyncio.Event()
         reactor.loop.add_reader(sys.stdin.fileno(), ended.set)
@@ -176,11 +216,18 @@ async def serve() -> ServerReport:
 
 
 async def drive(
-    address: str, groups: int, lanes: int, seconds: float, *, spec: EnvSpec = SPEC, start_s: float = START_S
+    address: str,
+    groups: int,
+    lanes: int,
+    seconds: float,
+    *,
+    spec: EnvSpec = SPEC,
+    start_s: float = START_S,
+    keys: Path | None = None,
 ) -> ClientReport:
     """Step for so long, once the first step was answered within `start_s`; report on the second half."""
     with Reactor() as reactor:
-        client = Client(reactor, address, groups, lanes, spec)
+        client = Client(reactor, address, groups, lanes, spec, keys)
         beat = asyncio.create_task(client.beat(), name="beat")
         async with asyncio.timeout(start_s):
             await client.begun.wait()
@@ -197,15 +244,20 @@ async def drive(
 
 
 def main(argv: Sequence[str]) -> int:
-    """`server LOOP` or `client LOOP ADDRESS GROUPS LANES SECONDS`; the report goes to standard output as JSON."""
-    role, loop, *words = argv
+    """`server LOOP KEYS` or `client LOOP KEYS ADDRESS GROUPS LANES BYTES SECONDS`; KEYS may be empty.
+
+    The report goes to standard output as JSON.
+    """
+    role, loop, folder, *words = argv
+    keys = Path(folder) if folder else None
     with asyncio.Runner(loop_factory=uvloop.new_event_loop if loop == "uvloop" else None) as runner:
         report: ServerReport | ClientReport
         if role == "server":
-            report = runner.run(serve())
+            report = runner.run(serve(keys))
         else:
-            address, groups, lanes, seconds = words
-            report = runner.run(drive(address, int(groups), int(lanes), float(seconds)))
+            address, groups, lanes, size, seconds = words
+            spec = make_spec(int(size))
+            report = runner.run(drive(address, int(groups), int(lanes), float(seconds), spec=spec, keys=keys))
     print(json.dumps(asdict(report)), flush=True)
     return 0
 

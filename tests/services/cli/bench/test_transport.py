@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from services.cli.bench.transport import SCENARIOS, Scenario, run_scenario
+from services.cli.bench.transport import IMAGES, SCENARIOS, Scenario, run_scenario
 from services.cli.bench.transport_peers import OBSERVATION_BYTES, SPEC
+from shared.net.keyring import Keyring
 from shared.protocol.rows import step_layout
 
 
@@ -28,4 +29,13 @@ def test_observations_have_the_size_that_is_reported():
 
 def test_the_scenarios_are_told_apart_by_name():
     """A result's line can be found again."""
-    assert len({scenario.name for scenario in SCENARIOS}) == len(SCENARIOS)
+    assert len({scenario.name for scenario in (*SCENARIOS, IMAGES)}) == len(SCENARIOS) + 1
+
+
+def test_a_scenario_runs_on_links_with_keys(tmp_path):
+    """Frames of images, too, which travel in frames of their own."""
+    Keyring(tmp_path / "keys").init()
+    scenario = Scenario("tiny", clients=1, groups=2, lanes=3, observation_bytes=28_224)
+    result = run_scenario(scenario, "uvloop", 0.3, tmp_path / "keys")
+    assert result["requests_per_s"] > 0
+    assert result["observation_bytes"] == 28_224
