@@ -1,0 +1,1 @@
+"""`seedbed env`: makes, checks, measures and shows environments."""

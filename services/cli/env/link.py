@@ -1,0 +1,175 @@
+"""Runs the conformance kit: sockets, the service's process, and time.
+
+| waits for | at most |
+|---|---|
+| the service's first HELLO | five times `patience_s`, for it may load a simulator |
+| each answer | `patience_s` |
+| its end after SIGTERM, when all is over | `KILL_S`, then it is killed |
+"""
+
+import asyncio
+import contextlib
+import json
+import secrets
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO
+
+from services.cli.env.in_process import CheckOptions
+from services.cli.env.kit import Drills, Expected, Life, Stopped, UnknownVersion, Wires
+from services.cli.env.target import Listen, ServiceFolder, service_variables
+from services.cli.env.verdicts import Result, merge, skipped
+from shared.errors import ConfigError
+from shared.net.endpoints import Router
+from shared.net.reactor import Buffer, Reactor
+
+POLL_S = 0.05
+KILL_S = 5.0
+TAIL_BYTES = 4096  # of what the process said
+ANY_PORT = "tcp://127.0.0.1:0"
+NO_PROCESS = "needs a service that the kit can start: give a folder with a service.toml"
+
+Say = Callable[[str], None]
+
+
+def check_service(
+    target: ServiceFolder | Listen, options: CheckOptions, words: Sequence[str] = (), say: Say = lambda _text: None
+) -> list[Result]:
+    """Every rule of services and of their rows.
+
+    Args:
+      words: further words for the service's command.
+      say: told what is going on.
+    Raises: ConfigError if the address or the folder is wrong.
+    """
+    with asyncio.Runner() as runner:
+        if isinstance(target, Listen):
+            say(f"start the service now, with actor.upstream={target.bind}")
+            results = runner.run(_live(Drills, target.bind, None, options, (), say))
+            return merge([*results, *(skipped(name, NO_PROCESS) for name in ("unknown version", "stopped"))])
+        target.build()
+        results = []
+        for life in (Drills, UnknownVersion, Stopped):
+            results += runner.run(_live(life, ANY_PORT, target, options, words, say))
+            if any(item.name == "started" for item in results):
+                break
+        return merge(results)
+
+
+async def _live(
+    kind: type[Life], bind: str, target: ServiceFolder | None, options: CheckOptions, words: Sequence[str], say: Say
+) -> list[Result]:
+    """One life: listen, start the service, wait until the kit has seen enough."""
+    with Reactor() as reactor:
+        address = _Address(reactor, bind)
+        with contextlib.ExitStack() as stack:
+            process: _Process | None = None
+            expected: Expected | None = None
+            if target is not None:
+                expected = Expected(env_id=target.manifest.env_id, groups=options.groups, lanes=options.lanes)
+                process = stack.enter_context(_started(target, address.endpoint, options, words))
+            wires = Wires(send=address.send, cut=address.cut, stop=process.stop if process else _nothing)
+            life = kind(options, expected, wires, epoch=secrets.randbits(31) | 1)
+            started = reactor.loop.time()
+            address.listen(lambda route, frames: life.receive(route, frames, reactor.loop.time() - started))
+            said = ""
+            while not life.is_done:
+                await asyncio.sleep(POLL_S)
+                address.open_again()
+                life.poll(reactor.loop.time() - started)
+                if process is not None and (status := process.status()) is not None:
+                    life.exited(status, process.last_words())
+                if life.doing != said:
+                    said = life.doing
+                    say(said)
+            return life.all_results()
+
+
+class _Address:
+    """A router that can be closed and opened at the same address. Owned by the loop."""
+
+    def __init__(self, reactor: Reactor, bind: str) -> None:
+        self._reactor = reactor
+        self._receive: Callable[[bytes, list[bytes]], None] = lambda _route, _frames: None
+        self._router: Router | None = Router(reactor, bind, on_message=self._deliver)
+        self.endpoint = self._router.endpoint
+
+    def listen(self, receive: Callable[[bytes, list[bytes]], None]) -> None:
+        """Hand on messages from now on."""
+        self._receive = receive
+
+    def send(self, route: bytes, frames: Sequence[Buffer]) -> bool:
+        """False if the peer is gone."""
+        return self._router is not None and self._router.send(route, frames)
+
+    def cut(self) -> None:
+        """Close every connection; `open_again` listens again."""
+        if self._router is not None:
+            self._router.close()
+            self._router = None
+
+    def open_again(self) -> None:
+        """After a cut; the system may need a moment to give the address back."""
+        if self._router is None:
+            with contextlib.suppress(ConfigError):
+                self._router = Router(self._reactor, self.endpoint, on_message=self._deliver)
+
+    def _deliver(self, route: bytes, frames: list[bytes]) -> None:
+        self._receive(route, frames)
+
+
+class _Process:
+    """A service that we started."""
+
+    def __init__(self, popen: subprocess.Popen[bytes], output: IO[bytes]) -> None:
+        self._popen, self._output = popen, output
+
+    def stop(self) -> None:
+        """SIGTERM."""
+        self._popen.terminate()
+
+    def status(self) -> int | None:
+        """Exit status, none while it runs."""
+        return self._popen.poll()
+
+    def last_words(self) -> str:
+        """The last line that it said to people: no JSON log line."""
+        self._output.seek(0, 2)
+        self._output.seek(max(0, self._output.tell() - TAIL_BYTES))
+        lines = [line.strip() for line in self._output.read().decode(errors="replace").splitlines()]
+        return next((line for line in reversed(lines) if line and not _is_json(line)), "")
+
+
+@contextlib.contextmanager
+def _started(target: ServiceFolder, address: str, options: CheckOptions, words: Sequence[str]) -> Iterator[_Process]:
+    """The service's process, gone at the end. Raises: ConfigError if its command cannot be run."""
+    variables = service_variables(address, groups=options.groups, lanes=options.lanes, name="check")
+    command = target.command(words)
+    with tempfile.TemporaryFile() as output:
+        try:
+            popen = subprocess.Popen(
+                command, cwd=target.folder, env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+        except OSError as error:
+            raise ConfigError(f"{target.folder}: cannot run {' '.join(command)!r}: {error.strerror}") from error
+        with popen:
+            try:
+                yield _Process(popen, output)
+            finally:
+                popen.terminate()
+                try:
+                    popen.wait(KILL_S)
+                except subprocess.TimeoutExpired:
+                    popen.kill()
+
+
+def _is_json(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
+
+
+def _nothing() -> None:
+    """There is no process of ours to stop."""

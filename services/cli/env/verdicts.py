@@ -1,0 +1,217 @@
+"""What `env check` finds: one result for each rule, and how results of several groups or lives become one.
+
+A rule's reason and its remedy are the same wherever it is broken, so they stand here, in one table; a result adds what
+was seen.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+
+class Verdict(StrEnum):
+    """Of one rule."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Something that every environment or service must do."""
+
+    why: str  # what breaks otherwise
+    change: str  # what its author should do
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What was found about one rule. `why` and `change` are filled for failures."""
+
+    name: str
+    verdict: Verdict
+    found: str
+    why: str = ""
+    change: str = ""
+
+
+RULES: Mapping[str, Rule] = {
+    # An environment and its rows
+    "made": Rule("nothing can be stepped", "mend what the message says; try the constructor in a Python shell"),
+    "dtypes": Rule(
+        "values are converted to the space's dtype without a word, which costs time and may round or overflow",
+        "return values of the space's own dtype and shape, e.g. np.asarray(x, np.float32)",
+    ),
+    "values": Rule(
+        "no policy may see NaN, infinite values or categories outside their space: such a lane is made anew",
+        "find the state in which it happens; clip or end the episode before it does",
+    ),
+    "bounds": Rule(
+        "bounds say what to expect; a policy or a wrapper may scale by them",
+        "widen the Box (infinite bounds are fine) or clip the values",
+    ),
+    "first rows": Rule("a session begins with fresh episodes", "send flag `first` in every lane after a reset"),
+    "flags": Rule(
+        "flags cut returns and memory; contradictory ones corrupt both",
+        "use terminated 1, truncated 2, first 4, life_lost 8, absent 16; a reset row is `first` and nothing has ended",
+    ),
+    "next-step reset": Rule(
+        "the row that ends an episode holds its final observation, the next row of the lane is the reset row",
+        "reset in the step after the end, ignore that step's action, and flag the row `first`",
+    ),
+    "reset rewards": Rule("nothing was done to earn a reward at a reset row", "send reward 0 in rows that are `first`"),
+    "no rebuilt lanes": Rule(
+        "a lane that fails is made anew and its episode is lost", "mend the failure; it is repeated in the log"
+    ),
+    "masks": Rule("a mask column is 1 for allowed or 0", "give uint8 ones and zeros, one for each category"),
+    "statistics": Rule(
+        "return and length of a whole episode are what the learning curve shows",
+        "send one row of statistics for each lane that ended, ascending by lane: sum of raw rewards, number of steps",
+    ),
+    "ends": Rule(
+        "a truncated episode is worth what would have followed, a terminated one nothing",
+        "set truncated where a time limit cuts an episode, terminated where the task itself ends",
+    ),
+    "seeds": Rule(
+        "evaluations compare policies on the same episodes, and runs can be repeated",
+        "draw everything random from one generator that reset(seed=…) seeds (self.np_random in Gymnasium)",
+    ),
+    "soak": Rule("a service runs for days", "see what it last said before it stopped"),
+    # The link
+    "started": Rule("a service that does not dial cannot be checked", "run its command by hand and read what it says"),
+    "hello": Rule("HELLO says who speaks, in which mode, with how many lanes", "see docs/protocol.md, HELLO"),
+    "lanes": Rule(
+        "whoever starts a service decides how many environments it runs",
+        "take SEEDBED_ACTOR__GROUPS and SEEDBED_ACTOR__LANES (or actor.groups=, actor.lanes=) for what HELLO says",
+    ),
+    "hello again": Rule(
+        "the first HELLO may be lost, and inference may have no policy yet",
+        "repeat HELLO after 0.2 s, doubling to 2 s, until an answer with its nonce comes; ERROR(starting) is none",
+    ),
+    "messages": Rule("a message that breaks the protocol is dropped", "see docs/protocol.md for the field named"),
+    "one step outstanding": Rule(
+        "each STEP is answered once, and the next one has the next seq",
+        "wait for the ACT of this session and seq before stepping; send nothing twice without being asked",
+    ),
+    "ACT twice": Rule(
+        "after a reconnection an ACT may come twice", "act only on the ACT whose seq is that of the outstanding STEP"
+    ),
+    "foreign ACT": Rule(
+        "an ACT may arrive late, for an earlier seq or session", "compare session and seq, ignore all others"
+    ),
+    "beats": Rule(
+        "without PINGs inference takes a service for dead and frees its lanes",
+        "send PING every WELCOME.beat_s, also while waiting and while the environments step",
+    ),
+    "patience": Rule(
+        "inference may hold an ACT for as long as its learner is away",
+        "without an ACT do nothing while PONG says `queued` or `held`",
+    ),
+    "lost STEP": Rule(
+        "messages are lost when a connection breaks",
+        "when a PONG shows a lower last_seq for a PING sent after the STEP, send the same STEP again, same bytes",
+    ),
+    "lost ACT": Rule(
+        "messages are lost when a connection breaks",
+        "when a PONG says `answered` and the ACT is not there, send the same STEP again, same bytes",
+    ),
+    "malformed replies": Rule(
+        "a broken or newer inference must not kill environments",
+        "drop what cannot be read or has wrong sizes, keep the outstanding STEP, and wait for the right ACT",
+    ),
+    "forgotten session": Rule(
+        "inference was restarted: the episode goes on in a new session",
+        "after CHALLENGE for the current session say HELLO; then send the outstanding rows again, unchanged, as seq 0",
+    ),
+    "connection lost": Rule(
+        "inference was restarted under the same address",
+        "dial again by itself (ZeroMQ does), say HELLO again, go on with the outstanding rows",
+    ),
+    "draining": Rule(
+        "inference leaves and another one comes: environments must outlive it",
+        "after BYE(draining) say HELLO again, with patience; never exit",
+    ),
+    "finished": Rule("a finished run takes its services down", "after BYE(run_finished) leave with exit status 0"),
+    "unknown version": Rule(
+        "rows in a version that one side does not know would be misread",
+        "refuse a WELCOME with a version outside your protocol_min … protocol_max: exit status 78, or stay and say so",
+    ),
+    "stopped": Rule("a service that is stopped must free its lanes at once", "on SIGTERM send BYE and exit with 0"),
+}
+
+
+def result(name: str, verdict: Verdict, found: str) -> Result:
+    """A result, with the rule's reason and remedy if it failed."""
+    rule = RULES[name]
+    failed = verdict is Verdict.FAIL
+    return Result(
+        name=name, verdict=verdict, found=found, why=rule.why if failed else "", change=rule.change if failed else ""
+    )
+
+
+def passed(name: str, found: str = "") -> Result:
+    """The rule is kept."""
+    return result(name, Verdict.PASS, found)
+
+
+def failed(name: str, found: str) -> Result:
+    """The rule is broken; `found` says where and how."""
+    return result(name, Verdict.FAIL, found)
+
+
+def skipped(name: str, reason: str) -> Result:
+    """Nobody looked."""
+    return result(name, Verdict.SKIPPED, reason)
+
+
+_WEIGHT = {Verdict.FAIL: 0, Verdict.PASS: 1, Verdict.SKIPPED: 2}
+
+
+def merge(results: Iterable[Result]) -> list[Result]:
+    """One result for each rule, in the order of RULES: the first failure, else the first that was looked at."""
+    best: dict[str, Result] = {}
+    for item in results:
+        known = best.get(item.name)
+        if known is None or _WEIGHT[item.verdict] < _WEIGHT[known.verdict]:
+            best[item.name] = item
+    return [best[name] for name in RULES if name in best]
+
+
+def has_failed(results: Sequence[Result]) -> bool:
+    """Whether any rule was broken."""
+    return any(item.verdict is Verdict.FAIL for item in results)
+
+
+def to_json(target: str, results: Sequence[Result]) -> str:
+    """One object: target, verdict, and the checks as written by `Result`."""
+    verdict = Verdict.FAIL if has_failed(results) else Verdict.PASS
+    return json.dumps({"target": target, "verdict": verdict, "checks": [asdict(item) for item in results]}, indent=2)
+
+
+_MARKS = {Verdict.PASS: ("✓", "green"), Verdict.FAIL: ("✗", "bold red"), Verdict.SKIPPED: ("–", "dim")}
+
+
+def render(target: str, results: Sequence[Result]) -> RenderableType:
+    """A line for each check, below a failure its reason and remedy, and a verdict."""
+    table = Table(box=SIMPLE_HEAD, show_header=False, padding=(0, 1))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+    for item in results:
+        mark, style = _MARKS[item.verdict]
+        is_skipped = item.verdict is Verdict.SKIPPED
+        name = Text(item.name, "dim" if is_skipped else "")
+        table.add_row(Text(mark, style), name, Text(item.found, "dim" if is_skipped else ""))
+        if item.verdict is Verdict.FAIL:
+            table.add_row("", "", Text(f"why: {item.why}", "yellow"))
+            table.add_row("", "", Text(f"change: {item.change}", "yellow"))
+    counts = {verdict: sum(item.verdict is verdict for item in results) for verdict in Verdict}
+    text = f"{target}: {counts[Verdict.PASS]} passed, {counts[Verdict.FAIL]} failed, {counts[Verdict.SKIPPED]} skipped"
+    return Group(table, Text(text, "bold red" if counts[Verdict.FAIL] else "bold green"))
