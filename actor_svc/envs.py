@@ -57,8 +57,8 @@ def make_backend(
     if choice == "vector" or (choice == "auto" and spec.vector_entry_point is not None and not render):
         if spec.vector_entry_point is None:
             raise ConfigError(f"env.backend: {env.id} has no vector form; set it to 'gymnasium'")
-        return VectorBackend(functools.partial(_make_vector, env, render), lanes)
-    return LaneBackend(functools.partial(_make_single, env, render), lanes)
+        return VectorBackend(functools.partial(_make_vector, env, render), lanes, image=env.image)
+    return LaneBackend(functools.partial(_make_single, env, render), lanes, image=env.image)
 
 
 def _choose(env: EnvConfig) -> str:
@@ -161,10 +161,12 @@ def _from_function(env: EnvConfig, lanes: int, make: MakeEnvironment, render: bo
         build = functools.partial(_build_vector, env, make, options)
         made = build(1)
         if isinstance(made, SyncVectorEnv):  # single environments under the hood: one by one, whatever its autoreset
-            return LaneBackend(_take_turns(build, made, env.max_episode_steps), lanes)
-        return VectorBackend(build, lanes)
+            return LaneBackend(_take_turns(build, made, env.max_episode_steps), lanes, image=env.image)
+        return VectorBackend(build, lanes, image=env.image)
     single = functools.partial(make, **options)
-    return LaneBackend(lambda: _limited(_single(_configured(env, single)), env.max_episode_steps), lanes)
+    return LaneBackend(
+        lambda: _limited(_single(_configured(env, single)), env.max_episode_steps), lanes, image=env.image
+    )
 
 
 def _own_backend(

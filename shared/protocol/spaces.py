@@ -130,7 +130,8 @@ def _image_layout(dtype: str, shape: tuple[int, ...], image: str | Mapping[str, 
     said = image if isinstance(image, str) else image.get(path, "")
     if said not in ("HWC", "CHW"):
         raise ConfigError(
-            f"observation {path!r} is uint8 {list(shape)}: say where its channels are: image = 'HWC' or 'CHW'"
+            f"observation {path!r} is uint8 {list(shape)}: say where its channels are: env.image = 'HWC' or 'CHW', or "
+            "metadata['image'] of the environment"
         )
     return said
 

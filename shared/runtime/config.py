@@ -63,6 +63,9 @@ class EnvConfig(Section):
         "auto", description="What steps the lanes: one by one, the environment's own vector form, ALE or EnvPool."
     )
     kwargs: dict[str, Any] = Field({}, description="Passed to the environment's constructor.")
+    image: Literal["", "HWC", "CHW"] = Field(
+        "", description="Where the channels of uint8 arrays of rank 3 are; empty: as the environment's metadata says."
+    )
     max_episode_steps: int | None = Field(None, ge=1, description="Truncate here, agent steps; none: as registered.")
     frame_skip: int = Field(4, ge=1, description="Atari: frames for each agent step.")
     full_action_space: bool = Field(False, description="Atari: all 18 actions instead of the game's own.")
