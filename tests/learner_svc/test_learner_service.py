@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from learner_svc.history import read_metrics
+from shared.net.keyring import Keyring
+from shared.net.keys import dial_keys
 from shared.net.reactor import Reactor
+from shared.net.roles import Role
 from shared.protocol.messages import unpack_version
 from tests.support.scripted_producer import RETURN, ScriptedProducer, T, a_spec
 
@@ -160,3 +163,34 @@ def test_another_environment_is_refused(tmp_path: Path) -> None:
     """By name, before any policy is built."""
     refusals = asyncio.run(offer_another_environment(tmp_path))
     assert "Other-v0" in refusals[0]
+
+
+async def train_until_revoked(folder: Path) -> list[str]:
+    """An inference with a key trains, is revoked, and its successor with a new key trains on; the refusals heard."""
+    ring = Keyring(folder / "keys")
+    ring.init()
+    learner = LearnerProcess(folder, "run.steps=0", f"runtime.keys={folder / 'keys'}")
+    try:
+        with Reactor() as reactor:
+            address = await learner.wait_ready()
+            keys = dial_keys(folder / "keys", Role.INFERENCE, Role.LEARNER)
+            producer = ScriptedProducer(reactor, address, a_spec(), keys)
+            await producer.play(lambda: producer.trained_steps > 0)
+            ring.revoke("main")
+            await producer.play(lambda: bool(producer.refusals))
+            producer.dealer.close()
+            ring.new(Role.INFERENCE, "successor")
+            keys = dial_keys(folder / "keys", Role.INFERENCE, Role.LEARNER)
+            successor = ScriptedProducer(reactor, address, a_spec(), keys)
+            trained = producer.trained_steps
+            await successor.play(lambda: successor.trained_steps > trained)
+            successor.leave()
+            return producer.refusals
+    finally:
+        learner.close()
+
+
+def test_a_revoked_inference_is_told_and_another_takes_its_place(tmp_path: Path) -> None:
+    """The learner goes on; the key of the same role that replaces it needs no restart."""
+    refusals = asyncio.run(train_until_revoked(tmp_path))
+    assert refusals == ["the key of this inference was revoked"]

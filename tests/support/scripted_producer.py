@@ -9,6 +9,7 @@ import numpy as np
 
 from inference_svc.upstream import CreditCame, LearnerLink, Refused, RunFinished, WeightsCame
 from shared.net.endpoints import Dealer
+from shared.net.keys import DialKeys
 from shared.net.reactor import Reactor
 from shared.protocol.codec import decode, encode
 from shared.protocol.rows import EnvSpec, episodes_layout, unroll_layout
@@ -31,7 +32,7 @@ def a_spec(env_id: str = "CartPole-v1") -> EnvSpec:
 class ScriptedProducer:
     """One inference, as far as a learner can tell. Use it in a running loop."""
 
-    def __init__(self, reactor: Reactor, address: str, spec: EnvSpec) -> None:
+    def __init__(self, reactor: Reactor, address: str, spec: EnvSpec, keys: DialKeys | None = None) -> None:
         self.spec = spec
         self.loop = asyncio.get_running_loop()
         self.link = LearnerLink(
@@ -43,7 +44,7 @@ class ScriptedProducer:
         self.is_finished = False
         self.trained_steps = 0
         self._answered = 0
-        self.dealer = Dealer(reactor, address, on_message=self._receive, on_event=self._event)
+        self.dealer = Dealer(reactor, address, on_message=self._receive, on_event=self._event, keys=keys)
 
     async def play(self, until: Callable[[], bool], timeout_s: float = 60.0) -> None:
         """Send unrolls as credit allows until something is the case."""
