@@ -6,7 +6,6 @@ shrunk by area. `docs/environments.md` says what still differs.
 """
 
 import functools
-import inspect
 from typing import Any
 
 import gymnasium
@@ -19,6 +18,7 @@ from actor_svc.backends.vector import VectorBackend
 from shared.errors import ConfigError, MissingExtraError
 from shared.runtime.config import EnvConfig, suggest
 
+ALE_OPTIONS = ("use_fire_reset", "continuous", "continuous_action_threshold", "thread_affinity_offset")
 MAX_EPISODE_STEPS = 27_000  # 108 000 frames at frame skip 4, as everywhere in the literature
 
 
@@ -83,10 +83,9 @@ def _ale(env: EnvConfig, threads: int, lanes: int) -> VectorEnv[Any, Any, Any]:
         "use_fire_reset": False,
         **env.kwargs,
     }
-    offered = tuple(inspect.signature(AtariVectorEnv).parameters)
     for key in env.kwargs:
-        if key not in offered:
-            raise ConfigError(f"env.kwargs.{key}: ALE's vector environment has no such option{suggest(key, offered)}")
+        if key not in ALE_OPTIONS:
+            raise ConfigError(f"env.kwargs.{key}: not an option for ALE beside [env]'s{suggest(key, ALE_OPTIONS)}")
     return OneFrame(AtariVectorEnv(rom_name(env.id), lanes, **options), is_channel_last=not env.grayscale)
 
 

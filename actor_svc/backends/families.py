@@ -16,6 +16,8 @@ Array = npt.NDArray[Any]
 Info = Mapping[str, Any]
 WAD_HEADS = (b"IWAD", b"PWAD", b"PK\x03\x04")  # Doom's own formats and zipped PK3
 
+MULTI_PLAYER = ("Cig-v1", "MultiDuel-v1")  # Doom crashes, and the actor with it, where it is not told to host one
+
 # Options of EnvPool that are settings of seedbed's, by where to set them; "" for none.
 ELSEWHERE: Mapping[str, str] = MappingProxyType(
     {
@@ -62,6 +64,8 @@ class Family:
     observe: Callable[[Array], Array] | None = None  # from EnvPool's observations to ours
     statistics: Mapping[str, Callable[[Info], Array]] = field(default_factory=dict)  # name → [L], from a step's info
     can_render: bool = True
+    obeys_limit: bool = True  # max_episode_steps truncates its episodes; else only limits of its own do
+    late_steps: int = 0  # played beyond max_episode_steps
 
 
 ATARI = Family(
@@ -88,6 +92,7 @@ FOOTBALL = Family(
     observe=planes_first,
     statistics={"score": goal_difference},
     can_render=False,
+    late_steps=1,  # the engine counts from the step before the first one
 )
 DOOM = Family(
     options={"stack_num": 1, "use_combined_action": True},
@@ -105,6 +110,7 @@ PROCGEN = Family(
     elsewhere={"env_name": "env.id", "distribution_mode": "env.id", "channel_first": ""},
     image="CHW",
     statistics={"level_complete": itemgetter("prev_level_complete")},
+    obeys_limit=False,
 )
 MUJOCO = Family(can_render=False)  # its renderer ends the process where OpenGL cannot be loaded
 
@@ -117,6 +123,9 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "mujoco": MUJOCO,
         "minigrid": Family(image="HWC"),
         "box2d": Family(image="HWC"),
+        "highway": Family(obeys_limit=False),
+        "jumanji": Family(obeys_limit=False),
+        "toy_text": Family(obeys_limit=False),  # some of them do
     }
 )
 
@@ -127,13 +136,15 @@ def family_of(import_path: str) -> tuple[str, Family]:
     return name, FAMILIES.get(name, Family())
 
 
-def find_doom_files(options: Mapping[str, Any], *, is_custom: bool) -> dict[str, Any]:
-    """The options with absolute paths of a Doom scenario's files. Raises ConfigError for what is no such file."""
-    if is_custom and not options.get("cfg_path"):
+def check_doom(env_id: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a Doom scenario, with absolute paths. Raises ConfigError for what would end the process."""
+    if env_id.startswith("VizdoomCustom") and not options.get("cfg_path"):
         raise ConfigError(
             "env.kwargs.cfg_path: name the scenario's .cfg file (and its .wad as env.kwargs.wad_path), or choose a "
             "scenario of EnvPool's as env.id, for example Basic-v1"
         )
+    if env_id in MULTI_PLAYER and not options.get("game_args"):
+        raise ConfigError(f"env.kwargs.game_args: {env_id} is for several players and needs a host: '-host 1'")
     found = dict(options)
     for name in ("cfg_path", "wad_path", "iwad_path"):
         if not found.get(name):

@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from actor_svc.backends.families import ELSEWHERE, STATISTICS, Family, family_of, find_doom_files
+from actor_svc.backends.families import ELSEWHERE, STATISTICS, Family, check_doom, family_of
 from actor_svc.backends.vector import VectorBackend
 from shared.errors import ConfigError, MissingExtraError
 from shared.runtime.config import EnvConfig, suggest
@@ -52,14 +52,17 @@ class Pool(VectorEnv[Any, Any, Any]):
         image: str = "",
         render: bool = False,
     ) -> None:
-        entry, _, _ = _registration(env_id)
+        entry, _, registered = _registration(env_id)
         name, family = family_of(entry)
         self._name, self._family, self.num_envs = env_id, family, num_envs
         self._options: dict[str, Any] = {"num_envs": num_envs, **family.options, **(options or {})}
         if name == "vizdoom":
-            self._options = find_doom_files(self._options, is_custom=env_id.startswith("VizdoomCustom"))
-        if max_episode_steps is not None:
-            self._options["max_episode_steps"] = max_episode_steps
+            self._options = check_doom(env_id, self._options)
+        if max_episode_steps is not None and not family.obeys_limit:
+            raise ConfigError(f"env.max_episode_steps: EnvPool's {name} ends episodes by itself; leave it out")
+        if max_episode_steps is not None or family.late_steps:
+            limit: int = max_episode_steps or registered["max_episode_steps"]
+            self._options["max_episode_steps"] = limit - family.late_steps
         self._num_threads = num_threads or usable_cores(num_envs)
         self.render_mode = "rgb_array" if render and family.can_render else None
         self._pool: Any = None

@@ -1,14 +1,16 @@
 """Atari by ALE and by EnvPool: one specification, the same frames, rewards and ends."""
 
+import gymnasium
 import numpy as np
 import pytest
 
+from actor_svc.backends.pool import find_id
 from actor_svc.envs import make_group
 from shared.errors import ConfigError
 from shared.protocol.rows import Flags
 from shared.runtime.config import EnvConfig
 
-pytest.importorskip("ale_py")
+ale_py = pytest.importorskip("ale_py")
 pytest.importorskip("envpool")
 
 
@@ -120,15 +122,19 @@ def test_unknown_game_is_named():
             make("Pongg", backend, 1)
 
 
-def test_envpool_steps_other_environments_too():
-    """backend = "envpool" takes any id that EnvPool knows, with the same rows."""
-    group = make_group(EnvConfig(id="CartPole-v1", backend="envpool", max_episode_steps=3), 4, threads=1)
-    assert group.spec.observation.leaf.shape == (4,)
-    first = group.reset(2).payload
-    for _ in range(3):
-        group.advance([np.array([0, 1, 0, 1])])
-    assert group.views.flags.tolist() == [Flags.TRUNCATED] * 4
-    assert group.ended_statistics.tolist() == [[3, 3]] * 4
-    group.advance([np.array([0, 1, 0, 1])])
-    assert group.views.flags.tolist() == [Flags.FIRST] * 4
-    assert group.reset(2).payload == first
+@pytest.mark.parametrize("backend", ["ale", "envpool"])
+def test_settings_of_the_papers(backend):
+    """All 18 actions and another size are [env]'s own; what is set there is refused among env.kwargs."""
+    spec = make("Pong", backend, 1, full_action_space=True, image_size=42).spec
+    assert spec.action.leaf.nvec == (18,)
+    assert spec.observation.leaf.shape == (42, 42)
+    with pytest.raises(ConfigError, match=r"env\.kwargs\.full_action_space"):
+        make("Pong", backend, 1, kwargs={"full_action_space": True})
+
+
+def test_every_game_of_ale_is_known_to_envpool():
+    """By the same name, whatever its capitals; TicTacToe3D is TicTacToe3d there."""
+    gymnasium.register_envs(ale_py)
+    games = [name for name in gymnasium.registry if name.startswith("ALE/") and name.endswith("-v5")]
+    assert len(games) > 100
+    assert len({find_id(game) for game in games}) == len(games)

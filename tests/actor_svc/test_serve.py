@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 from actor_svc.serve import serve
+from shared.runtime.config import EnvConfig
 from tests.support import toy_envs
 
 
@@ -24,8 +25,17 @@ def test_environment_that_cannot_travel_is_refused_before_any_socket(capsys):
     assert "no simulator" in capsys.readouterr().err
 
 
+def test_one_setting_of_a_known_environment(capsys):
+    """Neither a function's name nor an id must be repeated to set another key of [env]."""
+    words = ["runtime.metrics_address=", "runtime.uvloop=false", "actor.lanes=1", "env.kwargs={gravy=1}"]
+    assert serve(EnvConfig(id="CartPole-v1"), argv=words) == 78
+    assert "CartPole-v1 cannot be made" in capsys.readouterr().err
+    assert serve(toy_envs.CountingEnv, argv=words) == 78
+    assert "CountingEnv cannot be made" in capsys.readouterr().err
+
+
 def test_actor_loads_no_torch():
     """The actor's image is small: importing all of it must not import torch."""
-    code = "import sys, actor_svc.serve, actor_svc.backends.atari, services.memory.env; print('torch' in sys.modules)"
+    code = "import sys, actor_svc.serve, actor_svc.backends.atari, services.football.env; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "False"
