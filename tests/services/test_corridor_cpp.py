@@ -44,7 +44,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if probe.returncode:
         pytest.skip("needs the headers of cppzmq and msgpack-cxx: libzmq3-dev cppzmq-dev libmsgpack-cxx-dev")
     folder = tmp_path_factory.mktemp("corridor_cpp")
-    command = ["make", "-j2", "-C", str(FOLDER), f"BUILD={folder}", "sanitized", "vectors"]
+    command = ["make", "-j2", "-C", str(FOLDER), f"BUILD={folder}", "sanitized", "tools"]
     made = subprocess.run(command, capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr
     return folder

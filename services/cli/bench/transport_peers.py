@@ -107,7 +107,7 @@ class Server:
             verdict = self.table.step(message, route, now)
             if verdict is Verdict.ACCEPT and session is not None:
                 start = 0
-                for frame in frames[1:]:
+                for frame in frames[1 : 1 + served.num_frames]:
                     self._staging[start : start + len(frame)] = frame
                     start += len(frame)
                 self._pending.append(session)
@@ -118,13 +118,11 @@ class Server:
         elif kind is Hello:
             assert isinstance(message, Hello)
             layout = step_layout(message.spec, message.lanes)
+            actions = bytes(act_layout(message.spec, message.lanes).num_bytes)
             self._staging = bytearray(max(len(self._staging), layout.num_bytes))
-            self._actions = bytes(
-                act_layout(message.spec, message.lanes).num_bytes
-            )  # all groups of a scenario are alike
             answer = self.table.hello(message, route, now)
             if isinstance(answer, Welcome):
-                self.table.sessions[answer.session].attached = layout
+                self.table.sessions[answer.session].attached = Served(layout, len(layout.frame_bytes), actions)
             self.router.send(route, [encode(answer)])
         elif kind is Ping:
             assert isinstance(message, Ping)
