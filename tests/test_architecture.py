@@ -206,6 +206,7 @@ def test_the_base_install_covers_the_actor() -> None:
         "docs/benchmarks.md",
         "docs/environments.md",
         "docs/networks.md",
+        "docs/security.md",
     ],
 )
 def test_the_files_that_a_page_names_exist(page: str) -> None:
