@@ -127,7 +127,6 @@ class Pool(VectorEnv[Any, Any, Any]):
 def make_pool(env: EnvConfig, lanes: int, threads: int, *, render: bool = False) -> VectorBackend:
     """L lanes of the environment that [env] names, on EnvPool."""
     options = dict(env.kwargs)
-    image = str(options.pop("image", ""))
     name = find_id(env.id)
     _refuse_unknown(name, options)
     steps = env.max_episode_steps
@@ -137,7 +136,7 @@ def make_pool(env: EnvConfig, lanes: int, threads: int, *, render: bool = False)
         options = {**pool_options(env), **options}
         steps = steps or MAX_EPISODE_STEPS
     make = functools.partial(
-        Pool, name, options=options, max_episode_steps=steps, num_threads=threads, image=image, render=render
+        Pool, name, options=options, max_episode_steps=steps, num_threads=threads, image=env.image, render=render
     )
     return VectorBackend(make, lanes, track_lives=env.is_atari and env.life_loss)
 
