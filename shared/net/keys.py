@@ -108,7 +108,9 @@ def read_clients(folder: Path) -> tuple[dict[str, PublicKey], list[str]]:
         except ConfigError as error:
             problems.append(str(error))
             continue
-        if file.name != client_file(key):
+        if key.public in clients:
+            problems.append(f"{file}: the same key as {clients[key.public].user_id}'s: make each owner its own")
+        elif file.name != client_file(key):
             problems.append(f"{file}: holds the key of {key.user_id}: name it {client_file(key)}")
         else:
             clients[key.public] = key
@@ -157,6 +159,8 @@ class MissingKeyError(ConfigError):
 
 def _role_folder(folder: Path, role: Role) -> Path:
     """The folder itself if it is the role's, else the role's within it, else the only or default key's within that."""
+    if not zmq.has("curve"):
+        raise ConfigError("runtime.keys: the installed libzmq has no CURVE: pip install --force-reinstall pyzmq")
     if not folder.is_dir():
         raise ConfigError(f"runtime.keys: {folder} is no folder: run  seedbed keys init {folder}")
     wanted = SERVER_KEY if role in SERVERS else CLIENT_KEY
@@ -181,6 +185,8 @@ def _read(file: Path, *, is_secret: bool) -> dict[str, str]:
             mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
             if is_secret and mode & 0o077:
                 raise ConfigError(f"{file} is a secret and others may read it (mode {mode:04o}): chmod 600 {file}")
+            if mode & 0o022 and not _is_read_only(file):
+                raise ConfigError(f"others may write to {file} (mode {mode:04o}): chmod go-w {file}")
             text = stream.read(MAX_FILE_BYTES).decode()
         table = tomllib.loads(text)
     except FileNotFoundError as error:
@@ -209,8 +215,13 @@ def _refuse_writable(folder: Path) -> None:
     """Whoever may write here could put keys of their own in, unless it is mounted read-only."""
     try:
         mode = stat.S_IMODE(folder.stat().st_mode)
-        is_read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
+        is_writable = mode & 0o022 and not _is_read_only(folder)
     except OSError as error:
         raise ConfigError(f"{folder}: {error.strerror or error}: run  seedbed keys list") from error
-    if mode & 0o022 and not is_read_only:
+    if is_writable:
         raise ConfigError(f"others may write to {folder} (mode {mode:04o}): chmod go-w {folder}")
+
+
+def _is_read_only(path: Path) -> bool:
+    """Whether it is mounted so that nobody can write, whatever its mode says."""
+    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)

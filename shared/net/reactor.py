@@ -255,6 +255,8 @@ class Reactor:
     def close(self) -> None:
         """Close every channel and the context; blocks while closed sockets linger. Idempotent."""
         self._timer.cancel()
+        for channel in self._channels:
+            channel.socket.disable_monitor()  # before anyone who takes its events is closed: see Dealer
         for channel in tuple(self._channels):
             channel.close()
         self.context.term()

@@ -13,7 +13,7 @@ import uvloop
 import zmq
 
 from shared.errors import ConfigError
-from shared.net import zap
+from shared.net import endpoints, zap
 from shared.net.endpoints import Dealer, Router
 from shared.net.keyring import Keyring
 from shared.net.keys import DialKeys, KeyPair, PublicKey, bind_keys, client_file, dial_keys
@@ -328,6 +328,22 @@ def test_the_door_opens_after_garbage_and_two_hundred_idle_connections(folder):
             await house.heard.wait_for(lambda: "handshake" in house.reasons())
             await house.enter(house.robot())
         assert [frames for _, frames in house.heard.messages] == [[b"hello"]]
+
+    visit(folder, test)
+
+
+def test_a_router_that_has_forgotten_a_route_looks_it_up_again(folder, monkeypatch):
+    """What it remembers is bounded, and nobody notices."""
+    monkeypatch.setattr(endpoints, "MAX_ROUTES", 4)
+
+    async def test(house):
+        first, _, route = await house.enter(house.robot(), b"first")
+        others = [await house.enter(house.robot(), b"%d" % number) for number in range(6)]
+        assert house.router.user_id(route) == ""
+        assert first.send([b"still me"])
+        await house.heard.wait_for(lambda: house.heard.messages[-1] == (route, [b"still me"]))
+        assert house.router.user_id(route) == "environment:robot"
+        assert len(others) == 6
 
     visit(folder, test)
 

@@ -107,6 +107,25 @@ def test_a_folder_that_others_may_write_to_is_refused(folder):
         dial_keys(folder, Role.ENVIRONMENT, Role.INFERENCE)
 
 
+def test_a_public_file_that_others_may_write_to_admits_nobody(folder):
+    """Else they could put their own key under a trusted name; likewise one key under two names is a mistake."""
+    clients = folder / "inference" / "clients"
+    default = clients / "environment-default.pub"
+    (clients / "environment-twin.pub").write_text(default.read_text().replace('"default"', '"twin"'))
+    (clients / "monitor-default.pub").chmod(0o666)
+    found, problems = read_clients(clients)
+    assert {key.user_id for key in found.values()} == {"environment:default"}
+    assert "same key as environment:default's" in problems[0]
+    assert f"chmod go-w {clients / 'monitor-default.pub'}" in problems[1]
+
+
+def test_a_libzmq_without_curve_is_found_before_anything_is_bound(folder, monkeypatch):
+    """The error says what to install."""
+    monkeypatch.setattr(zmq, "has", lambda capability: capability != "curve")
+    with pytest.raises(ConfigError, match=r"no CURVE: pip install"):
+        bind_keys(folder, Role.LEARNER)
+
+
 def test_no_text_of_a_pair_shows_its_secret(folder):
     """Neither repr nor str, so no log line or traceback that prints it."""
     keys = dial_keys(folder, Role.ENVIRONMENT, Role.INFERENCE)
