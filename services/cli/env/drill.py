@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from actor_svc.group import random_actions
-from services.cli.env.row_checks import RowChecker, Tick, compare_episodes, fingerprint, read_tick
+from services.cli.env.row_checks import RowChecker, Tick, compare_episodes, fingerprint
 from services.cli.env.verdicts import Result, failed, passed, skipped
-from shared.errors import RemoteWireError
 from shared.protocol.codec import encode
 from shared.protocol.messages import Act, ActBits, Bye, Error, Hello, Message, Ping, Reject, RequestState, SessionReport
 from shared.protocol.rows import act_layout
@@ -25,7 +24,7 @@ UNREADABLE = (b"", b"\xc1", b"\x00", b"\x90", b"\x91\x63", b"\x93\x05\x01\x02", 
 
 # Exercises in their order; each is a rule.
 EXERCISES = (
-    "hello again", "soak", "ACT twice", "foreign ACT", "beats", "patience", "lost STEP", "lost ACT",
+    "hello again", "soak", "beats", "patience", "ACT twice", "foreign ACT", "lost STEP", "lost ACT",
     "malformed replies", "forgotten session", "seeds", "connection lost", "draining",
 )  # fmt: skip
 
@@ -42,7 +41,7 @@ class Stepped:
     """STEP, as the table of sessions judged it."""
 
     seq: int
-    bits: int
+    tick: Tick
     payload: tuple[bytes, ...]
     verdict: Verdict
 
@@ -86,7 +85,6 @@ class Drill:
         self._session: Session | None = None
         self._answered = 0  # nonce of the HELLO that WELCOME answered last
         self._step: Stepped | None = None  # the outstanding one
-        self._tick: Tick | None = None
         self._must_be_first = True
         self._rude = ""  # what the peer did out of turn, the first time
         self._doctored: Callable[[SessionReport], SessionReport] | None = None
@@ -131,7 +129,7 @@ class Drill:
 
     def _play_all(self) -> Script:
         steps = (
-            self._greet, self._soak, self._act_twice, self._act_foreign, self._beat, self._hold, self._lose_step,
+            self._greet, self._soak, self._beat, self._hold, self._act_twice, self._act_foreign, self._lose_step,
             self._lose_act, self._send_nonsense, self._forget_session, self._compare_seeds, self._cut, self._drain,
         )  # fmt: skip
         for name, exercise in zip(EXERCISES, steps, strict=True):
@@ -299,7 +297,9 @@ class Drill:
         while True:
             event = yield
             if isinstance(event, Stepped) and event.verdict is Verdict.ACCEPT:
-                self._take(event)
+                self.checker.observe(event.tick, after_reset=self._must_be_first)
+                self._must_be_first = False
+                self._step = event
                 return event
             self._out_of_turn(event)
 
@@ -367,18 +367,6 @@ class Drill:
         )
         self._send(answer)
 
-    def _take(self, step: Stepped) -> None:
-        """An accepted STEP: read and judge its rows."""
-        first, self._must_be_first = self._must_be_first, False
-        spec, lanes = self.hello.spec, self.hello.lanes
-        try:
-            self._tick = read_tick(spec, lanes, step.bits, step.payload, must_be_first=first)
-        except RemoteWireError as error:
-            self._rude = self._rude or str(error)
-            return
-        self._step = step
-        self.checker.observe(self._tick)
-
     def _out_of_turn(self, event: Event) -> None:
         """Something that nobody asked for: noted, and answered as inference would."""
         if isinstance(event, Greeted):
@@ -408,7 +396,7 @@ class Drill:
         """Random actions as payload frames."""
         layout = act_layout(self.hello.spec, self.hello.lanes)
         frames = layout.allocate()
-        mask = self._tick.mask if self._tick is not None else None
+        mask = self._step.tick.mask if self._step is not None else None
         values = random_actions(self.hello.spec.action, self.hello.lanes, mask, self._generator)
         for view, leaf in zip(layout.views(frames), values, strict=True):
             view[...] = leaf
@@ -423,8 +411,8 @@ class Drill:
         return frames
 
     def _fingerprint(self) -> dict[str, str]:
-        assert self._tick is not None
-        return fingerprint(self.hello.spec, self._tick)
+        assert self._step is not None
+        return fingerprint(self.hello.spec, self._step.tick)
 
     def _send(self, message: Message) -> None:
         self._send_to(self.route, [encode(message)])

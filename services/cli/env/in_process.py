@@ -91,9 +91,9 @@ def _play(group: Group, seed: int, ticks: int, checker: RowChecker | None = None
     for number in range(ticks + 1):
         if number:
             group.advance(group.random_actions(generator))
-        tick = _tick(group, is_reset=number == 0)
+        tick = _tick(group)
         if checker is not None:
-            checker.observe(tick)
+            checker.observe(tick, after_reset=number == 0)
         else:
             seen.append(fingerprint(group.spec, tick))
     return seen
@@ -105,7 +105,7 @@ def _check_seeds(group: Group, options: CheckOptions) -> Result:
     return compare_episodes(first, again, _play(group, options.seed + 1, ticks))
 
 
-def _tick(group: Group, *, is_reset: bool) -> Tick:
+def _tick(group: Group) -> Tick:
     """The group's newest rows, copied where they are kept."""
     views = group.views
     return Tick(
@@ -114,7 +114,6 @@ def _tick(group: Group, *, is_reset: bool) -> Tick:
         reward=views.reward.copy(),
         flags=views.flags.copy(),
         statistics=group.ended_statistics.copy() if group.ended_lanes.size else None,
-        must_be_first=is_reset,
     )
 
 

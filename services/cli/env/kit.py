@@ -18,6 +18,7 @@ import numpy as np
 from actor_svc.group import random_actions
 from services.cli.env.drill import EXERCISES, Beat, Cut, Drill, Greeted, Send, Stepped
 from services.cli.env.in_process import CheckOptions
+from services.cli.env.row_checks import read_tick
 from services.cli.env.verdicts import Result, failed, merge, passed, skipped
 from shared.errors import RemoteWireError
 from shared.protocol.codec import decode, encode
@@ -139,8 +140,9 @@ class Drills(Life):
         elif isinstance(message, Step):
             drill = self._drill(message.session)
             if drill is not None:
+                tick = read_tick(drill.hello.spec, drill.hello.lanes, message.bits, payload)
                 verdict = self.table.step(message, route, now)
-                drill.feed(Stepped(message.seq, message.bits, tuple(payload), verdict), route, now)
+                drill.feed(Stepped(message.seq, tick, tuple(payload), verdict), route, now)
         elif isinstance(message, Bye):
             self.table.bye(message, route, now)
         else:

@@ -32,10 +32,9 @@ class Tick:
     reward: Array  # f32 [L]
     flags: Array  # u8 [L]
     statistics: Array | None  # f32 [E, K]; none was sent
-    must_be_first: bool  # the first rows of all, or the answer to a reset
 
 
-def read_tick(spec: EnvSpec, lanes: int, bits: int, payload: Sequence[bytes], *, must_be_first: bool) -> Tick:
+def read_tick(spec: EnvSpec, lanes: int, bits: int, payload: Sequence[bytes]) -> Tick:
     """A STEP's payload frames as a tick.
 
     Raises: RemoteWireError if frames have wrong sizes.
@@ -57,10 +56,7 @@ def read_tick(spec: EnvSpec, lanes: int, bits: int, payload: Sequence[bytes], *,
         statistics, rest = np.frombuffer(rest[0], np.float32).reshape(-1, width), rest[1:]
     if len(rest) != (1 if bits & StepBits.RENDER else 0):
         raise RemoteWireError("frame_count", f"{len(rest)} frames behind those that bits {bits} announce")
-    return Tick(
-        observation=tuple(leaves), mask=mask, reward=reward, flags=flags, statistics=statistics,
-        must_be_first=must_be_first,
-    )  # fmt: skip
+    return Tick(observation=tuple(leaves), mask=mask, reward=reward, flags=flags, statistics=statistics)
 
 
 def fingerprint(spec: EnvSpec, tick: Tick) -> dict[str, str]:
@@ -108,9 +104,9 @@ class RowChecker:
         self._limit = _stated_limit(spec)
         self._terminated_at_limit = 0
 
-    def observe(self, tick: Tick) -> None:
-        """Judge one tick."""
-        self._check_flags(tick)
+    def observe(self, tick: Tick, *, after_reset: bool) -> None:
+        """Judge one tick; `after_reset`: the first of all, or the answer to a reset."""
+        self._check_flags(tick, after_reset)
         self._check_values(tick)
         self._follow_episodes(tick)
         self._previous = tick.flags
@@ -132,14 +128,14 @@ class RowChecker:
         """The first finding about a rule is kept."""
         self._broken.setdefault(name, f"{self._who}tick {self.num_ticks}: {text}")
 
-    def _check_flags(self, tick: Tick) -> None:
+    def _check_flags(self, tick: Tick, after_reset: bool) -> None:
         flags, previous = tick.flags, self._previous
         first, ended = flags & FIRST != 0, flags & ENDED_BITS != 0
         if (flags > KNOWN_FLAGS).any():
             self._note("flags", f"unknown bits in {_lanes(np.asarray(flags > KNOWN_FLAGS), flags)}")
         if (first & ended).any():
             self._note("flags", f"`first` and ended at once in {_lanes(first & ended)}")
-        if tick.must_be_first or previous is None:
+        if after_reset or previous is None:
             if not first.all():
                 self._note("first rows", f"no `first` in {_lanes(~first)} right after a reset")
         else:

@@ -22,7 +22,7 @@ SPEC = EnvSpec(
 TERMINATED, TRUNCATED, FIRST = 1, 2, 4
 
 
-def tick(flags, reward=(0.0, 0.0), *, must_be_first=False, statistics=None, value=0.5, mask=1):
+def tick(flags, reward=(0.0, 0.0), *, statistics=None, value=0.5, mask=1):
     """One tick."""
     return Tick(
         observation=(np.full((2, 2), value, np.float32),),
@@ -30,14 +30,13 @@ def tick(flags, reward=(0.0, 0.0), *, must_be_first=False, statistics=None, valu
         reward=np.array(reward, np.float32),
         flags=np.array(flags, np.uint8),
         statistics=None if statistics is None else np.array(statistics, np.float32).reshape(-1, 2),
-        must_be_first=must_be_first,
     )
 
 
 def good_episode():
     """Lane 0 terminates after two steps, lane 1 is truncated at the limit."""
     return [
-        tick([FIRST, FIRST], must_be_first=True),
+        tick([FIRST, FIRST]),
         tick([0, 0], (1.0, 0.5)),
         tick([TERMINATED, 0], (1.0, 0.5), statistics=[2.0, 2]),
         tick([FIRST, TRUNCATED], (0.0, 0.5), statistics=[1.5, 3]),
@@ -48,8 +47,8 @@ def good_episode():
 def judged(ticks):
     """Verdicts by rule."""
     checker = RowChecker(SPEC, 2, "group 0: ")
-    for item in ticks:
-        checker.observe(item)
+    for index, item in enumerate(ticks):
+        checker.observe(item, after_reset=index == 0)
     return {item.name: item for item in checker.results()}
 
 
@@ -93,7 +92,7 @@ def test_a_broken_rule_is_named_with_tick_and_lane(rule):
 
 def test_a_reward_that_is_not_finite_is_no_value():
     """It would make the loss useless."""
-    assert "reward" in judged([tick([FIRST, FIRST], must_be_first=True), tick([0, 0], (np.inf, 0.0))])["values"].found
+    assert "reward" in judged([tick([FIRST, FIRST]), tick([0, 0], (np.inf, 0.0))])["values"].found
 
 
 def test_missing_statistics_are_a_failure():
@@ -105,7 +104,7 @@ def test_missing_statistics_are_a_failure():
 
 def test_an_episode_beyond_the_stated_limit_is_a_failure():
     """And so is a time limit that terminates."""
-    start = [tick([FIRST, FIRST], must_be_first=True), *[tick([0, 0])] * 2]
+    start = [tick([FIRST, FIRST]), *[tick([0, 0])] * 2]
     late = judged([*start, tick([0, 0]), tick([TERMINATED, 0], statistics=[0.0, 4])])["ends"]
     assert "after 4 steps, max_episode_steps is 3" in late.found
     cut = judged([*start, tick([TERMINATED, TERMINATED], statistics=[[0.0, 3], [0.0, 3]])])["ends"]
@@ -116,7 +115,7 @@ def test_absent_lanes_may_come_back_as_first():
     """An agent that was away begins anew."""
     absent = 16
     ticks = [
-        tick([FIRST, FIRST], must_be_first=True),
+        tick([FIRST, FIRST]),
         tick([0, TERMINATED], statistics=[0.0, 1]),
         tick([0, FIRST | absent]),
         tick([0, FIRST | absent]),
@@ -155,5 +154,5 @@ def test_a_payload_that_is_not_what_its_bits_say_is_refused(bits, change):
     """Frames too many, too few, too short."""
     frames = [bytes(frame) for frame in step_layout(SPEC, 2).allocate()]
     with pytest.raises(RemoteWireError):
-        read_tick(SPEC, 2, bits, change(frames), must_be_first=False)
-    assert read_tick(SPEC, 2, 1, [*frames, bytes(8)], must_be_first=False).statistics.shape == (1, 2)
+        read_tick(SPEC, 2, bits, change(frames))
+    assert read_tick(SPEC, 2, 1, [*frames, bytes(8)]).statistics.shape == (1, 2)

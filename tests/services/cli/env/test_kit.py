@@ -1,0 +1,186 @@
+"""The conformance kit against a good service and against one for each rule that it breaks; no sockets, no clock."""
+
+from dataclasses import replace
+
+import pytest
+
+from services.cli.env.drill import EXERCISES
+from services.cli.env.kit import Stopped, UnknownVersion
+from services.cli.env.verdicts import Verdict, has_failed
+from shared.protocol.codec import encode
+from shared.protocol.messages import Bye, Hello, Ping, Step, Welcome
+from tests.support.service_in_memory import Faults, Peer
+
+
+def repeats_steps(message, frames):
+    """Every STEP comes twice."""
+    return [frames, frames] if isinstance(message, Step) else [frames]
+
+
+def sends_no_pings(message, frames):
+    """No heartbeat."""
+    return [] if isinstance(message, Ping) else [frames]
+
+
+def sends_nothing(message, frames):
+    """It never comes."""
+    return []
+
+
+def sends_no_byes(message, frames):
+    """It leaves without a word."""
+    return [] if isinstance(message, Bye) else [frames]
+
+
+def shortens_rows(message, frames):
+    """Payloads of a wrong size."""
+    return [[frames[0], frames[1][:-8], *frames[2:]]] if isinstance(message, Step) else [frames]
+
+
+def adds_nonsense(message, frames):
+    """What is no header stands before each message."""
+    return [[b"\xc1"], frames]
+
+
+def claims_a_run(message, frames):
+    """A run id before any was told."""
+    return [[encode(replace(message, run_id="mine"))]] if isinstance(message, Hello) else [frames]
+
+
+def evaluates(message, frames):
+    """Another mode than asked for."""
+    return [[encode(replace(message, mode="eval"))]] if isinstance(message, Hello) else [frames]
+
+
+class GreetsOnce:
+    """Each HELLO is said once, answered or not."""
+
+    def __init__(self):
+        self.said = set()
+
+    def __call__(self, message, frames):
+        if not isinstance(message, Hello):
+            return [frames]
+        is_new = (message.group, message.nonce) not in self.said
+        self.said.add((message.group, message.nonce))
+        return [frames] if is_new else []
+
+
+class StepsOnce:
+    """No STEP is sent a second time; or, changed, with other rows."""
+
+    def __init__(self, *, changed=False):
+        self.seen, self.changed = set(), changed
+
+    def __call__(self, message, frames):
+        if isinstance(message, Step):
+            key = message.session, message.seq
+            if key in self.seen:
+                return [[frames[0], bytes(len(frames[1])), *frames[2:]]] if self.changed else []
+            self.seen.add(key)
+        return [frames]
+
+
+class Impatient:
+    """The newest STEPs are sent again with every PING."""
+
+    def __init__(self):
+        self.newest = {}
+
+    def __call__(self, message, frames):
+        if isinstance(message, Step):
+            self.newest[message.session] = frames
+        return [frames, *self.newest.values()] if isinstance(message, Ping) else [frames]
+
+
+def test_a_good_service_passes_every_exercise():
+    """With figures for people."""
+    results = Peer().run()
+    assert not has_failed(list(results.values())), results
+    assert {results[name].verdict for name in EXERCISES} == {Verdict.PASS}
+    assert results["lanes"].found == "2 groups of 2 lanes"
+    assert results["finished"].found == "exit status 0"
+
+
+@pytest.mark.parametrize(
+    ("rule", "found", "faults"),
+    [
+        ("hello", "run id 'mine' before any WELCOME", Faults(up=claims_a_run)),
+        ("hello", "mode 'eval'", Faults(up=evaluates)),
+        ("lanes", "2 groups of 3 lanes; 2 groups of 2 lanes were asked for", Faults(lanes=3)),
+        ("hello again", "nothing came for 4 s", Faults(up=GreetsOnce())),
+        ("messages", "not one MessagePack value", Faults(up=adds_nonsense)),
+        ("messages", "payload frames of", Faults(up=shortens_rows)),
+        ("one step outstanding", "it sent STEP 0", Faults(up=repeats_steps)),
+        ("ACT twice", "it sent STEP", Faults(up=repeats_steps)),
+        ("beats", "nothing came for 4 s", Faults(up=sends_no_pings)),
+        ("patience", "no ACT, and it sent STEP", Faults(up=Impatient())),
+        ("lost STEP", "not sent again after 5 PONGs", Faults(up=StepsOnce())),
+        ("lost STEP", "sent again with other bytes", Faults(up=StepsOnce(changed=True))),
+        ("lost ACT", "sent again with other bytes", Faults(up=StepsOnce(changed=True))),
+        ("malformed replies", "it left with signal 11", Faults(dies_of=lambda m: -11 if m is None else None)),
+        ("forgotten session", "other rows than the outstanding one", Faults(resets_when_lost=True)),
+        ("connection lost", "nothing came for 4 s", Faults(dials_again=False)),
+        ("finished", "still there 4 s after", Faults(down=lambda m, frames: [] if isinstance(m, Bye) else frames)),
+        ("started", "no HELLO within 20 s", Faults(up=sends_nothing)),
+    ],
+)
+def test_a_broken_rule_is_found(rule, found, faults):
+    """In words that say what happened."""
+    result = Peer(faults=faults).run()[rule]
+    assert result.verdict is Verdict.FAIL
+    assert found in result.found
+
+
+def test_what_follows_a_failed_exercise_is_skipped_with_the_reason():
+    """Not passed, not failed."""
+    results = Peer(faults=Faults(dials_again=False)).run()
+    assert results["draining"].verdict is Verdict.SKIPPED
+    assert results["draining"].found == "not reached: 'connection lost' failed"
+
+
+def test_a_service_may_leave_after_nonsense_if_it_says_why():
+    """An exit status and words."""
+    peer = Peer(faults=Faults(dies_of=lambda message: 1 if message is None else None))
+    peer.last_words = "not one MessagePack value"
+    results = peer.run()
+    assert results["malformed replies"].verdict is Verdict.PASS
+    assert "exit status 1: not one MessagePack value" in results["malformed replies"].found
+    assert results["finished"].verdict is Verdict.SKIPPED
+
+
+def test_a_service_that_cannot_be_reset_is_not_asked_for_seeds():
+    """The capability is optional."""
+    result = Peer(faults=Faults(capabilities=())).run()["seeds"]
+    assert result.verdict is Verdict.SKIPPED
+    assert "capability `reset`" in result.found
+
+
+def test_a_service_that_ends_before_hello_has_not_started():
+    """Its last words are shown."""
+    peer = Peer(faults=Faults(up=sends_nothing))
+    peer.status, peer.last_words = 2, "no such file"
+    assert peer.run()["started"].found == "it ended with exit status 2 before HELLO: no such file"
+
+
+def test_an_unknown_version_must_be_refused():
+    """Ours leaves with status 78 and says which; one that believes anything is found out."""
+    good = Peer(UnknownVersion).run()["unknown version"]
+    assert good.verdict is Verdict.PASS
+    assert "exit status 78: inference chose protocol 255" in good.found
+
+    def believes(message, frames):
+        return [encode(replace(message, protocol=1))] if isinstance(message, Welcome) else frames
+
+    bad = Peer(UnknownVersion, Faults(down=believes)).run()["unknown version"]
+    assert bad.verdict is Verdict.FAIL
+    silent = Peer(UnknownVersion, Faults(down=lambda m, frames: [] if isinstance(m, Welcome) else frames)).run()
+    assert silent["unknown version"].found == "it stays and does not step"
+
+
+def test_a_stopped_service_says_bye():
+    """For every session."""
+    assert Peer(Stopped).run()["stopped"].verdict is Verdict.PASS
+    result = Peer(Stopped, Faults(up=sends_no_byes)).run()["stopped"]
+    assert result.verdict is Verdict.FAIL
+    assert result.found == "BYE for 0 of 2 sessions"
