@@ -184,7 +184,9 @@ def record_video(trained: TrainedPolicy, file: Path, *, greedy: bool = True, see
     for name, value in HEADLESS.items():
         os.environ.setdefault(name, value)
     env = trained.settings.env
-    group = make_group(env.model_copy(update={"backend": "auto"}), 1, render=True)
+    if env.backend != "envpool":  # the one back-end that shows what it steps, and may alone have the environment
+        env = env.model_copy(update={"backend": "auto"})
+    group = make_group(env, 1, render=True)
     frames = 0
     try:
         ticks = play(trained, group, greedy=greedy, seed=trained.settings.eval.seed if seed is None else seed)
