@@ -1,6 +1,10 @@
-"""Lanes of single Gymnasium environments, stepped one by one: one that fails is rebuilt alone."""
+"""Lanes of single Gymnasium environments, stepped one by one, or all at once where each of them waits for a server.
+
+One that fails is rebuilt alone.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import gymnasium
@@ -24,7 +28,9 @@ from actor_svc.backends.lane_rows import action_reader, draw_seed, write_absent,
 from shared.errors import EnvError
 
 MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
+Answer = Future[Any]  # of a step or a reset
 _MAX_WAIT_TICKS = 256
+_MAX_THREADS = 64
 
 
 class _Lane:
@@ -47,6 +53,8 @@ class LaneBackend:
 
     A lane that raises or gives what is no number is made anew and goes on with its `first` row. While that fails too,
     its rows are `first` and `absent`, tried again after 1, 2, 4, … ticks; after MAX_FAILURES it is an EnvError.
+    With `metadata["concurrent"]` of the environment all lanes step and reset at the same time: each in one thread at
+    once, but not always in the same.
     """
 
     def __init__(self, make: MakeEnv, lanes: int, *, track_lives: bool = False, image: str = "") -> None:
@@ -56,6 +64,8 @@ class LaneBackend:
         _, info = call_environment(env.reset, seed=0)
         self.traits = read_traits(env, env.observation_space, env.action_space, info, seeding="lane", image=image)
         self._lanes += [_Lane(call_environment(make)) for _ in range(lanes - 1)]
+        is_concurrent = lanes > 1 and bool((env.metadata or {}).get("concurrent", False))
+        self._pool = ThreadPoolExecutor(min(lanes, _MAX_THREADS), "lane") if is_concurrent else None
         self._leaves = self.traits.observation.leaves()
         self._action = action_reader(self.traits.action)
         self._failing: set[int] = set()  # lanes without a good step since their last failure
@@ -69,12 +79,16 @@ class LaneBackend:
 
     def reset(self, seed: int) -> None:
         """Begin a fresh episode in every lane; lane i is seeded with the i-th child of the seed."""
-        for index, (lane, child) in enumerate(
-            zip(self._lanes, np.random.SeedSequence(seed).spawn(len(self._lanes)), strict=True)
-        ):
+        for lane, child in zip(self._lanes, np.random.SeedSequence(seed).spawn(len(self._lanes)), strict=True):
             lane.seed, lane.wait_ticks, lane.num_failures = child, 0, 0
+        pool = self._pool
+        answers: list[Answer | None] = [
+            None if pool is None else pool.submit(call_environment, lane.env.reset, seed=draw_seed(lane.seed))
+            for lane in self._lanes
+        ]
+        for index, lane in enumerate(self._lanes):
             try:
-                self._begin(index, lane, draw_seed(child))
+                self._begin(index, lane, draw_seed(lane.seed), answers[index])
             except EnvError as error:
                 self._fail(index, lane, error)
         self._repair()
@@ -84,15 +98,18 @@ class LaneBackend:
         values = self._action([np.array(leaf) for leaf in actions])
         rows = self._rows
         reward, flags = rows.reward, rows.flags
+        answers = None if self._pool is None else self._ask(self._pool, values)
         for index, lane in enumerate(self._lanes):
             try:
                 if lane.needs_reset:
-                    self._begin(index, lane, None)
+                    self._begin(index, lane, None, None if answers is None else answers[index])
                     continue
                 if lane.wait_ticks:
                     self._wait(index, lane)
                     continue
-                observation, value, terminated, truncated, info = call_environment(lane.env.step, values[index])
+                observation, value, terminated, truncated, info = (
+                    call_environment(lane.env.step, values[index]) if answers is None else answers[index].result()
+                )
                 self._write(index, observation, info)
                 reward[index] = call_environment(float, value)
             except EnvError as error:
@@ -105,9 +122,20 @@ class LaneBackend:
             lane.info, lane.needs_reset = info, bits & ENDED_BITS != 0
         self._repair()
 
-    def _begin(self, index: int, lane: _Lane, seed: int | None) -> None:
-        """Reset one lane and write its `first` row."""
-        observation, info = call_environment(lane.env.reset, seed=seed)
+    def _ask(self, pool: ThreadPoolExecutor, values: Sequence[Any] | Array) -> list[Answer]:
+        """Let all lanes step or reset at the same time; those that wait for their repair do nothing."""
+        return [
+            pool.submit(call_environment, lane.env.reset, seed=None)
+            if lane.needs_reset
+            else pool.submit(call_environment, lane.env.step, values[index])
+            if not lane.wait_ticks
+            else Future()
+            for index, lane in enumerate(self._lanes)
+        ]
+
+    def _begin(self, index: int, lane: _Lane, seed: int | None, answer: Answer | None = None) -> None:
+        """Reset one lane, or take the answer of a reset that is under way, and write its `first` row."""
+        observation, info = call_environment(lane.env.reset, seed=seed) if answer is None else answer.result()
         self._write(index, observation, info)
         self._rows.reward[index] = 0.0
         self._rows.flags[index] = FIRST
@@ -178,5 +206,7 @@ class LaneBackend:
 
     def close(self) -> None:
         """Let go of every environment."""
+        if self._pool is not None:
+            self._pool.shutdown()
         for lane in self._lanes:
             call_environment(lane.env.close)

@@ -37,7 +37,7 @@ class DmEnvRpcEnv(gymnasium.Env[Any, Any]):
         tls: bool,
         connect_s: float,
     ) -> None:
-        self.metadata = {"image": image if isinstance(image, str) else dict(image)}
+        self.metadata = {"image": image if isinstance(image, str) else dict(image), "concurrent": True}
         self._create, self._join, self._world = dict(create), dict(join), world
         self._observations, self._seed_setting, self._text_length = observations, seed_setting, text_length
         self._connection = Connection(address, tls=tls, connect_s=connect_s)

@@ -41,7 +41,7 @@ class OpenEnv(gymnasium.Env[Any, Any]):
         connect_s: float,
         answer_s: float,
     ) -> None:
-        self.metadata = {"image": image if isinstance(image, str) else dict(image)}
+        self.metadata = {"image": image if isinstance(image, str) else dict(image), "concurrent": True}
         self._url, self._answer_s = url.rstrip("/"), answer_s
         self._reset, self._truncated_field, self._legal_actions = dict(reset), truncated_field, legal_actions
         self._action = action_form(_action_schema(self._url, connect_s), action)

@@ -1,5 +1,7 @@
 """Rows, flags, statistics and repairs of a group, on every kind of back-end."""
 
+import threading
+
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -17,6 +19,7 @@ from tests.support import toy_envs
 FIRST, TERMINATED, TRUNCATED = int(Flags.FIRST), int(Flags.TERMINATED), int(Flags.TRUNCATED)
 KINDS = {
     "single": toy_envs.CountingEnv,
+    "concurrent": toy_envs.ServedEnv,
     "next-step": toy_envs.counting_vector,
     "disabled": lambda num_envs: toy_envs.counting_vector(num_envs, "Disabled"),
     "sync next-step": toy_envs.counting_sync,
@@ -262,7 +265,7 @@ def test_mask_of_a_vector_environment():
         def mask(self):
             return np.arange(6)[None] <= self.t[:, None]
 
-    group = Group(VectorBackend(lambda lanes, seed: Masked(lanes), 2), 2, env_id="masked")
+    group = Group(VectorBackend(Masked, 2), 2, env_id="masked")
     group.reset(1)
     assert group.views.mask.sum(1).tolist() == [1, 1]
     act(group, 0, 1)
@@ -278,3 +281,29 @@ def test_warm_up_leaves_the_newest_rows():
     assert len(rows.payload) in (1, 2)
     assert group.counters().ticks == 20
     assert len({tuple(row) for row in observed(group)}) > 1
+
+
+def test_lanes_that_wait_for_servers_wait_together():
+    """With `concurrent` in the metadata no lane's step or reset ends before all have begun."""
+    together = threading.Barrier(3, timeout=30)
+    group = make_group(EnvConfig(id="served"), 3, make=lambda: toy_envs.ServedEnv(limit=2))
+    for lane in group._backend._lanes:
+        lane.env.together = together
+    group.reset(1)
+    for _ in range(4):
+        act(group, 0, 0, 0)
+    assert group.views.flags.tolist() == [0, 0, 0]
+    assert group.counters().episodes == 3
+    assert group.counters().rebuilds == 0
+    group.close()
+
+
+def test_concurrent_lanes_send_what_single_ones_do():
+    """Whatever happens to them, to the byte."""
+    sent = []
+    for make in (toy_envs.CountingEnv, toy_envs.ServedEnv):
+        group = make_group(EnvConfig(id="toy"), 4, make=make)
+        generator = np.random.default_rng(1)
+        sent.append([group.reset(7).payload] + [act(group, *generator.integers(0, 5, 4)).payload for _ in range(40)])
+        group.close()
+    assert sent[0] == sent[1]

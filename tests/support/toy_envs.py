@@ -43,6 +43,26 @@ class CountingEnv(gymnasium.Env):
         self.closed = True
 
 
+class ServedEnv(CountingEnv):
+    """A CountingEnv behind a server that answers only when all its lanes have asked."""
+
+    metadata = {"statistics": ("score",), "concurrent": True}  # noqa: RUF012
+
+    def __init__(self, together=None, limit=0):
+        super().__init__(limit)
+        self.together = together  # threading.Barrier of all lanes
+
+    def reset(self, *, seed=None, options=None):
+        if self.together is not None:
+            self.together.wait()
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        if self.together is not None:
+            self.together.wait()
+        return super().step(action)
+
+
 class CountingVectorEnv(VectorEnv):
     """CountingEnv in lanes, with next-step autoreset or none; without autoreset, steps past an end are harmless."""
 
