@@ -22,6 +22,7 @@ from shared.net.roles import Role
 from tests.support.hostile_peer import shout_over_tcp
 
 TIMEOUT_S = 30.0
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)  # ZMTP 3.1, as a client
 LOOPS = {"asyncio": None, "uvloop": uvloop.new_event_loop}
 
 
@@ -325,6 +326,9 @@ def test_the_door_opens_after_garbage_and_two_hundred_idle_connections(folder):
             for _ in range(200):
                 idle.enter_context(socket.create_connection((host, int(port)), timeout=10))
             await asyncio.to_thread(shout_over_tcp, house.router.endpoint, 3)
+            hello = b"\x04\xc8\x05HELLO"
+            for noise in (b"", hello + bytes(194), hello + b"\xa5" * 194, b"\x04\x09\x08INITIATE"):
+                idle.enter_context(socket.create_connection((host, int(port)), timeout=10)).sendall(GREETING + noise)
             await house.heard.wait_for(lambda: "handshake" in house.reasons())
             await house.enter(house.robot())
         assert [frames for _, frames in house.heard.messages] == [[b"hello"]]
