@@ -23,6 +23,7 @@ S = TypeVar("S", bound=BaseModel)
 
 KNOWN_SECTIONS = (
     "run", "env", "actor", "inference", "learner", "policy", "algorithm", "eval", "launch", "runtime",
+    "monitor",
 )  # fmt: skip
 ENVIRONMENT_PREFIX = "SEEDBED_"
 MAX_LISTED = 40  # names that an error message tells
