@@ -16,7 +16,6 @@ from pathlib import Path
 
 import zmq
 from zmq.utils import z85
-from zmq.utils.monitor import parse_monitor_message
 
 from shared.errors import ConfigError
 from shared.net.keys import BindKeys, PublicKey, read_clients
@@ -157,7 +156,7 @@ class Guard:
         self._timer.cancel()
         if self._monitor is not None and not self._monitor.is_closed:
             assert self._guarded is not None
-            self._guarded.disable_monitor()  # first: see Dealer._shut
+            self._guarded.disable_monitor()  # first: an event that nobody takes stops libzmq's I/O thread
             self._monitor.close()
         self._channel.close()
 
@@ -170,7 +169,7 @@ class Guard:
 
     def _failed(self, frames: list[bytes]) -> None:
         """Whoever has no key, the wrong server's, or speaks something else ends before libzmq asks."""
-        parse_monitor_message(frames)
+        del frames
         self._on_refused("handshake", "")
 
     def _reload_again(self) -> None:
@@ -188,12 +187,15 @@ def _property(name: str, value: str) -> bytes:
 
 
 def _look(folder: Path) -> Signature:
-    """Names, inodes, times and sizes: differs when a file came, went or was replaced. Empty if it cannot be read."""
+    """Names, inodes, times of change and sizes: differs when a file came, went, or changed in content or mode.
+
+    Empty if the folder cannot be read.
+    """
     found = []
     try:
-        for path in folder.iterdir():
+        for path in (folder, *folder.iterdir()):
             status = path.stat()
-            found.append((path.name, status.st_ino, status.st_mtime_ns, status.st_size))
+            found.append((path.name, status.st_ino, status.st_ctime_ns, status.st_size))
     except OSError:
         return ()
     return tuple(sorted(found))

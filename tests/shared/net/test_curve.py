@@ -298,6 +298,22 @@ def test_a_new_key_is_let_in_without_a_restart(folder):
     visit(folder, test)
 
 
+def test_a_file_that_is_mended_by_its_mode_alone_counts_again(folder):
+    """Whoever follows the error's advice needs no restart."""
+    listed = folder / "inference" / "clients" / "environment-robot.pub"
+
+    async def test(house):
+        listed.chmod(0o666)
+        dealer, heard = house.knock(house.robot())
+        await house.heard.wait_for(lambda: "unreadable_keys" in house.reasons())
+        assert any(f"chmod go-w {listed}" in text for _, text in house.heard.refused)
+        listed.chmod(0o644)
+        await heard.wait_for(lambda: dealer.is_connected)
+        assert dealer.refusal == ""
+
+    visit(folder, test)
+
+
 def test_a_broken_file_or_a_folder_that_is_away_shuts_nobody_else_out(folder):
     """It is told; whoever was known stays so."""
 
