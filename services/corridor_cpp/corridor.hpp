@@ -6,8 +6,8 @@
 #include "seedbed/group.hpp"
 
 // Observation: float32 [2], the position from -1 (left end) to 1, and the exit's side, -1 or 1.
-// Action: 0 left, 1 right; at a wall, standing still. Reward: 1 at the exit, less 0.01 each step. An episode is truncated
-// after 50 steps. The start (3 … 7 of cells 0 … 10) and the side of the exit are drawn from the seed.
+// Action: 0 left, 1 right; at a wall, standing still. Reward: 1 at the exit, less 0.01 each step. An episode is
+// truncated after 50 steps. The start (3 … 7 of cells 0 … 10) and the side of the exit are drawn from the seed.
 class Corridor : public seedbed::Environment {
  public:
   static constexpr int num_cells = 11, max_episode_steps = 50;

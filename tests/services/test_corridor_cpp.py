@@ -18,6 +18,8 @@ import pytest
 from services.cli.launcher import Reservation
 from services.cli.scrape import metrics_address, read_page, read_status
 from shared.net.endpoints import Router
+from shared.net.keyring import Keyring
+from shared.net.keys import Role, bind_keys
 from shared.net.reactor import Reactor
 from shared.protocol.codec import decode, encode
 from shared.protocol.messages import Act, ActBits, Bye, Hello, Message, Ping, Pong, RequestState, Step, Welcome
@@ -118,9 +120,10 @@ def test_fields_of_a_later_version_are_ignored_and_hostile_headers_refused(built
 class Peer:
     """Inference as a test plays it: takes one connection's messages one by one, and sends what it is told."""
 
-    def __init__(self, reactor: Reactor) -> None:
+    def __init__(self, reactor: Reactor, keys: Path | None = None) -> None:
         self._inbox: asyncio.Queue[tuple[Message, list[bytes]]] = asyncio.Queue()
-        self._router = Router(reactor, "tcp://127.0.0.1:0", on_message=self._receive)
+        own = bind_keys(keys, Role.INFERENCE)
+        self._router = Router(reactor, "tcp://127.0.0.1:0", on_message=self._receive, keys=own)
         self._route = b""
         self.address = self._router.endpoint
         self.hello: Hello | None = None
@@ -193,7 +196,7 @@ async def corridor(built: Path, *addresses: str, **settings: object) -> AsyncIte
     """The service as a process; killed at the end if it still runs."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("SEEDBED_")}
     variables["SEEDBED_ACTOR__UPSTREAM"] = ",".join(addresses)
-    words = [f"actor.{name}={value}" for name, value in settings.items()]
+    words = [f"{name.replace('__', '.')}={value}" for name, value in settings.items()]
     process = await asyncio.create_subprocess_exec(
         built / "corridor-sanitized", *words, env=variables, stderr=asyncio.subprocess.PIPE
     )
@@ -248,7 +251,7 @@ def test_rows_follow_the_corridor_and_next_step_autoreset(built: Path) -> None:
 
     async def test(reactor: Reactor) -> None:
         peer = Peer(reactor)
-        async with corridor(built, peer.address, groups=1, lanes=9):
+        async with corridor(built, peer.address, actor__groups=1, actor__lanes=9):
             step, payload = await peer.begin()
             assert peer.hello is not None
             layout = step_layout(peer.hello.spec, 9)
@@ -294,7 +297,7 @@ def test_a_seed_decides_the_episodes(built: Path) -> None:
 
     async def test(reactor: Reactor) -> None:
         peer = Peer(reactor)
-        async with corridor(built, peer.address, groups=1, lanes=16):
+        async with corridor(built, peer.address, actor__groups=1, actor__lanes=16):
             step, _ = await peer.begin()
             played = {}
             for number, seed in enumerate((7, 8, 7)):
@@ -322,7 +325,7 @@ def test_a_step_is_sent_again_only_when_a_pong_shows_it_missing(built: Path) -> 
             report = Report(session=5, last_seq=last_seq, state=state, age_ms=1)
             peer.send(Pong(sent_ms=sent_ms, server_epoch=1, work_age_ms=0, sessions=(report,)))
 
-        async with corridor(built, peer.address, groups=1, lanes=4):
+        async with corridor(built, peer.address, actor__groups=1, actor__lanes=4):
             first = await peer.begin()
             peer.act(first[0], [1] * 4)
             outstanding = await peer.expect_step()
@@ -353,7 +356,7 @@ def test_a_lost_session_is_asked_for_again_and_nothing_is_reset(built: Path, rea
 
     async def test(reactor: Reactor) -> None:
         peer = Peer(reactor)
-        async with corridor(built, peer.address, groups=1, lanes=4):
+        async with corridor(built, peer.address, actor__groups=1, actor__lanes=4):
             step, _ = await peer.begin()
             for _ in range(5):
                 peer.act(step, [1] * 4)
@@ -394,7 +397,7 @@ def test_a_session_that_counts_otherwise_is_left(built: Path) -> None:
 
     async def test(reactor: Reactor) -> None:
         peer = Peer(reactor)
-        async with corridor(built, peer.address, groups=1, lanes=4):
+        async with corridor(built, peer.address, actor__groups=1, actor__lanes=4):
             await peer.expect_hello()
             peer.send(peer.welcome(resumed=True, next_seq=40))
             message, _ = await peer.any()
@@ -412,7 +415,7 @@ def test_hello_is_repeated_until_it_is_answered(built: Path) -> None:
 
     async def test(reactor: Reactor) -> None:
         peer = Peer(reactor)
-        async with corridor(built, peer.address, groups=2, lanes=4):
+        async with corridor(built, peer.address, actor__groups=2, actor__lanes=4):
             hellos = [await peer.expect_hello() for _ in range(4)]
             assert [hello.group for hello in hellos] == [0, 1, 0, 1]
             assert hellos[0].nonce == hellos[2].nonce != hellos[1].nonce
@@ -450,7 +453,7 @@ def test_what_will_never_work_ends_it_with_78(built: Path, case: str) -> None:
 
     async def test(reactor: Reactor) -> None:
         peer = Peer(reactor)
-        async with corridor(built, peer.address, groups=1) as process:
+        async with corridor(built, peer.address, actor__groups=1) as process:
             await peer.expect_hello()
             peer.send(answer(peer))
             status, said = await ended(process)
@@ -465,7 +468,7 @@ def test_messages_that_break_the_protocol_change_nothing(built: Path) -> None:
 
     async def test(reactor: Reactor) -> None:
         peer = Peer(reactor)
-        async with corridor(built, peer.address, groups=1, lanes=4):
+        async with corridor(built, peer.address, actor__groups=1, actor__lanes=4):
             step, _ = await peer.begin()
             assert peer.hello is not None
             act = encode(Act(session=5, seq=0, policy_version=1))
@@ -487,13 +490,13 @@ def test_the_end_of_the_run_and_sigterm_end_it_with_success(built: Path) -> None
 
     async def test(reactor: Reactor) -> None:
         double = InferenceDouble(reactor)
-        async with corridor(built, double.address, groups=2, lanes=4) as process:
+        async with corridor(built, double.address, actor__groups=2, actor__lanes=4) as process:
             await double.until(lambda: len(double.firsts) > 20)
             assert {hello.mode for hello in double.hellos} == {"train"}
             double.say_bye("run_finished")
             assert (await ended(process))[0] == 0
         double.byes.clear()
-        async with corridor(built, double.address, mode="eval") as process:
+        async with corridor(built, double.address, actor__mode="eval") as process:
             await double.until(lambda: bool(double.firsts) and double.hellos[-1].mode == "eval")
             assert (double.hellos[-1].lanes, double.hellos[-1].capabilities) == (20, ("reset",))
             await double.until(lambda: "env_busy" in double.load)
@@ -511,7 +514,7 @@ def test_it_goes_on_where_it_was_when_inference_is_killed(built: Path) -> None:
     async def test(reactor: Reactor) -> None:
         with Reactor() as first_life:
             first = InferenceDouble(first_life)
-            process = corridor(built, first.address, groups=2, lanes=1)
+            process = corridor(built, first.address, actor__groups=2, actor__lanes=1)
             await process.__aenter__()
             await first.until(lambda: len(first.firsts) > 20)
         second = InferenceDouble(reactor, first.address, epoch=2)
@@ -529,7 +532,7 @@ def test_groups_go_to_another_address_when_one_drains(built: Path) -> None:
 
     async def test(reactor: Reactor) -> None:
         doubles = [InferenceDouble(reactor, epoch=epoch) for epoch in (1, 2)]
-        async with corridor(built, *(double.address for double in doubles), groups=2, lanes=2):
+        async with corridor(built, *(double.address for double in doubles), actor__groups=2, actor__lanes=2):
             for double in doubles:
                 await double.until(lambda double=double: len(double.firsts) > 5)
             leaving, staying = doubles
@@ -548,7 +551,9 @@ def test_groups_go_to_another_address_when_one_drains(built: Path) -> None:
         ("lanes", "give words as actor.lanes=64"),
         ("actor.mode=rest", "give train or eval"),
         ("actor.upstream=localhost:5555", "give addresses as tcp://host:port"),
-        ("actor.upstream=tcp://127.0.0.1", "cannot be dialled"),
+        ("actor.upstream=tcp://127.0.0.1:x", "cannot be dialled"),
+        ("actor.upstream=tcp://192.0.2.1:5555", "there are no keys"),
+        ("runtime.keys=no/such/folder", "seedbed keys init keys"),
     ],
 )
 def test_a_wrong_setting_ends_it_at_once(built: Path, word: str, text: str) -> None:
@@ -559,6 +564,26 @@ def test_a_wrong_setting_ends_it_at_once(built: Path, word: str, text: str) -> N
     assert ended.returncode == REFUSED
     assert word.split("=")[0] in ended.stderr
     assert text in ended.stderr
+
+
+def test_links_with_keys(built: Path, tmp_path: Path) -> None:
+    """It finds its key in a folder that holds all roles, and in its own; one that others may read is refused."""
+    folder = tmp_path / "keys"
+    Keyring(folder).init()
+
+    async def test(reactor: Reactor) -> None:
+        peer = Peer(reactor, folder)
+        for keys in (folder, folder / "environment" / "default"):
+            async with corridor(built, peer.address, actor__groups=1, runtime__keys=keys):
+                assert (await peer.begin())[0].seq == 0
+        secret = folder / "environment" / "default" / "client.key"
+        secret.chmod(0o644)
+        async with corridor(built, peer.address, runtime__keys=folder) as process:
+            status, said = await ended(process)
+            assert status == REFUSED
+            assert f"chmod 600 {secret}" in said
+
+    played(test)
 
 
 # Training

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -17,6 +18,7 @@
 
 #include "config.hpp"
 #include "group.hpp"
+#include "keys.hpp"
 #include "session.hpp"
 
 namespace seedbed {
@@ -51,9 +53,10 @@ class Actor {
     hello_.mode = config_.mode;
     hello_.spec = spec.packed();
     const auto act_frames = act_layout(spec, config_.lanes).frame_bytes;
-    const auto max_bytes = std::max(detail::max_header_bytes, *std::max_element(act_frames.begin(), act_frames.end()));
+    max_bytes_ = std::max(detail::max_header_bytes, *std::max_element(act_frames.begin(), act_frames.end()));
     frames_.resize(act_frames.size() + 2);
-    for (const auto& address : config_.upstream) connections_.push_back(dial(address, max_bytes));
+    keys_ = read_keys(config_.keys);
+    for (const auto& address : config_.upstream) connections_.push_back({address, dial(address), 0, 0, 0, 0});
     for (std::uint64_t i = 0; i < config_.groups; ++i) {
       members_.push_back(std::make_unique<Member>(Session(i, [this] { return random(); }), spec, config_.lanes, make));
       members_.back()->connection = (hello_.incarnation + i) % connections_.size();  // not all at the first one
@@ -72,10 +75,14 @@ class Actor {
           const auto& connection = connections_[member->connection];
           follow(*member, member->session.at(now, now - connection.heard_at, connection.closed_s(now)), now);
         }
+        redial(now);
         if (now >= report_due_) report(now);
       }
     } catch (const Stopped&) {
       say_bye();
+    } catch (const zmq::error_t& error) {
+      say_bye();
+      if (error.num() != EINTR || !detail::stop_asked) throw;
     } catch (const std::exception&) {
       say_bye();
       throw;
@@ -87,7 +94,7 @@ class Actor {
   static constexpr int poll_ms = 100;       // SIGTERM is seen at the latest then
   static constexpr int max_messages = 256;  // of one socket in a row, before time is looked at
   static constexpr int linger_ms = 500;     // for BYE to leave
-  static constexpr double retry_s = 0.2;
+  static constexpr double retry_s = 0.2, redial_s = 5.0;
 
   struct Stopped {};
 
@@ -111,7 +118,10 @@ class Actor {
 
   std::uint64_t random() { return std::uint64_t{device_()} << 32 | device_(); }
 
-  Connection dial(const std::string& address, std::size_t max_bytes) {
+  zmq::socket_t dial(const std::string& address) {
+    if (!keys_ && !is_local(address))
+      throw Refused("actor.upstream has \"" + address + "\", which is across the network, and there are no keys: " +
+                    "give runtime.keys, or dial 127.0.0.1 through a tunnel (ssh -L)");
     zmq::socket_t socket(context_, zmq::socket_type::dealer);
     socket.set(zmq::sockopt::immediate, true);
     socket.set(zmq::sockopt::heartbeat_ivl, 500);
@@ -120,15 +130,20 @@ class Actor {
     socket.set(zmq::sockopt::handshake_ivl, 3000);
     socket.set(zmq::sockopt::reconnect_ivl, 50);
     socket.set(zmq::sockopt::reconnect_ivl_max, 500);
-    socket.set(zmq::sockopt::maxmsgsize, static_cast<std::int64_t>(max_bytes));
+    socket.set(zmq::sockopt::maxmsgsize, static_cast<std::int64_t>(max_bytes_));
     socket.set(zmq::sockopt::linger, linger_ms);
     socket.set(zmq::sockopt::ipv6, address.find('[') != std::string::npos);
+    if (keys_) {
+      socket.set(zmq::sockopt::curve_publickey, keys_->public_key);
+      socket.set(zmq::sockopt::curve_secretkey, keys_->secret_key);
+      socket.set(zmq::sockopt::curve_serverkey, keys_->server_key);
+    }
     try {
       socket.connect(address);
     } catch (const zmq::error_t& error) {
       throw Refused("actor.upstream has \"" + address + "\", which cannot be dialled: " + error.what());
     }
-    return {address, std::move(socket), 0, 0, 0, 0};
+    return socket;
   }
 
   void wait() {
@@ -246,7 +261,19 @@ class Actor {
   // False if there is no connection. A message whose first frame was taken is taken whole.
   template <class Data>
   static bool send(Connection& connection, const Data& data, zmq::send_flags flags = zmq::send_flags::none) {
-    return connection.socket.send(zmq::buffer(data), flags | zmq::send_flags::dontwait).has_value();
+    const bool is_taken = connection.socket.send(zmq::buffer(data), flags | zmq::send_flags::dontwait).has_value();
+    if (is_taken) connection.closed_at = 0;
+    else if (connection.closed_at <= 0) connection.closed_at = detail::seconds_now();
+    return is_taken;
+  }
+
+  // libzmq does not always dial again after a handshake that was refused: do it on a new socket.
+  void redial(double now) {
+    for (auto& connection : connections_) {
+      if (connection.closed_s(now) < redial_s) continue;
+      connection.socket = dial(connection.address);
+      connection.closed_at = now;
+    }
   }
 
   // Sends the PINGs that are due, also while environments step. Raises Stopped after a signal.
@@ -266,12 +293,7 @@ class Actor {
       if (member->connection == index && member->session.active()) beat_s = member->session.beat_s();
     if (beat_s <= 0) return;  // no session, no lease
     connection.pinged_ms = detail::milliseconds(now);
-    if (send(connection, encode_ping(connection.pinged_ms, load(now)))) {
-      connection.ping_due = now + beat_s;
-      connection.closed_at = 0;
-    } else if (connection.closed_at <= 0) {
-      connection.closed_at = now;
-    }
+    if (send(connection, encode_ping(connection.pinged_ms, load(now)))) connection.ping_due = now + beat_s;
   }
 
   // The share of time that environments ran, and steps a second, since the last time that it was a beat ago or more.
@@ -307,6 +329,8 @@ class Actor {
   }
 
   Config config_;
+  std::optional<Keys> keys_;
+  std::size_t max_bytes_ = 0;  // of a frame that may come
   std::random_device device_;
   Hello hello_;
   zmq::context_t context_;  // outlives its sockets
@@ -325,8 +349,8 @@ class Actor {
   std::string last_malformed_;
 };
 
-// The whole of main(): configuration, signals, the service. Returns the exit status: 0 the run is over or a signal asked
-// for the end, 78 the configuration is wrong or inference refused it (no supervisor should restart it), 1 it failed.
+// The whole of main(): configuration, signals, the service. Returns the exit status. 0: the run is over, or a signal
+// asked for the end. 78: the configuration is wrong, or inference refused it for good. 1: it failed.
 inline int serve(int argc, char** argv, const Specification& spec, const MakeEnvironment& make) {
   const auto stop = [](int) { detail::stop_asked = 1; };
   std::signal(SIGTERM, stop);

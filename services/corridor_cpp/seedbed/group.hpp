@@ -186,7 +186,8 @@ class Group {
 
   // Writes reward and flags behind the observation, once it is known to be sound.
   void close(std::size_t lane, std::uint8_t flags) {
-    for (std::size_t leaf = 0; leaf < row_.leaves_.size(); ++leaf) check_finite((*row_.spec_)[leaf], row_.leaves_[leaf]);
+    for (std::size_t leaf = 0; leaf < row_.leaves_.size(); ++leaf)
+      check_finite((*row_.spec_)[leaf], row_.leaves_[leaf]);
     if (!std::isfinite(row_.reward)) throw std::runtime_error("a reward that is not finite");
     std::memcpy(at(rows_.places.size() - 2, lane, sizeof(float)), &row_.reward, sizeof(float));
     *at(rows_.places.size() - 1, lane, 1) = flags;

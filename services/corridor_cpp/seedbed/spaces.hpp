@@ -69,7 +69,7 @@ template <class Visit> auto with_type(DType dtype, Visit visit) {
 struct Leaf {
   DType dtype = DType::float32;
   std::size_t elements = 1;             // of one lane; the product of the wire shape
-  std::vector<std::int64_t> low, high;  // integer kinds: allowed values of each element, or one pair for all; else empty
+  std::vector<std::int64_t> low, high;  // discrete kinds: allowed values of each element, or one pair for all
 
   std::size_t bytes() const { return elements * item_bytes(dtype); }
 };
