@@ -1,5 +1,6 @@
 """`seedbed env …` and `seedbed play`: what each command line means. Imports what a command needs when it is called."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -28,6 +29,28 @@ Words = Annotated[
     list[str] | None,
     typer.Argument(metavar="[section.key=value]...", help="Settings, e.g. env.kwargs='{level = 3}'."),
 ]
+
+
+@env_app.command()
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A Python package's name.")],
+    vector: Annotated[bool, typer.Option("--vector", help="All lanes in one step, in NumPy.")] = False,
+) -> int:
+    """Write a service with an environment to fill in; it trains as written."""
+    from services.cli.env.scaffold import choose_place, write_service
+
+    here = Path.cwd()
+    place = choose_place(name, here)
+    for path in write_service(name, place, here, vector=vector):
+        console.print(f"  {path}", highlight=False)
+    console.print(f"\nFill in {place.folder / 'env.py'}; it trains as it is:\n", highlight=False)
+    commands = [
+        f"seedbed env check {place.folder}", f"seedbed train {place.folder / 'experiment.toml'}",
+        f"python -m pytest {place.folder}",
+    ]  # fmt: skip
+    for command in commands:
+        console.print(f"  [bold]{command}[/]", highlight=False)
+    return 0
 
 
 @env_app.command()

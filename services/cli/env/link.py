@@ -45,7 +45,6 @@ def check_service(
     """
     with asyncio.Runner() as runner:
         if isinstance(target, Listen):
-            say(f"start the service now, with actor.upstream={target.bind}")
             results = runner.run(_live(Drills, target.bind, None, options, (), say))
             return merge([*results, *(skipped(name, NO_PROCESS) for name in ("unknown version", "stopped"))])
         target.build()
@@ -72,6 +71,8 @@ async def _live(
             wires = Wires(send=address.send, cut=address.cut, stop=process.stop if process else _nothing)
             life = kind(options, expected, wires, epoch=secrets.randbits(31) | 1)
             started = reactor.loop.time()
+            if process is None:
+                say(f"start the service now, with actor.upstream={address.endpoint}")
             address.listen(lambda route, frames: life.receive(route, frames, reactor.loop.time() - started))
             said = ""
             while not life.is_done:

@@ -1,0 +1,117 @@
+"""`seedbed env check` as a user and as CI meet it: exit status, table, JSON, and a service in a process of its own."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from services.cli.app import main
+from services.cli.env.in_process import CheckOptions
+from services.cli.env.link import check_service
+from services.cli.env.target import Listen, ServiceFolder, find_target
+from services.cli.env.verdicts import RULES, has_failed
+from shared.errors import ConfigError
+
+CORRIDOR = Path(__file__).parents[4] / "services" / "corridor_cpp"
+QUICK = CheckOptions(lanes=2, groups=2, soak_steps=40)
+ACTOR = """
+import sys
+from actor_svc.serve import serve
+from services.memory.env import make
+sys.exit(serve(make, name="services.memory.env:make"))
+"""
+
+
+@pytest.fixture
+def service(tmp_path):
+    """A folder with a Python service."""
+    (tmp_path / "actor.py").write_text(ACTOR)
+    (tmp_path / "service.toml").write_text(
+        'name = "memory"\ndescription = "for a test"\ncommand = ["python", "actor.py"]\n'
+        'env_id = "services.memory.env:make"\n'
+    )
+    found = find_target(str(tmp_path))
+    assert isinstance(found, ServiceFolder)
+    return found
+
+
+def test_the_table_names_every_check(capsys):
+    """Exit status 0 where all is well."""
+    assert main(["env", "check", "services.memory.env:make", "--soak-steps", "50"]) == 0
+    text = capsys.readouterr().out
+    assert "next-step reset" in text
+    assert "0 failed" in text
+
+
+def test_json_has_one_object_and_failures_exit_1(capsys):
+    """For CI: name, verdict, what was found, why it matters, what to change."""
+    words = ["env.kwargs={fault = 'bounds'}", "--json", "--soak-steps", "50"]
+    assert main(["env", "check", "tests.services.cli.env.test_in_process:make", *words]) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert said["verdict"] == "fail"
+    broken = [item for item in said["checks"] if item["verdict"] == "fail"]
+    assert [item["name"] for item in broken] == ["bounds"]
+    assert broken[0]["why"] == RULES["bounds"].why
+    assert broken[0]["change"] == RULES["bounds"].change
+
+
+def test_an_unknown_target_exits_78(capsys):
+    """As every wrong configuration."""
+    assert main(["env", "check", "CartPol-v1"]) == 78
+    assert "did you mean" in capsys.readouterr().err
+
+
+def test_a_service_in_its_own_process_passes(service):
+    """Three lives over real sockets: exercises, an unknown version, SIGTERM."""
+    said = []
+    results = check_service(service, QUICK, say=said.append)
+    assert not has_failed(results), results
+    assert {"finished", "unknown version", "stopped", "connection lost"} <= {item.name for item in results}
+    assert "patience" in said
+
+
+def test_a_service_that_somebody_else_starts_passes(service):
+    """It is told the address, and dialled from there; what needs a process of ours is skipped."""
+    processes = []
+
+    def start(text):
+        if "upstream=" in text:
+            words = ["actor.upstream=" + text.rpartition("upstream=")[2], "actor.lanes=3", "actor.groups=1"]
+            processes.append(subprocess.Popen([sys.executable, "actor.py", *words], cwd=service.folder))
+
+    results = {item.name: item for item in check_service(Listen("tcp://127.0.0.1:0"), QUICK, say=start)}
+    assert processes[0].wait(30) == 0
+    assert not has_failed(list(results.values())), results
+    assert results["lanes"].found == "1 groups of 3 lanes"
+    assert results["stopped"].verdict == "skipped"
+
+
+def test_a_command_that_cannot_run_is_a_configuration_error(tmp_path):
+    """Named with its folder."""
+    (tmp_path / "service.toml").write_text(
+        'name = "x"\ndescription = "x"\ncommand = ["./absent"]\nenv_id = "x"\n', encoding="utf-8"
+    )
+    found = find_target(str(tmp_path))
+    assert isinstance(found, ServiceFolder)
+    with pytest.raises(ConfigError, match=r"cannot run '\./absent'"):
+        check_service(found, QUICK)
+
+
+def test_a_service_that_ends_at_once_is_told_with_its_last_words(service):
+    """Not as a time-out."""
+    (service.folder / "actor.py").write_text("raise SystemExit('no simulator here')")
+    (result,) = check_service(service, QUICK)
+    assert result.name == "started"
+    assert "exit status 1 before HELLO: no simulator here" in result.found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (CORRIDOR / "corridor").is_file(), reason="services/corridor_cpp has not been built")
+def test_the_service_in_c_plus_plus_passes():
+    """Written from the protocol's description alone."""
+    found = find_target(str(CORRIDOR))
+    assert isinstance(found, ServiceFolder)
+    results = check_service(found, QUICK)
+    assert not has_failed(results), results

@@ -1,0 +1,85 @@
+"""`seedbed env new`: what it writes is an environment that keeps every rule, in a folder that hides nobody's."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from services.cli.app import main
+from services.cli.env.target import read_manifest
+from services.cli.experiment import load_experiment
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working directory; the command's search path ends with the test."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("words", [[], ["--vector"]])
+def test_it_passes_its_own_tests_as_written(here, words, capsys):
+    """In a folder whose user has packages called like ours; and the next commands are told."""
+    for name in ("services", "shared"):
+        (here / name).mkdir()
+        (here / name / "__init__.py").touch()
+    assert main(["env", "new", "walk", *words]) == 0
+    said = capsys.readouterr().out
+    assert "seedbed env check walk" in said
+    assert "seedbed train walk/experiment.toml" in said
+    command = [str(Path(sys.executable).with_name("seedbed")), "env", "check", "walk.env:make", "--soak-steps", "50"]
+    checked = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False, timeout=100)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_its_service_dials_from_any_folder(here):
+    """`python walk`: its own files come first, nothing else of the user's does."""
+    (here / "shared").mkdir()
+    (here / "shared" / "__init__.py").touch()
+    assert main(["env", "new", "walk"]) == 0
+    command = [sys.executable, "walk", "actor.lane=3"]
+    done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False, timeout=100)
+    assert "did you mean 'lanes'" in done.stderr
+    assert done.returncode == 78
+
+
+@pytest.mark.parametrize("in_clone", [False, True])
+def test_its_files_agree_on_names(here, in_clone):
+    """service.toml, experiment and environment; in a clone the package is services.NAME."""
+    if in_clone:
+        (here / "services" / "cli").mkdir(parents=True)
+        (here / "services" / "cli" / "app.py").touch()
+    assert main(["env", "new", "my_walk", "--vector"]) == 0
+    folder = here / "services" / "my_walk" if in_clone else here / "my_walk"
+    env_id = "services.my_walk.env:make" if in_clone else "my_walk.env:make"
+    manifest = read_manifest(folder / "service.toml")
+    assert manifest.env_id == env_id
+    assert manifest.command == (["python", "-m", "services.my_walk"] if in_clone else ["python", "."])
+    experiment = load_experiment(folder / "experiment.toml", [], run_dir=here / "run", resume=False)
+    assert experiment.settings.env.id == env_id
+    assert "class MyWalkVectorEnv" in (folder / "env.py").read_text()
+    assert tomllib.loads((folder / "experiment.toml").read_text())["run"]["name"] == "my_walk"
+    for path in folder.iterdir():
+        assert "$" not in path.read_text().replace("${SEEDBED}", ""), path
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("my-walk", "cannot be a package's name"),
+        ("class", "cannot be a package's name"),
+        ("json", "the name of an installed module"),
+        ("shared", "the name of an installed module"),
+        ("taken", "is there already"),
+    ],
+)
+def test_names_that_cannot_be_are_refused(here, name, said, capsys):
+    """Nothing is written over, nothing is hidden."""
+    (here / "taken").mkdir()
+    (here / "taken" / "kept.txt").touch()
+    assert main(["env", "new", name]) == 78
+    assert said in capsys.readouterr().err.replace("\n", " ")
+    assert [path.name for path in here.rglob("*")] == ["taken", "kept.txt"]
