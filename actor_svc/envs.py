@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
-from actor_svc.backends.backend import Backend, call_environment
+from actor_svc.backends.backend import Backend, LanesError, call_environment
 from actor_svc.backends.lanes import LaneBackend
 from actor_svc.backends.vector import VectorBackend
 from actor_svc.group import Group
@@ -34,6 +34,14 @@ def make_group(
     """
     backend = make_backend(env, lanes, make=make, render=render, threads=threads)
     return Group(backend, lanes, env_id=env.id, settings=env.settings())
+
+
+def make_smallest_group(env: EnvConfig, *, render: bool = False, threads: int = 0) -> Group:
+    """A group of as few lanes as can be: one, or those of one world with several agents. For looking at it."""
+    try:
+        return make_group(env, 1, render=render, threads=threads)
+    except LanesError as error:
+        return make_group(env, error.multiple, render=render, threads=threads)
 
 
 def make_backend(

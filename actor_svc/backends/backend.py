@@ -31,6 +31,14 @@ NO_LANES: Array = np.empty(0, np.int64)
 MAX_FAILURES = 20  # in a row, without one good step between them
 
 
+class LanesError(ConfigError):
+    """An environment whose lanes come in multiples, such as the agents of a world, was asked for others."""
+
+    def __init__(self, message: str, multiple: int) -> None:
+        super().__init__(message)
+        self.multiple = multiple
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowViews:
     """One tick's rows as writable arrays on the frames that travel."""

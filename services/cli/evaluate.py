@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict
 
-from actor_svc.envs import make_group
+from actor_svc.envs import make_group, make_smallest_group
 from actor_svc.group import Group
 from learner_svc.checkpoint import Checkpoint, load_latest
 from services.cli.experiment import RECORD
@@ -186,7 +186,7 @@ def record_video(trained: TrainedPolicy, file: Path, *, greedy: bool = True, see
     env = trained.settings.env
     if env.backend != "envpool":  # the one back-end that shows what it steps, and may alone have the environment
         env = env.model_copy(update={"backend": "auto"})
-    group = make_group(env, 1, render=True)
+    group = make_smallest_group(env, render=True)
     frames = 0
     try:
         ticks = play(trained, group, greedy=greedy, seed=trained.settings.eval.seed if seed is None else seed)

@@ -19,6 +19,7 @@ from actor_svc.backends.backend import (
     TERMINATED,
     TRUNCATED,
     Array,
+    LanesError,
     RowViews,
     ValueCheck,
     call_environment,
@@ -73,9 +74,11 @@ class AgentBackend:
         env = call_environment(make)
         self._agents: list[Any] = list(env.possible_agents)
         if lanes % len(self._agents):
-            raise ConfigError(
+            call_environment(env.close)
+            raise LanesError(
                 f"{lanes} lanes for worlds of {len(self._agents)} agents, {', '.join(map(str, self._agents))}: "
-                f"actor.lanes and eval.lanes must be multiples of {len(self._agents)}"
+                f"actor.lanes and eval.lanes must be multiples of {len(self._agents)}",
+                len(self._agents),
             )
         observation = _common_space("observation", {agent: env.observation_space(agent) for agent in self._agents})
         action = _common_space("action", {agent: env.action_space(agent) for agent in self._agents})

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from actor_svc.envs import make_group
+from actor_svc.envs import make_group, make_smallest_group
 from shared.errors import ConfigError, EnvError
 from shared.protocol.rows import Flags
 from shared.runtime.config import EnvConfig
@@ -142,6 +142,16 @@ def test_wrong_settings_are_refused(kwargs, lanes, said):
     """The error says which setting, and what would do."""
     with pytest.raises(ConfigError, match=said):
         make_group(EnvConfig(id=MAKE, kwargs=kwargs), lanes)
+
+
+def test_smallest_group_is_one_world():
+    """For a video or a look at the specification there is no number of lanes to give."""
+    group = make_smallest_group(EnvConfig(id=MAKE, kwargs={"env": ARENA}))
+    assert group.lanes == 3
+    group.close()
+    single = make_smallest_group(EnvConfig(id="CartPole-v1"))
+    assert single.lanes == 1
+    single.close()
 
 
 def spread(lanes=6, cycles=5):

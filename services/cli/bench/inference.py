@@ -169,13 +169,13 @@ def main(argv: Sequence[str]) -> int:
     """A client: `EXPERIMENT ADDRESS GROUPS LANES SECONDS`; the report goes to standard output as JSON."""
     from pydantic import BaseModel
 
-    from actor_svc.envs import make_group
+    from actor_svc.envs import make_smallest_group
 
     class Settings(BaseModel):
         env: EnvConfig
 
     file, address, groups, lanes, seconds = argv
-    group = make_group(load_settings(Settings, Path(file)).env, 1, threads=1)
+    group = make_smallest_group(load_settings(Settings, Path(file)).env, threads=1)
     group.close()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         report = runner.run(drive(address, int(groups), int(lanes), float(seconds), spec=group.spec, start_s=GRACE_S))
