@@ -28,7 +28,7 @@ from shared.protocol.rows import Flags, act_layout, step_layout
 from tests.support.deployment import living, wait_until
 from tests.support.hostile_peer import hostile_messages
 from tests.support.inference_double import InferenceDouble
-from tests.support.protocol_examples import MESSAGES
+from tests.support.protocol_examples import EVERYTHING, MESSAGES
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "services" / "corridor_cpp"
@@ -112,6 +112,59 @@ def test_fields_of_a_later_version_are_ignored_and_hostile_headers_refused(built
     read = vectors(built, "read", "\n".join([*nested, *texts]))
     assert len(read) == len(nested) + len(texts)
     assert all(line.startswith("refused: ") for line in read[: len(nested)])
+
+
+def frames_of(line: str) -> list[bytes]:
+    """The frames in a line of hexadecimal words."""
+    return [bytes.fromhex(word) for word in line.split()]
+
+
+def test_rows_of_every_space_and_of_lanes_that_fail(built: Path) -> None:
+    """Arrays, masks and statistics lie where inference looks for them; lanes that raise or give NaN begin anew."""
+    steps, acts = step_layout(EVERYTHING, 3), act_layout(EVERYTHING, 3)
+
+    def act(tick: int) -> str:
+        frames = acts.allocate()
+        aim, _, jump, weapons = acts.views(frames)
+        aim[:, 1], jump[:], weapons[:, 1] = 0.25, 1 + tick % 3, tick % 2
+        return " ".join(bytes(frame).hex() for frame in frames)
+
+    forbidden = " ".join(bytes(frame).hex() for frame in acts.allocate())  # jumps begin at 1
+    lines = vectors(built, "rows", "\n".join([forbidden, "00", *map(act, range(1, 13))]))
+    first, *refusals, last = lines[0], *lines[1:3], lines[-1]
+    assert refusals == ["refused: an action outside its space", "refused: an ACT frame of 1 bytes"]
+    assert last.startswith("refused: environments failed 20 times")
+    assert len(lines) == 15
+
+    FIRST, LIFE_LOST, ENDED = Flags.FIRST, Flags.LIFE_LOST, Flags.TERMINATED
+    expected = [  # flags, steps that the lane's environment has taken
+        ([FIRST] * 3, [0, 0, 0]),
+        ([0] * 3, [1, 1, 1]),
+        ([LIFE_LOST] * 3, [2, 2, 2]),
+        ([ENDED] * 3, [3, 3, 3]),
+        ([FIRST] * 3, [3, 3, 3]),
+        ([0] * 3, [4, 4, 4]),
+        ([LIFE_LOST, FIRST, FIRST], [5, 0, 0]),
+        ([ENDED, 0, 0], [6, 1, 1]),
+        ([FIRST, LIFE_LOST, LIFE_LOST], [6, 2, 2]),
+        ([0, ENDED, ENDED], [7, 3, 3]),
+        ([LIFE_LOST, FIRST, FIRST], [8, 3, 3]),
+        ([ENDED, 0, 0], [9, 4, 4]),
+    ]
+    scores = {3: [100, 101, 102], 7: [100], 9: [103, 104], 11: [100]}
+    for tick, (line, (flags, counts)) in enumerate(zip([first, *lines[3:-1]], expected, strict=True)):
+        frames = frames_of(line)
+        camera, _, _, weapon, _, _, speed, mask, reward, seen = steps.views(frames[: len(steps.frame_bytes)])
+        assert seen.tolist() == flags, tick
+        assert speed[:, 2, 1].tolist() == counts
+        assert (mask == [1, 0, 1, 0, 1, 0, 1, 0, 1]).all()
+        for lane in range(3):
+            is_step = flags[lane] != FIRST
+            assert reward[lane] == (0.25 if is_step else 0.0)
+            assert weapon[lane] == (tick % 2 if is_step else 0)
+            assert camera[lane].flat[-1] == (1 + tick % 3 if is_step else 0)
+        statistics = [memoryview(frame).cast("f").tolist() for frame in frames[len(steps.frame_bytes) :]]
+        assert statistics == ([[n for score in scores[tick] for n in (0.75, 3.0, score)]] if tick in scores else [])
 
 
 # Its behaviour

@@ -3,11 +3,13 @@
 //   vectors write          each message that it writes, as "name hex"
 //   vectors layouts        each layout, as "name frame sizes; frame:offset of each array"
 //   vectors read           for each line "hex" of standard input: what was read, or "refused: why"
+//   vectors rows           a group of three lanes with every kind of space, reset, then stepped for each line "hex hex …"
+//                          (ACT's frames): "hex hex … ", STEP's frames and statistics, or "refused: why"
 #include <cstdio>
 #include <iostream>
 #include <string>
 
-#include "../seedbed/messages.hpp"
+#include "../seedbed/group.hpp"
 
 using namespace seedbed;
 
@@ -98,17 +100,93 @@ struct Show {
   }
 };
 
+std::string from_hex(const std::string& text) {
+  std::string bytes;
+  for (std::size_t i = 0; i + 1 < text.size(); i += 2)
+    bytes.push_back(static_cast<char>(std::stoi(text.substr(i, 2), nullptr, 16)));
+  return bytes;
+}
+
 void read() {
   for (std::string line; std::getline(std::cin, line);) {
-    std::string bytes;
-    for (std::size_t i = 0; i + 1 < line.size(); i += 2)
-      bytes.push_back(static_cast<char>(std::stoi(line.substr(i, 2), nullptr, 16)));
+    const auto bytes = from_hex(line);
     try {
       std::visit(Show(), decode(bytes.data(), bytes.size()));
     } catch (const WireError& error) {
       std::cout << "refused: " << error.what();
     }
     std::cout << '\n';
+  }
+}
+
+// Shows its actions and how many steps it has taken; an episode is three steps. Number 1 and 3 of those made fail at
+// their fifth step, number 2 gives NaN there, and those from 5 on cannot begin.
+class Scripted : public Environment {
+ public:
+  Scripted() : number_(num_made++) {}
+
+  void reset(std::optional<std::uint64_t>, Row& row) override {
+    if (number_ > 4) throw std::runtime_error("made too late");
+    length_ = 0;
+    write(row, 0, 0);
+  }
+
+  void step(const Action& action, Row& row) override {
+    ++length_;
+    const bool fails = ++steps_ == 5;
+    if (fails && (number_ == 1 || number_ == 3)) throw std::runtime_error("out of luck");
+    write(row, action.leaf<std::int64_t>(2)[0], action.leaf<std::int64_t>(3)[1]);
+    if (fails && number_ == 2) row.observation<double>(6)[5] = std::nan("");
+    row.reward = action.leaf<float>(0)[1];
+    row.life_lost = length_ == 2;
+    row.terminated = length_ == 3;
+    row.statistics()[0] = 100.0f + static_cast<float>(number_);
+  }
+
+ private:
+  void write(Row& row, std::int64_t jump, std::int64_t weapon) {
+    row.observation<std::uint8_t>(0)[67499] = static_cast<std::uint8_t>(jump);
+    row.observation<std::int64_t>(3)[0] = weapon;
+    row.observation<double>(6)[5] = steps_;
+    for (int i = 0; i < 9; ++i) row.mask()[i] = i % 2 == 0;
+  }
+
+  inline static int num_made = 0;
+  int number_, steps_ = 0, length_ = 0;
+};
+
+void show(const Group& group) {
+  const auto hex = [](const void* data, std::size_t size) {
+    for (std::size_t i = 0; i < size; ++i) std::printf("%02x", static_cast<const unsigned char*>(data)[i]);
+  };
+  for (const auto& frame : group.payload()) {
+    hex(frame.data(), frame.size());
+    std::printf(" ");
+  }
+  hex(group.statistics().data(), 4 * group.statistics().size());
+  std::printf("\n");
+}
+
+void rows() {
+  Group group(everything(), 3, [] { return std::make_unique<Scripted>(); });
+  group.reset(1, [] {});
+  show(group);
+  for (std::string line; std::getline(std::cin, line);) {
+    std::vector<std::string> frames;
+    for (std::size_t begin = 0, end = 0; end < line.size(); begin = end + 1) {
+      end = std::min(line.find(' ', begin), line.size());
+      frames.push_back(from_hex(line.substr(begin, end - begin)));
+    }
+    try {
+      group.take_actions(frames.size(), [&](std::size_t i) {
+        return std::pair<const void*, std::size_t>(frames[i].data(), frames[i].size());
+      });
+      group.check_actions();
+      group.step([] {});
+      show(group);
+    } catch (const std::runtime_error& error) {
+      std::printf("refused: %s\n", error.what());
+    }
   }
 }
 
@@ -119,6 +197,7 @@ int main(int argc, char** argv) {
   if (what == "write") write();
   else if (what == "layouts") layouts();
   else if (what == "read") read();
+  else if (what == "rows") rows();
   else return 2;
   return 0;
 }
