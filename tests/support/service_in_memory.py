@@ -10,7 +10,8 @@ from actor_svc.client import Begin, Finished, GroupClient, Perform, ResetLanes, 
 from actor_svc.connection import ConnectionClient
 from actor_svc.envs import make_group
 from services.cli.env.in_process import CheckOptions
-from services.cli.env.kit import Drills, Expected, Life, Wires
+from services.cli.env.kit import Drills
+from services.cli.env.life import Expected, Life, Wires
 from shared.errors import RejectedError, RemoteWireError
 from shared.protocol.codec import decode, encode
 from shared.protocol.messages import Hello, Message

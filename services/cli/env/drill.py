@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from actor_svc.group import random_actions
+from services.cli.env.life import Send, random_action_frames
 from services.cli.env.row_checks import RowChecker, Tick, compare_episodes, fingerprint
 from services.cli.env.verdicts import Result, failed, passed, skipped
 from shared.protocol.codec import encode
@@ -61,7 +61,6 @@ class Cut:
 Event = Greeted | Stepped | Beat | Cut
 Script = Generator[None, Event, None]
 Answer = Generator[None, Event, Stepped]
-Send = Callable[[bytes, Sequence[bytes]], bool]  # (route, frames) → whether it was sent
 
 
 class Drill:
@@ -394,13 +393,8 @@ class Drill:
 
     def _actions(self) -> list[bytes]:
         """Random actions as payload frames."""
-        layout = act_layout(self.hello.spec, self.hello.lanes)
-        frames = layout.allocate()
         mask = self._step.tick.mask if self._step is not None else None
-        values = random_actions(self.hello.spec.action, self.hello.lanes, mask, self._generator)
-        for view, leaf in zip(layout.views(frames), values, strict=True):
-            view[...] = leaf
-        return [bytes(frame) for frame in frames]
+        return random_action_frames(self.hello.spec, self.hello.lanes, mask, self._generator)
 
     def _act_frames(self) -> list[bytes]:
         """The answer to the outstanding STEP, kept for resends."""

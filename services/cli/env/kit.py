@@ -1,4 +1,4 @@
-"""The conformance kit: lives of a service from its HELLO to its end, each met by an inference that tests it.
+"""The conformance kit: three lives of a service, each met by an inference that tests it.
 
 No socket, no process, no clock: `link` brings events and time, and does what is decided here.
 
@@ -9,114 +9,20 @@ No socket, no process, no clock: `link` brings events and time, and does what is
 | Stopped | say BYE when it is told to stop |
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
-import numpy as np
-
-from actor_svc.group import random_actions
-from services.cli.env.drill import EXERCISES, Beat, Cut, Drill, Greeted, Send, Stepped
+from services.cli.env.drill import EXERCISES, Beat, Cut, Drill, Greeted, Stepped
 from services.cli.env.in_process import CheckOptions
+from services.cli.env.life import Answering, Expected, Life, Wires, describe_status, quote
 from services.cli.env.row_checks import read_tick
 from services.cli.env.verdicts import Result, failed, merge, passed, skipped
 from shared.errors import RemoteWireError
-from shared.protocol.codec import decode, encode
-from shared.protocol.messages import PROTOCOL_MAX, PROTOCOL_MIN, Act, Bye, Hello, Message, Ping, Pong, Step, Welcome
-from shared.protocol.rows import act_layout
-from shared.protocol.sessions import Session, SessionLimits, SessionTable, Verdict
+from shared.protocol.codec import encode
+from shared.protocol.messages import PROTOCOL_MAX, PROTOCOL_MIN, Bye, Hello, Message, Ping, Pong, Step, Welcome
 
-BEAT_S = 0.25  # asked of the service; shorter than inference's, so that a check takes seconds
-RUN_ID = "check"
 STEPS_BEFORE_STOP = 20
 VERSION_OF_NOBODY = 255
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
-    """What HELLO must say where the kit started the service; None where somebody else did."""
-
-    env_id: str
-    groups: int
-    lanes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wires:
-    """What the kit may do to the service: callables of the shell."""
-
-    send: Send
-    cut: Callable[[], None]  # close every connection, then listen at the same address again
-    stop: Callable[[], None]  # SIGTERM
-
-
-class Life(ABC):
-    """One life of a service, over when `is_done`. Times are seconds since the service was started."""
-
-    def __init__(self, options: CheckOptions, expected: Expected | None, wires: Wires, *, epoch: int) -> None:
-        self.options, self.expected, self.wires = options, expected, wires
-        self.table = SessionTable(epoch, options.seed, RUN_ID, SessionLimits(beat_s=BEAT_S))
-        self.results: list[Result] = []
-        self.is_done = False
-        self.hellos: dict[int, Hello] = {}  # by group
-        self._refused = ""
-
-    def receive(self, route: bytes, frames: Sequence[bytes], now: float) -> None:
-        """One message of the service."""
-        try:
-            message = decode(frames[0])
-            if isinstance(message, Hello):
-                self.hellos.setdefault(message.group, message)
-            self.met(message, route, frames[1:], now)
-        except RemoteWireError as error:
-            self._refused = self._refused or f"{error.code}: {error}"
-
-    def poll(self, now: float) -> None:
-        """Time passes; called a few times in a second."""
-        if not self.hellos and not self.is_done:
-            if now > 5 * self.options.patience_s:
-                why = f"; {self._refused}" if self._refused else ""
-                self.end(failed("started", f"no HELLO within {now:.0f} s{why}"))
-        elif not self.is_done:
-            self.waited(now)
-
-    def exited(self, status: int, last_words: str) -> None:
-        """The process ended."""
-        if self.is_done:
-            return
-        if not self.hellos:
-            self.end(failed("started", f"it ended with {describe_status(status)} before HELLO{quote(last_words)}"))
-        else:
-            self.left(status, last_words)
-
-    def end(self, *results: Result) -> None:
-        """Over, with these results."""
-        self.results += results
-        self.is_done = True
-
-    def all_results(self) -> list[Result]:
-        """What was found."""
-        messages = failed("messages", self._refused) if self._refused else passed("messages", "all could be read")
-        return [messages, *self.results] if self.hellos else self.results
-
-    @property
-    def doing(self) -> str:
-        """What is being checked, for people."""
-        return "waiting for HELLO" if not self.hellos else self.rule
-
-    rule = ""  # that this life is about
-
-    @abstractmethod
-    def met(self, message: Message, route: bytes, payload: Sequence[bytes], now: float) -> None:
-        """A readable message."""
-
-    @abstractmethod
-    def waited(self, now: float) -> None:
-        """Nothing came for a moment."""
-
-    @abstractmethod
-    def left(self, status: int, last_words: str) -> None:
-        """The process ended after its HELLO."""
 
 
 class Drills(Life):
@@ -290,35 +196,20 @@ class UnknownVersion(Life):
         self.end(passed("unknown version", what) if is_clear else failed("unknown version", what))
 
 
-class Stopped(Life):
+class Stopped(Answering):
     """A few ticks, then SIGTERM."""
 
     rule = "stopped"
     _told_at: float | None = None
-    _num_steps = 0
-    _num_byes = 0
-
-    def met(self, message: Message, route: bytes, payload: Sequence[bytes], now: float) -> None:
-        """Served plainly."""
-        if isinstance(message, Hello):
-            self.wires.send(route, [encode(self.table.hello(message, route, now))])
-        elif isinstance(message, Ping):
-            self.wires.send(route, [encode(self.table.ping(message, route, now))])
-        elif isinstance(message, Bye):
-            self._num_byes += len(self.table.bye(message, route, now))
-        elif isinstance(message, Step):
-            session = self.table.sessions.get(message.session)
-            if session is not None and self.table.step(message, route, now) is Verdict.ACCEPT:
-                self._answer(session, route, now)
 
     def waited(self, now: float) -> None:
         """Told once it steps; given time to leave."""
         if self._told_at is None:
-            if self._num_steps >= STEPS_BEFORE_STOP:
+            if self.num_steps >= STEPS_BEFORE_STOP:
                 self._told_at = now
                 self.wires.stop()
             elif now > 5 * self.options.patience_s:
-                self.end(failed("stopped", f"only {self._num_steps} steps came in {now:.0f} s"))
+                self.end(failed("stopped", f"only {self.num_steps} steps came in {now:.0f} s"))
         elif now - self._told_at > self.options.patience_s:
             self.end(failed("stopped", f"still there {self.options.patience_s:.0f} s after SIGTERM"))
 
@@ -328,23 +219,10 @@ class Stopped(Life):
             self.end(failed("stopped", f"it left by itself with {describe_status(status)}{quote(last_words)}"))
         elif status != 0:
             self.end(failed("stopped", f"it left with {describe_status(status)}{quote(last_words)}"))
-        elif self._num_byes < len(self.hellos):
-            self.end(failed("stopped", f"BYE for {self._num_byes} of {len(self.hellos)} sessions"))
+        elif self.num_byes < len(self.hellos):
+            self.end(failed("stopped", f"BYE for {self.num_byes} of {len(self.hellos)} sessions"))
         else:
             self.end(passed("stopped", "BYE for every session, exit status 0"))
-
-    def _answer(self, session: Session, route: bytes, now: float) -> None:
-        self._num_steps += 1
-        hello = session.hello
-        layout = act_layout(hello.spec, hello.lanes)
-        frames = layout.allocate()
-        values = random_actions(hello.spec.action, hello.lanes, None, np.random.default_rng(self._num_steps))
-        for view, leaf in zip(layout.views(frames), values, strict=True):
-            view[...] = leaf
-        header = encode(Act(session=session.id, seq=session.last_seq, policy_version=1))
-        reply = [header, *map(bytes, frames)]
-        self.table.answer(session, reply, now)
-        self.wires.send(route, reply)
 
 
 def _problem_of(hello: Hello, expected: Expected | None) -> str:
@@ -372,13 +250,3 @@ def describe_hello(hello: Hello) -> str:
         f"{hello.library} {hello.library_version}, {hello.spec.env_id}, {leaves[0]} observation and {leaves[1]} action "
         f"leaves, seeding {hello.seeding}, capabilities {capabilities}"
     )
-
-
-def describe_status(status: int) -> str:
-    """An exit status, for people; a negative one is a signal."""
-    return f"signal {-status}" if status < 0 else f"exit status {status}"
-
-
-def quote(last_words: str) -> str:
-    """What a process last said, if anything."""
-    return f": {last_words}" if last_words else ""

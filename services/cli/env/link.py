@@ -14,10 +14,11 @@ import secrets
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO
+from typing import IO, TypeVar
 
 from services.cli.env.in_process import CheckOptions
-from services.cli.env.kit import Drills, Expected, Life, Stopped, UnknownVersion, Wires
+from services.cli.env.kit import Drills, Stopped, UnknownVersion
+from services.cli.env.life import Expected, Life, Wires
 from services.cli.env.target import Listen, ServiceFolder, service_variables
 from services.cli.env.verdicts import Result, merge, skipped
 from shared.errors import ConfigError
@@ -31,6 +32,7 @@ ANY_PORT = "tcp://127.0.0.1:0"
 NO_PROCESS = "needs a service that the kit can start: give a folder with a service.toml"
 
 Say = Callable[[str], None]
+L = TypeVar("L", bound=Life)
 
 
 def check_service(
@@ -43,29 +45,40 @@ def check_service(
       say: told what is going on.
     Raises: ConfigError if the address or the folder is wrong.
     """
+    if isinstance(target, Listen):
+        results = live(Drills, target, options, words, say).all_results()
+        return merge([*results, *(skipped(name, NO_PROCESS) for name in ("unknown version", "stopped"))])
+    target.build()
+    results = []
+    for kind in (Drills, UnknownVersion, Stopped):
+        results += live(kind, target, options, words, say).all_results()
+        if any(item.name == "started" for item in results):
+            break
+    return merge(results)
+
+
+def live(
+    kind: Callable[..., L], target: ServiceFolder | Listen, options: CheckOptions, words: Sequence[str], say: Say
+) -> L:
+    """One life of a service, from its start to its end; what was seen of it.
+
+    Args:
+      kind: a Life, or what makes one of the same arguments.
+    """
     with asyncio.Runner() as runner:
-        if isinstance(target, Listen):
-            results = runner.run(_live(Drills, target.bind, None, options, (), say))
-            return merge([*results, *(skipped(name, NO_PROCESS) for name in ("unknown version", "stopped"))])
-        target.build()
-        results = []
-        for life in (Drills, UnknownVersion, Stopped):
-            results += runner.run(_live(life, ANY_PORT, target, options, words, say))
-            if any(item.name == "started" for item in results):
-                break
-        return merge(results)
+        return runner.run(_live(kind, target, options, words, say))
 
 
 async def _live(
-    kind: type[Life], bind: str, target: ServiceFolder | None, options: CheckOptions, words: Sequence[str], say: Say
-) -> list[Result]:
-    """One life: listen, start the service, wait until the kit has seen enough."""
+    kind: Callable[..., L], target: ServiceFolder | Listen, options: CheckOptions, words: Sequence[str], say: Say
+) -> L:
+    """Listen, start the service, wait until the life is over."""
     with Reactor() as reactor:
-        address = _Address(reactor, bind)
+        address = _Address(reactor, target.bind if isinstance(target, Listen) else ANY_PORT)
         with contextlib.ExitStack() as stack:
             process: _Process | None = None
             expected: Expected | None = None
-            if target is not None:
+            if isinstance(target, ServiceFolder):
                 expected = Expected(env_id=target.manifest.env_id, groups=options.groups, lanes=options.lanes)
                 process = stack.enter_context(_started(target, address.endpoint, options, words))
             wires = Wires(send=address.send, cut=address.cut, stop=process.stop if process else _nothing)
@@ -84,7 +97,7 @@ async def _live(
                 if life.doing != said:
                     said = life.doing
                     say(said)
-            return life.all_results()
+            return life
 
 
 class _Address:
