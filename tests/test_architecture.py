@@ -36,6 +36,8 @@ SHELLS = {  # where the loop is; everything else takes `now` and returns
     "inference_svc/service.py",
     "learner_svc/service.py",
     "services/cli/bench/transport_peers.py",
+    "services/monitor/service.py",
+    "services/monitor/web.py",
     "services/cli/env/link.py",
     "shared/net/addresses.py",
     "shared/runtime/service.py",

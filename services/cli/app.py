@@ -142,6 +142,22 @@ def evaluate(
 
 
 @app.command()
+def monitor(
+    runs: Annotated[Path | None, typer.Option(help="Folder of run folders; else runs/.", show_default=False)] = None,
+    host: Annotated[str | None, typer.Option(help="Address; any but loopback asks for a token.")] = None,
+    port: Annotated[int | None, typer.Option(help="TCP port, else 8080; 0: any free one.", show_default=False)] = None,
+) -> int:
+    """Serve a web page that shows runs, and their metrics for Prometheus."""
+    for module in ("starlette", "uvicorn"):
+        if importlib.util.find_spec(module) is None:
+            raise MissingExtraError(module, "monitor")
+    from services.monitor.service import main as run_monitor
+
+    given = {"monitor.runs": runs and runs.absolute(), "monitor.host": host, "monitor.port": port}
+    return run_monitor([f"{key}={value}" for key, value in given.items() if value is not None])
+
+
+@app.command()
 def doctor() -> int:
     """Check this machine and say what to change."""
     from services.cli.doctor import Grade, gather, judge

@@ -1,0 +1,135 @@
+"""What a person should look at now: decided from a run's reading and `now` alone."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from services.monitor.folder import Death
+from services.monitor.health import Health, Service
+from shared.protocol.messages import RunState
+
+NO_PROGRESS_S = 60.0
+FLAPPING_DEATHS = 3
+FLAPPING_S = 300.0
+MAX_DROPPED_SHARE = 0.01  # of the recent steps
+SCARCE_BYTES = 2 * 2**30
+SCARCE_SHARE = 0.05
+FULL_BYTES = 256 * 2**20
+
+
+class Level(StrEnum):
+    """How bad it is."""
+
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """One thing to look at: what is wrong, and what to do. `run` is empty if it concerns all of them."""
+
+    code: str  # "no_progress", "lag", "non_finite", "disk", "flapping", "silent", "unreadable"
+    level: Level
+    run: str
+    text: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A run as alerts see it. None: not known."""
+
+    name: str
+    is_live: bool
+    state: RunState | None
+    stalled_s: float | None  # since a step was last acted or trained
+    lag_max: float | None  # updates, over the recent rows
+    max_policy_lag: float | None
+    dropped_share: float | None  # of the recent steps, too old to train on
+    crashes: Sequence[str]
+    deaths: Sequence[Death]
+    services: Sequence[Service]
+    problems: Sequence[str]
+    broken_lines: int
+
+
+def judge_run(reading: Reading, now: float) -> list[Alert]:
+    """What is wrong with a run, the worst first."""
+    found: list[tuple[str, Level, str, str]] = [*_non_finite(reading), *_unreadable(reading)]
+    if reading.is_live:
+        found += [*_no_progress(reading), *_lag(reading), *_flapping(reading, now), *_silent(reading)]
+    alerts = [Alert(code=c, level=level, run=reading.name, text=t, remedy=r) for c, level, t, r in found]
+    return sorted(alerts, key=lambda alert: alert.level is not Level.ERROR)
+
+
+def judge_disk(free_bytes: int, total_bytes: int) -> list[Alert]:
+    """Whether the disk that holds the runs is nearly full."""
+    is_full = free_bytes < FULL_BYTES
+    if not is_full and free_bytes >= min(SCARCE_BYTES, SCARCE_SHARE * total_bytes):
+        return []
+    level = Level.ERROR if is_full else Level.WARNING
+    text = f"the disk of the run folders has {free_bytes / 2**20:,.0f} MiB left, {free_bytes / total_bytes:.1%}"
+    remedy = "delete old runs or their checkpoints/: a learner that cannot save ends"
+    return [Alert(code="disk", level=level, run="", text=text, remedy=remedy)]
+
+
+def _non_finite(reading: Reading) -> list[tuple[str, Level, str, str]]:
+    if not reading.crashes:
+        return []
+    saved = f"crash/{reading.crashes[-1]}"
+    text = f"{len(reading.crashes)} update(s) had a loss or gradient that was not finite; the newest is {saved}"
+    remedy = "lower algorithm.learning_rate or algorithm.grad_clip, and look for extreme rewards or observations"
+    return [("non_finite", Level.ERROR, text, remedy)]
+
+
+def _unreadable(reading: Reading) -> list[tuple[str, Level, str, str]]:
+    found = [
+        ("unreadable", Level.WARNING, f"cannot read {problem}", "restore the file, or delete it")
+        for problem in reading.problems
+    ]
+    if reading.broken_lines:
+        text = f"metrics.csv: {reading.broken_lines} line(s) are no rows and were left out"
+        found.append(("unreadable", Level.WARNING, text, "only the curves miss them; check the disk"))
+    return found
+
+
+def _no_progress(reading: Reading) -> list[tuple[str, Level, str, str]]:
+    if reading.state is RunState.FINISHING or reading.stalled_s is None or reading.stalled_s < NO_PROGRESS_S:
+        return []
+    text = f"no step was acted or trained for {reading.stalled_s:.0f} s"
+    return [("no_progress", Level.ERROR, text, "see which service is not up, then logs/ in the run folder")]
+
+
+def _lag(reading: Reading) -> list[tuple[str, Level, str, str]]:
+    remedy = "fewer lanes, a larger learner.batch, or a higher learner.max_policy_lag"
+    if reading.dropped_share is not None and reading.dropped_share > MAX_DROPPED_SHARE:
+        return [("lag", Level.WARNING, f"{reading.dropped_share:.1%} of the steps are too old to train on", remedy)]
+    bound = reading.max_policy_lag
+    if reading.lag_max is not None and bound is not None and reading.lag_max > bound:
+        text = f"policy lag reaches {reading.lag_max:.0f} updates, over its bound of {bound:.0f}"
+        return [("lag", Level.WARNING, text, remedy)]
+    return []
+
+
+def _flapping(reading: Reading, now: float) -> list[tuple[str, Level, str, str]]:
+    deaths = [death for death in reading.deaths if now - death.at < FLAPPING_S]
+    last = {death.service: death for death in deaths}
+    return [
+        (
+            "flapping",
+            Level.ERROR,
+            f"{name} died {count} times in {FLAPPING_S / 60:.0f} minutes, the last time by {last[name].exit or '?'}",
+            f"see logs/{name}.stderr and logs/{name}.jsonl in the run folder",
+        )
+        for name, count in sorted(Counter(death.service for death in deaths).items())
+        if count >= FLAPPING_DEATHS
+    ]
+
+
+def _silent(reading: Reading) -> list[tuple[str, Level, str, str]]:
+    names = [item.name for item in reading.services if item.health in (Health.SILENT, Health.GONE)]
+    if not names:
+        return []
+    text = f"{', '.join(names)}: ended, or not answering"
+    return [("silent", Level.WARNING, text, "a launcher starts them again; without one, start them by hand")]

@@ -1,0 +1,33 @@
+"""[monitor]: what the web page shows and where it is served."""
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from shared.runtime.config import RuntimeConfig, Section
+
+TOKEN_VARIABLE = "SEEDBED_MONITOR__TOKEN"
+
+
+class MonitorConfig(Section):
+    """Where run folders lie and who may look."""
+
+    runs: Path | None = Field(None, description="Folder of run folders; none: runs/ here, which may appear later.")
+    host: str = Field("127.0.0.1", description="Address to bind; any but loopback asks for the token.")
+    port: int = Field(8080, ge=0, le=65535, description="TCP port; 0: any free one.")
+    token: str = Field("", repr=False, description="What a visitor must show; empty: made where one is needed.")
+
+
+class MonitorRuntime(RuntimeConfig):
+    """[runtime] of the monitor: it serves its own metrics beside all others', so it needs no second address."""
+
+    metrics_address: str = Field("", description="host:port of a page with its own metrics alone; empty: none.")
+
+
+class MonitorSettings(BaseModel):
+    """The sections that the monitor reads."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    monitor: MonitorConfig = MonitorConfig()
+    runtime: MonitorRuntime = MonitorRuntime()

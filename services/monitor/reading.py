@@ -1,0 +1,169 @@
+"""One run, read again and again: what its folder, its table and its services' pages say together. Blocking reads.
+
+`refresh` looks; everything else only says what was seen.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from services.cli.board import Board, RunFigures, Samples
+from services.monitor.alerts import Alert, Reading, judge_run
+from services.monitor.curves import Array, Curves
+from services.monitor.folder import Facts, RunFolder
+from services.monitor.health import Service, map_services, ups
+from services.monitor.pages import Answer, Page
+from services.monitor.table import MetricsTable
+from shared.protocol.messages import RunState
+
+WRITING_S = 15.0  # a table that changed since then belongs to a learner that we may not see
+STARTING_S = 60.0
+LAG_ROWS = 30  # over which the lag is judged
+READ_BUDGET_S = 0.25  # of a table, in one turn
+STATES = {
+    RunState.STARTING: "starting",
+    RunState.TRAINING: "training",
+    RunState.FINISHING: "evaluating",
+    RunState.FINISHED: "finished",
+}
+
+
+class RunReader:
+    """Owned by one thread at a time. Memory: the small files, and the table while it is wanted."""
+
+    def __init__(self, name: str, path: Path) -> None:
+        self.name = name
+        self._folder = RunFolder(path)
+        self._path = path
+        self._board: Board | None = None
+        self._roles: Mapping[str, str] = {}
+        self._now = 0.0
+        self.table: MetricsTable | None = None
+        self.table_problem = ""
+        self.pages: Mapping[int, Page] = {}
+        self.facts: Facts = self._folder.read()
+        self.services: list[Service] = []
+
+    def look(self) -> None:
+        """Read the small files again."""
+        self.facts = self._folder.read()
+
+    def take_pages(self, pages: Mapping[int, Page], now: float) -> None:
+        """What the visit of this run's services brought; decides who is live."""
+        self.pages, self._now = pages, now
+        self._observe()
+        figures = {name: self._board.service(name) for name in self._roles} if self._board is not None else {}
+        self.services = map_services(self.facts, pages, figures, is_over=not self.is_live, now=now)
+
+    def read_table(self) -> MetricsTable:
+        """The table, read on for at most `READ_BUDGET_S`."""
+        if self.table is None:
+            self.table = MetricsTable(self._path / "metrics.csv")
+        try:
+            self.table.advance(time.monotonic() + READ_BUDGET_S)
+            self.table_problem = self.table.problem
+        except OSError as error:
+            self.table_problem = f"metrics.csv: {error.strerror or error}"
+        return self.table
+
+    def forget_table(self) -> None:
+        """Nobody wants the curves for now."""
+        self.table = None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether something of the run is at work, as far as it can be seen from here."""
+        if any(page.answer is Answer.UP for page in self.pages.values()):
+            return True
+        if self.facts.summary.get("finished") is True:
+            return False
+        changed, started = self.facts.changed_at, self.facts.started_at
+        is_writing = changed is not None and self._now - changed < WRITING_S
+        is_starting = started is not None and self._now - started < STARTING_S
+        return is_writing or (is_starting and not self.facts.summary)
+
+    @property
+    def figures(self) -> RunFigures | None:
+        """What the live services say; None if no learner is up."""
+        if self._board is None or "learner" not in self._roles.values():
+            return None
+        try:
+            return self._board.run()
+        except ValueError:  # a state that this version does not know
+            return None
+
+    @property
+    def state(self) -> RunState | None:
+        """Where the run is, as its learner says; None if none is up."""
+        figures = self.figures
+        return figures.state if figures is not None else None
+
+    @property
+    def state_word(self) -> str:
+        """The state as the page says it."""
+        state = self.state
+        if state is not None:
+            return STATES[state]
+        if self.is_live:
+            return "training" if self.facts.changed_at is not None else "starting"
+        return "finished" if self.facts.summary.get("finished") is True else "stopped"
+
+    def alerts(self) -> list[Alert]:
+        """What is wrong with the run now."""
+        table = self.table
+        curves = table.curves if table is not None and table.share_read == 1.0 else None
+        bound = self.facts.setting("learner", "max_policy_lag")
+        reading = Reading(
+            name=self.name,
+            is_live=self.is_live,
+            state=self.state,
+            stalled_s=stalled_s(curves, self.facts, self._now) if curves is not None else None,
+            lag_max=_recent(curves, "lag_max", np.max),
+            max_policy_lag=float(bound) if isinstance(bound, (int, float)) else None,
+            dropped_share=_recent(curves, "dropped_share", np.mean),
+            crashes=self.facts.crashes,
+            deaths=self.facts.deaths,
+            services=self.services,
+            problems=(*self.facts.problems, *([self.table_problem] if self.table_problem else ())),
+            broken_lines=table.broken_lines if table is not None else 0,
+        )
+        return judge_run(reading, self._now)
+
+    @property
+    def num_up(self) -> int:
+        """Services that answer."""
+        return ups(self.services)
+
+    def _observe(self) -> None:
+        """Feed the board with the pages of the services that are up."""
+        fresh: dict[str, tuple[str, Samples]] = {}
+        for status in self.facts.statuses:
+            page = self.pages.get(status.incarnation)
+            if page is not None and page.answer is Answer.UP:
+                fresh[status.name] = status.role, page.samples()
+        roles = {name: role for name, (role, _) in fresh.items()}
+        if roles != self._roles or self._board is None:
+            self._roles, self._board = roles, Board(roles) if roles else None
+        if self._board is not None:
+            for name, (_, samples) in fresh.items():
+                self._board.observe(name, samples, self._now)
+
+
+def stalled_s(curves: Curves, facts: Facts, now: float) -> float | None:
+    """How long no step has been acted or trained, seconds; at least, if it is longer than the recent rows tell."""
+    seconds = curves.recent[:, curves.columns.index("seconds")]
+    if not len(seconds):
+        return now - facts.started_at if facts.started_at is not None else None
+    steps = [curves.recent[:, curves.columns.index(name)] for name in ("trained_steps", "env_steps")]
+    rises = np.flatnonzero((np.diff(steps[0]) > 0) | (np.diff(steps[1]) > 0))
+    last_rise = rises[-1] + 1 if len(rises) else 0
+    since_row = max(0.0, now - facts.changed_at) if facts.changed_at is not None else 0.0
+    return float(seconds[-1] - seconds[last_rise]) + since_row
+
+
+def _recent(curves: Curves | None, name: str, combine: Callable[[Array], np.float64]) -> float | None:
+    """One column's last rows as one figure."""
+    values = curves.recent_values(name)[-LAG_ROWS:] if curves is not None else np.empty(0)
+    return float(combine(values)) if len(values) else None

@@ -1,0 +1,130 @@
+"""The monitor as a service: binds, says where it is, serves until it is told to stop."""
+
+import contextlib
+import os
+import secrets
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import uvicorn
+
+from services.cli.experiment import RECORD, RUNS
+from services.monitor.access import MIN_TOKEN_CHARACTERS, Access
+from services.monitor.config import TOKEN_VARIABLE, MonitorConfig, MonitorSettings
+from services.monitor.pages import Visitor, is_loopback
+from services.monitor.watch import Watch
+from services.monitor.web import make_app
+from shared.errors import ConfigError
+from shared.runtime.service import Service, main_from
+
+BACKLOG = 64
+MAX_CONNECTIONS = 200
+GRACE_S = 2  # for answers under way when the monitor ends
+
+
+class _Server(uvicorn.Server):
+    """uvicorn under our own signals."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """The service that this runs in has them."""
+        yield
+
+
+async def serve(settings: MonitorSettings, service: Service) -> int:
+    """Run the monitor until it is told to stop; exit code. Raises: ConfigError, before anything is served."""
+    config = settings.monitor
+    folder = find_runs(config.runs)
+    is_local = is_loopback(config.host)
+    token = choose_token(config, is_local=is_local)
+    with bind(config.host, config.port) as listener, Visitor() as visitor:
+        port = int(listener.getsockname()[1])
+        rules = Access(token=token, is_local=is_local, port=port)
+        labels = {"run": "", "service": "monitor", "name": service.name, "incarnation": f"{service.incarnation:x}"}
+        app = make_app(Watch(folder, visitor), rules, service.metrics, labels)
+        server = _Server(
+            uvicorn.Config(
+                app,
+                lifespan="off",
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                ws="none",
+                limit_concurrency=MAX_CONNECTIONS,
+                timeout_graceful_shutdown=GRACE_S,
+            )
+        )
+        work = service.start(server.serve(sockets=[listener]), "http")
+        address = f"http://{shown_host(config.host)}:{port}/"
+        service.ready(address)
+        print(f"runs of {folder} at {address}{sign_in(config, token)}", flush=True)
+        await service.stopping.wait()
+        server.should_exit = True
+        await work
+    return 0
+
+
+def find_runs(chosen: Path | None) -> Path:
+    """The folder of run folders. Raises: ConfigError if one was named that is none."""
+    folder = (chosen or RUNS).resolve()
+    if chosen is not None and not folder.is_dir():
+        raise ConfigError(f"monitor.runs: {chosen} is no folder: name the one that holds the run folders")
+    if (folder / RECORD).is_file():
+        raise ConfigError(f"monitor.runs: {chosen} is a run itself: name the folder around it, {folder.parent}")
+    return folder
+
+
+def config_token(config: MonitorConfig) -> str:
+    """The token that was given, read as it stands: as a setting, 12e4 would be a number."""
+    return os.environ.get(TOKEN_VARIABLE) or config.token
+
+
+def choose_token(config: MonitorConfig, *, is_local: bool) -> str:
+    """The token that visitors must show; empty: none is asked for, which only loopback allows.
+
+    Raises: ConfigError for a token that could be guessed.
+    """
+    token = config_token(config)
+    if token and (len(token) < MIN_TOKEN_CHARACTERS or not token.isascii() or not token.isprintable()):
+        raise ConfigError(f"{TOKEN_VARIABLE}: give at least {MIN_TOKEN_CHARACTERS} printable ASCII characters")
+    return token or ("" if is_local else secrets.token_urlsafe(24))
+
+
+def sign_in(config: MonitorConfig, token: str) -> str:
+    """What follows the printed address: a token that was made is told here and nowhere else."""
+    if not token:
+        return ""
+    return f" (asks for the token in {TOKEN_VARIABLE})" if config_token(config) else f"?token={token}"
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises: ConfigError if the address is none of this machine's, or taken."""
+    bare = host.strip("[]")
+    family = socket.AF_INET6 if ":" in bare else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((bare, port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        remedy = "give another --port" if port else "give another --host"
+        raise ConfigError(f"monitor: cannot bind {host}:{port}: {error.strerror or error}; {remedy}") from error
+    listener.setblocking(False)
+    return listener
+
+
+def shown_host(host: str) -> str:
+    """The host as a browser on this machine would write it."""
+    bare = host.strip("[]")
+    if bare in ("0.0.0.0", "::", ""):
+        return "127.0.0.1"
+    return f"[{bare}]" if ":" in bare else bare
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The service's `main`; its exit code."""
+    return main_from("monitor", MonitorSettings, serve, argv)

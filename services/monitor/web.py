@@ -1,0 +1,130 @@
+"""The monitor's addresses and their guard; what they answer is decided in `watch` and `access`.
+
+| address | answers |
+|---|---|
+| `/` | the page |
+| `/static/…` | its files |
+| `/api/runs` | all runs and alerts |
+| `/api/runs/{name}` | services and policy lag of one run |
+| `/api/runs/{name}/curves` | its curves |
+| `/metrics` | for Prometheus |
+
+Answers of the API carry an ETag; a page that has them already gets 304.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CONTENT_TYPE_LATEST, Metric
+from prometheus_client.parser import text_string_to_metric_families
+from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from services.monitor import access
+from services.monitor.access import Access, Verdict
+from services.monitor.exposition import Source
+from services.monitor.watch import Watch
+from shared.runtime.metrics import Metrics
+
+PAGE = Path(__file__).parent / "page"
+REFUSALS = {
+    Verdict.WRONG_HOST: (421, "this monitor answers as localhost or 127.0.0.1 only"),
+    Verdict.NO_TOKEN: (401, "open the address with ?token=… that the monitor printed, or send it as a bearer token"),
+}
+
+
+class Guard:
+    """ASGI middleware in front of everything: admits or refuses, and sets the headers of every answer."""
+
+    def __init__(self, app: ASGIApp, rules: Access) -> None:
+        self._app, self._rules = app, rules
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request; other kinds of connections are closed unanswered."""
+        if scope["type"] != "http":
+            return
+        headers, query = Headers(scope=scope), scope["query_string"].decode("latin-1")
+        asked = access.Request(
+            path=scope["path"],
+            query=query,
+            host=headers.get("host", ""),
+            cookie=headers.get("cookie", ""),
+            authorization=headers.get("authorization", ""),
+        )
+        verdict = self._rules.judge(asked)
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                answer = MutableHeaders(scope=message)
+                answer.update(access.HEADERS)
+                answer.setdefault("Cache-Control", "no-cache")
+            await send(message)
+
+        app = self._app if verdict is Verdict.ADMIT else self._refusal(verdict, asked)
+        await app(scope, receive, send_with_headers)
+
+    def _refusal(self, verdict: Verdict, asked: access.Request) -> Response:
+        if verdict is Verdict.SIGN_IN:
+            target = access.without_token(asked.path, asked.query)
+            return RedirectResponse(target, status_code=303, headers={"Set-Cookie": self._rules.set_cookie()})
+        status, text = REFUSALS[verdict]
+        headers = {"WWW-Authenticate": "Bearer"} if verdict is Verdict.NO_TOKEN else None
+        return PlainTextResponse(text + "\n", status_code=status, headers=headers)
+
+
+def make_app(watch: Watch, rules: Access, own: Metrics, labels: Mapping[str, str]) -> Starlette:
+    """The application. `own`, `labels`: the monitor's own metrics and what tells them from others."""
+
+    def page(_request: Request) -> Response:
+        return FileResponse(PAGE / "index.html")
+
+    def runs(request: Request) -> Response:
+        return as_json(request, watch.overview())
+
+    def run(request: Request) -> Response:
+        return as_json(request, watch.detail(request.path_params["name"]))
+
+    def curves(request: Request) -> Response:
+        return as_json(request, watch.curves(request.path_params["name"]))
+
+    def metrics(_request: Request) -> Response:
+        families: tuple[Metric, ...] = tuple(text_string_to_metric_families(own.text()))
+        body = watch.metrics(Source(labels=labels, families=families))
+        return Response(body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    return Starlette(
+        routes=[
+            Route("/", page),
+            Route("/api/runs", runs),
+            Route("/api/runs/{name}", run),
+            Route("/api/runs/{name}/curves", curves),
+            Route("/metrics", metrics),
+            Mount("/static", StaticFiles(directory=PAGE)),
+        ],
+        middleware=[
+            Middleware(Guard, rules=rules),
+            Middleware(GZipMiddleware, minimum_size=2000, compresslevel=4),
+        ],
+    )
+
+
+def as_json(request: Request, view: Mapping[str, Any] | None) -> Response:
+    """The view with an ETag, 304 if the asker has it, 404 if there is none."""
+    if view is None:
+        return PlainTextResponse("no such run\n", status_code=404)
+    body = json.dumps(view, allow_nan=False, separators=(",", ":")).encode()
+    etag = f'W/"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+    known = {tag.strip() for tag in request.headers.get("if-none-match", "").split(",")}
+    if etag in known:
+        return Response(status_code=304, headers={"ETag": etag})
+    return Response(body, media_type="application/json", headers={"ETag": etag})
