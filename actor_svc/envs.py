@@ -128,10 +128,9 @@ def _configured(env: EnvConfig, call: Callable[[], Any]) -> Any:
     try:
         return call()
     except ImportError as error:
-        raise ConfigError(
-            f"env.id: {env.id} needs a package that is not installed: {error}. EnvPool has some environments without "
-            "it (env.backend = 'envpool')"
-        ) from error
+        is_registered = ":" not in env.id
+        hint = ". EnvPool has some environments without it (env.backend = 'envpool')" if is_registered else ""
+        raise ConfigError(f"env.id: {env.id} needs a package that is not installed: {error}{hint}") from error
     except (TypeError, gymnasium.error.Error) as error:
         raise ConfigError(f"env.id: {env.id} cannot be made with env.kwargs {env.kwargs}: {error}") from error
 
@@ -147,6 +146,8 @@ def load_function(name: str, key: str = "env.id") -> MakeEnvironment:
     try:
         found = getattr(importlib.import_module(module_name), function_name)
     except ModuleNotFoundError as error:
+        if error.name is not None and not f"{module_name}.".startswith(f"{error.name}."):
+            raise ConfigError(f"{key}: {name!r} needs a package that is not installed: {error}") from error
         raise ConfigError(
             f"{key}: {name!r}: {error}; modules are looked for in the working directory and the packages installed"
         ) from error

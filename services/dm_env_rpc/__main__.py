@@ -3,7 +3,7 @@
 import sys
 
 from actor_svc.serve import serve
-from services.dm_env_rpc.env import make
+from shared.runtime.config import EnvConfig
 
 if __name__ == "__main__":
-    sys.exit(serve(make, name="services.dm_env_rpc.env:make"))
+    sys.exit(serve(EnvConfig(id="services.dm_env_rpc.env:make", kwargs={"address": "127.0.0.1:9000"})))

@@ -3,7 +3,7 @@
 import sys
 
 from actor_svc.serve import serve
-from services.dmlab.env import make
+from shared.runtime.config import EnvConfig
 
 if __name__ == "__main__":
-    sys.exit(serve(make, name="services.dmlab.env:make"))
+    sys.exit(serve(EnvConfig(id="services.dmlab.env:make", kwargs={"level": "explore_goal_locations_small"})))

@@ -3,7 +3,7 @@
 import sys
 
 from actor_svc.serve import serve
-from services.minigrid.env import make
+from shared.runtime.config import EnvConfig
 
 if __name__ == "__main__":
-    sys.exit(serve(make, name="services.minigrid.env:make"))
+    sys.exit(serve(EnvConfig(id="services.minigrid.env:make", kwargs={"env": "MiniGrid-Empty-5x5-v0"})))

@@ -3,7 +3,7 @@
 import sys
 
 from actor_svc.serve import serve
-from services.openenv.env import make
+from shared.runtime.config import EnvConfig
 
 if __name__ == "__main__":
-    sys.exit(serve(make, name="services.openenv.env:make"))
+    sys.exit(serve(EnvConfig(id="services.openenv.env:make", kwargs={"url": "http://127.0.0.1:8000"})))

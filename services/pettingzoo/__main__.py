@@ -3,7 +3,7 @@
 import sys
 
 from actor_svc.serve import serve
-from services.pettingzoo.env import make
+from shared.runtime.config import EnvConfig
 
 if __name__ == "__main__":
-    sys.exit(serve(make, name="services.pettingzoo.env:make"))
+    sys.exit(serve(EnvConfig(id="services.pettingzoo.env:make", kwargs={"env": "mpe2.simple_spread_v3"})))

@@ -157,6 +157,16 @@ def test_configuration_that_names_no_environment(env, said):
         make_group(EnvConfig(**env), 1)
 
 
+def test_missing_package_of_a_module_is_told(tmp_path, monkeypatch):
+    """What the module itself imports is not searched for in the working directory."""
+    (tmp_path / "needy.py").write_text("import no_such_simulator\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        ConfigError, match=r"needs a package that is not installed: No module named 'no_such_simulator'"
+    ):
+        make_group(EnvConfig(id="needy:make"), 1)
+
+
 def test_environment_that_cannot_be_made():
     """What an author's own code raises is told as it is."""
 
