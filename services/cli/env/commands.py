@@ -85,3 +85,22 @@ def check(
     else:
         console.print(render(target, results))
     return int(has_failed(results))
+
+
+@env_app.command()
+def bench(
+    target: TargetArgument,
+    words: Words = None,
+    seconds: Annotated[float, typer.Option(min=0.5, help="For all stages together.")] = 20.0,
+    lanes: Annotated[int, typer.Option(min=1, help="Environment copies in each group.")] = 64,
+    groups: Annotated[int, typer.Option(min=1, max=64, help="Groups of the last stage.")] = 2,
+) -> int:
+    """Measure where the time goes: simulator, rows, encoding, network; one JSON object a line."""
+    from services.cli.bench import format_result
+    from services.cli.env.speed import BenchOptions, measure
+    from services.cli.env.target import find_target
+
+    options = BenchOptions(seconds=seconds, lanes=lanes, groups=groups)
+    for line in measure(target, find_target(target, words or []), options, words or []):
+        print(format_result("env", line), flush=True)
+    return 0

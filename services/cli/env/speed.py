@@ -1,0 +1,231 @@
+"""`env bench`: where the time of one tick goes, from the bare environment to an action that came over the network.
+
+Each stage contains the one before it, with the same lanes, so that the differences are shares of one tick:
+
+| stage | what runs |
+|---|---|
+| bare | the environment alone, as its author wrote it |
+| rows | our group: autoreset, checks, rows |
+| encoded | rows as frames, headers, actions from frames |
+| link | one group, an actor process, loopback, an inference that answers at once |
+| link, groups | several groups: one steps while another waits |
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import VectorEnv
+
+from actor_svc.backends.backend import call_environment
+from actor_svc.envs import make_group
+from actor_svc.group import Group
+from services.cli.env.bare import make_bare
+from services.cli.env.in_process import CheckOptions
+from services.cli.env.life import NUM_ANSWERS, Answering, Expected, Wires, random_action_frames
+from services.cli.env.link import live
+from services.cli.env.target import Listen, ServiceFolder, ServiceManifest, Target
+from services.cli.env.value_checks import BareEnv
+from shared.errors import EnvError
+from shared.protocol.codec import decode, encode
+from shared.protocol.messages import Act, Step
+from shared.runtime.config import EnvConfig
+
+Line = dict[str, str | int | float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    """How long and how much."""
+
+    seconds: float = 10.0  # for all stages together
+    lanes: int = 64
+    groups: int = 2  # of the last stage
+    seed: int = 1
+
+
+def measure(name: str, target: Target, options: BenchOptions, words: Sequence[str] = ()) -> Iterator[Line]:
+    """Each stage as it is done, then the shares. A service in a process of its own has the link's stages only.
+
+    Args:
+      name: what the target is called in the results.
+      words: further words for the service's command.
+    Raises: EnvError if the environment cannot be stepped or the service gives no steps.
+    """
+    ticks_s: dict[str, float] = {}
+    base: Line = {"target": name, "lanes": options.lanes}
+    if isinstance(target, EnvConfig):
+        for stage, seconds in measure_in_process(target, options):
+            ticks_s[stage] = seconds
+            yield base | {"stage": stage} | _speed(seconds, options.lanes)
+        target = _as_service(target)
+    groups = (1, options.groups) if options.groups > 1 else (1,)
+    for count in groups:
+        served = measure_link(target, options, count, words)
+        seconds = served.seconds / max(1, served.num_counted)
+        stage = "link" if count == 1 else "link, groups"
+        ticks_s.setdefault(stage, seconds)
+        lanes = next(iter(served.hellos.values())).lanes
+        said: Line = {"stage": stage, "groups": len(served.hellos), "lanes": lanes}
+        if "env_busy" in served.load:  # the service's own figure: the share of time that its environments ran
+            said["env_busy"] = round(served.load["env_busy"], 3)
+        yield base | said | _speed(seconds, lanes)
+    if "encoded" in ticks_s:
+        yield base | {"stage": "shares"} | shares(ticks_s)
+
+
+def shares(ticks_s: dict[str, float]) -> Line:
+    """Of one tick over the link: simulator and our rows (one figure without a bare environment), encoding, network."""
+    whole, rows = ticks_s["link"], ticks_s["rows"]
+    parts = {"encoding": ticks_s["encoded"] - rows, "network": whole - ticks_s["encoded"]}
+    if "bare" in ticks_s:
+        parts = {"simulator": ticks_s["bare"], "rows": rows - ticks_s["bare"], **parts}
+    else:
+        parts = {"simulator_and_rows": rows, **parts}
+    return {name: round(max(0.0, part) / whole, 3) for name, part in parts.items()}
+
+
+def measure_in_process(env: EnvConfig, options: BenchOptions) -> Iterator[tuple[str, float]]:
+    """(stage, seconds for each tick) of bare, rows and encoded."""
+    share_s = options.seconds / 5
+    group = make_group(env, options.lanes)
+    try:
+        bare = None if group.spec.mask_size else make_bare(env, options.lanes)  # it may not bear forbidden actions
+        if bare is not None:
+            yield "bare", _time_bare(bare, options, share_s)
+            bare.close()
+        for stage in ("rows", "encoded"):
+            group.reset(options.seed)
+            yield stage, _time_group(group, options, share_s, encoded=stage == "encoded")
+    finally:
+        group.close()
+
+
+def measure_link(target: ServiceFolder | Listen, options: BenchOptions, groups: int, words: Sequence[str]) -> "Timed":
+    """One life of the service, timed in the second half of its share."""
+    if isinstance(target, ServiceFolder):
+        target.build()
+    check = CheckOptions(lanes=options.lanes, groups=groups, seed=options.seed)
+    served = live(partial(Timed, seconds_to_serve=options.seconds / 5), target, check, words, lambda _text: None)
+    if not served.num_counted:
+        raise EnvError(f"no steps came: {'; '.join(item.found for item in served.results) or 'no HELLO'}")
+    return served
+
+
+class Timed(Answering):
+    """Answers for so long; what came in the second half counts."""
+
+    rule = "measuring"
+
+    def __init__(
+        self,
+        options: CheckOptions,
+        expected: Expected | None,
+        wires: Wires,
+        *,
+        epoch: int,
+        seconds_to_serve: float,
+    ) -> None:
+        super().__init__(options, expected, wires, epoch=epoch)
+        self.seconds = 0.0  # that were counted
+        self.num_counted = 0  # ticks of all groups in them
+        self._serve_s = seconds_to_serve
+        self._begun_at: float | None = None
+        self._half: tuple[float, int] | None = None
+
+    def waited(self, now: float) -> None:
+        """Half-time, and the end."""
+        if self.num_steps and self._begun_at is None:
+            self._begun_at = now
+        elif self._begun_at is None:
+            if now > 5 * self.options.patience_s:
+                self.end()
+        elif self._half is None:
+            if now - self._begun_at >= self._serve_s / 2:
+                self._half = now, self.num_steps
+        elif now - self._half[0] >= self._serve_s / 2:
+            self.seconds, self.num_counted = now - self._half[0], self.num_steps - self._half[1]
+            self.end()
+
+    def left(self, status: int, last_words: str) -> None:
+        """Too early."""
+        raise EnvError(f"the service left while it was measured (exit status {status}): {last_words}")
+
+
+def _as_service(env: EnvConfig) -> ServiceFolder:
+    """An actor process for an environment of this project's own kind."""
+    words = [f"env.{key}={_as_toml(value)}" for key, value in env.model_dump(exclude_unset=True).items()]
+    command = [sys.executable, "-P", "-m", "actor_svc", *words]
+    manifest = ServiceManifest(name="actor", description="one of ours", command=command, env_id=env.id)
+    return ServiceFolder(folder=Path.cwd(), manifest=manifest)
+
+
+def _as_toml(value: Any) -> str:
+    """A setting's value as a word gives it: TOML, whose strings, numbers, booleans and lists are those of JSON."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(str(key))} = {_as_toml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_as_toml, value)) + "]"
+    return json.dumps(value)
+
+
+def _time_bare(env: BareEnv, options: BenchOptions, seconds: float) -> float:
+    """Seconds for one tick of all lanes: a single environment's step times the lanes."""
+    env.action_space.seed(options.seed)
+    actions = [env.action_space.sample() for _ in range(NUM_ANSWERS)]
+    call_environment(env.reset, seed=options.seed)
+    if isinstance(env, VectorEnv):
+        return _time_ticks(lambda number: call_environment(env.step, actions[number % NUM_ANSWERS]), seconds)
+
+    def step(number: int) -> None:
+        _, _, terminated, truncated, _ = env.step(actions[number % NUM_ANSWERS])
+        if terminated or truncated:
+            env.reset()
+
+    return options.lanes * _time_ticks(lambda number: call_environment(step, number), seconds)
+
+
+def _time_group(group: Group, options: BenchOptions, seconds: float, *, encoded: bool) -> float:
+    """Seconds for one tick of a group, with or without what the link's both ends do to its messages."""
+    generator = np.random.default_rng(options.seed)
+    answers = [random_action_frames(group.spec, group.lanes, None, generator) for _ in range(NUM_ANSWERS)]
+    act = encode(Act(session=1 << 60, seq=1 << 20, policy_version=1))
+
+    def advance(number: int) -> None:
+        if group.spec.mask_size:
+            group.advance(group.random_actions(generator))
+        else:
+            group.advance(group.act_layout.views(answers[number % NUM_ANSWERS]))
+
+    def exchange(number: int) -> None:
+        decode(act)
+        actions = answers[number % NUM_ANSWERS]
+        if group.spec.mask_size:
+            actions = random_action_frames(group.spec, group.lanes, group.views.mask, generator)
+        rows = group.step_frames(actions)
+        encode(Step(session=1 << 60, seq=number, bits=rows.bits))
+
+    return _time_ticks(exchange if encoded else advance, seconds)
+
+
+def _time_ticks(tick: Callable[[int], Any], seconds: float) -> float:
+    """Seconds for one call, over the second half of the time."""
+    number, begun = 0, time.perf_counter()
+    while time.perf_counter() - begun < seconds / 2:
+        tick(number)
+        number += 1
+    counted, started = 0, time.perf_counter()
+    while not counted or time.perf_counter() - started < seconds / 2:
+        tick(number + counted)
+        counted += 1
+    return (time.perf_counter() - started) / counted
+
+
+def _speed(tick_s: float, lanes: int) -> Line:
+    return {"us_per_tick": round(1e6 * tick_s, 1), "steps_per_s": round(lanes / tick_s)}
