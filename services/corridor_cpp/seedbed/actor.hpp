@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <memory>
@@ -91,7 +92,7 @@ class Actor {
 
  private:
   static constexpr double report_every_s = 10.0;
-  static constexpr int poll_ms = 100;       // SIGTERM is seen at the latest then
+  static constexpr double max_wait_s = 0.1;  // SIGTERM is seen at the latest then
   static constexpr int max_messages = 256;  // of one socket in a row, before time is looked at
   static constexpr int linger_ms = 500;     // for BYE to leave
   static constexpr double retry_s = 0.2, redial_s = 5.0;
@@ -147,10 +148,15 @@ class Actor {
   }
 
   void wait() {
+    const double now = detail::seconds_now();
+    double seconds = max_wait_s;
     std::vector<zmq::pollitem_t> items;
-    for (auto& connection : connections_) items.push_back({connection.socket.handle(), 0, ZMQ_POLLIN, 0});
+    for (auto& connection : connections_) {
+      items.push_back({connection.socket.handle(), 0, ZMQ_POLLIN, 0});
+      seconds = std::min(seconds, std::max(0.0, connection.ping_due - now));
+    }
     try {
-      zmq::poll(items.data(), items.size(), std::chrono::milliseconds(poll_ms));
+      zmq::poll(items.data(), items.size(), std::chrono::milliseconds(std::lround(std::ceil(1000 * seconds))));
     } catch (const zmq::error_t& error) {
       if (error.num() != EINTR) throw;
     }
