@@ -7,7 +7,7 @@ import shutil
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,12 @@ MARKS = (RECORD, str(SNAPSHOT), "metrics.csv")  # a folder that has one of them 
 class Watch:
     """Reads all run folders below one folder. Memory: bounded by `MAX_RUNS` and `MAX_TABLES`."""
 
-    def __init__(self, folder: Path, visitor: Visitor) -> None:
+    def __init__(
+        self, folder: Path, visitor: Visitor, *, clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
         self._folder, self._visitor = folder, visitor
+        self._clock, self._wall_clock = clock, wall_clock
         self._lock = threading.Lock()
         self._runs: dict[str, RunReader] = {}
         self._wanted: OrderedDict[str, None] = OrderedDict()  # runs whose curves were asked for, the last at the end
@@ -82,7 +86,7 @@ class Watch:
 
     def _look(self) -> None:
         """Renew what is older than its time."""
-        clock = time.monotonic()
+        clock = self._clock()
         if clock - self._looked_at < EVERY_S:
             return
         rest = clock - self._rested_at >= RESTING_EVERY_S
@@ -91,11 +95,11 @@ class Watch:
         for run in due:
             run.look()
         pages = self._visitor.visit(status for run in due for status in run.facts.statuses)
-        now = time.time()
+        now = self._wall_clock()
         for run in due:
             run.take_pages(self._pages_of(run, pages), now)
         self._read_tables()
-        self._looked_at = time.monotonic()
+        self._looked_at = self._clock()
         self._rested_at = self._looked_at if rest else self._rested_at
 
     @staticmethod

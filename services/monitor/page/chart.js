@@ -86,7 +86,7 @@ export class Chart {
         ],
         cursor: { y: false, drag: { x: true, y: false }, points: { size: 6 }, sync: { key: `${this.sync}-${axis}` } },
         hooks: {
-          setCursor: [(plot) => this.showValues(plot.cursor.idx)],
+          setCursor: [(plot) => this.showValues(plot.cursor.idx ?? null)],
           setSelect: [(plot) => { if (plot.select.width > 0) this.isZoomed = true; }],
           ready: [(plot) => plot.over.addEventListener("dblclick", () => { this.isZoomed = false; })],
         },
@@ -110,6 +110,10 @@ export class Chart {
     this.series.forEach((item, number) => {
       if (!this.values?.[number]) return;
       const column = this.plot?.data[columnOf(this.series, number)] ?? [];
+      if (place === null && item.style.startsWith("step")) { // the end of a distribution says nothing
+        this.values[number].textContent = "";
+        return;
+      }
       let at = place ?? column.length - 1;
       while (at >= 0 && (column[at] === null || column[at] === undefined)) at -= 1;
       this.values[number].textContent = at < 0 ? "–" : figure(column[at], item.unit);
