@@ -9,6 +9,7 @@ import importlib
 import os
 import warnings
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -21,6 +22,7 @@ from actor_svc.backends.vector import VectorBackend
 from shared.errors import ConfigError, MissingExtraError
 from shared.runtime.config import EnvConfig, suggest
 
+DOOM_SCRIPT = Path(__file__).with_name("vizdoom")  # ends Doom with us, even where we are killed
 FAILURES = (KeyError, ValueError, AssertionError, TypeError, RuntimeError)  # what EnvPool raises for wrong options
 
 
@@ -58,6 +60,9 @@ class Pool(VectorEnv[Any, Any, Any]):
         self._options: dict[str, Any] = {"num_envs": num_envs, **family.options, **(options or {})}
         if name == "vizdoom":
             self._options = check_doom(env_id, self._options)
+            if os.access(DOOM_SCRIPT, os.X_OK):
+                os.environ["VIZDOOM"] = registered["vzd_path"]  # for the script that is started in its place
+                self._options["vzd_path"] = str(DOOM_SCRIPT)
         if max_episode_steps is not None and not family.obeys_limit:
             raise ConfigError(f"env.max_episode_steps: EnvPool's {name} ends episodes by itself; leave it out")
         if max_episode_steps is not None or family.late_steps:

@@ -1,9 +1,15 @@
 """EnvPool's environments as lanes: rows, seeds, spaces, statistics, and what is said about wrong options."""
 
+import glob
 import math
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from actor_svc.backends.pool import Pool
@@ -174,6 +180,34 @@ def test_doom_plays_a_scenario_of_files(tmp_path):
     group.reset(1)
     assert group.render().shape == (240, 320, 3)
     group.close()
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv of util-linux is not installed")
+def test_doom_ends_with_an_actor_that_is_killed():
+    """Its processes are asked for by the kernel, not by the actor, which cannot any more."""
+    code = (
+        "from actor_svc.backends.pool import Pool\n"
+        "pool = Pool('D1Basic-v1', 1); pool.reset(seed=1); print('up', flush=True); input()"
+    )
+    root, before = str(Path(__file__).parents[2]), set(glob.glob("/dev/shm/ViZDoom*"))
+    actor = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": root},
+    )
+    try:
+        assert actor.stdout.readline() == b"up\n"
+        games = psutil.Process(actor.pid).children(recursive=True)
+        assert games
+        actor.kill()
+        _, alive = psutil.wait_procs(games, timeout=20)
+        assert not alive
+    finally:
+        actor.kill()
+        actor.communicate()
+        for left in set(glob.glob("/dev/shm/ViZDoom*")) - before:
+            os.unlink(left)
 
 
 def test_doom_files_that_are_none_are_refused(tmp_path):
