@@ -93,8 +93,8 @@ class Actor {
  private:
   static constexpr double report_every_s = 10.0;
   static constexpr double max_wait_s = 0.1;  // SIGTERM is seen at the latest then
-  static constexpr int max_messages = 256;  // of one socket in a row, before time is looked at
-  static constexpr int linger_ms = 500;     // for BYE to leave
+  static constexpr int max_messages = 256;   // of one socket in a row, before time is looked at
+  static constexpr int linger_ms = 500;      // for BYE to leave
   static constexpr double retry_s = 0.2, redial_s = 5.0;
 
   struct Stopped {};
