@@ -20,4 +20,6 @@ class PolicyConfig(Section):
     stack: int = Field(1, ge=1, description="Frames that the torso sees at once; images only, where there are any.")
     squash: bool = Field(True, description="Bounded Box actions go through tanh; otherwise they are clipped.")
     initial_std: float = Field(1.0, gt=0, description="Box actions: standard deviation of an untrained policy.")
-    normalise_observation: bool = Field(False, description="Scale float observations by the learner's statistics.")
+    normalise_observation: bool = Field(
+        False, description="Centre and scale float observations and images by the learner's statistics."
+    )

@@ -4,6 +4,10 @@ uint8 of rank 2–3 that the specification calls an image is one; other numbers 
 discrete values become one-hot, Text the frequencies of its bytes (so its first layer is a byte embedding; order is
 lost). Images and, where there are none, Box leaves may be stacks of K frames.
 
+With normalisation, running statistics make float leaves and images centred and of unit deviation: every element of a
+float leaf by itself, an image by the mean of each pixel and one deviation for all. A game's screen is mostly a background
+that says nothing and, left in, outweighs the few pixels that move.
+
 Shape suffixes: N rows, V columns of the vector, K frames.
 """
 
@@ -19,15 +23,16 @@ from shared.protocol.spaces import Leaf, Space
 
 MAX_NORMALISED = 10.0  # standard deviations; an outlier early in training must not wreck the policy
 BYTE_VALUES = 256
+MAX_PIXEL = 255
 
 
 @dataclass(frozen=True, slots=True)
 class LeafNormaliser:
-    """The live statistics of one float leaf, part of the weights: the learner fills them, nobody else writes."""
+    """The live statistics of one leaf, part of the weights: the learner fills them, nobody else writes."""
 
     index: int  # of the leaf, canonical order
     mean: Tensor  # f32 [elements]
-    rstd: Tensor  # f32 [elements], 1 / standard deviation
+    rstd: Tensor  # f32 [elements], 1 / standard deviation; of an image f32 [1], for all its pixels
 
 
 class ObservationEncoder(nn.Module):
@@ -49,10 +54,14 @@ class ObservationEncoder(nn.Module):
             _columns(leaf) * (stack if is_stacked else 1)
             for leaf, is_stacked in zip(self.leaves, self.stacked, strict=True)
         )
-        self.normalised = tuple(i for i, leaf in enumerate(self.leaves) if normalise and _is_float(leaf))
+        self.normalised = tuple(
+            i for i, leaf in enumerate(self.leaves) if normalise and (leaf.image or _is_float(leaf))
+        )
         for index in self.normalised:
-            self.register_buffer(f"mean_{index}", torch.zeros(self.leaves[index].num_elements))
-            self.register_buffer(f"rstd_{index}", torch.ones(self.leaves[index].num_elements))
+            leaf = self.leaves[index]
+            self.register_buffer(f"mean_{index}", torch.zeros(leaf.num_elements))
+            rstd = torch.full((1,), 1 / MAX_PIXEL) if leaf.image else torch.ones(leaf.num_elements)
+            self.register_buffer(f"rstd_{index}", rstd)
         for index, leaf in enumerate(self.leaves):
             if leaf.nvec:
                 starts = torch.tensor(leaf.starts)
@@ -65,7 +74,7 @@ class ObservationEncoder(nn.Module):
         self._is_plain = only is not None and only.kind == "box" and only.dtype == "float32" and not self.normalised
 
     def normalisers(self) -> tuple[LeafNormaliser, ...]:
-        """Statistics of the float leaves; empty unless normalisation is on."""
+        """Statistics of the float leaves and images; empty unless normalisation is on."""
         return tuple(
             LeafNormaliser(index, self.get_buffer(f"mean_{index}"), self.get_buffer(f"rstd_{index}"))
             for index in self.normalised
@@ -81,13 +90,25 @@ class ObservationEncoder(nn.Module):
         parts: list[Tensor] = []
         for index, (leaf, value) in enumerate(zip(self.leaves, leaves, strict=True)):
             if leaf.image:
-                image = _channels_first(value, leaf.image)
-                images.append(image.to(dtype, memory_format=memory_format).mul_(1 / 255))
+                images.append(self._image(index, leaf, value, dtype, memory_format))
             else:
                 parts.append(self._vector(index, leaf, value))
         if not parts:
             return images, None
         return images, parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+    def _image(
+        self, index: int, leaf: Leaf, value: Tensor, dtype: torch.dtype, memory_format: torch.memory_format
+    ) -> Tensor:
+        """One leaf as [N, C, H, W]."""
+        image = _channels_first(value, leaf.image)
+        if index not in self.normalised:
+            return image.to(dtype, memory_format=memory_format).mul_(1 / MAX_PIXEL)
+        mean = _channels_first(self.get_buffer(f"mean_{index}").view(1, *leaf.shape), leaf.image)
+        frames = image.shape[1] // mean.shape[1]
+        mean = mean.repeat(1, frames, 1, 1).contiguous(memory_format=memory_format)
+        centred = image.to(torch.float32, memory_format=memory_format).sub_(mean)
+        return centred.mul_(self.get_buffer(f"rstd_{index}")).to(dtype)
 
     def _vector(self, index: int, leaf: Leaf, value: Tensor) -> Tensor:
         """One leaf as f32 [N, columns]."""

@@ -44,6 +44,16 @@ def test_each_row_is_counted_once():
     assert published.rstd.tolist() == pytest.approx([1, 0.5], abs=1e-5)
 
 
+def test_an_image_has_one_deviation():
+    """The root of its pixels' mean variance, which one grey level at least keeps from exploding."""
+    published = LeafNormaliser(0, torch.zeros(2), torch.ones(1))
+    normaliser = ObservationNormaliser([published])
+    leaf = torch.tensor([[[9, 9]], [[10, 7]], [[20, 7]]], dtype=torch.uint8)  # [T+1 = 3, B = 1, 2]
+    normaliser.update((leaf,), None)
+    assert published.mean.tolist() == [15, 7]
+    assert published.rstd.tolist() == pytest.approx([(12.5 + 1) ** -0.5])
+
+
 def test_statistics_resume_exactly():
     """In double precision, all of them."""
     leaves = torch.randn(3, 5, 4, 2, generator=torch.Generator().manual_seed(2))

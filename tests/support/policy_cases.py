@@ -62,7 +62,7 @@ CASES: dict[str, Callable[[], tuple[EnvSpec, PolicyConfig]]] = {
     "vector stack": lambda: (make_spec(VECTOR, spaces.Discrete(4)), PolicyConfig(hidden=[8], stack=3)),
     "atari": lambda: (
         make_spec(spaces.Box(0, 255, (36, 36), np.uint8), spaces.Discrete(6)),
-        PolicyConfig(network="impala_shallow", network_kwargs={"features": 32}, stack=4),
+        PolicyConfig(network="impala_shallow", network_kwargs={"features": 32}, stack=4, normalise_observation=True),
     ),
     "colour stack with lstm": lambda: (
         make_spec(spaces.Box(0, 255, (20, 24, 3), np.uint8), spaces.MultiDiscrete([3, 3]), masked=True, image="HWC"),
@@ -98,8 +98,9 @@ def make_policy(name: str, seed: int = 0) -> Policy:
         if policy.log_std is not None:
             policy.log_std.normal_(-0.3, 0.3)
         for normaliser in policy.normalisers():
-            normaliser.mean.normal_()
-            normaliser.rstd.uniform_(0.5, 2)
+            is_image = normaliser.rstd.shape != normaliser.mean.shape
+            normaliser.mean.normal_(*((100, 20) if is_image else (0, 1)))
+            normaliser.rstd.uniform_(*((0.01, 0.02) if is_image else (0.5, 2)))
     return policy
 
 

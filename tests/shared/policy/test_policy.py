@@ -93,7 +93,7 @@ def test_the_value_head_can_be_rescaled() -> None:
 
 
 def test_observation_statistics_are_applied_and_clipped() -> None:
-    """(x - mean) / std, at most ten standard deviations; float leaves only."""
+    """(x - mean) / std, at most ten standard deviations; not of integers."""
     policy = Policy(make_spec(VECTOR, spaces.Discrete(2)), PolicyConfig(normalise_observation=True))
     (normaliser,) = policy.normalisers()
     normaliser.mean.copy_(torch.tensor([1.0, 0, 0, 0]))
@@ -102,6 +102,26 @@ def test_observation_statistics_are_applied_and_clipped() -> None:
     assert vector is not None
     assert vector.tolist() == [[2, 0, 10, -10]]
     assert Policy(make_spec(spaces.Box(0, 9, (3,), np.int64), spaces.Discrete(2)), policy.config).normalisers() == ()
+
+
+@pytest.mark.parametrize("layout", ["HW", "HWC", "CHW"])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_images_lose_their_mean_and_get_unit_deviation(layout: str, memory_format: torch.memory_format) -> None:
+    """The mean of each pixel and channel, the same for every frame of a stack, and one deviation for all."""
+    shape = {"HW": (20, 24), "HWC": (20, 24, 3), "CHW": (3, 20, 24)}[layout]
+    space = space_from_gymnasium(spaces.Box(0, 255, shape, np.uint8), image=layout)
+    encoder = ObservationEncoder(space, stack=2, normalise=True)
+    frames = torch.randint(0, 256, (5, 2, *shape), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    (plain,), _ = encoder([frames], torch.float32, memory_format)
+    assert (float(plain.min()), float(plain.max())) == (0.0, 1.0)  # before there are statistics
+    (normaliser,) = encoder.normalisers()
+    mean = torch.linspace(0, 255, normaliser.mean.numel())
+    normaliser.mean.copy_(mean)
+    normaliser.rstd.fill_(0.1)
+    (centred,), _ = encoder([frames], torch.float32, memory_format)
+    wanted = (frames.float() - mean.view(shape)) * 0.1
+    (ordered,), _ = ObservationEncoder(space, stack=2, normalise=False)([wanted], torch.float32, memory_format)
+    torch.testing.assert_close(centred, ordered * 255)
 
 
 def encode(space: spaces.Space, *values: np.ndarray, image: str = "") -> tuple[list[torch.Tensor], torch.Tensor | None]:

@@ -73,7 +73,9 @@ def test_tensors_are_aligned_and_do_not_overlap() -> None:
     assert marks.max() == 1
     assert not parameters.flat[marks == 0].any()
     statistics = [place for place in parameters.plan.places if place.offset >= parameters.plan.num_trained]
-    assert [place.name for place in statistics] == ["encoder.mean_4", "encoder.rstd_4"]
+    assert [place.name for place in statistics] == [
+        "encoder.mean_1", "encoder.rstd_1", "encoder.mean_4", "encoder.rstd_4",
+    ]  # fmt: skip
     assert set(parameters.views(parameters.grad)) == {name for name, _ in policy.named_parameters()}
 
 
