@@ -5,8 +5,8 @@ discrete values become one-hot, Text the frequencies of its bytes (so its first 
 lost). Images and, where there are none, Box leaves may be stacks of K frames.
 
 With normalisation, running statistics make float leaves and images centred and of unit deviation: every element of a
-float leaf by itself, an image by the mean of each pixel and one deviation for all. A game's screen is mostly a background
-that says nothing and, left in, outweighs the few pixels that move.
+float leaf by itself, an image by the mean of each pixel and one deviation for all. A game's screen is mostly a
+background that says nothing and, left in, outweighs the few pixels that move.
 
 Shape suffixes: N rows, V columns of the vector, K frames.
 """
