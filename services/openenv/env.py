@@ -19,6 +19,8 @@ from shared.runtime.config import Section
 
 S = TypeVar("S", bound=Section)
 
+IF_FULL = "if it is full, it must be made with max_concurrent_envs of all lanes of all actors"
+
 
 class OpenEnv(gymnasium.Env[Any, Any]):
     """One session of an OpenEnv server, over a WebSocket of its own. One thread owns it.
@@ -87,10 +89,10 @@ class OpenEnv(gymnasium.Env[Any, Any]):
         try:
             return request(*args, **kwargs)
         except ConnectionClosed as error:
-            raise EnvError(
-                f"the OpenEnv server at {self._url} closed the session ({error}); if it did so at once, it is full: it "
-                "must be made with max_concurrent_envs of all lanes of all actors"
-            ) from error
+            raise EnvError(f"the OpenEnv server at {self._url} closed the session ({error}); {IF_FULL}") from error
+        except RuntimeError as error:  # an answer of type "error"
+            hint = f"; {IF_FULL}" if "CAPACITY_REACHED" in str(error) else ""
+            raise EnvError(f"the OpenEnv server at {self._url}: {error}{hint}") from error
         except TimeoutError as error:
             raise EnvError(f"the OpenEnv server at {self._url} gave no answer in {self._answer_s:g} s") from error
 

@@ -14,6 +14,7 @@ from shared.errors import ConfigError
 from shared.runtime.config import Section
 
 LETTERS = "".join(chr(code) for code in range(32, 127))
+FREE = ("metadata",)  # fields that every OpenEnv observation may have, and that are for people
 DEFAULT_LENGTH = 512  # of texts, characters or bytes
 Kind = Literal["numbers", "categories", "bits", "text", "bytes"]
 Dtype = Literal[
@@ -93,11 +94,11 @@ def observation_form(
     """The form of observations that look like the example.
 
     Args:
-      observe: the fields to take; none: all.
+      observe: the fields to take; none: all but metadata.
       skip: fields that are no part of it.
     Raises: ConfigError naming a field that cannot travel, or one that is not there.
     """
-    known = [name for name in example if name not in skip]
+    known = [name for name in example if name not in skip and (name not in FREE or name in (observe or ()))]
     for where, names in (("observe", observe or ()), ("observation", tuple(said))):
         if unknown := [name for name in names if name not in known]:
             raise ConfigError(f"env.kwargs.{where}: this server does not observe {unknown[0]!r}; known: {known}")
