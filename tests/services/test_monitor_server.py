@@ -1,0 +1,321 @@
+"""The monitor as a process: its page, its answers, who it turns away, and what broken folders do to it: nothing."""
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from services.cli.app import main as seedbed
+from services.monitor.config import TOKEN_VARIABLE
+from services.monitor.pages import Visitor
+from services.monitor.watch import Watch
+from shared.runtime.metrics import Metrics
+from tests.support.run_folders import row, write_run, write_status
+
+for module in ("starlette", "uvicorn"):
+    pytest.importorskip(module, reason="the extra `monitor` is not installed")
+
+from services.monitor.service import main as monitor  # noqa: E402  (needs both)
+
+TOKEN = "a-token-of-enough-characters"
+
+
+@contextmanager
+def running(runs, *words, token=""):
+    """A monitor on an ephemeral port; what it printed, and (host, port)."""
+    environment = {**os.environ, TOKEN_VARIABLE: token}
+    command = [sys.executable, "-m", "services.monitor", f"monitor.runs={runs}", "monitor.port=0", *words]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        try:
+            said = process.stdout.readline()
+            assert said, process.stderr.read()
+            address = urlsplit(next(word for word in said.split() if word.startswith("http://")))
+            yield said, (address.hostname, address.port)
+        finally:
+            process.terminate()
+            rest, errors = process.communicate(timeout=20)
+        assert process.returncode == 0, errors
+        assert rest == ""
+        assert "Traceback" not in errors
+
+
+def get(where, path, method="GET", **headers):
+    """Status, headers and body of one answer."""
+    connection = http.client.HTTPConnection(*where, timeout=20)
+    try:
+        connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+        answer = connection.getresponse()
+        return answer.status, answer.headers, answer.read()
+    finally:
+        connection.close()
+
+
+def get_json(where, path, **headers):
+    status, _, body = get(where, path, **headers)
+    assert status == 200, body
+    return json.loads(body)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Runs of every kind: finished, live, broken, empty, oddly named; and a secret beside them."""
+    folder = tmp_path_factory.mktemp("monitored") / "runs"
+    write_run(folder / "good", [row(n, evaluated="50" if n == 9 else "") for n in range(1, 11)], finished=True)
+    write_run(folder / "a b&<i>é#?", [row(1)], finished=True)
+    broken = write_run(folder / "broken", [row(1), "1,2\n", row(2)], finished=False)
+    (broken / "summary.json").write_text("{")
+    (broken / "config.toml").write_bytes(b"\xff = [")
+    (folder / "no-table").mkdir()
+    (folder / "no-table" / "config.toml").write_text("")
+    (folder / "no-table" / "metrics.csv").mkdir()
+    (folder / "not-a-run").mkdir()
+    (folder.parent / "secret").mkdir()
+    write_run(folder.parent / "secret" / "run", [row(1)])
+    live = write_run(folder / "live", [row(n, lag_max=99.0) for n in range(1, 5)])
+    with ExitStack() as stack:
+        for name, role, incarnation in (("learner", "learner", 0xA1), ("inference-0", "inference", 0xB2)):
+            metrics = stack.enter_context(Metrics(role, name, incarnation))
+            metrics.read_gauge("learner_state", "State.", lambda: 1)
+            metrics.read_counter("learner_trained_steps", "Steps.", lambda: 1234)
+            metrics.serve("127.0.0.1:0")
+            write_status(live, name, role, incarnation=incarnation, metrics=metrics.address)
+        write_status(live, "actor-0", "actor", incarnation=0xC3, metrics=metrics.address)  # the port is another's now
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def local(runs):
+    """A monitor on loopback, without a token."""
+    with running(runs) as (_, where):
+        yield where
+
+
+def test_the_page_and_its_files_are_there_with_their_types(local):
+    """Nothing comes from anywhere else, so it works offline."""
+    status, headers, body = get(local, "/")
+    assert (status, headers.get_content_type()) == (200, "text/html")
+    page = Path(__file__).parents[2] / "services" / "monitor" / "page"
+    for file in page.rglob("*.*"):
+        status, headers, content = get(local, f"/static/{file.relative_to(page)}")
+        assert (status, content) == (200, file.read_bytes())
+        if file.suffix == ".js":
+            assert headers.get_content_type() in ("text/javascript", "application/javascript")
+    assert b"http://" not in body
+    assert b"https://" not in body
+
+
+@pytest.mark.parametrize("path", ["/", "/api/runs", "/metrics", "/static/app.js", "/absent", "/api/runs/absent"])
+def test_every_answer_is_strict_with_browsers(local, path):
+    """No foreign scripts, frames, types or origins."""
+    _, headers, _ = get(local, path, Origin="http://evil.example")
+    policy = headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Access-Control-Allow-Origin"] is None
+    assert headers["Server"] is None
+
+
+def test_all_runs_are_listed_as_they_are(local):
+    """Broken ones too, with what is wrong."""
+    view = get_json(local, "/api/runs")
+    found = {run["name"]: run for run in view["runs"]}
+    assert set(found) == {"good", "a b&<i>é#?", "broken", "no-table", "live"}
+    assert found["good"]["state"] == "finished"
+    assert found["good"]["figures"]["eval_return_mean"] == 9.5
+    assert (found["live"]["state"], found["live"]["services_up"]) == ("training", 2)
+    assert found["live"]["figures"]["trained_steps"] == 1234
+    told = " | ".join(f"{alert['run']} {alert['code']} {alert['text']}" for alert in view["alerts"])
+    assert "broken unreadable cannot read config.toml" in told
+    assert "broken unreadable cannot read summary.json" in told
+    assert "live lag policy lag reaches 99" in told
+    assert "live silent actor-0" in told
+
+
+def test_curves_come_as_numbers_and_marks(local):
+    """Axes, lines, and evaluations where there was one."""
+    view = get_json(local, "/api/runs/good/curves")
+    assert view["columns"]["trained_steps"] == [[100.0 * n for n in range(1, 11)]]
+    assert view["columns"]["eval_return_mean"] == [[None] * 8 + [50.0, None]]
+    assert (view["rows"], view["rows_per_point"], view["share_read"]) == (10, 1, 1.0)
+
+
+def test_a_broken_table_is_drawn_as_far_as_it_goes(local):
+    """And one that cannot be read is told."""
+    assert get_json(local, "/api/runs/broken/curves")["columns"]["trained_steps"] == [[100.0, 200.0]]
+    assert "metrics.csv" in get_json(local, "/api/runs/no-table/curves")["problem"]
+
+
+def test_the_services_of_a_run_are_told(local):
+    """Up, and one whose port is somebody else's now."""
+    view = get_json(local, "/api/runs/live")
+    assert {item["name"]: item["health"] for item in view["services"]} == {
+        "actor-0": "gone", "inference-0": "up", "learner": "up",
+    }  # fmt: skip
+    assert view["lag"]["bound"] == 8.0
+    assert view["lag"]["rows"] == 4
+
+
+def test_names_with_anything_in_them_work(local):
+    """As long as they are quoted."""
+    assert get_json(local, "/api/runs/a%20b%26%3Ci%3E%C3%A9%23%3F/curves")["rows"] == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["..", "../secret/run", "..%2Fsecret%2Frun", "%2e%2e/secret/run", "good/../../secret/run", ".", "not-a-run", "%00",
+     "good%00", "/etc", "%2Fetc", "..\\secret", "%ff", "x" * 3000],
+)  # fmt: skip
+@pytest.mark.parametrize("rest", ["", "/curves"])
+def test_a_name_leads_nowhere_but_to_a_run(local, name, rest):
+    """Names are looked up, never joined to a path."""
+    status, _, body = get(local, f"/api/runs/{name}{rest}")
+    assert status == 404
+    assert b"columns" not in body
+
+
+@pytest.mark.parametrize(
+    "path", ["/static/../service.py", "/static/%2e%2e/service.py", "/static//etc/passwd", "/static/"]
+)
+def test_only_the_pages_own_files_are_served(local, path):
+    """Nothing around them."""
+    assert get(local, path)[0] == 404
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
+def test_there_is_nothing_to_change(local, method):
+    """It only reads."""
+    assert get(local, "/api/runs", method)[0] == 405
+
+
+def test_what_is_known_already_is_not_sent_again(local):
+    """By its ETag; curves of a run that stands still do not change."""
+    _, headers, body = get(local, "/api/runs/good/curves")
+    status, _, again = get(local, "/api/runs/good/curves", If_None_Match=headers["ETag"])
+    assert (status, again) == (304, b"")
+    assert len(body) > 0
+
+
+def test_a_foreign_host_name_is_turned_away(local):
+    """DNS rebinding: the page of a stranger, pointed at loopback."""
+    assert get(local, "/api/runs", Host="evil.example")[0] == 421
+    assert get(local, "/api/runs", Host=f"localhost:{local[1]}")[0] == 200
+
+
+def test_prometheus_finds_all_services_in_one_place(local):
+    """Labelled; those that are not there are not."""
+    status, headers, body = get(local, "/metrics")
+    text = body.decode()
+    assert (status, headers.get_content_type()) == (200, "text/plain")
+    labels = 'incarnation="a1",name="learner",run="live",service="learner"'
+    assert f"seedbed_learner_trained_steps_total{{{labels}}} 1234.0" in text
+    assert 'seedbed_monitor_up{name="actor-0",run="live",service="actor"} 0.0' in text
+    assert 'seedbed_monitor_alerts{alert="lag",level="warning",run="live"} 1.0' in text
+    assert 'incarnation="c3"' not in text
+    assert 'service="monitor"' in text
+
+
+def test_beyond_loopback_a_token_is_made_told_once_and_asked_for(runs):
+    """Page, data and metrics; the cookie works without it."""
+    with running(runs, "monitor.host=0.0.0.0") as (said, where):
+        token = said.strip().rpartition("?token=")[2]
+        assert len(token) >= 32
+        for path in ("/", "/api/runs", "/metrics", "/static/app.js", "/absent"):
+            assert get(where, path)[0] == 401
+        assert get(where, "/?token=wrong")[0] == 401
+        status, headers, _ = get(where, f"/?token={token}")
+        assert (status, headers["Location"]) == (303, "/")
+        cookie = headers["Set-Cookie"].partition(";")[0]
+        assert get(where, "/", Cookie=cookie)[0] == 200
+        assert get(where, "/metrics", Authorization=f"Bearer {token}", Host="anything.example")[0] == 200
+
+
+def test_a_given_token_is_asked_for_and_never_printed(runs):
+    """On loopback too, if one was given."""
+    with running(runs, token=TOKEN) as (said, where):
+        assert TOKEN not in said
+        assert TOKEN_VARIABLE in said
+        assert get(where, "/")[0] == 401
+        assert get(where, "/", Authorization=f"Bearer {TOKEN}")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["monitor.runs=absent"], "monitor.runs: absent is no folder"),
+        (["monitor.host=192.0.2.1"], "cannot bind 192.0.2.1:8080"),
+        (["monitor.prot=1"], "did you mean 'port'"),
+        (["monitor.port=99999"], "[monitor] port"),
+    ],
+)
+def test_a_users_mistake_stops_it_with_a_clear_word(words, message, capsys, tmp_path, monkeypatch):
+    """Before anything is served."""
+    monkeypatch.chdir(tmp_path)
+    assert monitor(words) == 78
+    assert message in capsys.readouterr().err
+
+
+def test_a_token_that_could_be_guessed_is_refused(monkeypatch, capsys, tmp_path):
+    """And not shown."""
+    monkeypatch.setenv(TOKEN_VARIABLE, "hunter2")
+    assert monitor([f"monitor.runs={tmp_path}"]) == 78
+    text = capsys.readouterr().err
+    assert TOKEN_VARIABLE in text
+    assert "hunter2" not in text
+
+
+def test_a_run_in_the_place_of_the_runs_folder_is_told(runs, capsys):
+    """With the folder that was meant."""
+    assert seedbed(["monitor", "--runs", str(runs / "good"), "--port", "0"]) == 78
+    assert str(runs) in capsys.readouterr().err
+
+
+class Clock:
+    """Two seconds pass with each look."""
+
+    def __init__(self):
+        self.now = 1e6
+
+    def __call__(self):
+        self.now += 2.0
+        return self.now
+
+
+def test_runs_come_grow_and_go_while_somebody_watches(tmp_path):
+    """No error in between, and nothing of a deleted run stays."""
+    with Visitor() as visitor:
+        watch = Watch(tmp_path / "runs", visitor, clock=Clock())
+        assert watch.overview()["runs"] == []
+        run = write_run(tmp_path / "runs" / "one", [row(1)])
+        assert [item["name"] for item in watch.overview()["runs"]] == ["one"]
+        assert watch.curves("one")["rows"] == 1
+        with (run / "metrics.csv").open("a") as file:
+            file.write(row(2))
+        assert watch.curves("one")["rows"] == 2
+        (run / "metrics.csv").unlink()
+        assert watch.curves("one")["rows"] == 0
+        (run / "config.toml").unlink()
+        run.rmdir()
+        assert watch.curves("one") is None
+        assert watch.overview()["runs"] == []
+
+
+def test_a_run_that_is_being_written_is_live_until_it_says_that_it_finished(tmp_path):
+    """Even where its services cannot be seen from here."""
+    run = write_run(tmp_path / "runs" / "one", [row(1)])
+    changed = (run / "metrics.csv").stat().st_mtime
+    with Visitor() as visitor:
+        for age_s, finished, state in ((5, None, "training"), (60, None, "stopped"), (5, True, "finished")):
+            write_run(run, [row(1)], finished=finished)
+            os.utime(run / "metrics.csv", (changed, changed))
+            watch = Watch(tmp_path / "runs", visitor, wall_clock=lambda age_s=age_s: changed + age_s)
+            assert watch.overview()["runs"][0]["state"] == state
