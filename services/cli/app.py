@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from services.cli import keys
-from services.cli.env.commands import env_app
+from services.cli.env.commands import env_app, play
 from shared.errors import MissingExtraError, SeedbedError
 from shared.runtime.modules import look_for_modules_here
 
@@ -30,6 +30,7 @@ app = typer.Typer(
 )
 app.add_typer(keys.commands, name="keys")
 app.add_typer(env_app)
+app.command()(play)
 UsageError: Any = typer.BadParameter.__base__  # typer exports the subclass alone
 USAGE_EXIT = 2
 STOPPED_BY_USER = 130  # as a shell reports Ctrl-C

@@ -3,22 +3,22 @@
 Tensor and array suffixes: L lanes, A own-action columns.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict
 
-from actor_svc.envs import make_group, make_smallest_group
+from actor_svc.envs import make_group
 from actor_svc.group import Group
 from learner_svc.checkpoint import Checkpoint, load_latest
 from services.cli.experiment import RECORD
 from services.cli.plan import usable_cores
-from shared.errors import CheckpointError, ConfigError, EnvError, MissingExtraError, RemoteWireError
+from services.cli.video import VIDEO_FPS, make_shown_group, write_video
+from shared.errors import CheckpointError, RemoteWireError
 from shared.policy.devices import choose_device
 from shared.policy.policy import Policy, State
 from shared.policy.weights import Manifest, acting_parameters, policy_from_manifest
@@ -28,10 +28,6 @@ from shared.runtime.config import EnvConfig, EvalConfig, RunConfig, load_setting
 
 Which = Literal["best", "latest"]
 NOISE_TICKS = 32  # ticks whose sampling noise is drawn in one go
-HEADLESS = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
-MAX_VIDEO_FRAMES = 4000
-VIDEO_FPS = 30
-MIN_VIDEO_HEIGHT = 300  # smaller pictures are enlarged by whole factors, pixels
 
 
 class EvaluationSettings(BaseModel):
@@ -108,7 +104,7 @@ def play_episodes(
     group = make_group(trained.settings.env, lanes)
     rows: list[Array] = []
     try:
-        _check_specification(trained, group)
+        check_specification(trained, group)
         ticks = play(trained, group, greedy=greedy, seed=seed)
         while left.any():
             next(ticks)
@@ -160,7 +156,7 @@ def _act(
     return acted.action.cpu().numpy(), acted.state
 
 
-def _check_specification(trained: TrainedPolicy, group: Group) -> None:
+def check_specification(trained: TrainedPolicy, group: Group) -> None:
     """Refuse an environment that is not what the policy was built for."""
     if group.spec != trained.policy.spec:
         raise CheckpointError(
@@ -175,65 +171,11 @@ def record_video(trained: TrainedPolicy, file: Path, *, greedy: bool = True, see
     Raises: MissingExtraError without imageio, EnvError if the environment cannot be shown, ConfigError if
       the file cannot be written.
     """
-    try:
-        import imageio.v2 as imageio
-        import imageio_ffmpeg  # type: ignore[import-untyped]  # noqa: F401  the encoder that imageio finds
-    except ImportError as error:
-        raise MissingExtraError(error.name or "imageio", "torch") from error
     torch.set_num_threads(usable_cores())
-    for name, value in HEADLESS.items():
-        os.environ.setdefault(name, value)
     env = trained.settings.env
-    if env.backend != "envpool":  # the one back-end that shows what it steps, and may alone have the environment
-        env = env.model_copy(update={"backend": "auto"})
-    group = make_smallest_group(env, render=True)
-    frames = 0
+    group = make_shown_group(env)
     try:
         ticks = play(trained, group, greedy=greedy, seed=trained.settings.eval.seed if seed is None else seed)
-        next(ticks)
-        frame = _picture(group)
-        _claim(file)
-        fps = VIDEO_FPS // 2 if env.is_atari else VIDEO_FPS
-        writer: Any = imageio.get_writer(file, format="FFMPEG", fps=fps, macro_block_size=2, output_params=_QUIET)
-        with writer:
-            while frames < MAX_VIDEO_FRAMES:
-                writer.append_data(frame)
-                frames += 1
-                if group.ended_lanes.size:
-                    break
-                next(ticks)
-                frame = _picture(group)
+        return write_video(group, ticks, file, fps=VIDEO_FPS // 2 if env.is_atari else VIDEO_FPS).frames
     finally:
         group.close()
-    return frames
-
-
-_QUIET = ["-loglevel", "error"]
-
-
-def _claim(file: Path) -> None:
-    """See that a file can be written before the encoder tries, whose complaint would be a broken pipe."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.touch()
-    except OSError as error:
-        raise ConfigError(f"{file}: no video can be written here: {error.strerror}") from error
-
-
-def _picture(group: Group) -> Array:
-    """Lane 0 as the environment draws it, else as the policy sees it; u8 [height, width, 3]."""
-    picture: Any = group.render()
-    if picture is None:
-        leaves = group.spec.observation.leaves()
-        index = next((index for index, leaf in enumerate(leaves) if leaf.image), None)
-        if index is None:
-            raise EnvError(f"{group.spec.env_id} cannot be shown: it has no render_mode 'rgb_array' and no image")
-        picture = as_rgb(group.views.observation[index][0], leaves[index].image)
-    factor = -(-MIN_VIDEO_HEIGHT // len(picture))
-    return np.ascontiguousarray(picture.repeat(factor, 0).repeat(factor, 1))
-
-
-def as_rgb(image: Array, axes: str) -> Array:
-    """An observation "HW", "HWC" or "CHW" as [height, width, 3]: its first three channels, or its first thrice."""
-    image = image[..., None] if axes == "HW" else np.moveaxis(image, 0, -1) if axes == "CHW" else image
-    return image[..., :3] if image.shape[-1] >= 3 else np.repeat(image[..., :1], 3, -1)

@@ -1,10 +1,13 @@
 """`seedbed env …` and `seedbed play`: what each command line means. Imports what a command needs when it is called."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+
+if TYPE_CHECKING:
+    from services.cli.env.playing import Shown
 
 env_app = typer.Typer(
     name="env",
@@ -104,3 +107,75 @@ def bench(
     for line in measure(target, find_target(target, words or []), options, words or []):
         print(format_result("env", line), flush=True)
     return 0
+
+
+RunOption = Annotated[
+    str | None, typer.Option("--run", help="A run whose policy plays.", metavar="RUN", show_default=False)
+]
+SeedOption = Annotated[int, typer.Option(min=0, help="Of the environment.")]
+GreedyOption = Annotated[bool, typer.Option("--greedy/--sample", help="With --run: most likely or sampled actions.")]
+
+
+@env_app.command()
+def record(
+    target: EnvArgument,
+    video: Annotated[Path, typer.Option("--video", help="MP4 file to write.")],
+    words: Words = None,
+    run: RunOption = None,
+    episodes: Annotated[int, typer.Option(min=1, help="Whole episodes.")] = 1,
+    seed: SeedOption = 1,
+    greedy: GreedyOption = True,
+) -> int:
+    """Write a video of random play, or of a run's policy."""
+    from services.cli.env.playing import record as write
+
+    shown = show(target, words, run, greedy=greedy, seed=seed)
+    with notes.status(f"recording {shown.player}"):
+        recorded = write(shown, video, episodes)
+    returns = ", ".join(f"{value:g}" for value in recorded.returns) or "none ended"
+    console.print(
+        f"{video}: {recorded.frames} frames of {shown.player}; returns {returns}", highlight=False, soft_wrap=True
+    )
+    return 0
+
+
+def play(
+    target: EnvArgument,
+    words: Words = None,
+    run: RunOption = None,
+    keys: Annotated[str, typer.Option(help="Keys for actions, e.g. left=0,right=2,space=1.")] = "",
+    fps: Annotated[float, typer.Option(min=0.5, max=120.0, help="With --run: steps a second.")] = 10.0,
+    seed: SeedOption = 1,
+    greedy: GreedyOption = True,
+) -> int:
+    """Play an environment in the terminal, or watch a run's policy play it."""
+    from services.cli.env.game import Game, PersonsGame, PolicysGame
+    from services.cli.env.terminal import play_in_terminal, require_terminal
+
+    require_terminal(console)
+    shown = show(target, words, run, greedy=greedy, seed=seed)
+    try:
+        game: Game = (
+            PersonsGame(shown.group, seed=seed, mapping=keys)
+            if run is None
+            else PolicysGame(shown.group, shown.ticks, fps=fps)
+        )
+        play_in_terminal(game, console)
+    finally:
+        shown.group.close()
+    console.print(game.summary(), highlight=False)
+    return 0
+
+
+def show(target: str, words: list[str] | None, run: str | None, *, greedy: bool, seed: int) -> "Shown":
+    """The environment and who plays it."""
+    from services.cli.env.playing import show_policy, show_random
+    from services.cli.env.target import find_environment
+
+    chosen = words or []
+    if run is None:
+        return show_random(find_environment(target, chosen), seed)
+    from services.cli.app import require_torch
+
+    require_torch()
+    return show_policy(target, chosen, run, greedy=greedy, seed=seed)

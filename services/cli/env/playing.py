@@ -1,0 +1,55 @@
+"""Who plays an environment that is shown: nobody in particular (random actions), or a run's policy."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from actor_svc.group import Group
+from services.cli.env.target import find_environment
+from services.cli.experiment import resolve_run
+from services.cli.video import VIDEO_FPS, Recorded, make_shown_group, play_randomly, write_video
+from shared.runtime.config import EnvConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A group to look at, and what steps it: each `next` of `ticks` is one tick, the first one the reset."""
+
+    group: Group
+    ticks: Iterator[None]
+    env: EnvConfig
+    player: str  # for people
+
+
+def show_random(env: EnvConfig, seed: int) -> Shown:
+    """Random actions."""
+    group = make_shown_group(env)
+    return Shown(group=group, ticks=play_randomly(group, seed), env=env, player="random actions")
+
+
+def show_policy(target: str, words: list[str], run: str, *, greedy: bool, seed: int) -> Shown:
+    """The newest checkpoint of a run. Needs torch.
+
+    The run's own [env] holds wherever TARGET is the same environment and no word says otherwise.
+    Raises: ConfigError for an unknown run, CheckpointError if it was trained on another specification.
+    """
+    from services.cli.evaluate import check_specification, load_policy, play
+
+    run_dir = resolve_run(run)
+    trained = load_policy(run_dir)
+    env = find_environment(target, words)
+    if env.id == trained.settings.env.id and not words:
+        env = trained.settings.env
+    group = make_shown_group(env)
+    check_specification(trained, group)
+    ticks = play(trained, group, greedy=greedy, seed=seed)
+    return Shown(group=group, ticks=ticks, env=env, player=f"the policy of {run_dir.name}")
+
+
+def record(shown: Shown, file: Path, episodes: int) -> Recorded:
+    """Write the video and let go of the group. Raises: as `write_video`."""
+    try:
+        fps = VIDEO_FPS // 2 if shown.env.is_atari else VIDEO_FPS
+        return write_video(shown.group, shown.ticks, file, fps=fps, episodes=episodes)
+    finally:
+        shown.group.close()
