@@ -92,10 +92,10 @@ def test_action_masks(where):
     group = arena(2, agents=2, mask=where)
     assert group.spec.observation.leaf.shape == (3,)
     assert group.spec.mask_size == 5
-    assert group.views.mask.tolist() == [[1, 0, 0, 0, 0], [1, 0, 0, 0, 1]]
+    assert group.views.mask.tolist() == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0]]
     group.advance([np.array([1, 0])])
     group.advance([np.array([0, 0])])
-    assert group.views.mask.tolist() == [[1, 1, 1, 1, 1], [1, 0, 0, 0, 1]]
+    assert group.views.mask.tolist() == [[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]]
 
 
 @pytest.mark.parametrize(("action", "said"), [(2, "neither terminated nor truncated"), (3, "NaN"), (4, "burnt down")])

@@ -35,7 +35,7 @@ class Arena(ParallelEnv):
         return {"observation": values, "action_mask": self._mask(agent)} if self.mask == "observation" else values
 
     def _mask(self, agent):
-        return np.array([1, 0, 0, 0, self._number(agent) == 1], np.int8)
+        return np.array([1, self._number(agent) == 1, 0, 0, 0], np.int8)
 
     def _tell(self, nan=()):
         rows = {a: np.array([np.nan if a in nan else self.t, self._number(a), self.episode]) for a in self.agents}
