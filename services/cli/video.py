@@ -87,12 +87,16 @@ def picture_of(group: Group) -> Array:
 
     Raises: EnvError if it can be shown in neither way.
     """
-    picture: Any = group.render()
+    why = "it has no render_mode 'rgb_array'"
+    try:
+        picture: Any = group.render()
+    except EnvError as error:
+        picture, why = None, f"render() failed with {str(error).rstrip(': ')}"
     if picture is None:
         leaves = group.spec.observation.leaves()
         index = next((index for index, leaf in enumerate(leaves) if leaf.image), None)
         if index is None:
-            raise EnvError(f"{group.spec.env_id} cannot be shown: it has no render_mode 'rgb_array' and no image")
+            raise EnvError(f"{group.spec.env_id} cannot be shown: {why}, and no observation is an image")
         picture = as_rgb(group.views.observation[index][0], leaves[index].image)
     shown: Array = picture
     return shown

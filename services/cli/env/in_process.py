@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from actor_svc.backends.backend import LanesError
 from actor_svc.envs import MakeEnvironment, make_group
 from actor_svc.group import Group
 from services.cli.env.bare import make_bare
@@ -38,7 +39,7 @@ def check_environment(env: EnvConfig, options: CheckOptions, *, make: MakeEnviro
     """
     results = [_check_bare(env, options)] if make is None else []
     try:
-        group = make_group(env, options.lanes, make=make)
+        group = _make_group(env, options.lanes, make)
     except (ConfigError, EnvError) as error:
         return merge([failed("made", str(error)), *results])
     try:
@@ -47,6 +48,14 @@ def check_environment(env: EnvConfig, options: CheckOptions, *, make: MakeEnviro
     finally:
         group.close()
     return merge(results)
+
+
+def _make_group(env: EnvConfig, lanes: int, make: MakeEnvironment | None) -> Group:
+    """So many lanes, or the next multiple where they come in multiples, such as the agents of a world."""
+    try:
+        return make_group(env, lanes, make=make)
+    except LanesError as error:
+        return make_group(env, -(-lanes // error.multiple) * error.multiple, make=make)
 
 
 def _check_bare(env: EnvConfig, options: CheckOptions) -> Result:

@@ -69,4 +69,7 @@ def describe_keys(keys: Mapping[str, int]) -> str:
     of_action: dict[int, list[str]] = {}
     for key, action in keys.items():
         of_action.setdefault(action, []).append(key)
-    return "   ".join(f"{'/'.join(names)} → {action}" for action, names in sorted(of_action.items()))
+    named = [
+        "/".join(names) + ("" if names == [str(action)] else f" → {action}") for action, names in of_action.items()
+    ]
+    return "actions: " + "   ".join(named)
