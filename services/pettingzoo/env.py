@@ -23,7 +23,8 @@ def make(
     """The backend of `env.id = "services.pettingzoo.env:make"`.
 
     Args:
-      env: a module that has `parallel_env` (`mpe2.simple_spread_v3`), or `module:function`.
+      env: an id of PettingZoo's registry (`butterfly/pistonball_v6`), a module that has `parallel_env`
+        (`mpe2.simple_spread_v3`), or `module:function`.
       lanes: a multiple of the number of possible agents.
       options: keyword arguments of the environment's constructor.
       image: where the channels of uint8 arrays of rank 3 are, "HWC" or "CHW".
@@ -31,7 +32,7 @@ def make(
       max_episode_steps: all agents are truncated here; none: where the environment ends.
     Raises: ConfigError for an unknown environment, other lanes, or agents whose spaces differ.
     """
-    construct = load_function(env if ":" in env else f"{env}:parallel_env", "env.kwargs.env")
+    construct = _constructor(env)
     arguments = dict(options or {})
     if render_mode is not None:
         arguments["render_mode"] = render_mode
@@ -50,3 +51,20 @@ def make(
         return made
 
     return AgentBackend(world, lanes, image=image, statistics=statistics, max_episode_steps=max_episode_steps)
+
+
+def _constructor(env: str) -> Callable[..., Any]:
+    """What makes an environment of this name."""
+    if "/" not in env:
+        return load_function(env if ":" in env else f"{env}:parallel_env", "env.kwargs.env")
+
+    def construct(**options: Any) -> Any:
+        import pettingzoo
+        from pettingzoo.env_registry.exceptions import PettingZooRegistryError
+
+        try:
+            return pettingzoo.make("parallel", env, **options)
+        except PettingZooRegistryError as error:
+            raise ConfigError(f"env.kwargs.env: {env!r}: {error}") from error
+
+    return construct

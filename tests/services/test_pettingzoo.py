@@ -133,6 +133,7 @@ def test_world_that_cannot_be_made_anew_is_absent_for_a_while(monkeypatch):
     ("kwargs", "lanes", "said"),
     [
         ({"env": "no_such_module"}, 3, r"env\.kwargs\.env: 'no_such_module:parallel_env'"),
+        ({"env": "butterfly/nothing_v0"}, 3, "'butterfly/nothing_v0': Environment .* not found in registry"),
         ({"env": "builtins:dict"}, 3, "no parallel environment"),
         ({"env": ARENA}, 4, r"worlds of 3 agents.*multiples of 3"),
         ({"env": ARENA, "options": {"gravy": 1}}, 3, "gravy"),
@@ -176,6 +177,33 @@ def test_simple_spread_runs_to_its_end_and_on():
     assert group.ended_statistics[:, 1].tolist() == [5] * 6
     group.advance(group.random_actions(generator))
     assert group.views.flags.tolist() == [FIRST] * 6
+    group.close()
+
+
+def test_knights_and_archers_die_one_by_one(monkeypatch):
+    """A real environment in which agents die: each lane ends, is absent, and begins again with its world."""
+    pytest.importorskip("pygame", reason="pygame is not installed")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    monkeypatch.setenv("SDL_AUDIODRIVER", "dummy")
+    options = {"spawn_delay": 2, "max_cycles": 10_000}
+    kwargs = {"env": "butterfly/knights_archers_zombies_v11", "options": options}
+    group = make_group(EnvConfig(id=MAKE, kwargs=kwargs), 4)
+    group.reset(1)
+    generator = np.random.default_rng(1)
+    seen, previous = [], group.views.flags.copy()
+    while seen.count([FIRST] * 4) < 2:
+        group.advance(group.random_actions(generator))
+        flags = group.views.flags
+        over = (previous != 0) & (previous != FIRST)  # ended or absent
+        assert ((flags[over] & FIRST) != 0).all()
+        assert ((flags[~over] & FIRST) == 0).all()
+        seen.append(flags.tolist())
+        previous = flags.copy()
+    counts = {flag: sum(row.count(flag) for row in seen) for flag in (TERMINATED, TRUNCATED, ABSENT)}
+    assert counts[TERMINATED] == 8
+    assert counts[TRUNCATED] == 0
+    assert counts[ABSENT] > 0
+    assert group.counters().aborted == 0
     group.close()
 
 
