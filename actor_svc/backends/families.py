@@ -59,7 +59,7 @@ class Family:
     """One simulator of EnvPool's."""
 
     options: Mapping[str, Any] = field(default_factory=dict)  # of every environment, below env.kwargs
-    elsewhere: Mapping[str, str] = field(default_factory=dict)  # as ELSEWHERE
+    own_elsewhere: Mapping[str, str] = field(default_factory=dict)  # beyond ELSEWHERE
     image: str = ""  # axes of its uint8 observations of rank 3, after `observe`
     observe: Callable[[Array], Array] | None = None  # from EnvPool's observations to ours
     statistics: Mapping[str, Callable[[Info], Array]] = field(default_factory=dict)  # name → [L], from a step's info
@@ -67,10 +67,15 @@ class Family:
     obeys_limit: bool = True  # max_episode_steps truncates its episodes; else only limits of its own do
     late_steps: int = 0  # played beyond max_episode_steps
 
+    @property
+    def elsewhere(self) -> Mapping[str, str]:
+        """Its options that are settings of seedbed's, by where to set them."""
+        return {**ELSEWHERE, **self.own_elsewhere}
+
 
 ATARI = Family(
     options={"stack_num": 1, "episodic_life": False, "reward_clip": False, "use_fire_reset": False},
-    elsewhere={
+    own_elsewhere={
         "task": "env.id",
         "frame_skip": "env.frame_skip",
         "noop_max": "env.noop_max",
@@ -87,7 +92,7 @@ ATARI = Family(
     observe=newest_frame,
 )
 FOOTBALL = Family(
-    elsewhere={"env_name": "env.id"},
+    own_elsewhere={"env_name": "env.id"},
     image="CHW",
     observe=planes_first,
     statistics={"score": goal_difference},
@@ -96,7 +101,7 @@ FOOTBALL = Family(
 )
 DOOM = Family(
     options={"stack_num": 1, "use_combined_action": True},
-    elsewhere={"use_combined_action": "", "vzd_path": ""},  # buttons one by one come without bounds
+    own_elsewhere={"use_combined_action": "", "vzd_path": ""},  # buttons one by one come without bounds
     image="CHW",
     observe=newest_frame,
     statistics={
@@ -107,7 +112,7 @@ DOOM = Family(
 )
 PROCGEN = Family(
     options={"channel_first": True},
-    elsewhere={"env_name": "env.id", "distribution_mode": "env.id", "channel_first": ""},
+    own_elsewhere={"env_name": "env.id", "distribution_mode": "env.id", "channel_first": ""},
     image="CHW",
     statistics={"level_complete": itemgetter("prev_level_complete")},
     obeys_limit=False,

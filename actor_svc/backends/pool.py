@@ -5,7 +5,6 @@ It takes seeds only when it is made, so a reset with a seed makes it anew. `docs
 """
 
 import functools
-import importlib
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -17,7 +16,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from actor_svc.backends.families import ELSEWHERE, STATISTICS, Family, check_doom, family_of
+from actor_svc.backends.families import STATISTICS, Family, check_doom, family_of
 from actor_svc.backends.vector import VectorBackend
 from shared.errors import ConfigError, MissingExtraError
 from shared.runtime.config import EnvConfig, suggest
@@ -71,6 +70,7 @@ class Pool(VectorEnv[Any, Any, Any]):
         self._num_threads = num_threads or usable_cores(num_envs)
         self.render_mode = "rgb_array" if render and family.can_render else None
         self._pool: Any = None
+        _refuse_unknown(env_id, self._options, family)
         spec, observation, action = _configured(
             env_id, lambda envpool: _with_spaces(envpool.make_spec(env_id, **self._options))
         )
@@ -133,7 +133,10 @@ def make_pool(env: EnvConfig, lanes: int, threads: int, *, render: bool = False)
     """L lanes of the environment that [env] names, on EnvPool."""
     options = dict(env.kwargs)
     name = find_id(env.id)
-    _refuse_unknown(name, options)
+    _, family = family_of(_registration(name)[0])
+    for key in family.elsewhere.keys() & options.keys():
+        place = family.elsewhere[key]
+        raise ConfigError(f"env.kwargs.{key}: " + (f"set {place} instead" if place else "is set by seedbed"))
     steps = env.max_episode_steps
     if env.is_atari:
         from actor_svc.backends.atari import MAX_EPISODE_STEPS, pool_options
@@ -192,18 +195,13 @@ def _registration(name: str) -> tuple[str, str, dict[str, Any]]:
     return found
 
 
-def _refuse_unknown(name: str, options: Mapping[str, Any]) -> None:
-    """ConfigError for the first of env.kwargs that EnvPool's environment does not take, or that is set elsewhere."""
-    entry, spec_class, _ = _registration(name)
-    _, family = family_of(entry)
-    elsewhere = {**ELSEWHERE, **family.elsewhere}
-    known = _configured(name, lambda _: getattr(importlib.import_module(entry), spec_class).gen_config._fields)
+def _refuse_unknown(name: str, options: Mapping[str, Any], family: Family) -> None:
+    """ConfigError for the first option that EnvPool's environment does not have."""
+    bare = {key: options[key] for key in ("cfg_path",) if key in options}  # a Doom of the user's has none without it
+    known = _configured(name, lambda envpool: envpool.make_spec(name, **bare)).config._fields
+    offered = tuple(key for key in known if key not in family.elsewhere)
     for key in options:
-        if key in elsewhere:
-            place = elsewhere[key]
-            raise ConfigError(f"env.kwargs.{key}: " + (f"set {place} instead" if place else "is set by seedbed"))
         if key not in known:
-            offered = tuple(field for field in known if field not in elsewhere)
             raise ConfigError(f"env.kwargs.{key}: {name} on EnvPool has no such option{suggest(key, offered)}")
 
 
