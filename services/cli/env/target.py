@@ -168,9 +168,10 @@ def service_names() -> list[str]:
 
 
 def service_variables(address: str, *, groups: int, lanes: int, name: str) -> dict[str, str]:
-    """The environment variables that every service understands, over this process's own."""
+    """The environment variables that every service understands, over this process's own, without keys."""
+    inherited = {key: value for key, value in os.environ.items() if key != "SEEDBED_RUNTIME__KEYS"}
     return {
-        **os.environ,
+        **inherited,
         "SEEDBED_ACTOR__UPSTREAM": address,
         "SEEDBED_ACTOR__GROUPS": str(groups),
         "SEEDBED_ACTOR__LANES": str(lanes),
