@@ -57,7 +57,7 @@ def run_figures(run: RunReader) -> dict[str, float | None]:
     """Its figures: from the live services, else the table's last rows, else the summary."""
     summary = run.facts.summary
     figures = {name: _number(summary.get(key)) for key, name in SUMMARY_NAMES.items()}
-    if run.is_live and run.table is not None:
+    if run.table is not None and (run.is_live or not summary):
         last = {name: _number(run.table.curves.last(name)) for name in TABLE_NAMES}
         figures |= {name: value for name, value in last.items() if value is not None}
     live = run.figures

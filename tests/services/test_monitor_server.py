@@ -3,11 +3,8 @@
 import http.client
 import json
 import os
-import subprocess
-import sys
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -16,6 +13,7 @@ from services.monitor.config import TOKEN_VARIABLE
 from services.monitor.pages import Visitor
 from services.monitor.watch import Watch
 from shared.runtime.metrics import Metrics
+from tests.support.monitor_process import running
 from tests.support.run_folders import row, write_run, write_status
 
 for module in ("starlette", "uvicorn"):
@@ -24,27 +22,6 @@ for module in ("starlette", "uvicorn"):
 from services.monitor.service import main as monitor  # noqa: E402  (needs both)
 
 TOKEN = "a-token-of-enough-characters"
-
-
-@contextmanager
-def running(runs, *words, token=""):
-    """A monitor on an ephemeral port; what it printed, and (host, port)."""
-    environment = {**os.environ, TOKEN_VARIABLE: token}
-    command = [sys.executable, "-m", "services.monitor", f"monitor.runs={runs}", "monitor.port=0", *words]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    ) as process:
-        try:
-            said = process.stdout.readline()
-            assert said, process.stderr.read()
-            address = urlsplit(next(word for word in said.split() if word.startswith("http://")))
-            yield said, (address.hostname, address.port)
-        finally:
-            process.terminate()
-            rest, errors = process.communicate(timeout=20)
-        assert process.returncode == 0, errors
-        assert rest == ""
-        assert "Traceback" not in errors
 
 
 def get(where, path, method="GET", **headers):

@@ -103,7 +103,7 @@ function row(run) {
   const tone = { training: "good", evaluating: "good", finished: "quiet", starting: "warn" }[run.state] ?? "warn";
   const state = run.services_up ? `${run.state}, ${run.services_up} up` : run.state;
   const cells = [figure(f.return_mean), figure(f.eval_return_mean), count(f.trained_steps), count(f.trained_steps_per_s), count(f.env_steps_per_s), figure(f.lag_mean), duration(f.seconds)];
-  const name = element("td", {}, element("b", { text: run.name }), element("div", { className: "quiet small", text: run.env_id }));
+  const name = element("td", { className: "name" }, element("b", { text: run.name }), element("div", { className: "quiet small", text: run.env_id }));
   return element("tr", {}, element("td", {}, element("label", {}, box, swatch)), name, element("td", {}, element("span", { className: tone, text: state })),
     ...cells.map((text) => element("td", { className: "number", text })));
 }

@@ -7,7 +7,7 @@ const HEIGHT = 210;
 const theme = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 /**
- * A series: { key, label, color (a CSS variable), style: "line" | "dashed" | "mark" | "step" | "step-dashed", unit, x, y, low, high }.
+ * A series: { run, name, color (a CSS variable), style: "line" | "dashed" | "mark" | "step" | "step-dashed", unit, x, y, low, high }.
  * `low` and `high` are a band around `y`, or missing.
  */
 export class Chart {
@@ -31,7 +31,7 @@ export class Chart {
     series = series.filter((item) => item.x && item.y && item.y.some((value) => value !== null));
     this.body.hidden = series.length === 0;
     this.empty.hidden = series.length > 0;
-    const signature = JSON.stringify([axis, series.map((item) => [item.key, item.label, item.style, item.color, Boolean(item.low)])]);
+    const signature = JSON.stringify([axis, series.map((item) => [item.run, item.name, item.style, item.color, Boolean(item.low)])]);
     const data = series.length ? uPlot.join(series.map((item) => [item.x, item.y, ...(item.low ? [item.low, item.high] : [])])) : [[]];
     this.series = series;
     if (signature !== this.signature || (series.length && !this.plot)) {
@@ -60,6 +60,7 @@ export class Chart {
     this.isZoomed = false;
     this.key.replaceChildren();
     this.values = [];
+    this.runs = new Map(); // run → its line in the key
     if (!this.series.length) return;
     const drawn = [{}];
     const bands = [];
@@ -102,7 +103,12 @@ export class Chart {
     swatch.style.borderColor = color;
     const value = element("span", { className: "value" });
     this.values.push(value);
-    this.key.append(element("li", {}, swatch, element("span", { className: "label", text: item.label, title: item.label }), value));
+    if (!this.runs.has(item.run)) {
+      this.runs.set(item.run, element("li", {}, element("span", { className: "label", text: item.run, title: item.run })));
+      this.key.append(this.runs.get(item.run));
+    }
+    const words = item.name ? [element("span", { text: item.name }), " "] : [];
+    this.runs.get(item.run).append(element("span", { className: "entry" }, swatch, ...words, value));
   }
 
   /** The values at a place on the axis; without one, the newest. */
@@ -128,7 +134,7 @@ function columnOf(series, number) {
 }
 
 function lineOf(item, color) {
-  const line = { label: item.label, stroke: color, width: 1.6, spanGaps: true, points: { show: false } };
+  const line = { label: `${item.run} ${item.name}`, stroke: color, width: 1.6, spanGaps: true, points: { show: false } };
   if (item.style === "mark") return { ...line, paths: () => null, points: { show: true, size: 8, width: 2, stroke: color, fill: theme("--card") } };
   if (item.style.startsWith("step")) return { ...line, paths: uPlot.paths.stepped({ align: 1 }), dash: item.style === "step-dashed" ? [5, 4] : undefined };
   if (item.style === "dashed") return { ...line, dash: [5, 4] };

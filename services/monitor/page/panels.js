@@ -33,7 +33,7 @@ export function series(panel, curves, axis, color) {
     const pick = (values) => places.map((at) => (values[at] === null ? null : values[at] * (item.scale ?? 1)));
     const isBand = low && item.style !== "mark";
     found.push({
-      key: `${curves.name}/${item.column}`, label: item.name ? `${curves.name}, ${item.name}` : curves.name, style: item.style,
+      run: curves.name, name: item.name, style: item.style,
       color, unit: item.unit ?? "", x: places.map((at) => xs[at]), y: pick(mean),
       low: isBand ? pick(low) : undefined, high: isBand ? pick(high) : undefined,
     });
@@ -48,7 +48,7 @@ export function lagSeries(detail, color) {
   return [["mean", "step"], ["max", "step-dashed"]].map(([name, style]) => {
     const shares = [...detail.lag[name].map((number) => (100 * number) / rows), 0];
     return {
-      key: `${detail.name}/lag-${name}`, label: `${detail.name}, ${name === "max" ? "most" : "mean"}`, style,
+      run: detail.name, name: name === "max" ? "most" : "mean", style,
       color, unit: "%", x: shares.map((_, at) => at * width), y: shares,
     };
   });
