@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from actor_svc.backends.backend import LanesError
+from actor_svc.backends.backend import LanesError, call_environment
 from actor_svc.envs import MakeEnvironment, make_group
 from actor_svc.group import Group
 from services.cli.env.bare import make_bare
@@ -62,14 +62,16 @@ def _check_bare(env: EnvConfig, options: CheckOptions) -> Result:
     """The environment's own values, where it is a Gymnasium one."""
     try:
         bare = make_bare(env, options.lanes)
-        if bare is None:
-            return skipped("dtypes", "no Gymnasium environment under it: its back-end writes rows itself")
-        try:
-            return check_values_of(bare, ticks=min(VALUE_TICKS, options.soak_steps), seed=options.seed)
-        finally:
-            bare.close()
+    except EnvError:
+        return skipped("dtypes", "the environment cannot be made")
+    if bare is None:
+        return skipped("dtypes", "no Gymnasium environment under it: its back-end writes rows itself")
+    try:
+        return check_values_of(bare, ticks=min(VALUE_TICKS, options.soak_steps), seed=options.seed)
     except EnvError as error:
         return failed("dtypes", str(error))
+    finally:
+        call_environment(bare.close)
 
 
 def _check_group(group: Group, options: CheckOptions) -> list[Result]:
