@@ -61,9 +61,7 @@ def read_tick(spec: EnvSpec, lanes: int, bits: int, payload: Sequence[bytes]) ->
 
 def fingerprint(spec: EnvSpec, tick: Tick) -> dict[str, str]:
     """What a tick holds, short enough to keep: a digest of each array by its name."""
-    arrays = dict(
-        zip((f"observation {leaf.path!r}" for leaf in spec.observation.leaves()), tick.observation, strict=True)
-    )
+    arrays = dict(zip((name_of(leaf) for leaf in spec.observation.leaves()), tick.observation, strict=True))
     arrays |= {"reward": tick.reward, "flags": tick.flags}
     if tick.mask is not None:
         arrays["mask"] = tick.mask
@@ -154,7 +152,7 @@ class RowChecker:
         try:
             check_values(self.spec.observation, tick.observation)
         except RemoteWireError as error:
-            self._note("values", f"observation {error}")
+            self._note("values", f"observation {error}".replace(" '' ", " "))
         if not np.isfinite(tick.reward).all():
             self._note("values", f"no finite reward in {_lanes(~np.isfinite(tick.reward), tick.reward)}")
         present = tick.flags & ABSENT == 0
@@ -172,7 +170,7 @@ class RowChecker:
             value, spot = view[(lane, *place)], tuple(place)
             self._note(
                 "bounds",
-                f"observation {leaf.path!r}{list(place) if place else ''} of lane {lane} is {value}, its space says "
+                f"{name_of(leaf)}{list(place) if place else ''} of lane {lane} is {value}, its space says "
                 f"{low[spot]} to {high[spot]}",
             )
 
@@ -248,6 +246,11 @@ def _stated_limit(spec: EnvSpec) -> int | None:
     except ValueError:
         return None
     return limit if type(limit) is int else None
+
+
+def name_of(leaf: Leaf) -> str:
+    """An observation's leaf, for people; the root has no name of its own."""
+    return f"observation {leaf.path!r}" if leaf.path else "observation"
 
 
 def _lanes(chosen: Array, values: Array | None = None) -> str:

@@ -83,7 +83,7 @@ def test_good_environments_keep_every_rule(env_id):
         ("nan", "no rebuilt lanes", "NaN"),
         ("reward", "no rebuilt lanes", "NaN"),
         ("raise", "no rebuilt lanes", "ValueError: lost my way"),
-        ("seeds", "seeds", "observation '' differs 0 ticks after the reset"),
+        ("seeds", "seeds", "observation differs 0 ticks after the reset"),
     ],
 )
 def test_a_fault_is_found_by_its_rule(fault, rule, found):
