@@ -44,6 +44,7 @@ class Reading:
     is_live: bool
     state: RunState | None
     stalled_s: float | None  # since a step was last acted or trained
+    row_every_s: float  # how often its table gets a row
     lag_max: float | None  # updates, over the recent rows
     max_policy_lag: float | None
     dropped_share: float | None  # of the recent steps, too old to train on
@@ -95,7 +96,8 @@ def _unreadable(reading: Reading) -> list[tuple[str, Level, str, str]]:
 
 
 def _no_progress(reading: Reading) -> list[tuple[str, Level, str, str]]:
-    if reading.state is RunState.FINISHING or reading.stalled_s is None or reading.stalled_s < NO_PROGRESS_S:
+    limit_s = max(NO_PROGRESS_S, 3 * reading.row_every_s)
+    if reading.state is RunState.FINISHING or reading.stalled_s is None or reading.stalled_s < limit_s:
         return []
     text = f"no step was acted or trained for {reading.stalled_s:.0f} s"
     return [("no_progress", Level.ERROR, text, "see which service is not up, then logs/ in the run folder")]

@@ -4,8 +4,10 @@ Every file is read again only when it has changed. A file that cannot be underst
 would have said is unknown.
 """
 
+import errno
 import json
 import os
+import stat
 import tomllib
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
@@ -82,6 +84,8 @@ class CachedFile(Generic[T]):
         """The content as it is now; `empty`, and a problem, if it cannot be read."""
         try:
             state = self._path.stat()
+            if not stat.S_ISREG(state.st_mode):
+                raise OSError(errno.EINVAL, "not a regular file")
             identity = (state.st_ino, state.st_size, state.st_mtime_ns)
             if identity != self._identity:
                 self._identity, self.changed_at = identity, state.st_mtime

@@ -80,7 +80,7 @@ class RunReader:
         if self.facts.summary.get("finished") is True:
             return False
         changed, started = self.facts.changed_at, self.facts.started_at
-        is_writing = changed is not None and self._now - changed < WRITING_S
+        is_writing = changed is not None and self._now - changed < max(WRITING_S, 3 * self._row_every_s)
         is_starting = started is not None and self._now - started < STARTING_S
         return is_writing or (is_starting and not self.facts.summary)
 
@@ -120,6 +120,7 @@ class RunReader:
             is_live=self.is_live,
             state=self.state,
             stalled_s=stalled_s(curves, self.facts, self._now) if curves is not None else None,
+            row_every_s=self._row_every_s,
             lag_max=_recent(curves, "lag_max", np.max),
             max_policy_lag=float(bound) if isinstance(bound, (int, float)) else None,
             dropped_share=_recent(curves, "dropped_share", np.mean),
@@ -135,6 +136,12 @@ class RunReader:
     def num_up(self) -> int:
         """Services that answer."""
         return ups(self.services)
+
+    @property
+    def _row_every_s(self) -> float:
+        """How often the learner adds a row."""
+        every_s = self.facts.setting("learner", "metrics_every_s")
+        return float(every_s) if isinstance(every_s, (int, float)) else 1.0
 
     def _observe(self) -> None:
         """Feed the board with the pages of the services that are up."""

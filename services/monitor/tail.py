@@ -4,7 +4,9 @@ The writer may append, replace the file (a resumed run drops rows, a new column 
 it. What was read before is then void, and reading begins anew.
 """
 
+import errno
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +37,7 @@ class LineTail:
         Raises: OSError if the file cannot be read; one that is not there (any more) is empty.
         """
         try:
-            descriptor = os.open(self._file, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(self._file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe may not hold us
         except FileNotFoundError:
             return Piece(data=b"", restarted=self._begin_anew((0, 0)), share=1.0)
         try:
@@ -45,6 +47,8 @@ class LineTail:
 
     def _read(self, descriptor: int, max_bytes: int) -> Piece:
         state = os.fstat(descriptor)
+        if not stat.S_ISREG(state.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
         identity = (state.st_dev, state.st_ino)
         restarted = False
         seen = os.pread(descriptor, len(self._guard), self._offset - len(self._guard))

@@ -1,5 +1,7 @@
 """What the monitor thinks of a run: health of its services, how long it stood still, and what to look at."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -20,9 +22,9 @@ NOW = 1_000_000.0
 
 def reading(**changes):
     quiet = {
-        "name": "run", "is_live": True, "state": RunState.TRAINING, "stalled_s": 1.0, "lag_max": 3.0,
-        "max_policy_lag": 8.0, "dropped_share": 0.0, "crashes": (), "deaths": (), "services": (), "problems": (),
-        "broken_lines": 0,
+        "name": "run", "is_live": True, "state": RunState.TRAINING, "stalled_s": 1.0, "row_every_s": 1.0,
+        "lag_max": 3.0, "max_policy_lag": 8.0, "dropped_share": 0.0, "crashes": (), "deaths": (),
+        "services": (), "problems": (), "broken_lines": 0,
     }  # fmt: skip
     return Reading(**(quiet | changes))
 
@@ -46,6 +48,7 @@ def test_a_run_that_trains_raises_no_alert():
     [
         ({"stalled_s": 61.0}, ["no_progress"]),
         ({"stalled_s": 59.0}, []),
+        ({"stalled_s": 200.0, "row_every_s": 100.0}, []),  # nobody could know yet
         ({"stalled_s": 500.0, "state": RunState.FINISHING}, []),  # it evaluates
         ({"stalled_s": 500.0, "is_live": False}, []),
         ({"lag_max": 8.0}, []),
@@ -215,11 +218,12 @@ def test_folders_in_the_place_of_files_are_told(tmp_path):
     """And files in the place of folders."""
     run = write_run(tmp_path / "run", [])
     (run / "summary.json").mkdir()
+    os.mkfifo(run / "run.json")  # opening it would wait for a writer
     (run / "services").write_text("")
     (run / "logs").mkdir()
     (run / "logs" / "launcher.jsonl").mkdir()
     problems = " ".join(RunFolder(run).read().problems)
-    assert all(name in problems for name in ("summary.json", "services/", "launcher.jsonl"))
+    assert all(name in problems for name in ("summary.json", "run.json", "services/", "launcher.jsonl"))
 
 
 def test_a_run_folder_that_is_deleted_while_it_is_read_is_empty(tmp_path):

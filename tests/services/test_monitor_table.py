@@ -47,7 +47,11 @@ def test_a_rewritten_file_is_read_anew(tmp_path, replace):
     file.write_bytes(b"old\nrows\n")
     tail = LineTail(file)
     tail.read(1000)
-    content = {"renamed over": b"new\nrows\nmore\n", "cut in place": b"old\n", "rewritten in place": b"new\nrows\nmore\n"}
+    content = {
+        "renamed over": b"new\nrows\nmore\n",
+        "cut in place": b"old\n",
+        "rewritten in place": b"new\nrows\nmore\n",
+    }
     if replace == "renamed over":
         (tmp_path / "other").write_bytes(content[replace])
         os.replace(tmp_path / "other", file)
@@ -68,6 +72,13 @@ def test_a_deleted_file_voids_what_was_read(tmp_path):
     assert not tail.read(1000).restarted
     file.write_bytes(b"b\n")
     assert tail.read(1000).data == b"b\n"
+
+
+def test_a_pipe_in_the_place_of_a_file_holds_nobody(tmp_path):
+    """It is refused at once."""
+    os.mkfifo(tmp_path / "file")
+    with pytest.raises(OSError, match="not a regular file"):
+        LineTail(tmp_path / "file").read(100)
 
 
 def test_bytes_without_a_line_break_do_not_stop_the_reading(tmp_path):
@@ -122,9 +133,7 @@ def test_columns_without_a_value_stay_unknown():
 def test_empty_cells_at_every_place_are_no_values():
     """First, last, several in a row."""
     rows, broken = parse_rows(b",,3\n1,,\n,,\n1,2,3\n", 3)
-    np.testing.assert_array_equal(
-        rows, [[np.nan, np.nan, 3], [1, np.nan, np.nan], [np.nan, np.nan, np.nan], [1, 2, 3]]
-    )
+    np.testing.assert_array_equal(rows, [[np.nan, np.nan, 3], [1, np.nan, np.nan], [np.nan, np.nan, np.nan], [1, 2, 3]])
     assert broken == 0
 
 
