@@ -121,7 +121,7 @@ def _flapping(reading: Reading, now: float) -> list[tuple[str, Level, str, str]]
         (
             "flapping",
             Level.ERROR,
-            f"{name} died {count} times in {FLAPPING_S / 60:.0f} minutes, the last time by {last[name].exit or '?'}",
+            f"{name} died {count} times in {FLAPPING_S / 60:.0f} minutes, the last: {last[name].exit or 'unknown'}",
             f"see logs/{name}.stderr and logs/{name}.jsonl in the run folder",
         )
         for name, count in sorted(Counter(death.service for death in deaths).items())

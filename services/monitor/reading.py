@@ -38,7 +38,8 @@ class RunReader:
         self._folder = RunFolder(path)
         self._path = path
         self._board: Board | None = None
-        self._roles: Mapping[str, str] = {}
+        self._roles: Mapping[str, str] = {}  # of every service that the board knows
+        self._fresh: Mapping[str, Samples] = {}  # of those that are up
         self._now = 0.0
         self.table: MetricsTable | None = None
         self.table_problem = ""
@@ -54,7 +55,7 @@ class RunReader:
         """What the visit of this run's services brought; decides who is live."""
         self.pages, self._now = pages, now
         self._observe()
-        figures = {name: self._board.service(name) for name in self._roles} if self._board is not None else {}
+        figures = {name: self._board.service(name) for name in self._fresh} if self._board is not None else {}
         self.services = map_services(self.facts, pages, figures, is_over=not self.is_live, now=now)
 
     def read_table(self) -> MetricsTable:
@@ -87,7 +88,7 @@ class RunReader:
     @property
     def figures(self) -> RunFigures | None:
         """What the live services say; None if no learner is up."""
-        if self._board is None or "learner" not in self._roles.values():
+        if self._board is None or "learner" not in (self._roles[name] for name in self._fresh):
             return None
         try:
             return self._board.run()
@@ -144,18 +145,18 @@ class RunReader:
         return float(every_s) if isinstance(every_s, (int, float)) else 1.0
 
     def _observe(self) -> None:
-        """Feed the board with the pages of the services that are up."""
-        fresh: dict[str, tuple[str, Samples]] = {}
-        for status in self.facts.statuses:
-            page = self.pages.get(status.incarnation)
-            if page is not None and page.answer is Answer.UP:
-                fresh[status.name] = status.role, page.samples()
-        roles = {name: role for name, (role, _) in fresh.items()}
-        if roles != self._roles or self._board is None:
-            self._roles, self._board = roles, Board(roles) if roles else None
-        if self._board is not None:
-            for name, (_, samples) in fresh.items():
-                self._board.observe(name, samples, self._now)
+        """Feed the board with the pages of the services that are up. A new service begins a new one."""
+        roles = {status.name: status.role for status in self.facts.statuses}
+        if self._board is None or not roles.items() <= self._roles.items():
+            self._roles = {**self._roles, **roles}
+            self._board = Board(self._roles)
+        found = {status.name: self.pages.get(status.incarnation) for status in self.facts.statuses}
+        self._fresh = {name: page.samples() for name, page in found.items() if page and page.answer is Answer.UP}
+        for name in self._roles:
+            if name in self._fresh:
+                self._board.observe(name, self._fresh[name], self._now)
+            else:
+                self._board.forget(name)
 
 
 def stalled_s(curves: Curves, facts: Facts, now: float) -> float | None:

@@ -296,3 +296,22 @@ def test_a_run_that_is_being_written_is_live_until_it_says_that_it_finished(tmp_
             os.utime(run / "metrics.csv", (changed, changed))
             watch = Watch(tmp_path / "runs", visitor, wall_clock=lambda age_s=age_s: changed + age_s)
             assert watch.overview()["runs"][0]["state"] == state
+
+
+def test_figures_of_a_run_survive_the_death_of_one_of_its_services(tmp_path):
+    """Rates need two looks at the same service; another one's end does not begin them anew."""
+    run = write_run(tmp_path / "runs" / "one", [row(1)])
+    steps = iter(range(0, 10_000, 100))
+    with Visitor() as visitor, Metrics("learner", "learner", 0xA1) as learner:
+        actor = Metrics("actor", "actor-0", 0xC3)
+        with actor:
+            learner.read_counter("learner_trained_steps", "Steps.", lambda: next(steps))
+            for metrics, name, incarnation in ((learner, "learner", 0xA1), (actor, "actor-0", 0xC3)):
+                metrics.serve("127.0.0.1:0")
+                write_status(run, name, name.partition("-")[0], incarnation=incarnation, metrics=metrics.address)
+            watch = Watch(tmp_path / "runs", visitor, clock=Clock(), wall_clock=Clock())
+            watch.overview()
+            assert watch.overview()["runs"][0]["services_up"] == 2
+        seen = watch.overview()["runs"][0]
+        assert seen["services_up"] == 1
+        assert seen["figures"]["trained_steps_per_s"] == pytest.approx(50.0)
