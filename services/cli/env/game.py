@@ -43,7 +43,8 @@ class Game(ABC):
         """All of it, for a terminal of this size."""
         views = self.group.views
         flags = describe_flags(int(views.flags[0]))
-        figures = f"episode {len(self.returns) + 1}   step {self._steps}   return {self._return:g}"
+        number = len(self.returns) + (not self.has_ended)
+        figures = f"episode {number}   step {self._steps}   return {self._return:g}"
         figures += f"   reward {float(views.reward[0]):g}" + (f"   {flags}" if flags else "")
         lines: list[RenderableType] = [draw_group(self.group, columns - 4, rows), Text(figures, "bold")]
         lines.append(Text(self.note or self.help(), "yellow" if self.note else "dim"))
@@ -73,14 +74,20 @@ class Game(ABC):
     def pass_time(self) -> None:
         """That long no key came."""
 
+    @property
+    def has_ended(self) -> bool:
+        """The newest row ended lane 0's episode."""
+        ended = self.group.ended_lanes
+        return bool(ended.size) and int(ended[0]) == 0
+
     def count(self) -> None:
         """Take the newest rows into the figures."""
-        views, group = self.group.views, self.group
+        views = self.group.views
         is_first = bool(views.flags[0] & Flags.FIRST)
         self._steps = 0 if is_first else self._steps + 1
         self._return = 0.0 if is_first else self._return + float(views.reward[0])
-        if group.ended_lanes.size and group.ended_lanes[0] == 0:
-            self.returns.append(float(group.ended_statistics[0, 0]))
+        if self.has_ended:
+            self.returns.append(float(self.group.ended_statistics[0, 0]))
 
 
 class PersonsGame(Game):
@@ -111,7 +118,7 @@ class PersonsGame(Game):
 
     def help(self) -> str:
         """The actions; after an end any of them goes on."""
-        if self.group.ended_lanes.size and self.group.ended_lanes[0] == 0:
+        if self.has_ended:
             return "the episode is over; any action begins the next   q quits"
         return f"{describe_keys(self.keys)}   q quits"
 

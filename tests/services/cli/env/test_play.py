@@ -19,8 +19,10 @@ from services.cli.env.keys import action_keys, describe_keys, read_keys
 from services.cli.env.screen import draw_picture, shrink
 from services.cli.video import MIN_VIDEO_HEIGHT, make_shown_group, play_randomly
 from shared.errors import ConfigError
+from shared.policy.config import PolicyConfig
 from shared.protocol.spaces import space_from_gymnasium
 from shared.runtime.config import EnvConfig
+from tests.services.test_evaluate import make_run
 
 MEMORY = EnvConfig(id="services.memory.env:make", kwargs={"cues": 2, "min_delay": 0, "max_delay": 0})
 ARROW_RIGHT = "\x1b[C"
@@ -90,7 +92,7 @@ def test_a_person_plays_step_by_step(group):
     for _ in range(2):
         game.press(str(cue))
     text = drawn(game)
-    assert "step 2   return 1   reward 1   terminated" in text
+    assert "episode 1   step 2   return 1   reward 1   terminated" in text
     assert "the episode is over" in text
     game.press("0")
     assert "episode 2   step 0   return 0" in drawn(game)
@@ -224,3 +226,14 @@ def test_an_unknown_run_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["env", "record", MEMORY.id, "--video", "x.mp4", "--run", "absent"]) == 78
     assert "no run there" in capsys.readouterr().err
+
+
+def test_record_shows_a_runs_policy(tmp_path, capsys):
+    """The run's own [env] holds where TARGET is the same environment."""
+    env = EnvConfig(id="services.memory.env:make", kwargs={"cues": 3, "min_delay": 0, "max_delay": 0})
+    run = make_run(tmp_path / "run", env, PolicyConfig(lstm=8))
+    words = ["--run", str(run), "--video", str(tmp_path / "x.mp4")]
+    assert main(["env", "record", env.id, *words]) == 0
+    assert "3 frames of the policy of run; returns" in capsys.readouterr().out
+    assert main(["env", "record", env.id, "env.kwargs={cues = 2}", *words]) == 78
+    assert "another specification" in capsys.readouterr().err.replace("\n", " ")
