@@ -69,13 +69,15 @@ def check(
 ) -> int:
     """Check that an environment or service keeps the rules; exit status 1 if it breaks one."""
     from services.cli.env.in_process import CheckOptions, check_environment
-    from services.cli.env.target import find_target
+    from services.cli.env.target import Listen, find_target
     from services.cli.env.verdicts import has_failed, render, to_json
     from shared.runtime.config import EnvConfig
 
     options = CheckOptions(lanes=lanes, groups=groups, soak_steps=soak_steps, seed=seed, patience_s=patience)
     chosen = words or []
     found = find_target(target, chosen)
+    if isinstance(found, Listen):
+        notes.print(f"waiting for a service with actor.upstream={found.bind}", highlight=False)
     with notes.status(f"checking {target}") as status:
         if isinstance(found, EnvConfig):
             results = check_environment(found, options)

@@ -65,7 +65,8 @@ def measure(name: str, target: Target, options: BenchOptions, words: Sequence[st
             ticks_s[stage] = seconds
             yield base | {"stage": stage} | _speed(seconds, options.lanes)
         target = _as_service(target)
-    groups = (1, options.groups) if options.groups > 1 else (1,)
+    is_ours = isinstance(target, ServiceFolder)  # else its groups are what they are
+    groups = (1, options.groups) if is_ours and options.groups > 1 else (1,)
     for count in groups:
         served = measure_link(target, options, count, words)
         seconds = served.seconds / max(1, served.num_counted)
