@@ -12,7 +12,7 @@ from dm_env_rpc.v1.error import DmEnvRpcError
 from google.rpc import code_pb2
 
 from services.dm_env_rpc.connection import Connection
-from services.dm_env_rpc.spaces import action_space, observation_space
+from services.dm_env_rpc.spaces import action_space, joined, observation_spaces, value_of
 from shared.errors import ConfigError, EnvError
 
 
@@ -39,7 +39,7 @@ class DmEnvRpcEnv(gymnasium.Env[Any, Any]):
     ) -> None:
         self.metadata = {"image": image if isinstance(image, str) else dict(image), "concurrent": True}
         self._create, self._join, self._world = dict(create), dict(join), world
-        self._observations, self._seed_setting, self._text_length = observations, seed_setting, text_length
+        self._observations, self._seed_setting = observations, seed_setting
         self._connection = Connection(address, tls=tls, connect_s=connect_s)
         self._made = ""  # the world that was made here, and is to be destroyed here
         with contextlib.ExitStack() as undo:
@@ -47,8 +47,8 @@ class DmEnvRpcEnv(gymnasium.Env[Any, Any]):
             self._remote = self._enter(self._create)
             observed: dict[str, Any] = self._remote.observation_spec()
             self._actions: dict[str, Any] = self._remote.action_spec()
-            self._names = list(observed)
-            self.observation_space = observation_space(observed, text_length)
+            self._spaces = observation_spaces(observed, text_length)
+            self.observation_space = joined(self._spaces, "observations")
             self.action_space = action_space(self._actions)
             undo.pop_all()
 
@@ -99,11 +99,8 @@ class DmEnvRpcEnv(gymnasium.Env[Any, Any]):
 
     def _observe(self, step: dm_env.TimeStep) -> Any:
         """What the space says of a step's observations."""
-        values = {name: self._value(step.observation[name]) for name in self._names}
-        return values if len(values) > 1 else values[self._names[0]]
-
-    def _value(self, value: Any) -> Any:
-        return str(value)[: self._text_length] if isinstance(value, str) else value
+        values = {name: value_of(space, step.observation[name]) for name, space in self._spaces.items()}
+        return values if len(values) > 1 else next(iter(values.values()))
 
     def close(self) -> None:
         """Leave the world, destroy it if it was made here, and hang up; a server that is gone changes nothing."""

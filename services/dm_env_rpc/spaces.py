@@ -1,4 +1,4 @@
-"""From dm_env's specs to Gymnasium's spaces, and from values of these to what a spec takes."""
+"""From dm_env's specs to Gymnasium's spaces, and from a server's values to values of these."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,14 +14,14 @@ MAX_CATEGORIES = 1 << 20  # of a discrete leaf, as the protocol has it
 LETTERS = "".join(chr(code) for code in range(32, 127))
 
 
-def observation_space(named: Mapping[str, specs.Array], text_length: int) -> gymnasium.Space[Any]:
-    """The space of observations: a Dict by name; a single one stands for itself.
+def observation_spaces(named: Mapping[str, specs.Array], text_length: int) -> dict[str, gymnasium.Space[Any]]:
+    """The space of each observation.
 
     Args:
       text_length: of string observations, characters; longer ones are cut.
     Raises: ConfigError naming the observation that cannot travel.
     """
-    return _joined({name: _observation_leaf(name, spec, text_length) for name, spec in named.items()}, "observations")
+    return {name: _observation_leaf(name, spec, text_length) for name, spec in named.items()}
 
 
 def action_space(named: Mapping[str, specs.Array]) -> gymnasium.Space[Any]:
@@ -29,10 +29,19 @@ def action_space(named: Mapping[str, specs.Array]) -> gymnasium.Space[Any]:
 
     Raises: ConfigError naming the action that cannot travel.
     """
-    return _joined({name: _action_leaf(name, spec) for name, spec in named.items()}, "actions")
+    return joined({name: _action_leaf(name, spec) for name, spec in named.items()}, "actions")
 
 
-def _joined(leaves: dict[str, gymnasium.Space[Any]], what: str) -> gymnasium.Space[Any]:
+def value_of(space: gymnasium.Space[Any], value: Any) -> Any:
+    """A server's value as one of its space: text cut and in ASCII, numbers in the space's dtype."""
+    if isinstance(space, spaces.Text):
+        return "".join(letter if letter in LETTERS else "?" for letter in str(value)[: space.max_length])
+    array = np.asarray(value, space.dtype)
+    return array[()] if isinstance(space, spaces.Discrete) else array
+
+
+def joined(leaves: dict[str, gymnasium.Space[Any]], what: str) -> gymnasium.Space[Any]:
+    """A Dict by name; a single leaf stands for itself. Raises: ConfigError without any."""
     if not leaves:
         raise ConfigError(f"this world has no {what}")
     return next(iter(leaves.values())) if len(leaves) == 1 else spaces.Dict(leaves)

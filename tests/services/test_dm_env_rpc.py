@@ -84,7 +84,7 @@ def test_rows_of_an_episode(connect, server):
         assert group.views.flags[0] == (TERMINATED if tick == steps[0] else 0)
     assert group.views.reward.tolist() == [1, 0]
     assert seen(group)["place"][0] == 2
-    assert seen(group)["note"][0] == "cell 2"
+    assert seen(group)["note"][0] == "cell 2 ?"
     assert group.ended_statistics.tolist() == [[1, steps[0] + 1]]
     act(group, 1, 0)
     assert group.views.flags.tolist() == [FIRST, 0]

@@ -72,7 +72,7 @@ class Line:
             "place": np.int32(self.place),
             "pixels": np.full(PIXELS, self.place % 256, np.uint8),
             "at_start": np.bool_(self.start),
-            "note": f"cell {self.place}",
+            "note": f"cell {self.place} ♥",
             "reward": np.float32(reward),
             "discount": np.float32(0.0 if self.state != running else 1.0),
         }
