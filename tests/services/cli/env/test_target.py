@@ -49,11 +49,18 @@ def test_a_folder_is_found_by_path_or_by_name(here, at, text):
 
 
 def test_a_shipped_service_is_found_by_its_name(here):
-    """Wherever one stands; for what steps by itself it stands for its environment, with its settings."""
-    assert isinstance(find_target("minigrid"), ServiceFolder)
-    env = find_environment("minigrid", ["env.max_episode_steps=5"])
-    assert (env.id, env.max_episode_steps) == ("services.minigrid.env:make", 5)
-    assert "env" in env.kwargs
+    """Wherever one stands."""
+    found = find_target("minigrid")
+    assert isinstance(found, ServiceFolder)
+    assert found.manifest.env_id == "services.minigrid.env:make"
+
+
+def test_a_service_stands_for_its_environment_where_that_is_stepped_here(here):
+    """With the settings of its command, and words over them."""
+    words = '"env.kwargs={level = 3}", "env.max_episode_steps=9", "actor.lanes=4"'
+    write_service(here / "mine", MANIFEST.replace('"actor.py"', f'"actor.py", {words}'))
+    env = find_environment("mine", ["env.max_episode_steps=5"])
+    assert env == EnvConfig(id="Mine-v0", kwargs={"level": 3}, max_episode_steps=5)
 
 
 def test_an_unknown_name_gets_the_nearest_ones():
