@@ -82,7 +82,7 @@ export class Chart {
         width: this.body.clientWidth || 400, height: HEIGHT, legend: { show: false }, series: drawn, bands,
         scales: { x: { time: false }, y: { range: padded } },
         axes: [
-          { ...lines, values: (_, ticks) => ticks.map(format), label: AXES[axis], labelSize: 16, labelFont: lines.font, size: 30, space: 70 },
+          { ...lines, ...(axis === "seconds" ? { incrs: SECONDS } : {}), values: (_, ticks) => ticks.map(format), label: AXES[axis], labelSize: 16, labelFont: lines.font, size: 30, space: 70 },
           { ...lines, values: (_, ticks) => ticks.map((tick) => figure(tick)), size: 54 },
         ],
         cursor: { y: false, drag: { x: true, y: false }, points: { size: 6 }, sync: { key: `${this.sync}-${axis}` } },
@@ -127,6 +127,7 @@ export class Chart {
   }
 }
 
+const SECONDS = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 432000, 864000];
 const AXES = { trained_steps: "trained steps", seconds: "time with a policy", lag: "policy lag, updates" };
 
 function columnOf(series, number) {
