@@ -69,22 +69,21 @@ def check(
 ) -> int:
     """Check that an environment or service keeps the rules; exit status 1 if it breaks one."""
     from services.cli.env.in_process import CheckOptions, check_environment
-    from services.cli.env.target import Listen, find_target
+    from services.cli.env.target import find_target
     from services.cli.env.verdicts import has_failed, render, to_json
     from shared.runtime.config import EnvConfig
 
     options = CheckOptions(lanes=lanes, groups=groups, soak_steps=soak_steps, seed=seed, patience_s=patience)
     chosen = words or []
     found = find_target(target, chosen)
-    if isinstance(found, Listen):
-        notes.print(f"waiting for a service with actor.upstream={found.bind}", highlight=False)
     with notes.status(f"checking {target}") as status:
         if isinstance(found, EnvConfig):
             results = check_environment(found, options)
         else:
-            from services.cli.env.link import check_service
+            from services.cli.env.link import Notes, check_service
 
-            results = check_service(found, options, chosen, lambda text: status.update(f"{target}: {text}"))
+            told = Notes(doing=lambda what: status.update(f"{target}: {what}"), listening=tell_address)
+            results = check_service(found, options, chosen, told)
     if as_json:
         print(to_json(target, results))
     else:
@@ -102,11 +101,13 @@ def bench(
 ) -> int:
     """Measure where the time goes: simulator, rows, encoding, network; one JSON object a line."""
     from services.cli.bench import format_result
+    from services.cli.env.link import Notes
     from services.cli.env.speed import BenchOptions, measure
     from services.cli.env.target import find_target
 
     options = BenchOptions(seconds=seconds, lanes=lanes, groups=groups)
-    for line in measure(target, find_target(target, words or []), options, words or []):
+    told = Notes(listening=tell_address)
+    for line in measure(target, find_target(target, words or []), options, words or [], told):
         print(format_result("env", line), flush=True)
     return 0
 
@@ -181,3 +182,8 @@ def show(target: str, words: list[str] | None, run: str | None, *, greedy: bool,
 
     require_torch()
     return show_policy(target, chosen, run, greedy=greedy, seed=seed)
+
+
+def tell_address(address: str) -> None:
+    """Where a service is awaited."""
+    notes.print(f"start the service now, with actor.upstream={address}", highlight=False, soft_wrap=True)

@@ -14,6 +14,7 @@ import secrets
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import IO, TypeVar
 
 from services.cli.env.in_process import CheckOptions
@@ -31,34 +32,42 @@ TAIL_BYTES = 4096  # of what the process said
 ANY_PORT = "tcp://127.0.0.1:0"
 NO_PROCESS = "needs a service that the kit can start: give a folder with a service.toml"
 
-Say = Callable[[str], None]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notes:
+    """Whom to tell what is going on."""
+
+    doing: Callable[[str], None] = lambda _what: None  # the exercise under way
+    listening: Callable[[str], None] = lambda _address: None  # where a service is awaited that somebody else starts
+
+
+SILENT = Notes()
 L = TypeVar("L", bound=Life)
 
 
 def check_service(
-    target: ServiceFolder | Listen, options: CheckOptions, words: Sequence[str] = (), say: Say = lambda _text: None
+    target: ServiceFolder | Listen, options: CheckOptions, words: Sequence[str] = (), notes: Notes = SILENT
 ) -> list[Result]:
     """Every rule of services and of their rows.
 
     Args:
       words: further words for the service's command.
-      say: told what is going on.
     Raises: ConfigError if the address or the folder is wrong.
     """
     if isinstance(target, Listen):
-        results = live(Drills, target, options, words, say).all_results()
+        results = live(Drills, target, options, words, notes).all_results()
         return merge([*results, *(skipped(name, NO_PROCESS) for name in ("unknown version", "stopped"))])
     target.build()
     results = []
     for kind in (Drills, UnknownVersion, Stopped):
-        results += live(kind, target, options, words, say).all_results()
+        results += live(kind, target, options, words, notes).all_results()
         if any(item.name == "started" for item in results):
             break
     return merge(results)
 
 
 def live(
-    kind: Callable[..., L], target: ServiceFolder | Listen, options: CheckOptions, words: Sequence[str], say: Say
+    kind: Callable[..., L], target: ServiceFolder | Listen, options: CheckOptions, words: Sequence[str], notes: Notes
 ) -> L:
     """One life of a service, from its start to its end; what was seen of it.
 
@@ -66,11 +75,11 @@ def live(
       kind: a Life, or what makes one of the same arguments.
     """
     with asyncio.Runner() as runner:
-        return runner.run(_live(kind, target, options, words, say))
+        return runner.run(_live(kind, target, options, words, notes))
 
 
 async def _live(
-    kind: Callable[..., L], target: ServiceFolder | Listen, options: CheckOptions, words: Sequence[str], say: Say
+    kind: Callable[..., L], target: ServiceFolder | Listen, options: CheckOptions, words: Sequence[str], notes: Notes
 ) -> L:
     """Listen, start the service, wait until the life is over."""
     with Reactor() as reactor:
@@ -85,7 +94,7 @@ async def _live(
             life = kind(options, expected, wires, epoch=secrets.randbits(31) | 1)
             started = reactor.loop.time()
             if process is None:
-                say(f"start the service now, with actor.upstream={address.endpoint}")
+                notes.listening(address.endpoint)
             address.listen(lambda route, frames: life.receive(route, frames, reactor.loop.time() - started))
             said = ""
             while not life.is_done:
@@ -96,7 +105,7 @@ async def _live(
                     life.exited(status, process.last_words())
                 if life.doing != said:
                     said = life.doing
-                    say(said)
+                    notes.doing(said)
             return life
 
 

@@ -29,7 +29,7 @@ from actor_svc.group import Group
 from services.cli.env.bare import make_bare
 from services.cli.env.in_process import CheckOptions
 from services.cli.env.life import NUM_ANSWERS, Answering, Expected, Wires, random_action_frames
-from services.cli.env.link import live
+from services.cli.env.link import SILENT, Notes, live
 from services.cli.env.target import Listen, ServiceFolder, ServiceManifest, Target
 from services.cli.env.value_checks import BareEnv
 from shared.errors import EnvError
@@ -50,7 +50,9 @@ class BenchOptions:
     seed: int = 1
 
 
-def measure(name: str, target: Target, options: BenchOptions, words: Sequence[str] = ()) -> Iterator[Line]:
+def measure(
+    name: str, target: Target, options: BenchOptions, words: Sequence[str] = (), notes: Notes = SILENT
+) -> Iterator[Line]:
     """Each stage as it is done, then the shares. A service in a process of its own has the link's stages only.
 
     Args:
@@ -68,7 +70,7 @@ def measure(name: str, target: Target, options: BenchOptions, words: Sequence[st
     is_ours = isinstance(target, ServiceFolder)  # else its groups are what they are
     groups = (1, options.groups) if is_ours and options.groups > 1 else (1,)
     for count in groups:
-        served = measure_link(target, options, count, words)
+        served = measure_link(target, options, count, words, notes)
         seconds = served.seconds / max(1, served.num_counted)
         stage = "link" if count == 1 else "link, groups"
         ticks_s.setdefault(stage, seconds)
@@ -108,12 +110,14 @@ def measure_in_process(env: EnvConfig, options: BenchOptions) -> Iterator[tuple[
         group.close()
 
 
-def measure_link(target: ServiceFolder | Listen, options: BenchOptions, groups: int, words: Sequence[str]) -> "Timed":
+def measure_link(
+    target: ServiceFolder | Listen, options: BenchOptions, groups: int, words: Sequence[str], notes: Notes
+) -> "Timed":
     """One life of the service, timed in the second half of its share."""
     if isinstance(target, ServiceFolder):
         target.build()
     check = CheckOptions(lanes=options.lanes, groups=groups, seed=options.seed)
-    served = live(partial(Timed, seconds_to_serve=options.seconds / 5), target, check, words, lambda _text: None)
+    served = live(partial(Timed, seconds_to_serve=options.seconds / 5), target, check, words, notes)
     if not served.num_counted:
         raise EnvError(f"no steps came: {'; '.join(item.found for item in served.results) or 'no HELLO'}")
     return served

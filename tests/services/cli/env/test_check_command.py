@@ -9,7 +9,7 @@ import pytest
 
 from services.cli.app import main
 from services.cli.env.in_process import CheckOptions
-from services.cli.env.link import check_service
+from services.cli.env.link import Notes, check_service
 from services.cli.env.target import Listen, ServiceFolder, find_target
 from services.cli.env.verdicts import RULES, has_failed
 from shared.errors import ConfigError
@@ -66,7 +66,7 @@ def test_an_unknown_target_exits_78(capsys):
 def test_a_service_in_its_own_process_passes(service):
     """Three lives over real sockets: exercises, an unknown version, SIGTERM."""
     said = []
-    results = check_service(service, QUICK, say=said.append)
+    results = check_service(service, QUICK, notes=Notes(doing=said.append))
     assert not has_failed(results), results
     assert {"finished", "unknown version", "stopped", "connection lost"} <= {item.name for item in results}
     assert "patience" in said
@@ -76,12 +76,12 @@ def test_a_service_that_somebody_else_starts_passes(service):
     """It is told the address, and dialled from there; what needs a process of ours is skipped."""
     processes = []
 
-    def start(text):
-        if "upstream=" in text:
-            words = ["actor.upstream=" + text.rpartition("upstream=")[2], "actor.lanes=3", "actor.groups=1"]
-            processes.append(subprocess.Popen([sys.executable, "actor.py", *words], cwd=service.folder))
+    def start(address):
+        words = [f"actor.upstream={address}", "actor.lanes=3", "actor.groups=1"]
+        processes.append(subprocess.Popen([sys.executable, "actor.py", *words], cwd=service.folder))
 
-    results = {item.name: item for item in check_service(Listen("tcp://127.0.0.1:0"), QUICK, say=start)}
+    told = Notes(listening=start)
+    results = {item.name: item for item in check_service(Listen("tcp://127.0.0.1:0"), QUICK, notes=told)}
     assert processes[0].wait(30) == 0
     assert not has_failed(list(results.values())), results
     assert results["lanes"].found == "1 groups of 3 lanes"
