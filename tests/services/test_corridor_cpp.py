@@ -30,6 +30,7 @@ from tests.support.hostile_peer import hostile_messages
 from tests.support.inference_double import InferenceDouble
 from tests.support.protocol_examples import EVERYTHING, MESSAGES
 
+pytestmark = pytest.mark.timeout(300)  # the compiler takes 15 s of processor time, and cores may be busy
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "services" / "corridor_cpp"
 GOLDEN = ROOT / "tests" / "golden"
