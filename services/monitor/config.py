@@ -1,8 +1,9 @@
 """[monitor]: what the web page shows and where it is served."""
 
 from pathlib import Path
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from shared.runtime.config import RuntimeConfig, Section
 
@@ -16,6 +17,12 @@ class MonitorConfig(Section):
     host: str = Field("127.0.0.1", description="Address to bind; any but loopback asks for the token.")
     port: int = Field(8080, ge=0, le=65535, description="TCP port; 0: any free one.")
     token: str = Field("", repr=False, description="What a visitor must show; empty: made where one is needed.")
+
+    @field_validator("token", mode="before")
+    @classmethod
+    def _take_any_word(cls, value: Any) -> str:
+        """A token that looks like a number or list is none; an error would show it."""
+        return str(value)
 
 
 class MonitorRuntime(RuntimeConfig):

@@ -111,12 +111,13 @@ class Watch:
         """Readers for the folders that are there now."""
         self._problem = ""
         try:
-            found = [entry for entry in self._folder.iterdir() if any((entry / mark).exists() for mark in MARKS)]
-            found.sort(key=lambda path: (-path.stat().st_mtime, path.name))
+            entries = list(self._folder.iterdir())
         except FileNotFoundError:
-            found = []  # not made yet, or a run was deleted just now: the next look will tell
+            entries = []  # not made yet
         except OSError as error:
-            found, self._problem = [], f"{self._folder}: {error.strerror or error}"
+            entries, self._problem = [], f"{self._folder}: {error.strerror or error}"
+        begun = {path: at for path in entries if (at := begun_at(path)) is not None}
+        found = sorted(begun, key=lambda path: (-begun[path], path.name))
         self._num_left_out = max(0, len(found) - MAX_RUNS)
         kept = {printable(path): path for path in found[:MAX_RUNS]}
         self._runs = {name: self._runs.get(name) or RunReader(name, path) for name, path in kept.items()}
@@ -167,6 +168,16 @@ class Watch:
         for alert in self._alerts():
             alerts.labels(alert.run, alert.code, alert.level.value).inc()
         yield from registry.collect()
+
+
+def begun_at(path: Path) -> float | None:
+    """When a run began or was resumed last, seconds since 1970; None for a folder that holds none, or is gone again."""
+    for mark in MARKS:
+        try:
+            return (path / mark).stat().st_mtime
+        except OSError:
+            continue
+    return None
 
 
 def printable(path: Path) -> str:

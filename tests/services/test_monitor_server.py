@@ -21,7 +21,7 @@ for module in ("starlette", "uvicorn"):
 
 from services.monitor.service import main as monitor  # noqa: E402  (needs both)
 
-TOKEN = "a-token-of-enough-characters"
+TOKEN = "1234567890123456e7"
 
 
 def get(where, path, method="GET", **headers):
@@ -217,7 +217,7 @@ def test_beyond_loopback_a_token_is_made_told_once_and_asked_for(runs):
 
 
 def test_a_given_token_is_asked_for_and_never_printed(runs):
-    """On loopback too, if one was given."""
+    """On loopback too, if one was given; as it stands, even if it looks like a number."""
     with running(runs, token=TOKEN) as (said, where):
         assert TOKEN not in said
         assert TOKEN_VARIABLE in said
@@ -241,19 +241,34 @@ def test_a_users_mistake_stops_it_with_a_clear_word(words, message, capsys, tmp_
     assert message in capsys.readouterr().err
 
 
-def test_a_token_that_could_be_guessed_is_refused(monkeypatch, capsys, tmp_path):
+@pytest.mark.parametrize("token", ["hunter2", "[1, 2, 3, 4]", "true", "pässword-pässword"])
+def test_a_token_that_could_be_guessed_or_not_sent_is_refused(token, monkeypatch, capsys, tmp_path):
     """And not shown."""
-    monkeypatch.setenv(TOKEN_VARIABLE, "hunter2")
+    monkeypatch.setenv(TOKEN_VARIABLE, token)
     assert monitor([f"monitor.runs={tmp_path}"]) == 78
     text = capsys.readouterr().err
     assert TOKEN_VARIABLE in text
-    assert "hunter2" not in text
+    assert token not in text
 
 
 def test_a_run_in_the_place_of_the_runs_folder_is_told(runs, capsys):
     """With the folder that was meant."""
     assert seedbed(["monitor", "--runs", str(runs / "good"), "--port", "0"]) == 78
     assert str(runs) in capsys.readouterr().err
+
+
+def test_runs_are_listed_by_their_start_the_newest_first(tmp_path):
+    """Whatever is written into them later; a file and a dangling link among them are passed over."""
+    for number, name in enumerate(("old", "new", "middle")):
+        run = write_run(tmp_path / "runs" / name, [row(1)])
+        os.utime(run / "config.toml", (0, 1000 * (5, 9, 7)[number]))
+        (run / "note").write_text("")
+    (tmp_path / "runs" / "file").write_text("")
+    (tmp_path / "runs" / "link").symlink_to("absent")
+    with Visitor() as visitor:
+        view = Watch(tmp_path / "runs", visitor).overview()
+    assert [item["name"] for item in view["runs"]] == ["new", "middle", "old"]
+    assert view["problem"] == ""
 
 
 class Clock:
