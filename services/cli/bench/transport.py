@@ -56,7 +56,8 @@ def measure(seconds: float) -> Iterator[dict[str, str | int | float]]:
 def measure_curve(seconds: float) -> Iterator[dict[str, str | int | float]]:
     """What CURVE costs: each scenario and one with images, in turn without keys and with.
 
-    A line with keys has `curve_ratio`: its requests a second over those without, means of the rounds.
+    A scenario's last line compares the means of its rounds, with keys over without: `curve_ratio` of requests a second,
+    `curve_cpu_ratio` of the server's processor time for one.
     """
     scenarios = (*SCENARIOS, IMAGES)
     share_s = max(LEAST_S, seconds / (len(scenarios) * 2 * ROUNDS))
@@ -64,14 +65,21 @@ def measure_curve(seconds: float) -> Iterator[dict[str, str | int | float]]:
         keys = Path(folder) / "keys"
         Keyring(keys).init()
         for scenario in scenarios:
-            plain_rates, curve_rates = [], []
+            results: dict[str, list[dict[str, str | int | float]]] = {"no": [], "yes": []}
             for _ in range(ROUNDS):
-                plain = run_scenario(scenario, "uvloop", share_s)
-                plain_rates.append(float(plain["requests_per_s"]))
-                yield plain | {"curve": "no"}
-                curve = run_scenario(scenario, "uvloop", share_s, keys)
-                curve_rates.append(float(curve["requests_per_s"]))
-                yield curve | {"curve": "yes", "curve_ratio": round(sum(curve_rates) / sum(plain_rates), 3)}
+                for curve, chosen in (("no", None), ("yes", keys)):
+                    result = run_scenario(scenario, "uvloop", share_s, chosen) | {"curve": curve}
+                    results[curve].append(result)
+                    if curve == "yes" and len(results[curve]) == ROUNDS:
+                        result["curve_ratio"] = _compare(results, "requests_per_s")
+                        result["curve_cpu_ratio"] = _compare(results, "server_cpu_us_per_request")
+                    yield result
+
+
+def _compare(results: dict[str, list[dict[str, str | int | float]]], figure: str) -> float:
+    """A figure's sum with keys over that without."""
+    sums = {curve: sum(float(result[figure]) for result in found) for curve, found in results.items()}
+    return round(sums["yes"] / max(sums["no"], 1e-9), 3)
 
 
 def run_scenario(

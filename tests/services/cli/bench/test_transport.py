@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from services.cli.bench import transport
 from services.cli.bench.transport import IMAGES, SCENARIOS, Scenario, run_scenario
 from services.cli.bench.transport_peers import OBSERVATION_BYTES, SPEC
 from shared.net.keyring import Keyring
@@ -39,3 +40,15 @@ def test_a_scenario_runs_on_links_with_keys(tmp_path):
     result = run_scenario(scenario, "uvloop", 0.3, tmp_path / "keys")
     assert result["requests_per_s"] > 0
     assert result["observation_bytes"] == 28_224
+
+
+def test_what_curve_costs_is_stated_once_for_each_scenario(monkeypatch):
+    """Plain and CURVE take turns; the last line has the ratios of rates and of processor time."""
+    monkeypatch.setattr(transport, "SCENARIOS", ())
+    monkeypatch.setattr(transport, "IMAGES", Scenario("tiny", clients=1, groups=2, lanes=3))
+    monkeypatch.setattr(transport, "ROUNDS", 1)
+    plain, curve = transport.measure_curve(0.4)
+    assert (plain["curve"], curve["curve"]) == ("no", "yes")
+    assert "curve_ratio" not in plain
+    assert curve["curve_ratio"] == pytest.approx(curve["requests_per_s"] / plain["requests_per_s"], abs=0.001)
+    assert curve["curve_cpu_ratio"] > 0
