@@ -20,7 +20,7 @@ def test_help_names_every_command(capsys):
     """And costs no heavy import (see below)."""
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    for command in ("train", "eval", "actor", "inference", "learner", "doctor", "explain", "bench"):
+    for command in ("train", "eval", "actor", "inference", "learner", "doctor", "explain", "bench", "env", "play"):
         assert command in text
 
 

@@ -214,10 +214,9 @@ class Drill:
 
     def _lose_act(self) -> Script:
         """Answer, but into the void."""
-        session = self._known_session()
-        self._table.answer(session, self._act_frames(), self.now)
+        reply = self._act_frames()
         yield from self._await_resend("`answered`, and the ACT never came")
-        self._send_frames(session.reply or [])
+        self._send_frames(reply)
         yield from self._next()
 
     def _send_nonsense(self) -> Script:
@@ -246,7 +245,7 @@ class Drill:
         ticks = min(SEED_TICKS, self._soak_steps)
         played: list[list[dict[str, str]]] = []
         for seed in (self._seed, self._seed, self._seed + 1):
-            self._generator = np.random.default_rng(seed)
+            self._generator = np.random.default_rng(self._seed)  # the same actions for each
             session = self._known_session()
             reset = Act(
                 session=session.id, seq=session.last_seq, policy_version=1, bits=int(ActBits.RESET), reset_seed=seed
