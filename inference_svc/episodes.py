@@ -63,14 +63,17 @@ def _pack(spec: EnvSpec, statistics: Sequence[Array], versions: Sequence[int]) -
 def read_statistics(spec: EnvSpec, step: Step, flags: Array, extras: Sequence[bytes]) -> Array | None:
     """Statistics f32 [ended lanes, K] of a STEP, None if no episode ended.
 
-    Raises: RemoteWireError if the frame does not have a row for each lane that ended.
+    Raises: RemoteWireError if the frame does not have a row for each lane that ended, or a value is not finite.
     """
     if not step.bits & StepBits.STATISTICS:
         return None
     ended, width = int(np.count_nonzero(flags & ENDED)), len(spec.statistics)
     if not extras or len(extras[0]) != ended * width * 4:
         raise RemoteWireError("statistics", f"{ended} lanes ended with {width} statistics each")
-    return np.frombuffer(extras[0], np.float32).reshape(ended, width)
+    statistics = np.frombuffer(extras[0], np.float32).reshape(ended, width)
+    if not np.isfinite(statistics).all():
+        raise RemoteWireError("statistics", "a statistic that is not finite")
+    return statistics
 
 
 def valid_steps(flags: Array) -> int:

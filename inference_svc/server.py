@@ -10,24 +10,23 @@ Groups are held before the forward pass, so that fresh weights act when they go 
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 import numpy as np
 
 from inference_svc.admission import judge
 from inference_svc.batcher import Batcher
 from inference_svc.config import InferenceConfig
-from inference_svc.engine import Lanes
 from inference_svc.episodes import EpisodeReport, aborted_episodes, read_statistics, valid_steps
 from inference_svc.evaluation import EvaluationRound
+from inference_svc.group import Group, Outputs, make_group
 from inference_svc.slots import SlotPool
 from inference_svc.tally import Tally
-from inference_svc.unrolls import LatestRow, UnrollShape, UnrollWriter
+from inference_svc.unrolls import UnrollShape, UnrollWriter
 from inference_svc.upstream import LearnerLink
 from shared.errors import RemoteWireError
 from shared.protocol.codec import decode, encode
-from shared.protocol.layout import Array, Layout
+from shared.protocol.layout import Array
 from shared.protocol.messages import (
     Act,
     ActBits,
@@ -43,35 +42,10 @@ from shared.protocol.messages import (
     Step,
     Welcome,
 )
-from shared.protocol.rows import act_layout, step_layout
 from shared.protocol.sessions import Session, SessionLimits, SessionTable, Verdict
 from shared.protocol.spaces import check_values
 
-DECORRELATE_OVER = 8  # groups' first unrolls end at this many different ticks
-
-
-@dataclass(slots=True, eq=False)
-class Group:
-    """What inference keeps for a session."""
-
-    session: Session
-    lanes: Lanes
-    layout: Layout  # of its STEPs
-    flags: Array  # of the newest rows, u8 [L]
-    previous_flags: Array
-
-
-@dataclass(slots=True)
-class Outputs:
-    """Where decisions go, and what the shell knows: its callables, none of which blocks."""
-
-    down: Callable[[bytes, Sequence[bytes]], bool]  # (route, frames) → False when the route is gone
-    act: Callable[[list[list[Lanes]], list[Group]], None]  # batches, and the groups in their order
-    forget: Callable[[Lanes], None]  # zero a new group's policy state, before its first batch
-    pin: Callable[[], None]  # freeze the live weights for an evaluation
-    wake: Callable[[float], None] = field(default=lambda _at: None)  # call `launch` at this time
-    work_age_s: Callable[[], float] = field(default=lambda: 0.0)  # how long the running batch has been running
-    owner: Callable[[bytes], str] = field(default=lambda _route: "")  # whose key a route has; empty without keys
+MAX_GREETING = 4096  # connections that are told when to go though they never came in
 
 
 class Server:
@@ -82,12 +56,13 @@ class Server:
         self.shape: UnrollShape | None = None
         self.table: SessionTable | None = None
         self.version = 0  # of the weights that act, packed
-        self.is_draining = False
+        self._is_finished = False
         self.evaluation = EvaluationRound()
         self._batcher: Batcher[Group] = Batcher(config.idle_deadline_ms / 1e3)
         self._slots = SlotPool(config.max_lanes)
         self._held: deque[Group] = deque()
         self._episodes = EpisodeReport(link.outbox)
+        self._greeting: dict[bytes, None] = {}  # connections that said HELLO and were not let in, the newest last
         self._is_pinning = False
         self._outputs: Outputs | None = None
 
@@ -146,6 +121,13 @@ class Server:
             self.tally.refused_messages += 1
 
     def _hello(self, hello: Hello, route: bytes, now: float) -> None:
+        if self._is_finished:
+            self._send(route, Bye(session=0, reason="run_finished"))
+            return
+        self._greeting.pop(route, None)
+        if len(self._greeting) == MAX_GREETING:
+            del self._greeting[next(iter(self._greeting))]
+        self._greeting[route] = None
         refusal = judge(hello, self.shape.spec if self.shape else None)
         if refusal is not None or self.table is None or self.shape is None:
             self.link.introduce(hello.spec, now)
@@ -156,38 +138,20 @@ class Server:
         if isinstance(answer, Welcome):
             self.tally.met(hello.actor, hello.incarnation)
             session = self.table.sessions[answer.session]
-            if session.attached is None and not self._admit(session, self.table, now):
+            if session.attached is None and not self._admit(session, self.table):
                 return
+            del self._greeting[route]
         self._send(route, answer)
 
-    def _admit(self, session: Session, table: SessionTable, now: float) -> bool:
+    def _admit(self, session: Session, table: SessionTable) -> bool:
         """Give a new session its slots and rows."""
         assert self.shape is not None
-        hello = session.hello
-        start = self._slots.allocate(hello.lanes)
+        start = self._slots.allocate(session.lanes)
         if start is None:  # free slots are there but in pieces: it asks again
             table.end(session)
             return False
-        rows: UnrollWriter | LatestRow
-        if hello.mode == "train":
-            length = self.shape.unroll_length
-            skip = (session.number - 1) % DECORRELATE_OVER * length // DECORRELATE_OVER
-            rows = UnrollWriter(self.shape, hello.lanes, skip=skip)
-        else:
-            rows = LatestRow(self.shape, hello.lanes)
-        is_evaluation = hello.mode == "eval"
-        lanes = Lanes(
-            start=start,
-            count=hello.lanes,
-            seed=session.seed,
-            rows=rows,
-            act_layout=act_layout(hello.spec, hello.lanes),
-            greedy=False,
-            pinned=is_evaluation,
-        )
-        none = np.zeros(hello.lanes, np.uint8)
-        session.attached = Group(session, lanes, step_layout(hello.spec, hello.lanes), none, none)
-        self.outputs.forget(lanes)
+        session.attached = group = make_group(session, self.shape, start)
+        self.outputs.forget(group.lanes)
         return True
 
     def _ping(self, ping: Ping, route: bytes, now: float) -> None:
@@ -446,12 +410,13 @@ class Server:
         return len(ended)
 
     def dismiss(self, reason: str) -> None:
-        """Tell every group to go: BYE(draining) means elsewhere, BYE(run_finished) means for good."""
+        """Tell everyone to go, who is in or asked to be: BYE(draining) means elsewhere, BYE(run_finished) for good."""
+        self._is_finished = reason == "run_finished"
+        for route in {**dict.fromkeys(self.table.routes() if self.table else ()), **self._greeting}:
+            self._send(route, Bye(session=0, reason=reason))
+        self._greeting.clear()
         if self.table is None:
             return
-        self.is_draining = True
-        for route in self.table.routes():
-            self._send(route, Bye(session=0, reason=reason))
         for session in self.table.drain():
             writer = session.attached.lanes.rows if session.attached else None
             if isinstance(writer, UnrollWriter):

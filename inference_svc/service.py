@@ -14,7 +14,8 @@ import torch
 from inference_svc import metrics
 from inference_svc.config import InferenceConfig, InferenceSettings
 from inference_svc.engine import Engine, Lanes
-from inference_svc.server import Group, Outputs, Server
+from inference_svc.group import Group, Outputs
+from inference_svc.server import Server
 from inference_svc.tally import Tally
 from inference_svc.unrolls import UnrollShape
 from inference_svc.upstream import CreditCame, LearnerLink, Refused, RunFinished, WeightsCame, Welcomed

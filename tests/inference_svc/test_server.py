@@ -9,7 +9,8 @@ import pytest
 
 from inference_svc.config import InferenceConfig
 from inference_svc.engine import Lanes
-from inference_svc.server import Group, Outputs, Server
+from inference_svc.group import Group, Outputs
+from inference_svc.server import Server
 from inference_svc.tally import Tally
 from inference_svc.unrolls import UnrollShape
 from inference_svc.upstream import LearnerLink
@@ -289,6 +290,15 @@ def test_statistics_of_the_wrong_size_are_refused_before_the_step_counts(world: 
     assert len(world.batches) == 1
 
 
+def test_statistics_that_are_not_finite_are_refused(world: World) -> None:
+    """They would spoil the run's mean return."""
+    world.serve()
+    session = world.hello().session
+    payload = [*rows(0, (Flags.TERMINATED, 0)), np.array([np.nan, 1], np.float32).tobytes()]
+    world.tell(Step(session=session, seq=0, bits=int(StepBits.STATISTICS)), payload)
+    assert (world.tally.refused_messages, len(world.batches)) == (1, 0)
+
+
 def test_garbage_is_counted_and_changes_nothing(world: World) -> None:
     """Headers that are no messages, and messages that are not for inference, are refused."""
     world.serve()
@@ -392,6 +402,20 @@ def test_draining_says_bye_and_refuses_newcomers(world: World) -> None:
     reject = world.last()
     assert isinstance(reject, Reject)
     assert reject.retryable
+
+
+def test_everyone_hears_that_the_run_is_finished(world: World) -> None:
+    """Also who asked to come in and was not let in, once, and who asks afterwards: nobody dials on for ever."""
+    world.tell(hello(0), route=b"early")
+    assert isinstance(world.last(), Error)
+    world.serve()
+    world.hello(1, route=b"in")
+    sent = len(world.sent)
+    world.server.dismiss("run_finished")
+    bye = Bye(session=0, reason="run_finished")
+    assert sorted(world.sent[sent:], key=str) == [(b"early", bye), (b"in", bye)]
+    world.tell(hello(2), route=b"late")
+    assert world.sent[-1] == (b"late", bye)
 
 
 def test_revoked_keys_lose_their_sessions_and_are_told_why(world: World) -> None:

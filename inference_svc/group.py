@@ -1,0 +1,60 @@
+"""What inference keeps for a group, and the outputs that its decisions go to."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from inference_svc.engine import Lanes
+from inference_svc.unrolls import LatestRow, UnrollShape, UnrollWriter
+from shared.protocol.layout import Array, Layout
+from shared.protocol.rows import act_layout, step_layout
+from shared.protocol.sessions import Session
+
+DECORRELATE_OVER = 8  # groups' first unrolls end at this many different ticks
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """What inference keeps for a session."""
+
+    session: Session
+    lanes: Lanes
+    layout: Layout  # of its STEPs
+    flags: Array  # of the newest rows, u8 [L]
+    previous_flags: Array
+
+
+@dataclass(slots=True)
+class Outputs:
+    """Where decisions go, and what the shell knows: its callables, none of which blocks."""
+
+    down: Callable[[bytes, Sequence[bytes]], bool]  # (route, frames) → False when the route is gone
+    act: Callable[[list[list[Lanes]], list[Group]], None]  # batches, and the groups in their order
+    forget: Callable[[Lanes], None]  # zero a new group's policy state, before its first batch
+    pin: Callable[[], None]  # freeze the live weights for an evaluation
+    wake: Callable[[float], None] = field(default=lambda _at: None)  # call `launch` at this time
+    work_age_s: Callable[[], float] = field(default=lambda: 0.0)  # how long the running batch has been running
+    owner: Callable[[bytes], str] = field(default=lambda _route: "")  # whose key a route has; empty without keys
+
+
+def make_group(session: Session, shape: UnrollShape, start: int) -> Group:
+    """What a new session needs: rows for its mode, and lanes on the slots from `start` on."""
+    hello = session.hello
+    rows: UnrollWriter | LatestRow
+    if hello.mode == "train":
+        skip = (session.number - 1) % DECORRELATE_OVER * shape.unroll_length // DECORRELATE_OVER
+        rows = UnrollWriter(shape, hello.lanes, skip=skip)
+    else:
+        rows = LatestRow(shape, hello.lanes)
+    lanes = Lanes(
+        start=start,
+        count=hello.lanes,
+        seed=session.seed,
+        rows=rows,
+        act_layout=act_layout(hello.spec, hello.lanes),
+        greedy=False,
+        pinned=hello.mode == "eval",
+    )
+    none = np.zeros(hello.lanes, np.uint8)
+    return Group(session, lanes, step_layout(hello.spec, hello.lanes), none, none)
