@@ -4,6 +4,7 @@ import html
 import os
 import re
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -31,8 +32,25 @@ def browse(address, folder):
         "--window-size=1200,850", "--virtual-time-budget=5000", "--dump-dom", f"--screenshot={picture}",
         "--disable-background-networking", *(["--no-sandbox"] if os.geteuid() == 0 else []), address,
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
-    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line], picture
+    try:
+        said, logged = run_browser(command)
+    except subprocess.TimeoutExpired:  # on a busy machine the browser's own time can stand still for ever
+        said, logged = run_browser(command)
+    return said, [line for line in logged.splitlines() if "CONSOLE" in line], picture
+
+
+def run_browser(command):
+    """Its output and log. Nothing of it is left, even if it does not end by itself."""
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            said, logged = process.communicate(timeout=45)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    assert process.returncode == 0, logged
+    return said, logged
 
 
 def rows_with(image, colour):

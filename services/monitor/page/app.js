@@ -118,6 +118,9 @@ const known = (name, rest) => answers.get(address(name, rest))?.value;
 const colored = () => [...shown].map(([name, number]) => [name, `--run${number}`]);
 
 function drawCurves() {
+  const reading = [...shown.keys()].map((name) => known(name, "/curves")).filter((curves) => curves && curves.share_read < 1);
+  at("reading").textContent = reading.map((curves) => `${curves.name}: ${Math.floor(100 * curves.share_read)} % read so far`).join(", ");
+  at("reading").hidden = reading.length === 0;
   const runs = colored().filter(([name]) => known(name, "/curves"));
   PANELS.forEach((panel, place) => charts[place].update(runs.flatMap(([name, color]) => series(panel, known(name, "/curves"), axis, color)), axis));
   lagChart.update(colored().flatMap(([name, color]) => lagSeries(known(name, ""), color)), "lag");
