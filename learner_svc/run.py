@@ -97,6 +97,7 @@ class Run:
         self._asked_at = 0.0
         self._evaluated_at = 0.0
         self._tried_at = -math.inf
+        self._tried_updates = -1
 
     def restore(self, meta: dict[str, Any]) -> None:
         """Take over what `to_json` gave, before `start`."""
@@ -189,7 +190,8 @@ class Run:
             return True
         target = self._run.until_return
         if self.end_reason == "until_return" and target is not None and result.return_mean < target:
-            self.state, self.end_reason = RunState.TRAINING, ""
+            self.state, self.end_reason, self._tried_at = RunState.TRAINING, "", now
+            self._tried_updates = self.counters.updates
         else:
             self._finish(self.end_reason)
         return True
@@ -200,8 +202,8 @@ class Run:
         if self._run.seconds and self.counters.seconds >= self._run.seconds:
             return "seconds"
         target = self._run.until_return
-        if target is None or now - self._tried_at < MIN_TRY_S:
-            return ""
+        if target is None or now - self._tried_at < MIN_TRY_S or self.counters.updates == self._tried_updates:
+            return ""  # weights that just fell short are not tried again
         mean = self.training.mean
         is_likely = mean is not None and len(self.training.returns) == RETURN_WINDOW and mean >= target
         result = self.last_result

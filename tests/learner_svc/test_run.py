@@ -98,8 +98,11 @@ def test_until_return_is_judged_by_a_full_evaluation() -> None:
     assert run.state == RunState.FINISHING
     assert answer(run, 90.0, 3.0)
     assert run.may_train
-    run.poll(V, 4.0, is_idle=True)
-    assert run.may_train
+    run.poll(V, 8.0, is_idle=True)
+    assert run.may_train, "the same weights would fall short again"
+    run.trained(1, updates=1)
+    run.poll(V, 7.9, is_idle=True)
+    assert run.may_train, "an evaluation that was long ended just now"
     run.poll(V, 8.0, is_idle=True)
     assert run.state == RunState.FINISHING
     assert answer(run, 100.0, 9.0)
