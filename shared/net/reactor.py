@@ -13,6 +13,7 @@ turn. A message has at most `MAX_FRAMES` frames; longer ones are dropped and cou
 import asyncio
 import errno
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -203,6 +204,8 @@ class Reactor:
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.loop = loop or asyncio.get_running_loop()
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        if hasattr(os, "SCHED_BATCH"):  # libzmq's own thread then lets us finish, and takes what we sent in one go
+            self.context.set(zmq.THREAD_SCHED_POLICY, os.SCHED_BATCH)
         self._channels: set[Channel] = set()
         self._past = [0, 0, 0, 0, 0]  # figures of closed channels
         self._lag_s = self._worst_lag_s = self._former_worst_lag_s = 0.0
