@@ -1,6 +1,9 @@
 """Reading the services' /metrics pages."""
 
 import json
+import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -37,6 +40,13 @@ def test_a_service_is_read_over_http(metrics):
     samples = read_page(metrics.address)
     assert samples is not None
     assert samples["seedbed_level"] == 1.5
+
+
+def test_a_proxy_of_the_users_is_not_asked(metrics):
+    """It knows nothing of our loopback, and the table would stay empty. A process of its own: urllib reads it once."""
+    code = f"import sys; from services.cli.scrape import read_page; sys.exit(read_page({metrics.address!r}) is None)"
+    variables = {"http_proxy": "http://127.0.0.1:1", "no_proxy": ""}
+    assert subprocess.run([sys.executable, "-c", code], env=os.environ | variables, check=False).returncode == 0
 
 
 def test_a_service_that_does_not_answer_is_none():
