@@ -185,7 +185,7 @@ def test_the_base_install_covers_the_actor() -> None:
     """What an actor imports at the top of its modules is standard library, its own, or a base dependency."""
     installed = {
         "gymnasium", "msgpack", "numpy", "prometheus_client", "psutil", "pydantic", "pydantic_core",
-        "pydantic_settings", "zmq", "rich", "structlog", "typer", "uvloop",
+        "zmq", "rich", "structlog", "typer", "uvloop",
     }  # fmt: skip
     allowed = installed | set(PACKAGES) | sys.stdlib_module_names
     files = [file for file in _sources("shared", "actor_svc") if not file.startswith("shared/policy/")]
