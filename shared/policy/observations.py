@@ -102,6 +102,9 @@ class ObservationEncoder(nn.Module):
     ) -> Tensor:
         """One leaf as [N, C, H, W]."""
         image = _channels_first(value, leaf.image)
+        if memory_format is torch.channels_last and image.device.type == "cpu" and image.is_contiguous():
+            # A cast that also moves channels takes twice as long as moving bytes and casting them after.
+            image = torch.stack(image.unbind(1), -1).permute(0, 3, 1, 2)
         if index not in self.normalised:
             return image.to(dtype, memory_format=memory_format).mul_(1 / MAX_PIXEL)
         mean = _channels_first(self.get_buffer(f"mean_{index}").view(1, *leaf.shape), leaf.image)

@@ -26,6 +26,17 @@ def test_moments_of_parts_are_the_moments_of_the_whole(sizes, centre, spread):
     np.testing.assert_allclose(moments.variance.numpy(), wanted.var(0), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("centre", [0.0, -3e4, 1e6])
+def test_a_small_spread_far_from_zero_is_kept(centre):
+    """A simulator's clock or position has a large mean; single precision must not eat the deviation around it."""
+    rows = np.random.default_rng(3).choice([-1.0, 1.0], (4000, 2)) + centre
+    moments = RunningMoments((2,), CPU)
+    for part in np.split(rows.astype(np.float32), 8):
+        moments.update(torch.from_numpy(part))
+    np.testing.assert_allclose(moments.mean.numpy(), rows.mean(0), rtol=1e-6, atol=1e-3)
+    np.testing.assert_allclose(moments.variance.numpy(), rows.var(0), rtol=1e-3)
+
+
 def test_no_rows_change_nothing():
     """Before the first row the variance is 1."""
     moments = RunningMoments((2,), CPU)
