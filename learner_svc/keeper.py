@@ -8,6 +8,7 @@ from learner_svc import checkpoint
 from learner_svc.config import LearnerSettings
 from learner_svc.figures import evaluation_figures
 from learner_svc.history import History, draw_curves
+from learner_svc.lag import name_buckets
 from learner_svc.record import RunFolder
 from learner_svc.run import Counters, Run, is_used_up
 from learner_svc.trainer import Snapshot
@@ -117,8 +118,8 @@ def summarise(
     counters = run.counters
     seconds = counters.seconds or None
     figures = counters.to_json()
-    lag_max = figures.pop("lag_max")
-    del figures["lag_steps"]
+    lag_max, lag_counts = figures.pop("lag_max"), figures.pop("lag_histogram")
+    del figures["lag_steps"], figures["lag_sum"]
     summary: dict[str, Any] = {
         "experiment": settings.run.name,
         "env_id": settings.env.id,
@@ -132,6 +133,7 @@ def summarise(
         "trained_steps_per_s": round(counters.trained_steps / seconds, 1) if seconds else None,
         "policy_lag_mean": counters.policy_lag_mean,
         "policy_lag_max": lag_max,
+        "policy_lag_histogram": name_buckets(lag_counts),
         "episode_return_mean": run.training.mean,
         "best_eval_return_mean": run.best_return,
         "restarts": dict(restarts),

@@ -5,6 +5,7 @@ earlier epoch have lag max(0, newest step seen - step); if they were acted by we
 (a step beyond the one it resumed from), they are of a lost epoch and dropped as such. Rows without a version are lost.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,7 @@ from shared.protocol.layout import Array
 from shared.protocol.messages import EPOCH_SHIFT, unpack_version
 
 NUM_LAG_BUCKETS = 10  # lag 0, 1, 2–3, 4–7, …, 128–255, 256 and more
+LAG_BOUNDS = (0, *((1 << bucket) - 1 for bucket in range(1, NUM_LAG_BUCKETS - 1)))  # greatest lag of all but the last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,3 +56,11 @@ def lag_histogram(lag: Array, valid: Array) -> tuple[int, ...]:
     counted = np.minimum(lag[valid], 1 << (NUM_LAG_BUCKETS - 2))
     bucket = np.frexp(counted.astype(np.float64))[1]  # 0 → 0, 1 → 1, 2–3 → 2, 4–7 → 3, …
     return tuple(int(count) for count in np.bincount(bucket, minlength=NUM_LAG_BUCKETS))
+
+
+def name_buckets(counts: Sequence[int]) -> dict[str, int]:
+    """A histogram for people and JSON: "0", "1", "2-3", …, "256-" → transitions."""
+    lows = (0, *(bound + 1 for bound in LAG_BOUNDS))
+    highs = (*(str(bound) for bound in LAG_BOUNDS), "")
+    names = [str(low) if str(low) == high else f"{low}-{high}" for low, high in zip(lows, highs, strict=True)]
+    return dict(zip(names, counts, strict=True))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from prometheus_client import Histogram
 
 from learner_svc.figures import Figures
+from learner_svc.lag import LAG_BOUNDS
 from learner_svc.producers import Desk
 from learner_svc.run import Run
 from shared.net.reactor import Reactor
@@ -45,6 +46,12 @@ def register(metrics: Metrics, run: Run, desk: Desk, figures: Figures, reactor: 
         metrics.read_counter(f"learner_{name}", description, read)
     for name, description, read in gauges:
         metrics.read_gauge(f"learner_{name}", description, read)
+    metrics.read_histogram(
+        "learner_policy_lag",
+        "Updates between acting and learning, of every transition that came to an update, too old ones too.",
+        LAG_BOUNDS,
+        lambda: (run.counters.lag_histogram, run.counters.lag_sum),
+    )
     metrics.read_gauge(
         "loop_lag_seconds", "How late the loop's last timer was.", lambda: reactor.statistics().loop_lag_s
     )

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from learner_svc.lag import NUM_LAG_BUCKETS
 from shared.protocol.messages import Evaluation, RunState
 from shared.runtime.config import EvalConfig, RunConfig
 
@@ -39,6 +40,8 @@ class Counters:
     expired_unrolls: int = 0  # lane-unrolls of which nothing was fresh enough to train on
     lag_steps: float = 0.0  # policy lag, summed over the trained transitions
     lag_max: float = 0.0  # of any trained transition
+    lag_histogram: list[int] = field(default_factory=lambda: [0] * NUM_LAG_BUCKETS)  # all that came to an update
+    lag_sum: int = 0  # over the same
     seconds: float = 0.0  # with a policy, not finished
 
     @property
@@ -135,8 +138,10 @@ class Run:
         expired_unrolls: int = 0,
         lag_mean: float = 0.0,
         lag_max: float = 0.0,
+        lag_histogram: Sequence[int] = (),
+        lag_sum: int = 0,
     ) -> None:
-        """Count the updates on one batch; the lags are those of its trained transitions at the first."""
+        """Count the updates on one batch; mean and greatest lag are those of its trained transitions at the first."""
         self.counters.updates += updates
         self.counters.trained_steps += valid_steps
         self.counters.dropped_steps += dropped_steps
@@ -144,6 +149,10 @@ class Run:
         self.counters.expired_unrolls += expired_unrolls
         self.counters.lag_steps += lag_mean * valid_steps
         self.counters.lag_max = max(self.counters.lag_max, lag_max)
+        if lag_histogram:
+            now = zip(self.counters.lag_histogram, lag_histogram, strict=True)
+            self.counters.lag_histogram = [before + more for before, more in now]  # a new list: /metrics reads it
+            self.counters.lag_sum += lag_sum
 
     def acted(self, returns: Sequence[float], lengths: Sequence[float], *, steps: int, aborted: int) -> None:
         """Count an EPISODES message of training groups."""

@@ -41,7 +41,8 @@ class UpdateResult:
     lost_epoch_steps: int
     dropped_unrolls: int  # lanes with valid transitions of which none was trained on
     dropped_steps_B: Array = field(repr=False)  # for counting per actor
-    lag_histogram: tuple[int, ...]  # valid transitions of lag 0, 1, 2–3, 4–7, …
+    lag_histogram: tuple[int, ...]  # valid transitions of lag 0, 1, 2–3, 4–7, …, too old ones among them
+    lag_sum: int  # over the same
 
 
 class Updater:
@@ -187,7 +188,7 @@ def _describe(metrics: dict[str, float], valid: Array, trained: Array, lag: Lag)
     num_valid, num_trained = int(np.count_nonzero(valid)), int(np.count_nonzero(trained))
     num_lost = int(np.count_nonzero(valid & lag.lost))
     dropped_B = np.count_nonzero(valid & ~trained, axis=0)
-    trained_lags = lag.lag[trained]
+    trained_lags, counted = lag.lag[trained], valid & ~lag.lost  # the lag of lost weights means nothing
     if num_trained:
         metrics["lag_mean"], metrics["lag_max"] = float(trained_lags.mean()), float(trained_lags.max())
     metrics["valid_share"] = num_valid / valid.size
@@ -201,5 +202,6 @@ def _describe(metrics: dict[str, float], valid: Array, trained: Array, lag: Lag)
         lost_epoch_steps=num_lost,
         dropped_unrolls=int(np.count_nonzero(valid.any(axis=0) & ~trained.any(axis=0))),
         dropped_steps_B=dropped_B,
-        lag_histogram=lag_histogram(lag.lag, valid),
+        lag_histogram=lag_histogram(lag.lag, counted),
+        lag_sum=int(lag.lag[counted].sum()),
     )

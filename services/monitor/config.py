@@ -18,6 +18,10 @@ class MonitorConfig(Section):
     port: int = Field(8080, ge=0, le=65535, description="TCP port; 0: any free one.")
     token: str = Field("", repr=False, description="What a visitor must show; empty: made where one is needed.")
 
+    token_file: Path | None = Field(
+        None, description="File that holds the token, for Prometheus beside it; made, for its owner alone, if missing."
+    )
+
     @field_validator("token", mode="before")
     @classmethod
     def _take_any_word(cls, value: Any) -> str:

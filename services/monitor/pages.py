@@ -4,24 +4,25 @@ A page counts only if it names the incarnation that the status file names: after
 belong to anybody.
 """
 
+import concurrent.futures
 import http.client
 import ipaddress
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import TracebackType
 from typing import Self
 
 from prometheus_client import Metric
-from prometheus_client.parser import text_string_to_metric_families
 
-from services.cli.scrape import MAX_PAGE_BYTES
+from services.cli.scrape import TIMEOUT_S, fetch, incarnation_of, parse_families, sum_samples
 from services.monitor.folder import Status
 
-TIMEOUT_S = 1.0
-NUM_THREADS = 8
-INFO = "seedbed_service_info"
+PATIENCE_S = TIMEOUT_S + 0.2  # for all visits of one round together
+KEEP_S = 3.0  # a page that old still stands for a service whose turn has not come
+NUM_THREADS = 32
 
 
 class Answer(StrEnum):
@@ -42,19 +43,21 @@ class Page:
 
     def samples(self) -> dict[str, float]:
         """Sample name → value, summed over its labels, without buckets."""
-        found: dict[str, float] = {}
-        for family in self.families:
-            for sample in family.samples:
-                if not sample.name.endswith(("_bucket", "_created")):
-                    found[sample.name] = found.get(sample.name, 0.0) + sample.value
-        return found
+        return sum_samples(self.families)
 
 
 class Visitor:
-    """Reads many pages side by side. A context manager; threads exist from the first visit on and sleep in between."""
+    """Reads many pages side by side. A context manager; threads exist from the first visit on and sleep in between.
 
-    def __init__(self) -> None:
+    A visit that takes longer than a round goes on beside it, so that a round never takes longer than `PATIENCE_S`.
+    Owned by one thread at a time. Memory: the last page of each service of the last round.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="visit")
+        self._clock = clock
+        self._running: dict[int, Future[Page]] = {}  # by incarnation, as all below
+        self._last: dict[int, tuple[float, Page]] = {}
         self._gone: set[int] = set()  # incarnations that have ended: they do not come back
 
     def __enter__(self) -> Self:
@@ -69,13 +72,23 @@ class Visitor:
         """The page of each service, by incarnation."""
         asked = {status.incarnation: status for status in statuses}
         self._gone &= set(asked)
-        pages = dict.fromkeys(self._gone, Page(answer=Answer.GONE))
-        new = [status for incarnation, status in asked.items() if incarnation not in self._gone]
-        for status, page in zip(new, self._pool.map(read_page, new), strict=True):
-            pages[status.incarnation] = page
-            if page.answer is Answer.GONE:
-                self._gone.add(status.incarnation)
-        return pages
+        for incarnation, status in asked.items():
+            if incarnation not in self._gone and incarnation not in self._running:
+                self._running[incarnation] = self._pool.submit(read_page, status)
+        concurrent.futures.wait([self._running[key] for key in asked if key in self._running], PATIENCE_S)
+        now = self._clock()
+        for incarnation, future in tuple(self._running.items()):
+            if future.done():
+                del self._running[incarnation]
+                self._last[incarnation] = now, future.result()
+        self._last = {key: last for key, last in self._last.items() if key in asked}
+        self._gone |= {key for key, (_, page) in self._last.items() if page.answer is Answer.GONE}
+        return {incarnation: self._page(incarnation, now) for incarnation in asked}
+
+    def _page(self, incarnation: int, now: float) -> Page:
+        """What is known of a service now."""
+        at, page = self._last.get(incarnation, (now, Page(answer=Answer.SILENT)))
+        return page if page.answer is Answer.GONE or now - at < KEEP_S else Page(answer=Answer.SILENT)
 
 
 def read_page(status: Status) -> Page:
@@ -83,26 +96,15 @@ def read_page(status: Status) -> Page:
     host, _, port = status.metrics.rpartition(":")
     if not port.isdecimal() or not is_loopback(host):
         return Page(answer=Answer.ELSEWHERE)
-    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=TIMEOUT_S)
     try:
-        connection.request("GET", "/metrics")
-        text = connection.getresponse().read(MAX_PAGE_BYTES).decode()
-        families = tuple(text_string_to_metric_families(text))
+        families = parse_families(fetch(status.metrics, "/metrics").body)
     except ConnectionRefusedError:
         return Page(answer=Answer.GONE)
     except (OSError, ValueError, OverflowError, http.client.HTTPException):
         return Page(answer=Answer.SILENT)
-    finally:
-        connection.close()
     if incarnation_of(families) != f"{status.incarnation:x}":
         return Page(answer=Answer.GONE)
     return Page(answer=Answer.UP, families=families)
-
-
-def incarnation_of(families: Iterable[Metric]) -> str:
-    """The incarnation that a page names, hexadecimal; empty if it names none."""
-    labels = (sample.labels for family in families if family.name == INFO for sample in family.samples)
-    return next((found.get("incarnation", "") for found in labels), "")
 
 
 def is_loopback(host: str) -> bool:

@@ -14,6 +14,7 @@ from services.monitor.alerts import Alert, Reading, judge_run
 from services.monitor.curves import Array, Curves
 from services.monitor.folder import Facts, RunFolder
 from services.monitor.health import Service, map_services, ups
+from services.monitor.lag import LagHistogram, LagWindow, read_page, read_summary
 from services.monitor.pages import Answer, Page
 from services.monitor.table import MetricsTable
 from shared.protocol.messages import RunState
@@ -46,6 +47,7 @@ class RunReader:
         self.pages: Mapping[int, Page] = {}
         self.facts: Facts = self._folder.read()
         self.services: list[Service] = []
+        self._lag = LagWindow()
 
     def look(self) -> None:
         """Read the small files again."""
@@ -134,6 +136,11 @@ class RunReader:
         return judge_run(reading, self._now)
 
     @property
+    def lag_histogram(self) -> LagHistogram | None:
+        """Of the last minute while the run is live, of all of it when it is over."""
+        return self._lag.recent() if self.is_live else read_summary(self.facts.summary)
+
+    @property
     def num_up(self) -> int:
         """Services that answer."""
         return ups(self.services)
@@ -152,6 +159,12 @@ class RunReader:
             self._board = Board(self._roles)
         found = {status.name: self.pages.get(status.incarnation) for status in self.facts.statuses}
         self._fresh = {name: page.samples() for name, page in found.items() if page and page.answer is Answer.UP}
+        learners = [page for status in self.facts.statuses if status.role == "learner" and (page := found[status.name])]
+        if not any(page.answer is Answer.UP for page in learners):
+            self._lag.clear()
+        for page in learners:
+            if (histogram := read_page(page.families)) is not None:
+                self._lag.add(histogram, self._now)
         for name in self._roles:
             if name in self._fresh:
                 self._board.observe(name, self._fresh[name], self._now)

@@ -4,6 +4,7 @@ import contextlib
 import os
 import secrets
 import socket
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from shared.runtime.service import Service, main_from
 
 BACKLOG = 64
 MAX_CONNECTIONS = 200
+MAX_TOKEN_FILE_CHARACTERS = 1024
 GRACE_S = 2  # for answers under way when the monitor ends
 
 
@@ -78,8 +80,30 @@ def find_runs(chosen: Path | None) -> Path:
 
 
 def config_token(config: MonitorConfig) -> str:
-    """The token that was given, read as it stands: as a setting, 12e4 would be a number."""
-    return os.environ.get(TOKEN_VARIABLE) or config.token
+    """The token that was given, read as it stands: as a setting, 12e4 would be a number. Raises: ConfigError."""
+    given = os.environ.get(TOKEN_VARIABLE) or config.token
+    return given if given or config.token_file is None else file_token(config.token_file)
+
+
+def file_token(file: Path) -> str:
+    """The token in a file, which is made with a new one if it is not there or empty.
+
+    Raises: ConfigError if it can be neither read nor made, or others may read it.
+    """
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "r+", encoding="ascii") as opened:
+            mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+            token = opened.read(MAX_TOKEN_FILE_CHARACTERS).strip()
+            if not token:
+                token = secrets.token_urlsafe(24)
+                opened.write(token)  # without a line break: Prometheus sends what it finds
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"monitor.token_file: {file}: {getattr(error, 'strerror', None) or error}") from error
+    if mode & 0o007:
+        raise ConfigError(f"monitor.token_file: everybody may read {file} (mode {mode:04o}): chmod o-rwx {file}")
+    return token
 
 
 def choose_token(config: MonitorConfig, *, is_local: bool) -> str:
@@ -89,7 +113,8 @@ def choose_token(config: MonitorConfig, *, is_local: bool) -> str:
     """
     token = config_token(config)
     if token and (len(token) < MIN_TOKEN_CHARACTERS or not token.isascii() or not token.isprintable()):
-        raise ConfigError(f"{TOKEN_VARIABLE}: give at least {MIN_TOKEN_CHARACTERS} printable ASCII characters")
+        source = f"{TOKEN_VARIABLE} or monitor.token_file"
+        raise ConfigError(f"{source}: give at least {MIN_TOKEN_CHARACTERS} printable ASCII characters")
     return token or ("" if is_local else secrets.token_urlsafe(24))
 
 
@@ -97,7 +122,10 @@ def sign_in(config: MonitorConfig, token: str) -> str:
     """What follows the printed address: a token that was made is told here and nowhere else."""
     if not token:
         return ""
-    return f" (asks for the token in {TOKEN_VARIABLE})" if config_token(config) else f"?token={token}"
+    if not config_token(config):
+        return f"?token={token}"
+    is_in_file = config.token_file is not None and not (os.environ.get(TOKEN_VARIABLE) or config.token)
+    return f" (asks for the token in {config.token_file if is_in_file else TOKEN_VARIABLE})"
 
 
 def bind(host: str, port: int) -> socket.socket:

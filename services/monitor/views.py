@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from services.monitor import lag
 from services.monitor.alerts import Alert
-from services.monitor.curves import Array, Curves
+from services.monitor.curves import Array
 from services.monitor.health import Service
 from services.monitor.reading import RunReader
 from services.monitor.table import COLUMNS, MetricsTable
 
-MAX_LAG_BINS = 32
 SUMMARY_NAMES = {  # in the summary → here
     "seconds": "seconds",
     "trained_steps": "trained_steps",
@@ -92,13 +92,13 @@ def overview(
 
 
 def detail(run: RunReader) -> dict[str, Any]:
-    """One run's services and distribution of policy lag."""
+    """One run's services and histogram of policy lag."""
     bound = _number(run.facts.setting("learner", "max_policy_lag"))
     return {
         "name": run.name,
         "is_live": run.is_live,
         "services": [service_view(service) for service in run.services],
-        "lag": lag_distribution(run.table.curves, bound) if run.table is not None else None,
+        "lag": lag.view(run.lag_histogram, bound, is_recent=run.is_live),
     }
 
 
@@ -109,23 +109,6 @@ def service_view(service: Service) -> dict[str, Any]:
         value = _number(view[name])
         view[name] = None if value is None else round(value, digits)
     return view
-
-
-def lag_distribution(curves: Curves, bound: float | None) -> dict[str, Any] | None:
-    """How many of the recent rows had which mean and which greatest policy lag, updates; None if none has one."""
-    mean, greatest = curves.recent_values("lag_mean"), curves.recent_values("lag_max")
-    if not len(mean) or not len(greatest):
-        return None
-    highest = max(float(mean.max()), float(greatest.max()), 1.0)
-    width = max(1, math.ceil((highest + 1) / MAX_LAG_BINS))
-    edges = np.arange(0, highest + 1 + width, width)
-    return {
-        "width": width,
-        "mean": np.histogram(mean, edges)[0].tolist(),
-        "max": np.histogram(greatest, edges)[0].tolist(),
-        "rows": len(mean),
-        "bound": bound,
-    }
 
 
 def curves_view(name: str, table: MetricsTable, problem: str) -> dict[str, Any]:

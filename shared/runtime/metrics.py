@@ -6,6 +6,7 @@ The hot path counts in plain attributes of its own; `read_counter` and `read_gau
 import ipaddress
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 from socketserver import ThreadingMixIn
 from types import TracebackType
 from typing import Any, Self
@@ -13,7 +14,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from shared.errors import ConfigError
@@ -21,6 +22,9 @@ from shared.errors import ConfigError
 PREFIX = "seedbed_"
 SHUTDOWN_POLL_S = 0.05  # how long `close` may block
 SECONDS_BUCKETS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+
+
+ReadHistogram = Callable[[], tuple[Sequence[int], float]]  # how many in each range, and the sum of all values
 
 
 class _Page(ThreadingMixIn, WSGIServer):
@@ -42,6 +46,7 @@ class _Readings(Collector):
     def __init__(self) -> None:
         self.counters: list[tuple[str, str, Callable[[], float]]] = []
         self.gauges: list[tuple[str, str, Callable[[], float]]] = []
+        self.histograms: list[tuple[str, str, Sequence[float], ReadHistogram]] = []
 
     def collect(self) -> Iterable[Metric]:
         """Called by the registry, in the page's thread."""
@@ -49,6 +54,11 @@ class _Readings(Collector):
             yield CounterMetricFamily(name, description, value=read())
         for name, description, read in tuple(self.gauges):
             yield GaugeMetricFamily(name, description, value=read())
+        for name, description, bounds, read_all in tuple(self.histograms):
+            counts, total = read_all()
+            upto = [str(bound) for bound in map(float, bounds)] + ["+Inf"]
+            buckets = list(zip(upto, accumulate(counts), strict=True))
+            yield HistogramMetricFamily(name, description, buckets=buckets, sum_value=total)
 
 
 class Metrics:
@@ -86,6 +96,10 @@ class Metrics:
     def read_gauge(self, name: str, description: str, read: Callable[[], float]) -> None:
         """A figure that `read` returns; it is called in the page's thread."""
         self._readings.gauges.append((PREFIX + name, description, read))
+
+    def read_histogram(self, name: str, description: str, bounds: Sequence[float], read: ReadHistogram) -> None:
+        """Counts that `read` returns: up to each bound, and above the last; it is called in the page's thread."""
+        self._readings.histograms.append((PREFIX + name, description, bounds, read))
 
     def text(self) -> str:
         """The page."""

@@ -31,8 +31,10 @@ def run() -> Run:
     settings = LearnerSettings(env=EnvConfig(id="CartPole-v1"))
     run = Run(settings.run, settings.eval, epoch=1, patience_s=10.0)
     run.start(0.0)
-    run.trained(10, updates=1, lag_mean=1.0, lag_max=2.0)
-    run.trained(30, updates=1, lag_mean=3.0, lag_max=5.0, expired_unrolls=2)
+    run.trained(10, updates=1, lag_mean=1.0, lag_max=2.0, lag_histogram=(0, 10, *8 * [0]), lag_sum=10)
+    run.trained(
+        30, updates=1, lag_mean=3.0, lag_max=5.0, expired_unrolls=2, lag_histogram=(0, 0, 29, 1, *6 * [0]), lag_sum=90
+    )
     run.acted([5.0, 7.0], [5.0, 7.0], steps=50, aborted=0)
     run.counters.seconds = 10.0
     run.last_result = EvaluationResult(
@@ -54,6 +56,13 @@ def test_the_summarys_figures_are_those_of_the_whole_run(run):
     summary = make_summary(run)
     assert summary["policy_lag_mean"] == pytest.approx((10 * 1.0 + 30 * 3.0) / 40)
     assert summary["policy_lag_max"] == 5.0
+    assert list(summary["policy_lag_histogram"].items())[:5] == [
+        ("0", 0),
+        ("1", 10),
+        ("2-3", 29),
+        ("4-7", 1),
+        ("8-15", 0),
+    ]
     assert summary["trained_steps_per_s"] == pytest.approx(4.0)
     assert summary["env_steps_per_s"] == pytest.approx(5.0)
     assert summary["episode_return_mean"] == pytest.approx(6.0)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner_svc.lag import NUM_LAG_BUCKETS, lag_histogram, policy_lag
+from learner_svc.lag import LAG_BOUNDS, NUM_LAG_BUCKETS, lag_histogram, name_buckets, policy_lag
 from shared.protocol.messages import pack_version
 
 
@@ -65,3 +65,12 @@ def test_the_histogram_has_a_bucket_per_power_of_two(lag, bucket):
 def test_the_histogram_counts_steps_only():
     """Transitions that are no step have no lag worth showing."""
     assert sum(lag_histogram(np.zeros((3, 2), np.int64), np.array([[1, 0], [1, 1], [0, 0]], bool))) == 3
+
+
+def test_the_buckets_are_named_for_people():
+    """Whatever lies in a bucket lies within its name and its bound."""
+    names = list(name_buckets(range(NUM_LAG_BUCKETS)))
+    assert names == ["0", "1", "2-3", "4-7", "8-15", "16-31", "32-63", "64-127", "128-255", "256-"]
+    for bucket, bound in enumerate(LAG_BOUNDS):
+        assert lag_histogram(np.array([[bound]]), np.array([[True]]))[bucket] == 1
+        assert lag_histogram(np.array([[bound + 1]]), np.array([[True]]))[bucket + 1] == 1

@@ -1,14 +1,16 @@
 """Reading the services' /metrics pages."""
 
+import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
 
 import pytest
 
-from services.cli.scrape import Scraper, metrics_address, parse_page, read_page
+from services.cli.scrape import Scraper, fetch, metrics_address, parse_families, read_page, sum_samples
 from shared.runtime.metrics import Metrics
 
 
@@ -27,7 +29,7 @@ def metrics():
 
 def test_a_page_becomes_numbers(metrics):
     """Labels are summed up, buckets left out."""
-    samples = parse_page(metrics.text())
+    samples = sum_samples(parse_families(metrics.text().encode()))
     assert samples["seedbed_things_total"] == 5
     assert samples["seedbed_level"] == 1.5
     assert samples["seedbed_time_seconds_sum"] == 0.25
@@ -43,10 +45,48 @@ def test_a_service_is_read_over_http(metrics):
 
 
 def test_a_proxy_of_the_users_is_not_asked(metrics):
-    """It knows nothing of our loopback, and the table would stay empty. A process of its own: urllib reads it once."""
+    """It knows nothing of our loopback, and the table would stay empty."""
     code = f"import sys; from services.cli.scrape import read_page; sys.exit(read_page({metrics.address!r}) is None)"
     variables = {"http_proxy": "http://127.0.0.1:1", "no_proxy": ""}
     assert subprocess.run([sys.executable, "-c", code], env=os.environ | variables, check=False).returncode == 0
+
+
+def test_a_page_of_another_incarnation_is_none(metrics):
+    """A port that a service left may be its successor's, or anybody's."""
+    assert read_page(metrics.address, incarnation=1) is not None
+    assert read_page(metrics.address, incarnation=2) is None
+
+
+@pytest.fixture
+def dripper():
+    """The address of somebody who answers, a byte now and then, for ever."""
+    ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def drip() -> None:
+            connection, _ = listener.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.sendall(b"HTTP/1.0 200 OK\r\n")
+                while not ended.wait(0.02):
+                    connection.sendall(b"X: y\r\n")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        ended.set()
+        thread.join()
+
+
+def test_a_service_that_drips_is_left_at_the_deadline(dripper):
+    """However often it sends a byte: the limit is on the whole visit."""
+    with pytest.raises(TimeoutError):
+        fetch(dripper, "/metrics", timeout_s=0.3)
+
+
+def test_a_page_without_end_is_refused(metrics):
+    """Before it fills the memory."""
+    with pytest.raises(ValueError, match="more than 100 bytes"):
+        fetch(metrics.address, "/metrics", max_bytes=100)
 
 
 def test_a_service_that_does_not_answer_is_none():
@@ -69,7 +109,7 @@ def test_the_address_is_in_the_status_file(tmp_path, text, address):
 def test_the_scraper_brings_pages_to_its_owner(metrics, tmp_path):
     """In a thread of its own; services that are not ready are skipped."""
     status = tmp_path / "learner.json"
-    status.write_text(json.dumps({"metrics": metrics.address}))
+    status.write_text(json.dumps({"metrics": metrics.address, "incarnation": 1}))
     seen = threading.Event()
 
     def clock() -> float:

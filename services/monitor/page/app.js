@@ -2,7 +2,8 @@
 
 import { Chart } from "./chart.js";
 import { count, duration, element, figure } from "./format.js";
-import { PANELS, lagSeries, series } from "./panels.js";
+import { LagPanel } from "./lag.js";
+import { PANELS, series } from "./panels.js";
 import { map } from "./services.js";
 
 const LIVE_MS = 1500;
@@ -14,13 +15,13 @@ const at = (id) => document.getElementById(id);
 const answers = new Map(); // address → { etag, value }
 const shown = new Map(); // run → colour number
 const charts = PANELS.map((panel) => new Chart(panel));
-const lagChart = new Chart({ title: "Distribution of policy lag", unit: "% of the last rows", note: "at most 300 rows; each has a mean and a greatest lag", sync: "lag" });
+const lagPanel = new LagPanel();
 let axis = "trained_steps";
 let overview = null;
 let hasChosen = false; // the visitor ticked or the address named runs
 let skew_s = 0; // the server's clock minus ours
 
-at("charts").append(...[charts[0], charts[1], charts[2], charts[3], lagChart, ...charts.slice(4)].map((chart) => chart.figure));
+at("charts").append(...[charts[0], charts[1], charts[2], charts[3], lagPanel, ...charts.slice(4)].map((chart) => chart.figure));
 
 class Refused extends Error {}
 
@@ -123,7 +124,7 @@ function drawCurves() {
   at("reading").hidden = reading.length === 0;
   const runs = colored().filter(([name]) => known(name, "/curves"));
   PANELS.forEach((panel, place) => charts[place].update(runs.flatMap(([name, color]) => series(panel, known(name, "/curves"), axis, color)), axis));
-  lagChart.update(colored().flatMap(([name, color]) => lagSeries(known(name, ""), color)), "lag");
+  lagPanel.update(colored().map(([name, color]) => [name, color, known(name, "")?.lag]));
 }
 
 function drawServices() {
@@ -184,7 +185,6 @@ document.querySelectorAll("#axis input").forEach((input) => input.addEventListen
 }));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   charts.forEach((chart) => chart.repaint(axis));
-  lagChart.repaint("lag");
 });
 readAddress();
 run();

@@ -7,13 +7,12 @@ const HEIGHT = 210;
 const theme = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 /**
- * A series: { run, name, color (a CSS variable), style: "line" | "dashed" | "mark" | "step" | "step-dashed", unit, x, y, low, high }.
+ * A series: { run, name, color (a CSS variable), style: "line" | "dashed" | "mark", unit, x, y, low, high }.
  * `low` and `high` are a band around `y`, or missing.
  */
 export class Chart {
-  constructor({ title, unit, note = "", sync = "curves" }) {
+  constructor({ title, unit, note = "" }) {
     this.title = title;
-    this.sync = sync;
     this.key = element("ul", { className: "key" });
     this.body = element("div", { className: "plot", "aria-hidden": "true" });
     this.empty = element("p", { className: "empty", text: "nothing yet" });
@@ -26,7 +25,7 @@ export class Chart {
     this.update([], "trained_steps");
   }
 
-  /** Draw the series; `axis` is "trained_steps", "seconds" or "lag". */
+  /** Draw the series; `axis` is "trained_steps" or "seconds". */
   update(series, axis) {
     series = series.filter((item) => item.x && item.y && item.y.some((value) => value !== null));
     this.body.hidden = series.length === 0;
@@ -85,7 +84,7 @@ export class Chart {
           { ...lines, ...(axis === "seconds" ? { incrs: SECONDS } : {}), values: (_, ticks) => ticks.map(format), label: AXES[axis], labelSize: 16, labelFont: lines.font, size: 30, space: 70 },
           { ...lines, values: (_, ticks) => ticks.map((tick) => figure(tick)), size: 54 },
         ],
-        cursor: { y: false, drag: { x: true, y: false }, points: { size: 6 }, sync: { key: `${this.sync}-${axis}` } },
+        cursor: { y: false, drag: { x: true, y: false }, points: { size: 6 }, sync: { key: axis } },
         hooks: {
           setCursor: [(plot) => this.showValues(plot.cursor.idx ?? null)],
           setSelect: [(plot) => { if (plot.select.width > 0) this.isZoomed = true; }],
@@ -98,7 +97,7 @@ export class Chart {
   }
 
   addToKey(item, color) {
-    const shape = { dashed: "swatch dashed", "step-dashed": "swatch dashed", mark: "swatch dot" }[item.style] ?? "swatch";
+    const shape = { dashed: "swatch dashed", mark: "swatch dot" }[item.style] ?? "swatch";
     const swatch = element("span", { className: shape, "aria-hidden": "true" });
     swatch.style.borderColor = color;
     const value = element("span", { className: "value" });
@@ -116,10 +115,6 @@ export class Chart {
     this.series.forEach((item, number) => {
       if (!this.values?.[number]) return;
       const column = this.plot?.data[columnOf(this.series, number)] ?? [];
-      if (place === null && item.style.startsWith("step")) { // the end of a distribution says nothing
-        this.values[number].textContent = "";
-        return;
-      }
       let at = place ?? column.length - 1;
       while (at >= 0 && (column[at] === null || column[at] === undefined)) at -= 1;
       this.values[number].textContent = at < 0 ? "–" : figure(column[at], item.unit);
@@ -128,7 +123,7 @@ export class Chart {
 }
 
 const SECONDS = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 432000, 864000];
-const AXES = { trained_steps: "trained steps", seconds: "time with a policy", lag: "policy lag, updates" };
+const AXES = { trained_steps: "trained steps", seconds: "time with a policy" };
 
 function columnOf(series, number) {
   return 1 + series.slice(0, number).reduce((sum, item) => sum + (item.low ? 3 : 1), 0);
@@ -137,7 +132,6 @@ function columnOf(series, number) {
 function lineOf(item, color) {
   const line = { label: `${item.run} ${item.name}`, stroke: color, width: 1.6, spanGaps: true, points: { show: false } };
   if (item.style === "mark") return { ...line, paths: () => null, points: { show: true, size: 8, width: 2, stroke: color, fill: theme("--card") } };
-  if (item.style.startsWith("step")) return { ...line, paths: uPlot.paths.stepped({ align: 1 }), dash: item.style === "step-dashed" ? [5, 4] : undefined };
   if (item.style === "dashed") return { ...line, dash: [5, 4] };
   if (item.y.length === 1) return { ...line, points: { show: true, size: 6, fill: color } };
   return line;

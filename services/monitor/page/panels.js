@@ -40,16 +40,3 @@ export function series(panel, curves, axis, color) {
   }
   return found;
 }
-
-/** The distribution of policy lag over a run's recent rows, as steps. */
-export function lagSeries(detail, color) {
-  if (!detail?.lag) return [];
-  const { width, rows } = detail.lag;
-  return [["mean", "step"], ["max", "step-dashed"]].map(([name, style]) => {
-    const shares = [...detail.lag[name].map((number) => (100 * number) / rows), 0];
-    return {
-      run: detail.name, name: name === "max" ? "most" : "mean", style,
-      color, unit: "%", x: shares.map((_, at) => at * width), y: shares,
-    };
-  });
-}

@@ -18,6 +18,7 @@ def test_the_page_shows_every_kind_of_metric():
         metrics.histogram("forward_seconds", "Forward pass.").observe(0.003)
         metrics.read_counter("steps", "Steps.", lambda: steps)
         metrics.read_gauge("lag", "Lag.", lambda: 0.5)
+        metrics.read_histogram("age", "Age.", (0, 1, 3), lambda: ((4, 2, 0, 1), 11.0))
         metrics.serve("127.0.0.1:0")
         steps = 7
         with urllib.request.urlopen(f"http://{metrics.address}/metrics", timeout=10) as reply:
@@ -27,6 +28,9 @@ def test_the_page_shows_every_kind_of_metric():
     assert 'seedbed_forward_seconds_bucket{le="0.005"} 1.0' in page
     assert "seedbed_steps_total 7.0" in page
     assert "seedbed_lag 0.5" in page
+    counted = [(f'{{le="{bound}"}}', count) for bound, count in (("0.0", 4), ("1.0", 6), ("3.0", 6), ("+Inf", 7))]
+    assert all(f"seedbed_age_bucket{label} {count}.0" in page for label, count in counted)
+    assert ("seedbed_age_sum 11.0" in page, "seedbed_age_count 7.0" in page) == (True, True)
     assert 'incarnation="ff"' in page
     assert "process_resident_memory_bytes" in page
 

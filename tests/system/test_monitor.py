@@ -1,0 +1,105 @@
+"""A monitor beside a run that trains: what it serves to Prometheus and Grafana is what their files ask for."""
+
+import http.client
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.deployment import wait_until
+from tests.support.monitor_process import running
+
+for module in ("starlette", "uvicorn"):
+    pytest.importorskip(module, reason="the extra `monitor` is not installed")
+
+COMPOSE = Path(__file__).parents[2] / "compose"
+BOARD = COMPOSE / "grafana" / "dashboards" / "seedbed.json"
+ALERTS = COMPOSE / "prometheus-alerts.yml"
+METRIC = re.compile(r"\b(?:seedbed|process|python)_[a-z_]+\b")
+LABELS = {"run", "service", "name", "incarnation", "alert", "level", "le", "job"}
+
+
+def get(where, path):
+    """The body of an answer."""
+    connection = http.client.HTTPConnection(*where, timeout=20)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().read().decode()
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def watched(deployment, tmp_path):
+    """A folder of runs with the deployment's in it, as the launcher would have laid it out."""
+    run = tmp_path / "runs" / "live"
+    (run / "services").mkdir(parents=True)
+    for name in ("config.toml", "metrics.csv"):
+        (run / name).symlink_to(deployment.run_dir / name)
+    for service in deployment.services:
+        (run / "services" / f"{service.name}.json").symlink_to(service.status_file)
+    return tmp_path / "runs"
+
+
+def asked_for(expressions):
+    """Names of the metrics in PromQL expressions."""
+    found = {name for expression in expressions for name in METRIC.findall(expression)}
+    assert len(found) > 3
+    return found
+
+
+def board_expressions():
+    """Every query of the dashboard, variables too."""
+    board = json.loads(BOARD.read_text())
+    queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    return [*queries, *(variable["query"]["query"] for variable in board["templating"]["list"])]
+
+
+def alert_expressions():
+    """Every expression of the alert rules, without their texts."""
+    lines = ALERTS.read_text().splitlines()
+    return [line for line in lines if re.match(r"\s+(expr:|sum by|/ sum by)", line)]
+
+
+def test_every_metric_that_the_dashboard_and_the_rules_name_is_served(watched):
+    """With real services behind it; and it carries every label that they choose by."""
+    expressions = [*board_expressions(), *alert_expressions()]
+    with running(watched) as (_, where):
+        page = wait_until(lambda: p if "seedbed_acted_steps_total{" in (p := get(where, "/metrics")) else "", "a page")
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", page, re.MULTILINE))
+    served = {f"{name}{end}" for name, kind in kinds.items() for end in ("", "_bucket", "_sum", "_count")
+              if not end or kind == "histogram"}  # fmt: skip
+    assert asked_for(expressions) - served == set()
+    chosen = {label for text in expressions for group in re.findall(r"(?:by|on) \(([^)]*)\)", text)
+              for label in group.replace(" ", "").split(",")}  # fmt: skip
+    shown = {label for panel in json.loads(BOARD.read_text())["panels"] for target in panel["targets"]
+             for label in re.findall(r"{{(\w+)}}", target["legendFormat"])}  # fmt: skip
+    assert chosen | shown <= LABELS
+
+
+def test_each_service_is_told_apart_by_its_labels(watched, deployment):
+    """Run, role, name and incarnation, in the monitor's words and not the service's."""
+    with running(watched) as (_, where):
+        page = wait_until(lambda: p if "seedbed_acted_steps_total{" in (p := get(where, "/metrics")) else "", "a page")
+    labels = f'incarnation="{deployment.inference.incarnation:x}",name="inference",run="live",service="inference"'
+    assert re.search(rf"^seedbed_acted_steps_total{{{labels}}} [1-9]", page, re.MULTILINE)
+    assert 'seedbed_monitor_up{name="learner",run="live",service="learner"} 1.0' in page
+
+
+def test_the_histogram_of_policy_lag_counts_every_transition_that_was_trained(watched, deployment):
+    """None more than there were, in the learner's own buckets."""
+    before = deployment.trained_steps()
+    with running(watched) as (_, where):
+        lag = wait_until(lambda: json.loads(get(where, "/api/runs/live"))["lag"], "a histogram")
+    after = deployment.trained_steps()
+    assert lag["lows"][:3] == [0, 1, 2]
+    assert before * 0.5 <= sum(lag["counts"]) <= after + deployment.learner.metric("learner_dropped_steps_total")
+
+
+def test_the_datasource_of_the_dashboard_is_the_one_that_is_provisioned():
+    """By its uid; and Prometheus finds the rules where compose is to mount them."""
+    provisioned = (COMPOSE / "grafana" / "provisioning" / "datasources" / "seedbed.yml").read_text()
+    uid = re.search(r"uid: (\S+)", provisioned).group(1)
+    assert {panel["datasource"]["uid"] for panel in json.loads(BOARD.read_text())["panels"]} == {uid}
+    assert f"/etc/prometheus/{ALERTS.name}" in (COMPOSE / "prometheus.yml").read_text()
