@@ -69,6 +69,7 @@ class Perform:
     group: int
     payload: Received
     policy_version: int
+    wants_picture: bool = False  # somebody watches: send one with the rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ class Phase(IntEnum):
 
 _ENVIRONMENT, _INFERENCE = Turn.ENVIRONMENT, Turn.INFERENCE
 _ACTIVE = Phase.ACTIVE
-_RESET = int(ActBits.RESET)
+_RESET, _PICTURE = int(ActBits.RESET), int(ActBits.PICTURE)
 
 
 class GroupClient:
@@ -257,7 +258,7 @@ class GroupClient:
             raise RemoteWireError("frame_size", f"an ACT with frames of {sizes} bytes, expected {self._act_sizes}")
         self.turn = _ENVIRONMENT
         self._frames = ()
-        return (Perform(self.group, frames, act.policy_version),)
+        return (Perform(self.group, frames, act.policy_version, bool(act.bits & _PICTURE)),)
 
     def _greet(self, now: float) -> Actions:
         self.phase = Phase.GREETING

@@ -21,6 +21,9 @@ class ActorConfig(Section):
         1.0, ge=0, description="Ticks shorter than this run in the network loop, not in a thread beside it; 0: none do."
     )
     hang_s: float = Field(60.0, gt=0, description="A tick that takes longer ends the process, seconds.")
+    pictures: bool = Field(
+        True, description="Evaluation and play: draw lane 0 when somebody watches; false where drawing does harm."
+    )
     threads: int = Field(0, ge=0, description="Threads of ALE and EnvPool in each group; 0: one for each usable core.")
 
 

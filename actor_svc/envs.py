@@ -62,7 +62,9 @@ def make_backend(
 
         return make_pool(env, lanes, threads, render=render)
     spec = _find(env.id)
-    if choice == "vector" or (choice == "auto" and spec.vector_entry_point is not None and not render):
+    # A single lane is drawn as itself: it is what videos show.
+    takes_vector = spec.vector_entry_point is not None and not (render and lanes == 1)
+    if choice == "vector" or (choice == "auto" and takes_vector):
         if spec.vector_entry_point is None:
             raise ConfigError(f"env.backend: {env.id} has no vector form; set it to 'gymnasium'")
         return VectorBackend(functools.partial(_make_vector, env, render), lanes, image=env.image)

@@ -26,6 +26,7 @@ from actor_svc.config import ActorSettings
 from actor_svc.envs import MakeEnvironment, make_group
 from actor_svc.fleet import Fleet, Placed
 from actor_svc.group import Group, Rows
+from actor_svc.pictures import Camera, make_watched_group
 from actor_svc.tally import LoadMeter, Tally, register
 from actor_svc.watchdog import Watchdog
 from shared import __version__
@@ -36,7 +37,7 @@ from shared.net.keys import dial_keys
 from shared.net.reactor import Reactor
 from shared.net.roles import Role
 from shared.protocol.codec import decode, encode
-from shared.protocol.messages import Act, Bye, Challenge, Hello, Message, Welcome
+from shared.protocol.messages import Act, Bye, Challenge, Hello, Message, StepBits, Welcome
 from shared.runtime.service import Service
 from shared.runtime.worker import Worker
 
@@ -97,6 +98,7 @@ class Actor:
         self.tick_seconds = register(service.metrics, self.tally, groups, self.fleet)
         self.watchdog = Watchdog(worker.busy_s, settings.actor.hang_s, self._report_hang)
         self._submitted_at = [0.0] * len(groups)
+        self.cameras = [Camera(group) for group in groups] if shows_pictures(settings) else []
         self._num_in_thread = 0  # jobs of ours
         self._short: deque[tuple[int, Callable[[], Rows]]] = deque()  # wait for the thread to be idle; one per group
         self._tick_s = [1.0] * len(groups)  # smoothed; the first ticks run in the thread
@@ -240,6 +242,8 @@ class Actor:
         self.tally.waits += 1
         self.tally.wait_s += self.loop.time() - self._submitted_at[index]
         job = partial(self.groups[index].step_frames, perform.payload)
+        if perform.wants_picture and self.cameras:
+            job = partial(_step_and_shoot, job, self.cameras[index])
         if self._tick_s[index] >= self.settings.actor.inline_ms / 1000:
             self._in_thread(job, partial(self._ticked, index))
         elif self._num_in_thread:
@@ -297,7 +301,7 @@ def introduce(settings: ActorSettings, group: Group, index: int, incarnation: in
         mode=settings.actor.mode,
         spec=group.spec,
         seeding=group.seeding,
-        capabilities=("reset",),
+        capabilities=("reset", "render") if shows_pictures(settings) else ("reset",),
         max_stall_s=settings.actor.max_stall_s,
     )
 
@@ -309,8 +313,21 @@ def new_nonce() -> int:
 
 def _make_groups(settings: ActorSettings, make: MakeEnvironment | None) -> list[Group]:
     """In the environment thread, where they will be used."""
-    threads = settings.actor.threads
-    return [make_group(settings.env, lanes, make=make, threads=threads) for lanes in settings.group_lanes()]
+    threads, build = settings.actor.threads, make_watched_group if shows_pictures(settings) else make_group
+    return [build(settings.env, lanes, make=make, threads=threads) for lanes in settings.group_lanes()]
+
+
+def shows_pictures(settings: ActorSettings) -> bool:
+    """Training groups are never asked for pictures, so that nobody's looking slows them down."""
+    return settings.actor.pictures and settings.actor.mode != "train"
+
+
+def _step_and_shoot(step: Callable[[], Rows], camera: Camera) -> Rows:
+    """A tick's rows with a picture behind them, if there is one."""
+    rows, picture = step(), camera.shoot()
+    if picture is None:
+        return rows
+    return Rows(payload=[*rows.payload, picture], bits=rows.bits | int(StepBits.RENDER))
 
 
 def _timed(job: Callable[[], Rows]) -> tuple[Rows, float]:

@@ -29,6 +29,7 @@ def register(metrics: Metrics, tally: Tally, server: Server, link: LearnerLink, 
         ("unrolls_acked_total", "UNROLLs that the learner acknowledged.", lambda: link.outbox.acked_unrolls),
         ("unrolls_resent_total", "UNROLLs sent again.", lambda: link.outbox.resent_unrolls),
         ("discarded_lanes_total", "Lane-unrolls that fit the learner no more.", lambda: link.discarded_lanes),
+        ("pictures_total", "Pictures of evaluations that came.", lambda: server.pictures.count),
         ("actor_restarts_total", "Actor process lives beyond the first.", lambda: tally.actor_restarts),
     )
     gauges: tuple[tuple[str, str, Callable[[], float]], ...] = (

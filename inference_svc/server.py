@@ -20,6 +20,7 @@ from inference_svc.config import InferenceConfig
 from inference_svc.episodes import EpisodeReport, aborted_episodes, read_statistics, valid_steps
 from inference_svc.evaluation import EvaluationRound
 from inference_svc.group import Group, Outputs, make_group
+from inference_svc.pictures import Pictures, read_picture
 from inference_svc.slots import SlotPool
 from inference_svc.tally import Tally
 from inference_svc.unrolls import UnrollShape, UnrollWriter
@@ -58,6 +59,7 @@ class Server:
         self.version = 0  # of the weights that act, packed
         self._is_finished = False
         self.evaluation = EvaluationRound()
+        self.pictures = Pictures()
         self._batcher: Batcher[Group] = Batcher(config.idle_deadline_ms / 1e3)
         self._slots = SlotPool(config.max_lanes)
         self._held: deque[Group] = deque()
@@ -182,11 +184,16 @@ class Server:
             inputs = group.layout.views(frames[1 : 1 + size])
             self._check_values(group, inputs)
             statistics = read_statistics(session.hello.spec, step, inputs[-1], frames[1 + size :])
+            picture = read_picture(step, frames[1 + size :])
         except RemoteWireError:
             self._strike(session)
             raise
         verdict = table.step(step, route, now)
         if verdict is Verdict.ACCEPT:
+            if picture is not None:
+                self.pictures.take(
+                    session, self.evaluation.version if group.lanes.pinned else self.version, picture, now
+                )
             self._accept(group, inputs, statistics, now)
         elif verdict is Verdict.CACHED and session.reply is not None:
             self.outputs.down(route, session.reply)
@@ -352,7 +359,8 @@ class Server:
         self._batcher.finished()
         for group, payload, version in zip(groups, payloads, versions, strict=True):
             if not group.session.is_ended:
-                self._answer(group, version, payload, now)
+                wants_picture = group.session.hello.mode != "train" and self.pictures.wants(group.session, now)
+                self._answer(group, version, payload, now, bits=int(ActBits.PICTURE) if wants_picture else 0)
         self.launch(now)
 
     def _answer(

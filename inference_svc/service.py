@@ -30,6 +30,7 @@ from shared.policy.devices import choose_device
 from shared.policy.weights import Manifest
 from shared.protocol.codec import decode, encode
 from shared.protocol.messages import ProducerWelcome
+from shared.runtime.metrics import Answer, describe_picture
 from shared.runtime.refusals import Refusals
 from shared.runtime.service import Service
 from shared.runtime.worker import Worker
@@ -56,6 +57,7 @@ class InferenceService:
         outputs = Outputs(self._down, self._act, self._forget, self._pin, self._wake, self.worker.busy_s, self._owner)
         self.server.connect(outputs)
         self.forward_seconds = metrics.register(service.metrics, self.tally, self.server, self.link, reactor)
+        service.metrics.page("/picture", self._picture)
         self.is_finished = False
         self.fatal: SeedbedError | None = None
         self._manifest: Manifest | None = None
@@ -127,6 +129,15 @@ class InferenceService:
         self.forward_seconds.observe(seconds)
         self.server.acted(groups, payloads, versions, self.loop.time())
         self._send_unrolls()
+
+    def _picture(self) -> Answer | None:
+        """For whoever asks at the page, in its thread."""
+        now = self.loop.time()
+        self.server.pictures.looked(now)
+        newest = self.server.pictures.newest
+        if newest is None:
+            return None
+        return describe_picture(self.service.incarnation, newest.number, newest.version, now - newest.at), newest.frame
 
     def _forget(self, lanes: Lanes) -> None:
         self.worker.submit(lambda: self.engine.forget(lanes))

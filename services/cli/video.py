@@ -1,6 +1,5 @@
 """Groups as pictures, and pictures as MP4."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +9,11 @@ import numpy as np
 
 from actor_svc.envs import make_smallest_group
 from actor_svc.group import Group
-from shared.errors import ConfigError, EnvError, MissingExtraError
+from actor_svc.pictures import be_headless, picture_of
+from shared.errors import ConfigError, MissingExtraError
 from shared.protocol.layout import Array
 from shared.runtime.config import EnvConfig
 
-HEADLESS = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
 MAX_VIDEO_FRAMES = 4000  # of one episode
 VIDEO_FPS = 30
 MIN_VIDEO_HEIGHT = 300  # smaller pictures are enlarged by whole factors, pixels
@@ -34,8 +33,7 @@ def make_shown_group(env: EnvConfig) -> Group:
 
     Raises: ConfigError, EnvError as `make_group`.
     """
-    for name, value in HEADLESS.items():
-        os.environ.setdefault(name, value)
+    be_headless()
     if env.backend != "envpool":  # the one back-end that shows what it steps, and may alone have the environment
         env = env.model_copy(update={"backend": "auto"})
     return make_smallest_group(env, render=True)
@@ -82,36 +80,10 @@ def write_video(group: Group, ticks: Iterator[None], file: Path, *, fps: float, 
     return Recorded(frames=frames, returns=tuple(returns))
 
 
-def picture_of(group: Group) -> Array:
-    """Lane 0 as the environment draws it, else as the policy sees it; u8 [height, width, 3].
-
-    Raises: EnvError if it can be shown in neither way.
-    """
-    why = "it has no render_mode 'rgb_array'"
-    try:
-        picture: Any = group.render()
-    except EnvError as error:
-        picture, why = None, f"render() failed with {str(error).rstrip(': ')}"
-    if picture is None:
-        leaves = group.spec.observation.leaves()
-        index = next((index for index, leaf in enumerate(leaves) if leaf.image), None)
-        if index is None:
-            raise EnvError(f"{group.spec.env_id} cannot be shown: {why}, and no observation is an image")
-        picture = as_rgb(group.views.observation[index][0], leaves[index].image)
-    shown: Array = picture
-    return shown
-
-
 def enlarge(picture: Array) -> Array:
     """At least MIN_VIDEO_HEIGHT high, by a whole factor."""
     factor = -(-MIN_VIDEO_HEIGHT // len(picture))
     return np.ascontiguousarray(picture.repeat(factor, 0).repeat(factor, 1))
-
-
-def as_rgb(image: Array, axes: str) -> Array:
-    """An observation "HW", "HWC" or "CHW" as [height, width, 3]: its first three channels, or its first thrice."""
-    image = image[..., None] if axes == "HW" else np.moveaxis(image, 0, -1) if axes == "CHW" else image
-    return image[..., :3] if image.shape[-1] >= 3 else np.repeat(image[..., :1], 3, -1)
 
 
 def _claim(file: Path) -> None:

@@ -19,6 +19,7 @@ from services.monitor.alerts import Alert, judge_disk
 from services.monitor.exposition import Source, render
 from services.monitor.health import Health
 from services.monitor.pages import Answer, Page, Visitor
+from services.monitor.pictures import Picture, newest_picture
 from services.monitor.reading import RunReader
 
 EVERY_S = 0.9  # below the page's second
@@ -66,6 +67,16 @@ class Watch:
             self._look()
             run = self._want(name)
             return views.curves_view(name, run.read_table(), run.table_problem) if run is not None else None
+
+    def picture(self, name: str) -> Picture | None:
+        """The newest of a run's evaluation; None if there is none, or no such run. Not under the lock: it may wait."""
+        with self._lock:
+            self._look()
+            run = self._runs.get(name)
+            statuses = (
+                [status for status in run.facts.statuses if status.role == "inference"] if run is not None else []
+            )
+        return newest_picture(statuses)
 
     def metrics(self, own: Source) -> bytes:
         """All live services' metrics, the monitor's own, and what it thinks of them, in Prometheus' text format."""

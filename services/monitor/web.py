@@ -7,6 +7,7 @@
 | `/api/runs` | all runs and alerts |
 | `/api/runs/{name}` | services and policy lag of one run |
 | `/api/runs/{name}/curves` | its curves |
+| `/api/runs/{name}/picture` | its evaluation as a picture: u32 height, u32 width, RGB; 204: there is none |
 | `/metrics` | for Prometheus |
 
 Answers of the API carry an ETag; a page that has them already gets 304.
@@ -33,6 +34,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from services.monitor import access
 from services.monitor.access import Access, Verdict
 from services.monitor.exposition import Source
+from services.monitor.pictures import Picture
 from services.monitor.watch import Watch
 from shared.runtime.metrics import Metrics
 
@@ -97,6 +99,9 @@ def make_app(watch: Watch, rules: Access, own: Metrics, labels: Mapping[str, str
     def curves(request: Request) -> Response:
         return as_json(request, watch.curves(request.path_params["name"]))
 
+    def picture(request: Request) -> Response:
+        return as_picture(request, watch.picture(request.path_params["name"]))
+
     def metrics(_request: Request) -> Response:
         families: tuple[Metric, ...] = tuple(text_string_to_metric_families(own.text()))
         body = watch.metrics(Source(labels=labels, families=families))
@@ -108,6 +113,7 @@ def make_app(watch: Watch, rules: Access, own: Metrics, labels: Mapping[str, str
             Route("/api/runs", runs),
             Route("/api/runs/{name}", run),
             Route("/api/runs/{name}/curves", curves),
+            Route("/api/runs/{name}/picture", picture),
             Route("/metrics", metrics),
             Mount("/static", StaticFiles(directory=PAGE)),
         ],
@@ -118,13 +124,31 @@ def make_app(watch: Watch, rules: Access, own: Metrics, labels: Mapping[str, str
     )
 
 
+def as_picture(request: Request, picture: Picture | None) -> Response:
+    """The picture with an ETag, 304 if the asker has it, 204 if there is none."""
+    if picture is None:
+        return Response(status_code=204)
+    headers = {
+        "ETag": f'W/"{picture.tag}"',
+        "X-Seedbed-Version": f"{picture.epoch}:{picture.step}",
+        "X-Seedbed-Age": f"{picture.age_s:.1f}",
+    }
+    if headers["ETag"] in known_tags(request):
+        return Response(status_code=304, headers=headers)
+    return Response(picture.frame, media_type="application/octet-stream", headers=headers)
+
+
+def known_tags(request: Request) -> set[str]:
+    """The ETags that the asker has."""
+    return {tag.strip() for tag in request.headers.get("if-none-match", "").split(",")}
+
+
 def as_json(request: Request, view: Mapping[str, Any] | None) -> Response:
     """The view with an ETag, 304 if the asker has it, 404 if there is none."""
     if view is None:
         return PlainTextResponse("no such run\n", status_code=404)
     body = json.dumps(view, allow_nan=False, separators=(",", ":")).encode()
     etag = f'W/"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
-    known = {tag.strip() for tag in request.headers.get("if-none-match", "").split(",")}
-    if etag in known:
+    if etag in known_tags(request):
         return Response(status_code=304, headers={"ETag": etag})
     return Response(body, media_type="application/json", headers={"ETag": etag})

@@ -40,13 +40,14 @@ class StepBits(IntFlag):
     """What follows a STEP's observation frames."""
 
     STATISTICS = 1  # one frame: f32 [ended lanes, K], lanes in ascending order
-    RENDER = 2  # one frame: u8 [height, width, 3] behind two u32 for height and width
+    RENDER = 2  # one frame, behind the statistics: see `pictures`
 
 
 class ActBits(IntFlag):
     """What an ACT asks beyond its actions."""
 
     RESET = 1  # ignore the actions, reset every lane with `reset_seed`, answer with `first` rows
+    PICTURE = 2  # somebody watches: send a picture with the answer (capability `render`)
 
 
 class RequestState(IntEnum):

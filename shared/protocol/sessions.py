@@ -38,7 +38,7 @@ from shared.protocol.messages import (
 from shared.protocol.rows import step_layout
 
 MAX_SESSIONS_PER_CONNECTION = 1024  # what a PONG may list
-SERVED_CAPABILITIES = ("reset",)
+SERVED_CAPABILITIES = ("reset", "render")
 
 
 class Verdict(IntEnum):
@@ -187,7 +187,7 @@ class SessionTable:
             server_epoch=self.server_epoch,
             protocol=min(hello.protocol_max, PROTOCOL_MAX),
             run_id=self.run_id,
-            capabilities=tuple(name for name in hello.capabilities if name in SERVED_CAPABILITIES),
+            capabilities=served_capabilities(hello),
             beat_s=self.limits.beat_s,
             lease_s=session.lease_s,
             seed=session.seed,
@@ -437,3 +437,9 @@ def group_seed(run_seed: int, replica: int, number: int) -> int:
 
 def _same_group(known: Hello, hello: Hello) -> bool:
     return known.lanes == hello.lanes and known.mode == hello.mode and known.spec == hello.spec
+
+
+def served_capabilities(hello: Hello) -> tuple[str, ...]:
+    """Those of a group's capabilities that are used: nobody asks a training group for pictures."""
+    served = SERVED_CAPABILITIES if hello.mode != "train" else SERVED_CAPABILITIES[:1]
+    return tuple(name for name in hello.capabilities if name in served)

@@ -5,11 +5,11 @@ The hot path counts in plain attributes of its own; `read_counter` and `read_gau
 
 import ipaddress
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from socketserver import ThreadingMixIn
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import prometheus_client
@@ -19,12 +19,26 @@ from prometheus_client.registry import Collector
 
 from shared.errors import ConfigError
 
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
 PREFIX = "seedbed_"
 SHUTDOWN_POLL_S = 0.05  # how long `close` may block
 SECONDS_BUCKETS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
+Answer = tuple[Mapping[str, str], bytes]  # headers and body
 ReadHistogram = Callable[[], tuple[Sequence[int], float]]  # how many in each range, and the sum of all values
+
+
+def describe_picture(incarnation: int, number: int, version: int, age_s: float) -> dict[str, str]:
+    """Headers of a picture: who has it, its number there, the policy that plays (packed), how old it is."""
+    return {
+        "X-Seedbed-Incarnation": f"{incarnation:x}",
+        "X-Seedbed-Number": str(number),
+        "X-Seedbed-Version": str(version),
+        "X-Seedbed-Age": f"{max(0.0, age_s):.2f}",
+    }
 
 
 class _Page(ThreadingMixIn, WSGIServer):
@@ -68,6 +82,8 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.address = ""  # host:port once served
         self._readings = _Readings()
+        self._pages: dict[str, Callable[[], Answer | None]] = {}
+        self._metrics_page = prometheus_client.make_wsgi_app(self.registry)
         self._server: tuple[WSGIServer, threading.Thread] | None = None
         self.registry.register(self._readings)
         prometheus_client.ProcessCollector(registry=self.registry)
@@ -101,6 +117,10 @@ class Metrics:
         """Counts that `read` returns: up to each bound, and above the last; it is called in the page's thread."""
         self._readings.histograms.append((PREFIX + name, description, bounds, read))
 
+    def page(self, path: str, read: Callable[[], Answer | None]) -> None:
+        """Serve something else beside /metrics; `read` is called in the page's thread, None: nothing there yet."""
+        self._pages[path] = read
+
     def text(self) -> str:
         """The page."""
         return prometheus_client.generate_latest(self.registry).decode()
@@ -115,15 +135,28 @@ class Metrics:
             raise ConfigError(f"runtime.metrics_address: {address!r} is not host:port, for example 127.0.0.1:0")
         if not _is_loopback(host):
             raise ConfigError(f"runtime.metrics_address: {address} is open to the network: use 127.0.0.1:{port}")
-        page = prometheus_client.make_wsgi_app(self.registry)
         try:
-            server = make_server(host.strip("[]"), int(port), page, _Page, _SilentHandler)
+            server = make_server(host.strip("[]"), int(port), self._answer, _Page, _SilentHandler)
         except OSError as error:
             raise ConfigError(f"runtime.metrics_address: {address}: {error.strerror or error}") from error
         thread = threading.Thread(target=server.serve_forever, args=(SHUTDOWN_POLL_S,), name="metrics", daemon=True)
         thread.start()
         self._server = server, thread
         self.address = f"{host}:{server.server_port}"
+
+    def _answer(self, environment: "WSGIEnvironment", start: "StartResponse") -> Iterable[bytes]:
+        """One request, in a thread of its own."""
+        read = self._pages.get(environment.get("PATH_INFO", ""))
+        if read is None:
+            page: Iterable[bytes] = self._metrics_page(environment, start)
+            return page
+        answer = read()
+        if answer is None:
+            start("204 No Content", [])
+            return []
+        headers, body = answer
+        start("200 OK", [("Content-Type", "application/octet-stream"), *headers.items()])
+        return [body]
 
     def close(self) -> None:
         """End the page and its thread. Idempotent."""

@@ -85,7 +85,19 @@ def test_it_lays_payloads_out_as_the_golden_ones(built: Path) -> None:
 def test_it_reads_the_golden_headers(built: Path) -> None:
     """Every message that inference sends; the others are refused."""
     golden = json.loads((GOLDEN / "headers.json").read_text())
-    names = ["welcome", "reject", "act", "act_reset", "challenge", "pong", "bye", "error", "step", "credit"]
+    names = [
+        "welcome",
+        "reject",
+        "act",
+        "act_reset",
+        "act_picture",
+        "challenge",
+        "pong",
+        "bye",
+        "error",
+        "step",
+        "credit",
+    ]
     read = vectors(built, "read", "".join(golden[name] + "\n" for name in names))
     welcome = MESSAGES["welcome"]
     assert isinstance(welcome, Welcome)
@@ -94,6 +106,7 @@ def test_it_reads_the_golden_headers(built: Path) -> None:
         "reject 5 spec 0 setting frame_skip: ours 4, theirs 2 / set frame_skip",
         f"act {welcome.session} 7 0 0",
         "act 1 0 1 10000",
+        "act 1 8 0 0",
         "challenge 3",
         "pong 1700000000000 3:-1:0 4:300:5",
         "bye 0 run_finished",

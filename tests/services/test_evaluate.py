@@ -10,12 +10,12 @@ import pytest
 from rich.console import Console
 
 from actor_svc.envs import make_group
+from actor_svc.pictures import as_rgb
 from learner_svc.checkpoint import save
 from learner_svc.record import to_toml
 from services.cli.evaluate import load_policy, play_episodes, record_video
 from services.cli.report import report_evaluation
 from services.cli.training import make_video
-from services.cli.video import as_rgb
 from shared.errors import CheckpointError, ConfigError
 from shared.policy.config import PolicyConfig
 from shared.policy.policy import Policy

@@ -132,6 +132,7 @@ MESSAGES: dict[str, Message] = {
     "step": Step(session=0x1122334455667788, seq=7),
     "step_statistics": Step(session=1, seq=65536, bits=StepBits.STATISTICS | StepBits.RENDER),
     "act": Act(session=0x1122334455667788, seq=7, policy_version=pack_version(2, 1000)),
+    "act_picture": Act(session=1, seq=8, policy_version=pack_version(2, 1000), bits=ActBits.PICTURE),
     "act_reset": Act(session=1, seq=0, policy_version=0, bits=ActBits.RESET, reset_seed=10_000),
     "challenge": Challenge(session=3, server_epoch=9),
     "ping": Ping(sent_ms=1_700_000_000_000, load=(("tick_age_ms", 12.5), ("env_steps_s", 1e6))),

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from actor_svc.group import Group
-from services.cli.video import picture_of
+from actor_svc.pictures import picture_of
 from shared.errors import EnvError
 from shared.protocol.layout import Array
 from shared.protocol.rows import Flags

@@ -229,7 +229,7 @@ inline Act read_act(Fields& fields) {
   m.session = fields.id("session");
   m.seq = fields.count("seq");
   fields.count("policy_version");
-  m.reset = fields.integer("bits", 0, 1) == 1;
+  m.reset = fields.integer("bits", 0, 3) & 1;  // 2 asks for a picture, of those who can send some
   m.reset_seed = fields.count("reset_seed");
   return m;
 }

@@ -2,6 +2,7 @@
 
 import { Chart } from "./chart.js";
 import { count, duration, element, figure } from "./format.js";
+import { Screens } from "./live.js";
 import { LagPanel } from "./lag.js";
 import { PANELS, series } from "./panels.js";
 import { map } from "./services.js";
@@ -16,6 +17,7 @@ const answers = new Map(); // address → { etag, value }
 const shown = new Map(); // run → colour number
 const charts = PANELS.map((panel) => new Chart(panel));
 const lagPanel = new LagPanel();
+const screens = new Screens(at("screens"), at("live"));
 let axis = "trained_steps";
 let overview = null;
 let hasChosen = false; // the visitor ticked or the address named runs
@@ -141,6 +143,7 @@ async function turn() {
     drawRuns();
     drawAlerts();
   }
+  screens.show(overview.runs.filter((run) => run.is_live && run.services_up && shown.has(run.name)).map((run) => [run.name, address(run.name, "/picture")]));
   const details = await Promise.all([...shown.keys()].map((name) => ask(address(name))));
   const curves = await Promise.all([...shown.keys()].map((name) => ask(address(name, "/curves"))));
   drawServices();

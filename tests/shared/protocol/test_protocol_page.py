@@ -5,6 +5,7 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from shared.protocol import header_fields, space_wire
@@ -12,6 +13,7 @@ from shared.protocol.codec import LARGE_HEADER_BYTES, MAX_HEADER_BYTES
 from shared.protocol.header_fields import FIELDS
 from shared.protocol.layout import OWN_FRAME_BYTES
 from shared.protocol.messages import PROTOCOL_MAX, MessageType
+from shared.protocol.pictures import MAX_PICTURE_BYTES, check_picture, pack_picture
 from shared.protocol.rows import Flags
 from shared.protocol.spaces import DTYPES
 from tests.support.protocol_examples import CARTPOLE
@@ -51,6 +53,16 @@ def test_the_hello_taken_apart_is_the_golden_one() -> None:
     assert block
     data = "".join(line.split(";")[0] for line in f"dc0010 {block[1]}".splitlines())
     assert "".join(data.split()) == GOLDEN["hello"]
+
+
+def test_the_pages_picture_is_what_is_written() -> None:
+    """Height, width, then pixels from the top."""
+    printed = re.search(r"```text\nPICTURE +([0-9a-f]+)", PAGE)
+    assert printed
+    picture = np.array([[[255, 0, 0]], [[0, 0, 255]]], np.uint8)
+    assert pack_picture(picture).hex() == printed[1]
+    assert check_picture(bytes.fromhex(printed[1])) == (2, 1)
+    assert f"at most {MAX_PICTURE_BYTES:,} bytes: lane 0".replace(",", " ") in PAGE
 
 
 def test_limits_on_the_page_are_the_codes() -> None:

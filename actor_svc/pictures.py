@@ -1,0 +1,99 @@
+"""Lane 0 of a group as a picture, for people: as the environment draws it, else as the policy sees it."""
+
+import math
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from actor_svc.envs import MakeEnvironment, make_group
+from actor_svc.group import Group
+from shared.errors import ConfigError, EnvError, LocalWireError
+from shared.protocol.layout import Array
+from shared.protocol.pictures import pack_picture
+from shared.runtime.config import EnvConfig
+
+HEADLESS = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
+MAX_SIDE = 400  # of a picture that is sent, pixels
+MAX_SHARE = 0.1  # of an environment thread's time may go into drawing: some draw all lanes to show one
+
+
+def be_headless() -> None:
+    """Let nothing that draws look for a screen or a sound card."""
+    for name, value in HEADLESS.items():
+        os.environ.setdefault(name, value)
+
+
+def make_watched_group(env: EnvConfig, lanes: int, *, make: MakeEnvironment | None = None, threads: int = 0) -> Group:
+    """A group whose lane 0 can be drawn, or a plain one where the environment does not know of drawing.
+
+    Raises: as `make_group`.
+    """
+    be_headless()
+    try:
+        return make_group(env, lanes, make=make, render=True, threads=threads)
+    except (ConfigError, EnvError):  # no render_mode there, or not this one; what else is wrong comes again
+        return make_group(env, lanes, make=make, threads=threads)
+
+
+def picture_of(group: Group) -> Array:
+    """Lane 0 as the environment draws it, else as the policy sees it; u8 [height, width, 3].
+
+    Raises: EnvError if it can be shown in neither way.
+    """
+    why = "it has no render_mode 'rgb_array'"
+    try:
+        picture: Any = group.render()
+    except EnvError as error:
+        picture, why = None, f"render() failed with {str(error).rstrip(': ')}"
+    if picture is None:
+        leaves = group.spec.observation.leaves()
+        index = next((index for index, leaf in enumerate(leaves) if leaf.image), None)
+        if index is None:
+            raise EnvError(f"{group.spec.env_id} cannot be shown: {why}, and no observation is an image")
+        picture = as_rgb(group.views.observation[index][0], leaves[index].image)
+    shown: Array = picture
+    return shown
+
+
+def as_rgb(image: Array, axes: str) -> Array:
+    """An observation "HW", "HWC" or "CHW" as [height, width, 3]: its first three channels, or its first thrice."""
+    image = image[..., None] if axes == "HW" else np.moveaxis(image, 0, -1) if axes == "CHW" else image
+    return image[..., :3] if image.shape[-1] >= 3 else np.repeat(image[..., :1], 3, -1)
+
+
+def shrink(picture: Array, max_side: int = MAX_SIDE) -> Array:
+    """No side longer than `max_side`: means over squares of pixels; what is left over at the edges is cut."""
+    factor = -(-max(picture.shape[:2]) // max_side)
+    if factor == 1:
+        return picture
+    height, width = (size // factor for size in picture.shape[:2])
+    if not height or not width:  # a strip narrower than the squares
+        return picture[::factor, ::factor]
+    squares = picture[: height * factor, : width * factor].reshape(height, factor, width, factor, 3)
+    shrunk: Array = squares.mean((1, 3), dtype=np.float32).astype(np.uint8)
+    return shrunk
+
+
+class Camera:
+    """Draws a group until it turns out that it cannot be drawn. Owned by the thread of its environments."""
+
+    def __init__(self, group: Group, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._group, self._clock = group, clock
+        self._rest_until = -math.inf
+        self.problem = ""  # why there are no pictures
+
+    def shoot(self) -> bytes | None:
+        """The frame of lane 0's picture; None if it cannot be drawn, or not yet again."""
+        if self.problem or (started := self._clock()) < self._rest_until:
+            return None
+        try:
+            frame = pack_picture(shrink(picture_of(self._group)))
+            ended = self._clock()
+            self._rest_until = ended + (ended - started) * (1 / MAX_SHARE - 1)
+            return frame
+        except (EnvError, LocalWireError) as error:
+            self.problem = str(error)
+            return None
