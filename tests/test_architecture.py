@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SERVICES = ("actor_svc", "inference_svc", "learner_svc")
 PACKAGES = ("shared", *SERVICES, "services")
-PROGRAMS = ("benchmarks",)  # started by hand, imported by nobody
+PROGRAMS = ("benchmarks", "compose")  # started by hand or by a build, imported by nobody
 MAY_IMPORT = {  # of our own packages; `services` is on top
     "shared": {"shared"},
     "actor_svc": {"shared", "actor_svc"},

@@ -17,6 +17,7 @@ from rich.markup import escape
 
 from services.cli import keys
 from services.cli.env.commands import env_app, play
+from services.container.role import Role
 from shared.errors import MissingExtraError, SeedbedError
 from shared.runtime.modules import look_for_modules_here
 
@@ -121,6 +122,20 @@ def learner(words: Words = None, config: ServiceFile = None) -> int:
     from learner_svc.__main__ import main as run_learner
 
     return run_learner(service_words(words, config))
+
+
+@app.command()
+def container(
+    role: Annotated[Role, typer.Argument(help="Which service this container is.")],
+    experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="A name in compose/experiments, or a path.")],
+    words: Words = None,
+    run: Annotated[str, typer.Option(help="Name of the run's folder; empty: the experiment's.")] = "",
+    runs: Annotated[Path, typer.Option(help="Where the folder of runs is mounted.")] = Path("/runs"),
+) -> None:
+    """Become one service of a deployment in containers; a wrong setting is repeated, not restarted."""
+    from services.container.start import start
+
+    start(role, experiment, words or [], run=run, runs=runs)
 
 
 @app.command("eval")

@@ -25,11 +25,18 @@ FOLDER = Path("keys")
 
 
 @commands.command()
-def init(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Made if it is not there.")] = FOLDER) -> int:
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Made if it is not there.")] = FOLDER,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep what is there, make what is missing.")] = False,
+) -> int:
     """Make one key for each role: [bold]seedbed keys init keys[/]."""
     from shared.net.keyring import Keyring
 
-    _tell_files(Keyring(folder).init())
+    made = Keyring(folder).complete() if keep else Keyring(folder).init()
+    _tell_files(made)
+    if keep:
+        _tell(f"{folder} has the keys of all roles")
+        return 0
     _tell(f"Give each service runtime.keys={folder}, or on a machine of its own only the folder of its role.")
     return 0
 

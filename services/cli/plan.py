@@ -87,13 +87,13 @@ def plan_run(experiment: Experiment, addresses: Addresses, cores: int) -> list[P
         learner_threads=launch.learner_threads,
         inference_threads=launch.inference_threads,
     )
-    planned = [_process(experiment, LEARNER, LEARNER, threads.learner, [_word("learner.bind", addresses.learner)])]
+    planned = [_process(experiment, LEARNER, LEARNER, threads.learner, [word("learner.bind", addresses.learner)])]
     for index, address in enumerate(addresses.inference):
         name = f"inference-{index}"
         words = [
-            _word("inference.bind", address),
-            _word("inference.upstream", [addresses.learner]),
-            _word("inference.name", name),
+            word("inference.bind", address),
+            word("inference.upstream", [addresses.learner]),
+            word("inference.name", name),
         ]
         planned.append(_process(experiment, name, "inference", threads.inference, words))
     modes = ["train"] * launch.actors + ["eval"] * (launch.eval_actors if settings.eval.episodes else 0)
@@ -101,7 +101,7 @@ def plan_run(experiment: Experiment, addresses: Addresses, cores: int) -> list[P
         name = f"actor-{index}" if mode == "train" else f"eval-{index - launch.actors}"
         first = index % len(addresses.inference)
         upstream = [*addresses.inference[first:], *addresses.inference[:first]]
-        words = [_word("actor.upstream", upstream), _word("actor.name", name), _word("actor.mode", mode)]
+        words = [word("actor.upstream", upstream), word("actor.name", name), word("actor.mode", mode)]
         planned.append(_process(experiment, name, "actor", 1, words))
     return planned
 
@@ -123,7 +123,7 @@ def _process(experiment: Experiment, name: str, role: str, threads: int, words: 
         "threads": threads,
         "nice": NICE[role],
     }
-    own = [_word(f"runtime.{key}", value) for key, value in runtime.items() if key not in chosen]
+    own = [word(f"runtime.{key}", value) for key, value in runtime.items() if key not in chosen]
     threads = int(chosen.get("threads", 0)) or threads
     return Process(
         name=name,
@@ -137,6 +137,6 @@ def _process(experiment: Experiment, name: str, role: str, threads: int, words: 
     )
 
 
-def _word(key: str, value: object) -> str:
+def word(key: str, value: object) -> str:
     """`section.key=value` with the value as TOML (JSON is, for strings, numbers and lists of them)."""
     return f"{key}={json.dumps(value)}"

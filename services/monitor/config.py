@@ -15,6 +15,9 @@ class MonitorConfig(Section):
 
     runs: Path | None = Field(None, description="Folder of run folders; none: runs/ here, which may appear later.")
     host: str = Field("127.0.0.1", description="Address to bind; any but loopback asks for the token.")
+    published: str = Field(
+        "", description="In a container: the address on which its port is published, in place of host; empty: host's."
+    )
     port: int = Field(8080, ge=0, le=65535, description="TCP port; 0: any free one.")
     token: str = Field("", repr=False, description="What a visitor must show; empty: made where one is needed.")
 

@@ -38,7 +38,7 @@ async def serve(settings: MonitorSettings, service: Service) -> int:
     """Run the monitor until it is told to stop; exit code. Raises: ConfigError, before anything is served."""
     config = settings.monitor
     folder = find_runs(config.runs)
-    is_local = is_loopback(config.host)
+    is_local = is_loopback(config.published or config.host)
     token = choose_token(config, is_local=is_local)
     with bind(config.host, config.port) as listener, Visitor() as visitor:
         port = int(listener.getsockname()[1])

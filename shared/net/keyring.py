@@ -58,6 +58,38 @@ class Keyring:
         made += self.new(Role.ENVIRONMENT, DEFAULT_NAME)
         return made + self.new(Role.MONITOR, DEFAULT_NAME)
 
+    def complete(self) -> list[Path]:
+        """Make those of `init`'s keys that are not there, after a revocation too. Returns the files with secrets.
+
+        Raises: ConfigError if a key cannot be read, or those that are there do not belong together.
+        """
+        made: list[Path] = []
+        for role, name, file in (
+            (Role.LEARNER, FIRST_NAME, Path(Role.LEARNER, SERVER_KEY)),
+            (Role.INFERENCE, FIRST_NAME, Path(Role.INFERENCE, CLIENT_KEY)),
+            (Role.ENVIRONMENT, DEFAULT_NAME, Path(Role.ENVIRONMENT, DEFAULT_NAME, CLIENT_KEY)),
+            (Role.MONITOR, DEFAULT_NAME, Path(Role.MONITOR, DEFAULT_NAME, CLIENT_KEY)),
+        ):
+            if not (self.folder / file).exists():
+                made += self.new(role, name)
+            self._check_known(role, read_pair(self.folder / file), (self.folder / file).parent)
+        return made
+
+    def _check_known(self, role: Role, pair: KeyPair, own: Path) -> None:
+        """A client knows the servers that it dials, and they know it."""
+        for server in SERVERS:
+            listed = self.folder / server / CLIENTS / client_file(pair)
+            is_client = (own / f"{server}.pub").exists() and role is not server
+            if is_client and (
+                read_public(own / f"{server}.pub") != self._server(server)
+                or not listed.exists()
+                or read_public(listed).public != pair.public
+            ):
+                raise ConfigError(
+                    f"{own} and {self.folder / server} do not belong together: one of them was made anew. "
+                    f"Remove the keys of all roles, and make them again"
+                )
+
     def new(self, role: Role, name: str) -> list[Path]:
         """Make a key. Returns the files with secrets.
 

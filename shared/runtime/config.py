@@ -113,6 +113,9 @@ class LaunchConfig(Section):
     cores: int = Field(0, ge=0, description="Cores to divide among the services; 0: all that this process may use.")
     learner_threads: int = Field(0, ge=0, description="Compute threads of the learner; 0: its share of the cores.")
     inference_threads: int = Field(0, ge=0, description="Compute threads of each inference; 0: its share of the cores.")
+    service: str = Field(
+        "", description="Folder of services/ whose image steps the environments, in containers; empty: any."
+    )
     video: bool = Field(True, description="Record a video of the final policy, where the environment can be shown.")
 
 

@@ -25,6 +25,7 @@ from pydantic import BaseModel
 from shared.errors import ConfigError, SeedbedError
 from shared.runtime import logs
 from shared.runtime.config import RuntimeConfig, load_settings
+from shared.runtime.health import leave_cause
 from shared.runtime.metrics import Metrics
 from shared.runtime.modules import look_for_modules_here
 
@@ -217,7 +218,8 @@ async def _serve(main: Callable[[Service], Awaitable[int]], runtime: RuntimeConf
 
 
 def report(name: str, error: SeedbedError) -> int:
-    """One clear line on stderr for each line of the error; its exit code."""
+    """One clear line on stderr for each line of the error, left as the cause where one is asked for; its exit code."""
+    leave_cause(str(error) or type(error).__name__)
     for line in str(error).splitlines() or [type(error).__name__]:
         print(f"seedbed {name}: {line}", file=sys.stderr)
     return error.exit_code

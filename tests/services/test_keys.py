@@ -1,5 +1,7 @@
 """`seedbed keys` as its user meets it: files are made, listed and revoked, and no secret is shown."""
 
+import shutil
+
 import pytest
 
 from services.cli.app import main
@@ -57,3 +59,32 @@ def test_what_cannot_be_done_is_said_with_a_way_out(folder, capsys, words, code,
     said = capsys.readouterr().err
     assert complaint in said
     assert "Traceback" not in said
+
+
+def test_init_that_keeps_makes_what_is_missing_and_nothing_else(tmp_path, capsys):
+    """For a deployment that starts again: all at first, nothing the second time, a new key after a revocation."""
+    keys = tmp_path / "keys"
+    assert main(["keys", "init", str(keys), "--keep"]) == 0
+    assert capsys.readouterr().out.count("made ") == 5
+    before = {file: file.read_bytes() for file in keys.rglob("*.key")}
+    assert main(["keys", "init", str(keys), "--keep"]) == 0
+    assert "made " not in capsys.readouterr().out
+    assert {file: file.read_bytes() for file in keys.rglob("*.key")} == before
+    assert main(["keys", "revoke", "environment:default", "--folder", str(keys)]) == 0
+    assert main(["keys", "init", str(keys), "--keep"]) == 0
+    assert f"made {keys}/environment/default/client.key" in capsys.readouterr().out
+    after = {file: file.read_bytes() for file in keys.rglob("*.key")}
+    assert {file for file in before if before[file] != after[file]} == {keys / "environment/default/client.key"}
+
+
+@pytest.mark.parametrize(
+    ("lost", "remedy"),
+    [("learner", "Remove the keys of all roles"), ("inference", "seedbed keys revoke inference:main")],
+)
+def test_keys_that_do_not_belong_together_are_refused(tmp_path, capsys, lost, remedy):
+    """A server's folder was lost: what others know of it is worthless."""
+    keys = tmp_path / "keys"
+    assert main(["keys", "init", str(keys), "--keep"]) == 0
+    shutil.rmtree(keys / lost)
+    assert main(["keys", "init", str(keys), "--keep"]) == 78
+    assert remedy in capsys.readouterr().err

@@ -357,3 +357,14 @@ def test_figures_of_a_run_survive_the_death_of_one_of_its_services(tmp_path):
         seen = watch.overview()["runs"][0]
         assert seen["services_up"] == 1
         assert seen["figures"]["trained_steps_per_s"] == pytest.approx(50.0)
+
+
+def test_in_a_container_the_address_that_is_published_decides_who_may_look(runs):
+    """Its port is bound openly there. Published on loopback: no token, but this machine's names; else a token."""
+    with running(runs, "monitor.host=0.0.0.0", "monitor.published=127.0.0.1") as (said, where):
+        assert "token" not in said
+        assert get(where, "/")[0] == 200
+        assert get(where, "/", Host="evil.example")[0] == 421
+    with running(runs, "monitor.host=0.0.0.0", "monitor.published=192.0.2.1") as (said, where):
+        assert "?token=" in said
+        assert get(where, "/")[0] == 401

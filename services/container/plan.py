@@ -1,0 +1,116 @@
+"""What a container's service is told beside the experiment: names, threads, run folder; checked before it starts. Pure.
+
+Addresses, keys and the status file are variables of the compose file (`SEEDBED_SECTION__KEY`), so that another
+orchestrator sets its own; here is only what must be computed.
+"""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.cli.experiment import EXPERIMENTS, LaunchSettings, find_experiment
+from services.cli.plan import NICE, split_threads, word
+from services.container.role import Role
+from shared.errors import ConfigError
+from shared.runtime.config import load_settings
+
+ANY_IMAGE = "classic_control"  # what the actor image is built for unless something else is said
+OVERRIDES = ("atari", "doom", "football")  # services with a file of their own in compose/
+_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """Where a service finds itself. `service`: the folder of services/ that the image was built for."""
+
+    host: str
+    service: str
+    cores: int
+    runs: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """The words of the service's command line, the experiment file first; and variables over the present ones."""
+
+    words: Sequence[str]
+    environment: Mapping[str, str]
+
+
+def plan_service(role: Role, experiment: str, words: Sequence[str], run: str, container: Container) -> Start:
+    """How one service of an experiment starts.
+
+    Args:
+      experiment: a name in compose/experiments, or a path from the project's root, e.g. services/x/experiment.toml.
+      words: the user's section.key=value; they win.
+      run: name of the run's folder; empty: the experiment's.
+    Raises: ConfigError with what to change.
+    """
+    inside = EXPERIMENTS.parents[1] / experiment
+    file = inside if inside.is_file() else find_experiment(experiment)
+    settings = load_settings(LaunchSettings, file, words)
+    name = run or (settings.run.name if "name" in settings.run.model_fields_set else file.stem)
+    if not _RUN_NAME.fullmatch(name):
+        raise ConfigError(f"RUN: {name!r} cannot be a folder's name: use letters, digits, dots, dashes and underscores")
+    if role.package == "actor":
+        _check_image(experiment, settings.launch.service, container.service)
+    threads = split_threads(
+        settings.launch.cores or container.cores,
+        inference=settings.launch.inference,
+        learner_threads=settings.launch.learner_threads,
+        inference_threads=settings.launch.inference_threads,
+    )
+    count = {Role.LEARNER: threads.learner, Role.INFERENCE: threads.inference}.get(role, 1)
+    label = f"{role}-{container.host}"
+    given: dict[str, object] = {"runtime.name": label, "runtime.threads": count, "runtime.nice": NICE[role.package]}
+    if role is Role.LEARNER:
+        given["run.dir"] = str(container.runs / name)
+    elif role is Role.INFERENCE:
+        given["inference.name"] = label
+    elif role is Role.EVALUATOR:
+        given["actor.mode"] = "eval"
+    return Start(
+        words=(str(file), *(word(key, value) for key, value in given.items()), *words),
+        environment={"OMP_NUM_THREADS": str(count), "OMP_WAIT_POLICY": "PASSIVE"},
+    )
+
+
+def _check_image(experiment: str, wanted: str, service: str) -> None:
+    """Refuse an actor image that cannot step the experiment's environments, and say which override can."""
+    if wanted in ("", service):
+        return
+    override = wanted if wanted in OVERRIDES else "custom"
+    chosen = "" if wanted in OVERRIDES else f"SERVICE={wanted} "
+    raise ConfigError(
+        f"{experiment} needs the actor image of services/{wanted}, and this one was built for services/{service}. "
+        f"Add its override:\n"
+        f"COMPOSE_FILE=compose/compose.yaml:compose/{override}.yaml {chosen}EXPERIMENT={experiment} "
+        f"docker-compose up --build"
+    )
+
+
+def check_runs(runs: Path, run_dir: Path, user: tuple[int, int]) -> None:
+    """Refuse a folder of runs, or a run's own, that this user cannot write, with the lines for .env.
+
+    Args:
+      user: number of this process's user and group.
+    Raises: ConfigError.
+    """
+    for folder in (runs, run_dir):
+        try:
+            owner = folder.stat()
+        except FileNotFoundError:
+            if folder == run_dir:
+                return
+            raise ConfigError(f"{runs} is not there: mount a folder of the host's there, for the runs") from None
+        if os.access(folder, os.W_OK | os.X_OK):
+            continue
+        shown = "runs" if folder == runs else f"runs/{folder.name}"
+        chown = f"Or, on the host:  sudo chown -R {user[0]}:{user[1]} {shown}"
+        raise ConfigError(
+            f"{shown} belongs to user {owner.st_uid} and group {owner.st_gid}, and this container, which runs as "
+            f"{user[0]}:{user[1]}, cannot write there. Put these lines into .env:\n"
+            f"SEEDBED_UID={owner.st_uid}\nSEEDBED_GID={owner.st_gid}\n{chown}"
+        )

@@ -1,0 +1,17 @@
+"""What a container can be."""
+
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    """A service of a deployment in containers. An evaluator is an actor that plays evaluations."""
+
+    LEARNER = "learner"
+    INFERENCE = "inference"
+    ACTOR = "actor"
+    EVALUATOR = "evaluator"
+
+    @property
+    def package(self) -> str:
+        """The service's package, without `_svc`."""
+        return "actor" if self is Role.EVALUATOR else self.value

@@ -1,0 +1,92 @@
+"""Whether the service of this container is ready: `python -m shared.runtime.health`, exit status 0 or 1 and a line why.
+
+Ready means that it wrote its status file, and that the page named there answers for the same life. A service that was
+refused for good leaves its cause beside; then that is what is said. Nothing but the standard library is imported: a
+container asks every few seconds.
+"""
+
+import http.client
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+CAUSE_VARIABLE = "SEEDBED_CAUSE_FILE"  # where a service leaves the error that ended it
+STATUS_VARIABLE = "SEEDBED_RUNTIME__STATUS_FILE"
+TIMEOUT_S = 3.0
+MAX_PAGE_BYTES = 4 * 1024 * 1024
+
+
+def judge(environment: Mapping[str, str]) -> str:
+    """What is wrong; empty if the service is ready.
+
+    Args:
+      environment: names the two files.
+    """
+    if cause := read_cause(environment.get(CAUSE_VARIABLE, "")):
+        return cause
+    file = environment.get(STATUS_VARIABLE, "")
+    if not file:
+        return f"{STATUS_VARIABLE} is not set: there is no status file to look at"
+    try:
+        status = json.loads(Path(file).read_bytes())
+        page, expected = str(status["metrics"]), f'incarnation="{status["incarnation"]:x}"'
+        served = str(status["endpoint"])
+    except FileNotFoundError:
+        return "not ready yet"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"{file}: cannot be read: {error}"
+    try:
+        if served.startswith("http://"):
+            return _visit_site(served)
+        if expected not in _read(page, "/metrics"):
+            return f"{page} answers for another life of this service"
+    except (OSError, http.client.HTTPException) as error:
+        return f"{page or served} does not answer: {error}"
+    return ""
+
+
+def read_cause(file: str) -> str:
+    """The error that a service left when it ended; empty if there is none."""
+    try:
+        return Path(file).read_text(errors="replace").strip() if file else ""
+    except OSError:
+        return ""
+
+
+def leave_cause(text: str) -> None:
+    """Keep the error that ends this process where the container's health, or an orchestrator, looks for it."""
+    file = os.environ.get(CAUSE_VARIABLE, "")
+    if file:
+        try:
+            Path(file).write_text(text + "\n")
+        except OSError as error:
+            print(f"{CAUSE_VARIABLE}: {file}: {error.strerror}", file=sys.stderr)
+
+
+def _read(address: str, path: str) -> str:
+    """A page's text. Raises: OSError, HTTPException."""
+    connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().read(MAX_PAGE_BYTES).decode(errors="replace")
+    finally:
+        connection.close()
+
+
+def _visit_site(address: str) -> str:
+    """A web page is ready when it answers, even if it asks for a token. Raises as `_read`."""
+    connection = http.client.HTTPConnection(address.removeprefix("http://").strip("/"), timeout=TIMEOUT_S)
+    try:
+        connection.request("HEAD", "/")
+        status = connection.getresponse().status
+    finally:
+        connection.close()
+    return f"{address} answers with status {status}" if status >= 500 else ""
+
+
+if __name__ == "__main__":
+    problem = judge(os.environ)
+    print(problem or "ready")
+    sys.exit(1 if problem else 0)

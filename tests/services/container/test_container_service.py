@@ -1,0 +1,64 @@
+"""Real processes: a container's service that is refused for good waits, unhealthy, until it is stopped."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.deployment import ServiceProcess, wait_until
+
+TIMEOUT_S = 60
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """That of a container, with its files in a folder of the test's."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("SEEDBED_")}
+    return clean | {
+        "SEEDBED_CAUSE_FILE": str(tmp_path / "cause"),
+        "SEEDBED_RUNTIME__STATUS_FILE": str(tmp_path / "status.json"),
+    }
+
+
+def health(environment):
+    """As the container's health check sees it: (is healthy, what it says)."""
+    command = [sys.executable, "-S", "-m", "shared.runtime.health"]
+    asked = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    return asked.returncode == 0, asked.stdout
+
+
+@pytest.mark.parametrize("words", [["actor", "pong"], ["actor", "cartpole", "actor.lanes=many"]])
+def test_a_wrong_setting_is_repeated_and_not_restarted(environment, words):
+    """Unhealthy with the cause, no exit; stopped, it ends with the status that it failed with."""
+    command = [sys.executable, "-m", "services.cli.app", "container", *words]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            said = ""
+            while "on purpose" not in said:
+                said += process.stderr.readline()
+            assert process.poll() is None
+            is_healthy, cause = health(environment)
+            assert not is_healthy
+            assert cause.strip() in said.replace("seedbed actor: ", "")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(TIMEOUT_S) == 78
+        finally:
+            process.kill()
+
+
+def test_a_service_is_healthy_once_it_is_ready(environment, tmp_path):
+    """Not before, and not when the file is that of a life that has ended."""
+    assert health(environment) == (False, "not ready yet\n")
+    status = tmp_path / "status.json"
+    service = ServiceProcess("actor", "status", tmp_path, ["env.id=CartPole-v1", "actor.lanes=2"])
+    assert service.status_file == status
+    try:
+        service.start().wait_ready()
+        wait_until(lambda: health(environment) == (True, "ready\n"), "it is healthy")
+    finally:
+        service.close()
+    is_healthy, said = health(environment)
+    assert not is_healthy
+    assert "does not answer" in said
