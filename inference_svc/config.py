@@ -21,6 +21,11 @@ class InferenceConfig(Section):
     lease_s: float = Field(10.0, gt=0, description="a connected but silent group is freed after this, s")
     max_compute_s: float = Field(30.0, gt=0, description="a forward pass longer than this ends the process, s")
     drain_s: float = Field(8.0, ge=0, description="on shutdown, how long unrolls may take to be acknowledged, s")
+    finished_s: float = Field(
+        0.0,
+        ge=0,
+        description="after the run's end, how long, at most, environments that come late are told, s",
+    )
 
 
 class InferenceSettings(Section):

@@ -30,6 +30,7 @@ from shared.policy.devices import choose_device
 from shared.policy.weights import Manifest
 from shared.protocol.codec import decode, encode
 from shared.protocol.messages import ProducerWelcome
+from shared.runtime.farewell import Farewell
 from shared.runtime.metrics import Answer, describe_picture
 from shared.runtime.refusals import Refusals
 from shared.runtime.service import Service
@@ -63,6 +64,7 @@ class InferenceService:
         self._manifest: Manifest | None = None
         self._welcome: ProducerWelcome | None = None
         self._ended = asyncio.Event()
+        self._farewell: Farewell | None = None  # once the run is over
         self._alarm: asyncio.TimerHandle | None = None  # one at a time, however often the batcher asks
         self.router = Router(
             reactor,
@@ -86,6 +88,8 @@ class InferenceService:
 
     def _from_environment(self, route: bytes, frames: list[bytes]) -> None:
         self.server.receive(route, frames, self.loop.time())
+        if self._farewell is not None:
+            self._farewell.heard(self.loop.time())
 
     def _down(self, route: bytes, frames: Sequence[bytes]) -> bool:
         return self.router.send(route, frames)
@@ -284,9 +288,17 @@ class InferenceService:
             await asyncio.sleep(0.02)
         if self.link.welcome is not None:
             self.dealer.send(self.link.bye("run_finished" if self.is_finished else "draining"))
+        if self.is_finished:
+            await self._tell_the_late()
         self.service.log.info(
             "inference_left", unacked_lanes=self.link.outbox.unacked_lanes, dropped_steps=self.tally.drain_dropped_steps
         )
+
+    async def _tell_the_late(self) -> None:
+        """Environments that still come hear that the run is over: `Server` answers their HELLO so by now."""
+        self.dealer.close(linger_ms=500)
+        self._farewell = Farewell(self.config.finished_s, self.loop.time())
+        await self.service.linger(self._farewell)
 
 
 async def serve(settings: InferenceSettings, service: Service) -> int:

@@ -37,6 +37,9 @@ class LearnerConfig(Section):
         300.0, gt=0, description="The run ends without its final evaluation if that takes longer, s."
     )
     farewell_s: float = Field(30.0, ge=0, description="How long a finished run waits for inference to leave, s.")
+    finished_s: float = Field(
+        0.0, ge=0, description="How long, at most, it then tells inference services that come late, s."
+    )
 
 
 class LearnerSettings(Section):

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from learner_svc import checkpoint as checkpoints
 from learner_svc.config import LearnerSettings, check_lag
 from learner_svc.figures import Figures
+from learner_svc.finished import tell_finished
 from learner_svc.history import History
 from learner_svc.ingest import Assembler, FilledBatch
 from learner_svc.keeper import Keeper, Lives, checkpoint_meta, finished_before, producer_records, summarise
@@ -39,6 +40,7 @@ from shared.net.roles import Role
 from shared.protocol.ledger import Ledger
 from shared.protocol.messages import Evaluation, RunState
 from shared.protocol.rows import EnvSpec
+from shared.runtime.farewell import Farewell
 from shared.runtime.refusals import Refusals
 from shared.runtime.service import Service
 from shared.runtime.worker import Worker
@@ -47,6 +49,7 @@ BEAT_S = 0.1
 SETTLE_S = 15.0  # a policy this young has the environments that the configuration names
 MAX_SAVE_S = 60.0
 R = TypeVar("R")
+HOW_TO_GO_ON = "to train on, raise what ended it (run.steps, run.seconds); for a new run, give another folder"
 MAX_ACTORS = 1024  # of whom drops are counted one by one
 
 
@@ -352,13 +355,20 @@ class LearnerService:
             await self._finish_job(self.record, lambda: self.keeper.summarise(summary))
         if is_finished:
             deadline = self.loop.time() + self.config.farewell_s
-            while not self.desk.has_left and self.loop.time() < deadline:
-                self._perform(self.desk.beat(self.loop.time(), may_judge=True))
+            farewell = Farewell(self.config.finished_s, self.loop.time())
+            while ((now := self.loop.time()) < deadline and not self.desk.has_left) or self._goes_on(farewell, now):
+                self._perform(self.desk.beat(now, may_judge=True))
                 await asyncio.sleep(BEAT_S)
         self.service.log.info(
             "learner_left", state=self.run.state.name.lower(), reason=self.run.end_reason,
             trained_steps=self.run.counters.trained_steps, dropped_by_actor=self.dropped_by_actor,
         )  # fmt: skip
+
+    def _goes_on(self, farewell: Farewell, now: float) -> bool:
+        """Whether somebody may still come who has to be told of the run's end."""
+        if not self.desk.has_left:
+            farewell.heard(now)
+        return not farewell.is_over(now) and not self.service.stopping.is_set()
 
     async def _finish_job(self, worker: Worker, job: Callable[[], R]) -> R:
         """Run a job after all that is queued; their `done` calls have been made when it returns."""
@@ -384,7 +394,8 @@ async def serve(settings: LearnerSettings, service: Service) -> int:
     path = settings.run.dir or Path("runs") / f"{settings.run.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     with RunFolder(path) as folder:
         if finished := finished_before(settings.run, folder):
-            service.log.info("run_already_finished", folder=str(path), **finished)
+            service.log.warning("run_already_finished", folder=str(path), **finished, hint=HOW_TO_GO_ON)
+            await tell_finished(settings.learner, service)
             return 0
         with Reactor() as reactor:
             learner = LearnerService(settings, service, reactor, folder)

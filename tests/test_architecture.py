@@ -34,6 +34,7 @@ MAY_MAKE_DTYPES = {  # from names that `shared.protocol.leaves.DTYPES` or an env
 SHELLS = {  # where the loop is; everything else takes `now` and returns
     "actor_svc/service.py",
     "inference_svc/service.py",
+    "learner_svc/finished.py",
     "learner_svc/service.py",
     "services/cli/bench/transport_peers.py",
     "services/monitor/service.py",

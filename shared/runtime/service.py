@@ -25,12 +25,14 @@ from pydantic import BaseModel
 from shared.errors import ConfigError, SeedbedError
 from shared.runtime import logs
 from shared.runtime.config import RuntimeConfig, load_settings
+from shared.runtime.farewell import Farewell
 from shared.runtime.health import leave_cause
 from shared.runtime.metrics import Metrics
 from shared.runtime.modules import look_for_modules_here
 
 DIE_WITH_PARENT = "SEEDBED_DIE_WITH_PARENT"  # the parent's process id, or 1 when it is not to be checked
 MAX_DRAIN_S = 30.0
+LINGER_BEAT_S = 0.1
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 
@@ -101,6 +103,15 @@ class Service:
         """End the service with this error; the loop's thread only."""
         if not self._failure.done():
             self._failure.set_exception(error)
+
+    async def linger(self, farewell: Farewell) -> None:
+        """Stay until nobody has to be told any more that the run is over, or a signal comes."""
+        loop = asyncio.get_running_loop()
+        while not farewell.is_over(loop.time()):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LINGER_BEAT_S):
+                    await self.stopping.wait()
+                return
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()

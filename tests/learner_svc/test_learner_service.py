@@ -83,6 +83,19 @@ async def train_to_the_end(folder: Path) -> list[int]:
         learner.close()
 
 
+async def greet_a_finished_run(folder: Path) -> None:
+    """Started on it, the learner tells a producer so, and ends once nobody else comes."""
+    learner = LearnerProcess(folder, "learner.finished_s=16")
+    try:
+        with Reactor() as reactor:
+            producer = ScriptedProducer(reactor, await learner.wait_ready(), a_spec())
+            await producer.play(lambda: producer.is_finished)
+            producer.dealer.close()
+            assert await learner.wait_ended() == 0
+    finally:
+        learner.close()
+
+
 def test_a_run_survives_its_learner_and_ends(tmp_path: Path) -> None:
     """Killed in mid-run it resumes from its checkpoint under a higher epoch, and ends with evaluation and summary."""
     before = asyncio.run(train_until_killed(tmp_path))
@@ -107,6 +120,7 @@ def test_a_run_survives_its_learner_and_ends(tmp_path: Path) -> None:
     output, _ = again.process.communicate(timeout=60)
     assert again.process.returncode == 0
     assert "run_already_finished" in output
+    asyncio.run(greet_a_finished_run(tmp_path))
 
 
 async def stop_in_mid_run(folder: Path) -> tuple[int, int]:

@@ -1,0 +1,47 @@
+"""A learner that is started on a run that is over: it trains nothing, and tells whoever comes to leave."""
+
+import asyncio
+
+from learner_svc.config import LearnerConfig
+from shared.errors import RemoteWireError
+from shared.net.endpoints import Router
+from shared.net.keys import bind_keys
+from shared.net.reactor import Reactor
+from shared.net.roles import Role
+from shared.protocol.codec import decode, encode
+from shared.protocol.messages import Bye, ProducerHello
+from shared.runtime.farewell import Farewell
+from shared.runtime.refusals import Refusals
+from shared.runtime.service import Service
+
+
+async def tell_finished(config: LearnerConfig, service: Service) -> None:
+    """Answer every inference's HELLO with BYE(run_finished), as long as `learner.finished_s` says."""
+    loop = asyncio.get_running_loop()
+    farewell = Farewell(config.finished_s, loop.time())
+    if farewell.is_over(loop.time()):
+        return
+
+    def receive(route: bytes, frames: list[bytes]) -> None:
+        try:
+            message = decode(frames[0])
+        except RemoteWireError:
+            return
+        if isinstance(message, ProducerHello):
+            farewell.heard(loop.time())
+            router.send(route, [encode(Bye(session=0, reason="run_finished"))])
+
+    with Reactor() as reactor:
+        router = Router(
+            reactor,
+            config.bind,
+            on_message=receive,
+            max_frame_bytes=config.max_frame_bytes,
+            keys=bind_keys(service.runtime.keys, Role.LEARNER),
+            on_refused=Refusals(service.metrics, service.log),
+        )
+        try:
+            service.ready(endpoint=router.endpoint)
+            await service.linger(farewell)
+        finally:
+            router.close(linger_ms=500)
