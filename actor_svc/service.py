@@ -37,7 +37,7 @@ from shared.net.keys import dial_keys
 from shared.net.reactor import Reactor
 from shared.net.roles import Role
 from shared.protocol.codec import decode, encode
-from shared.protocol.messages import Act, Bye, Challenge, Hello, Message, StepBits, Welcome
+from shared.protocol.messages import Act, Bye, Challenge, Error, Hello, Message, StepBits, Welcome
 from shared.runtime.service import Service
 from shared.runtime.worker import Worker
 
@@ -204,6 +204,8 @@ class Actor:
             log.warning("session_challenged", address=address)
         elif isinstance(message, Bye):
             log.info("inference_said_bye", address=address, reason=message.reason)
+        elif isinstance(message, Error) and not message.nonce:
+            log.warning("inference_refused", address=address, cause=f"{message.message} ({message.hint})")
 
     # What was decided
 

@@ -1,8 +1,12 @@
 """Inference's configuration: section [inference]."""
 
+from typing import Literal
+
 from pydantic import Field
 
 from shared.runtime.config import RuntimeConfig, Section
+
+OutOfBounds = Literal["count", "clip", "reject"]
 
 
 class InferenceConfig(Section):
@@ -15,6 +19,10 @@ class InferenceConfig(Section):
     max_lanes: int = Field(65536, ge=1, description="lanes over all groups; a HELLO beyond is refused for now")
     idle_deadline_ms: float = Field(
         0.5, ge=0, description="how long an idle device waits for more groups before it runs a small batch, ms"
+    )
+    out_of_bounds: OutOfBounds = Field(
+        "count",
+        description="observations outside their Box: 'count' them only, 'clip' them too, or 'reject' the environment",
     )
     max_frame_bytes: int = Field(64 * 1024 * 1024, ge=4096, description="largest frame that is accepted, bytes")
     beat_s: float = Field(1.0, gt=0, description="environments PING this often, s")

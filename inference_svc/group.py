@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from inference_svc.config import OutOfBounds
 from inference_svc.engine import Lanes
+from inference_svc.row_check import RowCheck
 from inference_svc.unrolls import LatestRow, UnrollShape, UnrollWriter
 from shared.protocol.layout import Array, Layout
 from shared.protocol.rows import act_layout, step_layout
@@ -21,6 +23,7 @@ class Group:
     session: Session
     lanes: Lanes
     layout: Layout  # of its STEPs
+    check: RowCheck  # of their values
     flags: Array  # of the newest rows, u8 [L]
     previous_flags: Array
 
@@ -38,8 +41,8 @@ class Outputs:
     owner: Callable[[bytes], str] = field(default=lambda _route: "")  # whose key a route has; empty without keys
 
 
-def make_group(session: Session, shape: UnrollShape, start: int) -> Group:
-    """What a new session needs: rows for its mode, and lanes on the slots from `start` on."""
+def make_group(session: Session, shape: UnrollShape, start: int, out_of_bounds: OutOfBounds = "count") -> Group:
+    """What a new session needs: rows for its mode, their check, and lanes on the slots from `start` on."""
     hello = session.hello
     rows: UnrollWriter | LatestRow
     if hello.mode == "train":
@@ -57,4 +60,5 @@ def make_group(session: Session, shape: UnrollShape, start: int) -> Group:
         pinned=hello.mode == "eval",
     )
     none = np.zeros(hello.lanes, np.uint8)
-    return Group(session, lanes, step_layout(hello.spec, hello.lanes), none, none)
+    check = RowCheck(hello.spec, out_of_bounds)
+    return Group(session, lanes, step_layout(hello.spec, hello.lanes), check, none, none)

@@ -26,6 +26,7 @@ def register(metrics: Metrics, tally: Tally, server: Server, link: LearnerLink, 
         ("held_no_credit_total", "Times that a group was held for the learner.", lambda: tally.held_no_credit),
         ("refused_messages_total", "Messages that broke the protocol.", lambda: tally.refused_messages),
         ("lost_groups_total", "Groups whose lease ended.", lambda: tally.lost_groups),
+        ("out_of_bounds_total", "Rows with observations outside their bounds.", lambda: tally.out_of_bounds),
         ("unrolls_acked_total", "UNROLLs that the learner acknowledged.", lambda: link.outbox.acked_unrolls),
         ("unrolls_resent_total", "UNROLLs sent again.", lambda: link.outbox.resent_unrolls),
         ("discarded_lanes_total", "Lane-unrolls that fit the learner no more.", lambda: link.discarded_lanes),
@@ -45,4 +46,6 @@ def register(metrics: Metrics, tally: Tally, server: Server, link: LearnerLink, 
         metrics.read_counter(name.removesuffix("_total"), description, read)
     for name, description, read in gauges:
         metrics.read_gauge(name, description, read)
+    metrics.read_counters("groups_ended", "Groups whose session ended.", "reason", lambda: tally.groups_ended)
+    metrics.read_counters("hellos_refused", "HELLOs that were not served.", "code", lambda: tally.hellos_refused)
     return metrics.histogram("forward_seconds", "One batch in the compute thread.")

@@ -12,15 +12,15 @@ Groups are held before the forward pass, so that fresh weights act when they go 
 from collections import deque
 from collections.abc import Sequence
 
-import numpy as np
-
 from inference_svc.admission import judge
 from inference_svc.batcher import Batcher
+from inference_svc.complaints import Complaints, about_step
 from inference_svc.config import InferenceConfig
 from inference_svc.episodes import EpisodeReport, aborted_episodes, read_statistics, valid_steps
 from inference_svc.evaluation import EvaluationRound
 from inference_svc.group import Group, Outputs, make_group
 from inference_svc.pictures import Pictures, read_picture
+from inference_svc.row_check import BOUNDS
 from inference_svc.slots import SlotPool
 from inference_svc.tally import Tally
 from inference_svc.unrolls import UnrollShape, UnrollWriter
@@ -39,13 +39,14 @@ from shared.protocol.messages import (
     Message,
     Ping,
     Pong,
+    Reject,
     RequestState,
     Step,
     Welcome,
 )
 from shared.protocol.sessions import Session, SessionLimits, SessionTable, Verdict
-from shared.protocol.spaces import check_values
 
+BYE_REASONS = ("moved", "stopped", "draining")  # of environments, as they are counted
 MAX_GREETING = 4096  # connections that are told when to go though they never came in
 
 
@@ -65,6 +66,7 @@ class Server:
         self._held: deque[Group] = deque()
         self._episodes = EpisodeReport(link.outbox)
         self._greeting: dict[bytes, None] = {}  # connections that said HELLO and were not let in, the newest last
+        self._complaints = Complaints()
         self._is_pinning = False
         self._outputs: Outputs | None = None
 
@@ -89,7 +91,7 @@ class Server:
             self.link.discard_unrolls()
             for session in self.table.change_run(run_id, run_seed):
                 self._send(session.route, self.table.challenge(session.id))
-                self._release(session)
+                self._release(session, "another_run")
         else:
             config = self.config
             limits = SessionLimits(
@@ -119,8 +121,11 @@ class Server:
                 self._bye(message, route, now)
             else:
                 raise RemoteWireError("unexpected", f"{type(message).__name__} is not for inference")
-        except RemoteWireError:
+        except RemoteWireError as error:
             self.tally.refused_messages += 1
+            complaint = self._complaints.about_message(route, error)
+            if complaint is not None:
+                self._send(route, complaint)
 
     def _hello(self, hello: Hello, route: bytes, now: float) -> None:
         if self._is_finished:
@@ -130,11 +135,13 @@ class Server:
         if len(self._greeting) == MAX_GREETING:
             del self._greeting[next(iter(self._greeting))]
         self._greeting[route] = None
-        refusal = judge(hello, self.shape.spec if self.shape else None)
+        refusal = judge(hello, self.shape.spec if self.shape else None, self.link.refused.get(hello.spec))
         if refusal is not None or self.table is None or self.shape is None:
-            self.link.introduce(hello.spec, now)
             if refusal is not None:
+                self.tally.refused(refusal.code)
                 self._send(route, refusal)
+            if not isinstance(refusal, Reject):
+                self.link.introduce(hello.spec, now)
             return
         answer = self.table.hello(hello, route, now)
         if isinstance(answer, Welcome):
@@ -143,6 +150,8 @@ class Server:
             if session.attached is None and not self._admit(session, self.table):
                 return
             del self._greeting[route]
+        else:
+            self.tally.refused(answer.code)
         self._send(route, answer)
 
     def _admit(self, session: Session, table: SessionTable) -> bool:
@@ -152,7 +161,7 @@ class Server:
         if start is None:  # free slots are there but in pieces: it asks again
             table.end(session)
             return False
-        session.attached = group = make_group(session, self.shape, start)
+        session.attached = group = make_group(session, self.shape, start, self.config.out_of_bounds)
         self.outputs.forget(group.lanes)
         return True
 
@@ -169,7 +178,7 @@ class Server:
     def _bye(self, bye: Bye, route: bytes, now: float) -> None:
         if self.table is not None:
             for session in self.table.bye(bye, route, now):
-                self._release(session)
+                self._release(session, bye.reason if bye.reason in BYE_REASONS else "bye")
 
     def _step(self, step: Step, route: bytes, frames: Sequence[bytes], now: float) -> None:
         table = self.table
@@ -182,14 +191,15 @@ class Server:
         try:
             group.layout.check(frames[1 : 1 + size])
             inputs = group.layout.views(frames[1 : 1 + size])
-            self._check_values(group, inputs)
+            outside = group.check(inputs)
             statistics = read_statistics(session.hello.spec, step, inputs[-1], frames[1 + size :])
             picture = read_picture(step, frames[1 + size :])
-        except RemoteWireError:
-            self._strike(session)
-            raise
+        except RemoteWireError as error:
+            self._strike(session, route, error)
+            return
         verdict = table.step(step, route, now)
         if verdict is Verdict.ACCEPT:
+            self.tally.out_of_bounds += outside
             if picture is not None:
                 self.pictures.take(
                     session, self.evaluation.version if group.lanes.pinned else self.version, picture, now
@@ -199,14 +209,6 @@ class Server:
             self.outputs.down(route, session.reply)
         elif verdict is Verdict.CHALLENGE:
             self._send(route, table.challenge(step.session))
-
-    @staticmethod
-    def _check_values(group: Group, inputs: Sequence[Array]) -> None:
-        """A value that would break the forward pass or the loss is refused here, so that it hurts its sender only."""
-        observation = group.session.hello.spec.observation
-        check_values(observation, inputs[: len(observation.leaves())])
-        if not np.isfinite(inputs[-2]).all():
-            raise RemoteWireError("reward", "a reward that is not finite")
 
     def _accept(self, group: Group, inputs: list[Array], statistics: Array | None, now: float) -> None:
         """A new tick of a group: write its rows, count its ends, then queue or hold it."""
@@ -383,7 +385,7 @@ class Server:
         if self.table is not None:
             for session in self.table.expire(now, drained=drained, stalled_until=stalled_until):
                 self.tally.lost_groups += 1
-                self._release(session)
+                self._release(session, "silent" if session.detached_at is None else "closed")
         self.flush_episodes()
 
     def probe(self, now: float) -> None:
@@ -414,7 +416,7 @@ class Server:
             self._send(session.route, error)
             self.table.end(session)
             self.tally.lost_groups += 1
-            self._release(session)
+            self._release(session, "revoked")
         return len(ended)
 
     def dismiss(self, reason: str) -> None:
@@ -429,21 +431,29 @@ class Server:
             writer = session.attached.lanes.rows if session.attached else None
             if isinstance(writer, UnrollWriter):
                 self.tally.drain_dropped_steps += max(0, writer.row) * session.lanes
-            self._release(session)
+            self._release(session, reason)
         self.flush_episodes()
 
-    def _strike(self, session: Session) -> None:
+    def _strike(self, session: Session, route: bytes, error: RemoteWireError) -> None:
+        """Refuse a STEP, and say so: with observations out of bounds for good, otherwise until there were too many."""
         assert self.table is not None
+        self.tally.refused_messages += 1
+        is_fatal = error.code == BOUNDS
         ended = self.table.strike(session)
+        if is_fatal:
+            self.table.end(session)
+            ended = session
+        self._send(route, about_step(session.id, error, is_over=ended is not None, retryable=not is_fatal))
         if ended is not None:
-            self._release(ended)
+            self._release(ended, "out_of_bounds" if is_fatal else "broken_messages")
 
-    def _release(self, session: Session) -> None:
-        """Free what a session held."""
+    def _release(self, session: Session, reason: str) -> None:
+        """Free what a session held, and count why it ended."""
         group: Group | None = session.attached
         if group is None:
             return
         session.attached = None
+        self.tally.ended(reason)
         self._batcher.discard(group)
         self._slots.release(group.lanes.start, group.lanes.count)
         if session.hello.mode == "eval":

@@ -18,7 +18,15 @@ from inference_svc.group import Group, Outputs
 from inference_svc.server import Server
 from inference_svc.tally import Tally
 from inference_svc.unrolls import UnrollShape
-from inference_svc.upstream import CreditCame, LearnerLink, Refused, RunFinished, WeightsCame, Welcomed
+from inference_svc.upstream import (
+    CreditCame,
+    LearnerLink,
+    Refused,
+    RunFinished,
+    SpecificationRefused,
+    WeightsCame,
+    Welcomed,
+)
 from shared import __version__
 from shared.errors import RejectedError, RemoteWireError, SeedbedError
 from shared.net.endpoints import Dealer, Router
@@ -181,6 +189,8 @@ class InferenceService:
             elif isinstance(event, RunFinished):
                 self.is_finished = True
                 self._ended.set()
+            elif isinstance(event, SpecificationRefused):
+                self.service.log.warning("environment_refused", env_id=event.spec.env_id, message=event.message)
             elif isinstance(event, Refused):
                 self._refused(event)
         self._poll_learner()

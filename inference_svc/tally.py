@@ -22,6 +22,9 @@ class Tally:
     compute_s: float = 0.0
     held_no_credit: int = 0
     lost_groups: int = 0
+    groups_ended: dict[str, int] = field(default_factory=dict)  # by reason
+    hellos_refused: dict[str, int] = field(default_factory=dict)  # by code
+    out_of_bounds: int = 0  # rows whose observation left its bounds
     drain_dropped_steps: int = 0
     env_busy: float = 0.0  # shares of time that training actors stepped environments, summed over their PINGs
     env_busy_pings: int = 0
@@ -50,6 +53,14 @@ class Tally:
         if share is not None and 0.0 <= share < math.inf:
             self.env_busy += min(1.0, share)
             self.env_busy_pings += 1
+
+    def ended(self, reason: str) -> None:
+        """A group's session is over."""
+        self.groups_ended[reason] = self.groups_ended.get(reason, 0) + 1
+
+    def refused(self, code: str) -> None:
+        """A HELLO was not served."""
+        self.hellos_refused[code] = self.hellos_refused.get(code, 0) + 1
 
     def met(self, name: str, incarnation: int) -> None:
         """An actor process has a session. Names and lives beyond the limits are not counted."""

@@ -36,6 +36,7 @@ from shared.protocol.rows import EnvSpec
 FIRST_RETRY_S = 0.2
 LAST_RETRY_S = 2.0
 GET_DEADLINE_S = 5.0
+MAX_REFUSED = 64  # specifications of which it is known that the learner refuses them
 Frames = list[bytes | bytearray | memoryview]
 
 
@@ -69,6 +70,14 @@ class RunFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class SpecificationRefused:
+    """The run is for other environments than those that told `spec`: that is their mistake, and we go on without."""
+
+    spec: EnvSpec
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """The learner refuses us; retryable ones are tried again here and reported only for the log."""
 
@@ -77,7 +86,7 @@ class Refused:
     retryable: bool
 
 
-Event = Welcomed | WeightsCame | CreditCame | RunFinished | Refused
+Event = Welcomed | WeightsCame | CreditCame | RunFinished | SpecificationRefused | Refused
 
 
 class LearnerLink:
@@ -88,6 +97,7 @@ class LearnerLink:
     ) -> None:
         self.outbox = Outbox()
         self.spec: EnvSpec | None = None
+        self.refused: dict[EnvSpec, Reject] = {}  # what this learner said of others, the newest last
         self.run_id = ""
         self.welcome: ProducerWelcome | None = None  # None while there is no session
         self.heard_at: float | None = None
@@ -117,13 +127,14 @@ class LearnerLink:
         self._restart(now)
 
     def disconnected(self, now: float) -> None:
-        """The socket lost its connection."""
+        """The socket lost its connection. The next learner may think otherwise of what this one refused."""
         self._is_connected = False
+        self.refused.clear()
         self._restart(now)
 
     def introduce(self, spec: EnvSpec, now: float) -> None:
         """The first environments told what they are; the learner may need it to build its network."""
-        if self.spec is None:
+        if self.spec is None and spec not in self.refused:
             self.spec = spec
             self._pass_on(now)
 
@@ -165,6 +176,8 @@ class LearnerLink:
             if self.welcome is not None and message.session == self.welcome.session:
                 self._restart(now)
         elif isinstance(message, Reject):
+            if message.code == "spec" and self.spec is not None:
+                return [self._give_up(self.spec, message, now)] if message.nonce == self._nonce else []
             self._hello_at = now + self._retry_s
             return [Refused(message.message, message.hint, message.retryable)]
         elif isinstance(message, Bye):
@@ -176,6 +189,15 @@ class LearnerLink:
         elif self.welcome is not None:
             return self._in_session(message, payload)
         return []
+
+    def _give_up(self, spec: EnvSpec, reject: Reject, now: float) -> SpecificationRefused:
+        """The learner wants none of this specification: keep why, for those who told it, and say HELLO without it."""
+        if len(self.refused) == MAX_REFUSED:
+            del self.refused[next(iter(self.refused))]
+        self.refused[spec] = reject
+        self.spec = None
+        self._hello_at, self._retry_s = now, FIRST_RETRY_S
+        return SpecificationRefused(spec, reject.message)
 
     def _in_session(self, message: Message, payload: Sequence[bytes]) -> list[Event]:
         assert self.welcome is not None

@@ -141,14 +141,15 @@ def _space_difference(ours: Space, theirs: Space) -> str | None:
         a, b = mine.get(path), other.get(path)
         if a == b:
             continue
+        where = f"leaf {path!r}" if path else "space"
         if a is None or b is None:
             ours_said, theirs_said = (_brief(leaf.describe()) if leaf else "absent" for leaf in (a, b))
-            return f"leaf {path!r}: ours {ours_said}, theirs {theirs_said}"
+            return f"{where}: ours {ours_said}, theirs {theirs_said}"
         if a.describe() != b.describe():
-            return f"leaf {path!r}: ours {_brief(a.describe())}, theirs {_brief(b.describe())}"
+            return f"{where}: ours {_brief(a.describe())}, theirs {_brief(b.describe())}"
         if a.kind == "box":
-            return f"leaf {path!r}: {_bounds_difference(a, b)}"
-        return f"leaf {path!r}: the characters allowed differ"
+            return f"{where}: {_bounds_difference(a, b)}"
+        return f"{where}: the characters allowed differ"
     return None if ours == theirs else "tree: the same leaves under dicts and tuples that differ"
 
 

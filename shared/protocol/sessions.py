@@ -38,7 +38,11 @@ from shared.protocol.messages import (
 from shared.protocol.rows import step_layout
 
 MAX_SESSIONS_PER_CONNECTION = 1024  # what a PONG may list
+CHANGE_HINT = "give another group another number, and each process life an incarnation of its own"
 SERVED_CAPABILITIES = ("reset", "render")
+
+
+Refusal = tuple[str, bool, str, str]  # of a REJECT: code, retryable, message, hint
 
 
 class Verdict(IntEnum):
@@ -165,7 +169,7 @@ class SessionTable:
         refusal = self._refusal(hello)
         session = self._by_group.get((hello.incarnation, hello.group))
         if refusal is None and session is not None and not _same_group(session.hello, hello):
-            refusal = ("group_changed", False, "this group said HELLO with other lanes, mode or spaces before", "")
+            refusal = ("group_changed", False, f"this group {_describe_change(session.hello, hello)}", CHANGE_HINT)
         if refusal is None and session is not None and self.is_foreign(session, route):
             refusal = ("group_changed", False, "this group belongs to another key", "draw a new incarnation")
         if refusal is None and session is None:
@@ -356,11 +360,10 @@ class SessionTable:
 
     # Within
 
-    def _refusal(self, hello: Hello) -> tuple[str, bool, str, str] | None:
+    def _refusal(self, hello: Hello) -> Refusal | None:
         """Why this HELLO cannot be served by anyone here: code, retryable, message, hint."""
-        if hello.protocol_min > PROTOCOL_MAX or hello.protocol_max < PROTOCOL_MIN:
-            theirs, ours = f"{hello.protocol_min}..{hello.protocol_max}", f"{PROTOCOL_MIN}..{PROTOCOL_MAX}"
-            return "protocol", False, f"protocol {theirs} asked, {ours} served", "install the same seedbed version"
+        if (refusal := refuse_version(hello)) is not None:
+            return refusal
         if self.is_draining:
             return "draining", True, "this inference service is shutting down", "try another, or wait for its successor"
         if hello.run_id and self.run_id and hello.run_id != self.run_id and hello.run_id not in self._former_runs:
@@ -372,7 +375,7 @@ class SessionTable:
             return "frame_bytes", False, message, "lower actor.lanes or raise inference.max_frame_bytes"
         return None
 
-    def _full(self, hello: Hello, route: bytes) -> tuple[str, bool, str, str] | None:
+    def _full(self, hello: Hello, route: bytes) -> Refusal | None:
         """Why no further session fits."""
         if self.num_lanes + hello.lanes > self.limits.max_lanes:
             message = f"{hello.lanes} lanes asked, {self.num_lanes} of {self.limits.max_lanes} in use"
@@ -429,6 +432,14 @@ class SessionTable:
         return ended
 
 
+def refuse_version(hello: Hello) -> Refusal | None:
+    """Why no version of the protocol serves both, or None when one does."""
+    if hello.protocol_min <= PROTOCOL_MAX and hello.protocol_max >= PROTOCOL_MIN:
+        return None
+    theirs, ours = f"{hello.protocol_min}..{hello.protocol_max}", f"{PROTOCOL_MIN}..{PROTOCOL_MAX}"
+    return "protocol", False, f"protocol {theirs} asked, {ours} served", "install one version of seedbed everywhere"
+
+
 def group_seed(run_seed: int, replica: int, number: int) -> int:
     """A group's seed, 31 bits: the same for the same run seed, replica and session number, unrelated otherwise."""
     words = np.random.SeedSequence([abs(run_seed), replica, number]).generate_state(1)
@@ -443,3 +454,11 @@ def served_capabilities(hello: Hello) -> tuple[str, ...]:
     """Those of a group's capabilities that are used: nobody asks a training group for pictures."""
     served = SERVED_CAPABILITIES if hello.mode != "train" else SERVED_CAPABILITIES[:1]
     return tuple(name for name in hello.capabilities if name in served)
+
+
+def _describe_change(known: Hello, hello: Hello) -> str:
+    for name in ("lanes", "mode"):
+        before, now = getattr(known, name), getattr(hello, name)
+        if before != now:
+            return f"said HELLO with {name} {before} before, and now with {now}"
+    return "said HELLO with another specification before"

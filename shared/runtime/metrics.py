@@ -61,6 +61,7 @@ class _Readings(Collector):
         self.counters: list[tuple[str, str, Callable[[], float]]] = []
         self.gauges: list[tuple[str, str, Callable[[], float]]] = []
         self.histograms: list[tuple[str, str, Sequence[float], ReadHistogram]] = []
+        self.labelled: list[tuple[str, str, str, Callable[[], Mapping[str, float]]]] = []
 
     def collect(self) -> Iterable[Metric]:
         """Called by the registry, in the page's thread."""
@@ -73,6 +74,11 @@ class _Readings(Collector):
             upto = [str(bound) for bound in map(float, bounds)] + ["+Inf"]
             buckets = list(zip(upto, accumulate(counts), strict=True))
             yield HistogramMetricFamily(name, description, buckets=buckets, sum_value=total)
+        for name, description, label, look in tuple(self.labelled):
+            family = CounterMetricFamily(name, description, labels=(label,))
+            for value, figure in tuple(look().items()):
+                family.add_metric((value,), figure)
+            yield family
 
 
 class Metrics:
@@ -108,6 +114,10 @@ class Metrics:
     def read_counter(self, name: str, description: str, read: Callable[[], float]) -> None:
         """A rising figure that `read` returns; it is called in the page's thread."""
         self._readings.counters.append((PREFIX + name, description, read))
+
+    def read_counters(self, name: str, description: str, label: str, read: Callable[[], Mapping[str, float]]) -> None:
+        """Rising figures by a label's values, of which there must be few; called in the page's thread."""
+        self._readings.labelled.append((PREFIX + name, description, label, read))
 
     def read_gauge(self, name: str, description: str, read: Callable[[], float]) -> None:
         """A figure that `read` returns; it is called in the page's thread."""

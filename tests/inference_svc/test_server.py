@@ -12,7 +12,7 @@ from inference_svc.engine import Lanes
 from inference_svc.group import Group, Outputs
 from inference_svc.server import Server
 from inference_svc.tally import Tally
-from inference_svc.unrolls import UnrollShape
+from inference_svc.unrolls import UnrollShape, UnrollWriter
 from inference_svc.upstream import LearnerLink
 from shared.protocol.codec import decode, encode
 from shared.protocol.messages import (
@@ -153,6 +153,70 @@ def test_before_weights_environments_wait_and_their_specification_goes_up(world:
     assert isinstance(error, Error)
     assert (error.code, error.retryable, error.nonce) == ("starting", True, 5)
     assert world.link.spec == SPEC
+
+
+def test_a_specification_that_the_learner_refused_is_rejected_before_there_is_a_policy(world: World) -> None:
+    """The environment hears the learner's words, and the next environment's specification goes up."""
+    world.tell(hello())
+    learner_says = Reject(nonce=0, code="spec", retryable=False, message="setting x: ours 1, theirs 2", hint="")
+    world.link.spec = None
+    world.link.refused[SPEC] = learner_says
+    world.tell(hello())
+    reject = world.last()
+    assert isinstance(reject, Reject)
+    assert (reject.code, reject.retryable) == ("spec", False)
+    assert "setting x: ours 1, theirs 2" in reject.message
+    assert "config.toml" in reject.hint
+    other = replace(SPEC, env_id="other")
+    world.tell(replace(hello(group=1), spec=other))
+    assert isinstance(world.last(), Error)
+    assert world.link.spec == other
+    assert world.tally.hellos_refused == {"starting": 2, "spec": 1}
+
+
+def test_another_version_is_rejected_before_there_is_a_policy(world: World) -> None:
+    """Nothing else that it says is trusted, its specification neither."""
+    world.tell(replace(hello(), protocol_min=7, protocol_max=7))
+    reject = world.last()
+    assert isinstance(reject, Reject)
+    assert (reject.code, reject.retryable) == ("protocol", False)
+    assert world.link.spec is None
+
+
+def test_why_each_group_ended_is_counted(world: World) -> None:
+    """By reason: what it said itself, silence, a closed connection, broken messages."""
+    world.serve()
+    sessions = [world.hello(group, route=b"%d" % group).session for group in range(4)]
+    world.tell(Bye(session=sessions[0], reason="stopped"), route=b"0")
+    world.tell(Bye(session=sessions[1], reason="any text that a peer likes"), route=b"1")
+    for _ in range(5):
+        world.tell(Step(session=sessions[2], seq=0, bits=0), [b"short"], route=b"2")
+    world.gone.add(b"3")
+    world.server.probe(0.0)
+    world.server.beat(4.0, drained=True, stalled_until=0.0)
+    assert world.tally.groups_ended == {"stopped": 1, "bye": 1, "broken_messages": 1, "closed": 1}
+    assert (world.server.num_sessions, world.server.used_slots) == (0, 0)
+
+
+def test_who_keeps_sending_garbage_is_told_a_few_times_only(world: World) -> None:
+    """Ten answers for a connection; the others are counted."""
+    for _ in range(30):
+        world.server.receive(b"r", [b"garbage"], 0.0)
+    assert len(world.sent) == 10
+    assert world.tally.refused_messages == 30
+
+
+def test_observations_out_of_bounds_may_be_clipped(world: World) -> None:
+    """What is written for the policy lies within the bounds, and the rows are counted."""
+    world.server.config = InferenceConfig(max_lanes=64, out_of_bounds="clip")
+    world.serve()
+    session = world.hello().session
+    for seq in range(3):  # an observation is its seq
+        world.step(session, seq)
+        writer = world.answer()[0].lanes.rows
+    assert isinstance(writer, UnrollWriter)
+    assert [float(row.max()) for row in writer.chunks[0].inputs[0][:3]] == [0, 1, 1]
+    assert world.tally.out_of_bounds == 2
 
 
 def test_other_spaces_are_rejected_by_name(world: World) -> None:

@@ -12,6 +12,7 @@ from inference_svc.upstream import (
     LearnerLink,
     Refused,
     RunFinished,
+    SpecificationRefused,
     WeightsCame,
     Welcomed,
 )
@@ -188,6 +189,37 @@ def test_the_end_of_the_run_and_refusals_are_told(link: LearnerLink) -> None:
     reject = Reject(nonce=hello.nonce, code="spec", retryable=False, message="other spaces", hint="mend it")
     assert link.receive(reject, [], 1.6) == [Refused("other spaces", "mend it", False)]
     assert link.receive(Bye(session=0, reason="run_finished"), [], 1.7) == [RunFinished()]
+
+
+def test_a_refused_specification_is_its_environments_mistake(link: LearnerLink) -> None:
+    """HELLO is said again without it, at once; it is not told again to this learner, but may be to the next one."""
+    link.receive(welcome_to(hello_of(link, 0.0), digest=""), [], 0.0)
+    link.introduce(SPEC, 1.0)
+    hello = hello_of(link, 1.0)
+    assert hello.spec == SPEC
+    reject = Reject(nonce=hello.nonce, code="spec", retryable=False, message="setting x: ours 1, theirs 2", hint="")
+    assert link.receive(reject, [], 1.1) == [SpecificationRefused(SPEC, reject.message)]
+    again = hello_of(link, 1.1)
+    assert again.spec is None
+    welcome = welcome_to(again, digest="")
+    assert link.receive(welcome, [], 1.2) == [Welcomed(welcome)]
+    link.introduce(SPEC, 1.3)
+    assert link.spec is None
+    assert link.refused == {SPEC: reject}
+    link.disconnected(2.0)
+    link.connected(3.0)
+    link.introduce(SPEC, 3.0)
+    assert hello_of(link, 3.0).spec == SPEC
+
+
+def test_specifications_that_are_refused_are_forgotten_in_the_end(link: LearnerLink) -> None:
+    """A peer that tells one after the other costs a bounded memory."""
+    for number in range(100):
+        link.introduce(replace(SPEC, env_id=f"env-{number}"), number)
+        hello = hello_of(link, number)
+        link.receive(Reject(nonce=hello.nonce, code="spec", retryable=False, message="no", hint=""), [], number)
+    assert len(link.refused) == 64
+    assert replace(SPEC, env_id="env-99") in link.refused
 
 
 def test_a_beat_carries_the_load(link: LearnerLink) -> None:

@@ -13,11 +13,13 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
+from prometheus_client.parser import text_string_to_metric_families
 
 from learner_svc.checkpoint import Checkpoint, load_latest
 from learner_svc.history import read_metrics
@@ -28,6 +30,8 @@ T = TypeVar("T")
 DEADLINE_S = 40.0
 LOOK_EVERY_S = 0.02
 UNROLL_LENGTH, BATCH = 8, 12
+
+_straight = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # services are on this machine
 
 WORDS: Mapping[str, Sequence[str]] = {
     "learner": (
@@ -52,10 +56,10 @@ def wait_until(condition: Callable[[], T], what: str, deadline_s: float = DEADLI
 
 
 class ServiceProcess:
-    """`python -m <role>_svc`, in lives one after the other, under one name and with the same words."""
+    """`python -m <module>`, in lives one after the other, under one name and with the same words."""
 
-    def __init__(self, role: str, name: str, folder: Path, words: Sequence[str]) -> None:
-        self.role, self.name, self.words = role, name, list(words)
+    def __init__(self, module: str, name: str, folder: Path, words: Sequence[str]) -> None:
+        self.module, self.name, self.words = module, name, list(words)
         self.status_file, self.log_file = folder / f"{name}.json", folder / f"{name}.jsonl"
         self.error_file = folder / f"{name}.stderr"
         self._process: subprocess.Popen[bytes] | None = None
@@ -67,7 +71,7 @@ class ServiceProcess:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SEEDBED_")}
         environment |= {"OMP_NUM_THREADS": "1", "SEEDBED_DIE_WITH_PARENT": str(os.getpid())}
         command = [
-            sys.executable, "-W", "error::ResourceWarning", "-m", f"{self.role}_svc", *self.words,
+            sys.executable, "-W", "error::ResourceWarning", "-m", self.module, *self.words,
             f"runtime.name={self.name}", f"runtime.status_file={self.status_file}",
             f"runtime.log_file={self.log_file}", "runtime.threads=1",
         ]  # fmt: skip
@@ -134,6 +138,16 @@ class ServiceProcess:
         """One figure; NaN while it does not answer."""
         return self.page().get(name, float("nan"))
 
+    def by_label(self, name: str) -> dict[str, float]:
+        """A counter by the values of its only label; empty while it does not answer."""
+        try:
+            with _straight.open(f"http://{read_status(self.status_file)['metrics']}/metrics", timeout=2) as answer:
+                families = list(text_string_to_metric_families(answer.read().decode()))
+        except (OSError, KeyError):
+            return {}
+        samples = [sample for family in families for sample in family.samples if sample.name == f"seedbed_{name}"]
+        return {next(iter(sample.labels.values())): sample.value for sample in samples}
+
     def rss_mb(self) -> float:
         """Resident memory, MB."""
         return float(self.process.memory_info().rss) / 1e6
@@ -181,12 +195,22 @@ class Deployment:
         self.actors.append(actor)
         return actor
 
+    def add_service(self, name: str, module: str, *words: str) -> ServiceProcess:
+        """One more environment service with a program of its own (`serve(make)`), not started."""
+        chosen = [word for word in self._words if word.startswith(("actor.", "runtime."))]
+        address = f"actor.upstream={self.inference_address}"
+        service = ServiceProcess(
+            module, name, self.folder, [*WORDS["actor"], *chosen, f"actor.name={name}", address, *words]
+        )
+        self.actors.append(service)
+        return service
+
     def _service(self, role: str, name: str, *words: str) -> ServiceProcess:
         sections = {"learner": ("learner", "policy", "algorithm", "eval", "run"), "inference": ("inference",)}
         known = (*sections.get(role, ("actor", "eval", "run")), "runtime")
         chosen = [word for word in self._words if word.split(".")[0] in known]
         env = [] if role == "inference" else self._env
-        return ServiceProcess(role, name, self.folder, [*env, *WORDS[role], *chosen, *words])
+        return ServiceProcess(f"{role}_svc", name, self.folder, [*env, *WORDS[role], *chosen, *words])
 
     @property
     def services(self) -> list[ServiceProcess]:

@@ -19,6 +19,7 @@ def test_the_page_shows_every_kind_of_metric():
         metrics.read_counter("steps", "Steps.", lambda: steps)
         metrics.read_gauge("lag", "Lag.", lambda: 0.5)
         metrics.read_histogram("age", "Age.", (0, 1, 3), lambda: ((4, 2, 0, 1), 11.0))
+        metrics.read_counters("ends", "Ends.", "reason", lambda: {"silent": steps, "closed": 1})
         metrics.serve("127.0.0.1:0")
         steps = 7
         with urllib.request.urlopen(f"http://{metrics.address}/metrics", timeout=10) as reply:
@@ -31,6 +32,7 @@ def test_the_page_shows_every_kind_of_metric():
     counted = [(f'{{le="{bound}"}}', count) for bound, count in (("0.0", 4), ("1.0", 6), ("3.0", 6), ("+Inf", 7))]
     assert all(f"seedbed_age_bucket{label} {count}.0" in page for label, count in counted)
     assert ("seedbed_age_sum 11.0" in page, "seedbed_age_count 7.0" in page) == (True, True)
+    assert 'seedbed_ends_total{reason="silent"} 7.0' in page
     assert 'incarnation="ff"' in page
     assert "process_resident_memory_bytes" in page
 

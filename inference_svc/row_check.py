@@ -1,0 +1,78 @@
+"""What of a STEP's rows may reach the policy: values that break nothing, and within bounds if that is asked for."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from inference_svc.config import OutOfBounds
+from shared.errors import RemoteWireError
+from shared.protocol.layout import Array
+from shared.protocol.rows import EnvSpec, Flags
+from shared.protocol.spaces import Leaf, check_values
+
+BOUNDS = "bounds"  # the code of what `reject` refuses
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounded:
+    """A leaf that can leave its bounds."""
+
+    index: int  # among the arrays of a STEP
+    leaf: Leaf
+    low: Array
+    high: Array
+
+
+class RowCheck:
+    """Judges the rows of one specification. Immutable.
+
+    Args:
+      policy: what is done with observations outside their Box: `count` lets them pass, `clip` moves them to the
+        nearest bound, `reject` refuses the STEP.
+    """
+
+    def __init__(self, spec: EnvSpec, policy: OutOfBounds) -> None:
+        self._observation, self._policy = spec.observation, policy
+        self._bounded = [
+            _Bounded(index, leaf, leaf.low_array(), leaf.high_array())
+            for index, leaf in enumerate(spec.observation.leaves())
+            if leaf.kind == "box" and not _is_whole_range(leaf)
+        ]
+
+    def __call__(self, inputs: list[Array]) -> int:
+        """Lanes of this tick with an observation out of bounds; `inputs` are STEP's arrays, clipped ones replaced.
+
+        Raises: RemoteWireError for a value that would break the forward pass or the loss, or under `reject`.
+        """
+        check_values(self._observation, inputs[: len(self._observation.leaves())])
+        if not np.isfinite(inputs[-2]).all():
+            raise RemoteWireError("reward", "a reward that is not finite")
+        outside = None
+        for bounded in self._bounded:
+            values = inputs[bounded.index]
+            if (values < bounded.low).any() or (values > bounded.high).any():
+                found = self._outside(bounded, values, inputs[-1])
+                outside = found if outside is None else outside | found
+                if self._policy == "clip":
+                    inputs[bounded.index] = np.clip(values, bounded.low, bounded.high)
+        return 0 if outside is None else int(np.count_nonzero(outside))
+
+    def _outside(self, bounded: _Bounded, values: Array, flags: Array) -> Array:
+        """Which lanes' values leave the bounds, bool [L]; lanes without an agent observe nothing."""
+        is_outside = ((values < bounded.low) | (values > bounded.high)).reshape(len(flags), -1)
+        is_outside &= ((flags & Flags.ABSENT) == 0)[:, None]
+        if self._policy == "reject" and is_outside.any():
+            lane, element = (int(place[0]) for place in is_outside.nonzero())
+            value, low, high = (array.reshape(-1)[element] for array in (values[lane], bounded.low, bounded.high))
+            place = f"observation {bounded.leaf.path!r}, lane {lane}, element {element}"
+            raise RemoteWireError(BOUNDS, f"{place}: {value} is outside [{low}, {high}]")
+        return np.asarray(is_outside.any(1))
+
+
+def _is_whole_range(leaf: Leaf) -> bool:
+    """Whether no value of the dtype lies outside the leaf's bounds."""
+    low, high = leaf.low_array(), leaf.high_array()
+    if low.dtype.kind == "f":
+        return bool(np.isneginf(low).all() and np.isposinf(high).all())
+    limits = np.iinfo(low.dtype)
+    return bool((low == limits.min).all() and (high == limits.max).all())
