@@ -92,14 +92,14 @@ class ServiceProcess:
         assert self._process is not None
         return psutil.Process(self._process.pid)
 
-    def wait_ready(self) -> "ServiceProcess":
+    def wait_ready(self, deadline_s: float = DEADLINE_S) -> "ServiceProcess":
         """Until it is bound and answering."""
 
         def is_ready() -> bool:
             assert self.is_running, f"{self.name} ended: {self.errors()}"
             return bool(read_status(self.status_file))
 
-        wait_until(is_ready, f"{self.name} is ready")
+        wait_until(is_ready, f"{self.name} is ready", deadline_s)
         return self
 
     def wait_ended(self, deadline_s: float = DEADLINE_S) -> int:
@@ -217,13 +217,13 @@ class Deployment:
         """All of them."""
         return [self.learner, self.inference, *self.actors]
 
-    def start(self) -> "Deployment":
+    def start(self, deadline_s: float = DEADLINE_S) -> "Deployment":
         """Start all that do not run, at once, and wait until they are ready."""
         for service in self.services:
             if not service.is_running:
                 service.start()
         for service in self.services:
-            service.wait_ready()
+            service.wait_ready(deadline_s)
         return self
 
     def __enter__(self) -> "Deployment":
