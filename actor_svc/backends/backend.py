@@ -65,10 +65,16 @@ class Backend(Protocol):
     """Steps L lanes. One thread owns it; nothing of it is shared."""
 
     traits: Traits
-    num_rebuilds: int  # lanes that were rebuilt since the start
-    last_failure: str  # why, the last time; "" for never
     ended: Array  # lanes with `terminated` or `truncated` in the newest rows, ascending
     first: Array  # lanes with `first`, ascending
+
+    @property
+    def num_rebuilds(self) -> int:
+        """Lanes that were rebuilt since the start."""
+
+    @property
+    def last_failure(self) -> str:
+        """Why, the last time; "" for never."""
 
     def bind(self, rows: RowViews) -> None:
         """Write from now on into these arrays."""
@@ -135,6 +141,24 @@ def read_traits(
         statistics=statistics,
         seeding=seeding,
     )
+
+
+def read_picture(frame: Any) -> Array | None:
+    """What an environment's `render()` gave as u8 [height, width, 3]; None where it shows nothing.
+
+    Raises: EnvError if it is something else.
+    """
+    if frame is None:
+        return None
+    picture = np.asarray(frame) if isinstance(frame, (np.ndarray, list, tuple)) else None
+    if picture is None or picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype.kind not in "uif":
+        found = (
+            f"an array {list(picture.shape)}" if picture is not None and picture.ndim else f"a {type(frame).__name__}"
+        )
+        raise EnvError(
+            f"render() gave {found}, and no picture: with render_mode='rgb_array' it must give uint8 [height, width, 3]"
+        )
+    return np.ascontiguousarray(picture, np.uint8)
 
 
 class ValueCheck:

@@ -16,6 +16,7 @@ from actor_svc.backends.backend import (
     RowViews,
     ValueCheck,
     call_environment,
+    read_picture,
     read_traits,
 )
 from shared.errors import ConfigError, EnvError
@@ -206,8 +207,9 @@ class VectorBackend:
         frames: Any = None if self._env is None else call_environment(self._env.render)
         if frames is None or not len(frames):
             return None
-        frame = np.asarray(frames[0] if isinstance(frames, (tuple, list)) or np.ndim(frames) == 4 else frames)
-        return np.ascontiguousarray(frame, np.uint8)
+        return call_environment(
+            read_picture, frames[0] if isinstance(frames, (tuple, list)) or np.ndim(frames) == 4 else frames
+        )
 
     def close(self) -> None:
         """Let go of the environment."""

@@ -14,7 +14,6 @@ import numpy as np
 from actor_svc.backends.backend import (
     ENDED_BITS,
     FIRST,
-    MAX_FAILURES,
     NO_LANES,
     TERMINATED,
     TRUNCATED,
@@ -23,19 +22,20 @@ from actor_svc.backends.backend import (
     RowViews,
     ValueCheck,
     call_environment,
+    read_picture,
     read_traits,
 )
 from actor_svc.backends.lane_rows import action_reader, draw_seed, write_absent, write_lane
+from actor_svc.backends.repairs import Repairs
 from shared.errors import ConfigError, EnvError
 
 MASK = "action_mask"
-_MAX_WAIT_TICKS = 256
 
 
 class _World:
     """One environment and where it is in its episode."""
 
-    __slots__ = ("env", "info", "live", "num_failures", "seed", "steps", "wait_ticks")
+    __slots__ = ("env", "info", "live", "seed", "steps")
 
     def __init__(self, env: Any) -> None:
         self.env = env
@@ -43,15 +43,12 @@ class _World:
         self.live: set[Any] = set()  # agents whose episode goes on; none: the world is to be reset
         self.steps = 0
         self.info: Mapping[Any, Mapping[str, Any]] = {}  # of the last step, by agent
-        self.num_failures = 0  # since its last good step
-        self.wait_ticks = 0  # until the next attempt to rebuild it
 
 
 class AgentBackend:
     """L / A worlds of A agents. One thread owns it.
 
-    A world that raises or gives what is no number is made anew and goes on with `first` rows. While that fails too, its
-    rows are `first` and `absent`, tried again after 2, 4, … ticks; after MAX_FAILURES it is an EnvError.
+    A world that raises or gives what is no number is made anew and goes on with `first` rows, as `Repairs` says.
 
     Args:
       make: returns a pettingzoo.ParallelEnv.
@@ -92,10 +89,25 @@ class AgentBackend:
         self._worlds += [_World(call_environment(make)) for _ in range(lanes // len(self._agents) - 1)]
         self._leaves = self.traits.observation.leaves()
         self._action = action_reader(self.traits.action)
-        self._failing: set[int] = set()  # worlds without a good step since their last failure
-        self.num_rebuilds, self.last_failure = 0, ""
+        self._repairs = Repairs(
+            "world",
+            len(self._agents),
+            discard=lambda index: self._worlds[index].env.close(),
+            rebuild=self._rebuild,
+            write_absent=self._write_absent,
+        )
         self.ended, self.first = NO_LANES, NO_LANES
         self._rows: RowViews
+
+    @property
+    def num_rebuilds(self) -> int:
+        """Lanes that were rebuilt since the start."""
+        return self._repairs.num_rebuilds
+
+    @property
+    def last_failure(self) -> str:
+        """Why, the last time; "" for never."""
+        return self._repairs.last_failure
 
     def bind(self, rows: RowViews) -> None:
         """Write from now on into these arrays."""
@@ -103,29 +115,31 @@ class AgentBackend:
 
     def reset(self, seed: int) -> None:
         """Begin a fresh episode in every world; world w is seeded with the w-th child of the seed."""
+        self._repairs.forget()
         children = np.random.SeedSequence(seed).spawn(len(self._worlds))
         for index, (world, child) in enumerate(zip(self._worlds, children, strict=True)):
-            world.seed, world.wait_ticks, world.num_failures = child, 0, 0
+            world.seed = child
             try:
                 call_environment(self._begin, index, world, draw_seed(child))
             except EnvError as error:
-                self._fail(index, world, error)
-        self._repair()
+                self._repairs.fail(index, error)
+        self._settle()
 
     def step(self, actions: Sequence[Array]) -> None:
         """Step every world with the actions of its agents, or reset it where no agent was left."""
         values = self._action([np.array(leaf) for leaf in actions])
         for index, world in enumerate(self._worlds):
+            if index in self._repairs.waiting:
+                self._repairs.wait(index)
+                continue
             try:
-                if world.wait_ticks:
-                    self._wait(index, world)
-                elif world.live:
+                if world.live:
                     call_environment(self._advance, index, world, values)
                 else:
                     call_environment(self._begin, index, world, None)
             except EnvError as error:
-                self._fail(index, world, error)
-        self._repair()
+                self._repairs.fail(index, error)
+        self._settle()
 
     def _lanes(self, index: int) -> range:
         """The lanes of a world."""
@@ -179,50 +193,22 @@ class AgentBackend:
             info = {**info, MASK: np.ones(self.traits.mask_size)}
         write_lane(self.traits, self._leaves, self._rows, lane, value, info)
 
-    def _repair(self) -> None:
-        """Rebuild the worlds whose values no policy may see."""
-        while (bad := self._check.bad_lanes()).size:  # _fail ends it: it raises, or the lanes are absent
-            for index in np.unique(bad // len(self._agents)).tolist():
-                self._fail(index, self._worlds[index], EnvError("NaN, an infinite value or no category of its space"))
-        for index in tuple(self._failing):
-            world = self._worlds[index]
-            if world.steps and not world.wait_ticks:
-                world.num_failures = 0
-                self._failing.discard(index)
-        self.ended = (self._rows.flags & ENDED_BITS).nonzero()[0]
-        self.first = (self._rows.flags & FIRST).nonzero()[0]
+    def _rebuild(self, index: int) -> None:
+        """Another environment for a world, at its agents' `first` rows."""
+        world = self._worlds[index]
+        world.env = self._make()
+        self._begin(index, world, draw_seed(world.seed.spawn(1)[0]))
 
-    def _fail(self, index: int, world: _World, failure: EnvError) -> None:
-        """Rebuild a world after a failure, now or after some ticks."""
-        self.last_failure = f"world {index}: {failure}"
-        world.num_failures += 1
-        self._failing.add(index)
-        if world.num_failures > MAX_FAILURES:
-            raise EnvError(
-                f"world {index} failed {MAX_FAILURES} times without one good step; last: {failure}"
-            ) from failure
-        self.num_rebuilds += len(self._agents)
-        try:
-            call_environment(world.env.close)
-        except EnvError as error:
-            self.last_failure += f"; close: {error}"
-        try:
-            world.env = call_environment(self._make)
-            call_environment(self._begin, index, world, draw_seed(world.seed.spawn(1)[0]))
-        except EnvError as error:
-            self.last_failure = f"world {index}: {error}"
-            world.wait_ticks = min(1 << world.num_failures, _MAX_WAIT_TICKS)
-            self._write_all_absent(index)
+    def _settle(self) -> None:
+        """Mend what no policy may see, then tell which lanes ended or began."""
+        self._repairs.settle(
+            lambda: np.unique(self._check.bad_lanes() // len(self._agents)), lambda index: self._worlds[index].steps > 0
+        )
+        flags = self._rows.flags
+        self.ended = (flags & ENDED_BITS).nonzero()[0]
+        self.first = (flags & FIRST).nonzero()[0]
 
-    def _wait(self, index: int, world: _World) -> None:
-        """A world that could not be rebuilt: absent until its next attempt."""
-        world.wait_ticks -= 1
-        if world.wait_ticks == 0:
-            self._fail(index, world, EnvError(self.last_failure))
-        else:
-            self._write_all_absent(index)
-
-    def _write_all_absent(self, index: int) -> None:
+    def _write_absent(self, index: int) -> None:
         """Rows without agents for a whole world."""
         for lane in self._lanes(index):
             write_absent(self._leaves, self._rows, lane)
@@ -239,8 +225,7 @@ class AgentBackend:
 
     def render(self) -> Array | None:
         """World 0 as u8 [height, width, 3]."""
-        frame = call_environment(self._worlds[0].env.render)
-        return None if frame is None else np.ascontiguousarray(frame, np.uint8)
+        return call_environment(read_picture, call_environment(self._worlds[0].env.render))
 
     def close(self) -> None:
         """Let go of every world."""

@@ -1,0 +1,88 @@
+"""When lanes that failed are made anew: at once, then after more and more ticks, and at last no more."""
+
+from collections.abc import Callable
+
+from actor_svc.backends.backend import MAX_FAILURES, Array, call_environment
+from shared.errors import EnvError
+
+MAX_WAIT_TICKS = 256
+BAD_VALUES = "NaN, an infinite value or no category of its space"
+
+
+class Repairs:
+    """Counts the failures of a back-end's units, each a lane or a world of several, and has them made anew.
+
+    A unit that fails is rebuilt at once. While that fails too, its rows are absent for 2, 4, … ticks between two
+    attempts; after MAX_FAILURES without one good step between them it is an EnvError. Owned by the back-end's thread.
+
+    Args:
+      unit: what one is called.
+      lanes: of one.
+      discard: lets go of a unit's environment; that it fails changes nothing.
+      rebuild: makes a unit's environment anew and writes its `first` rows.
+      write_absent: writes a unit's rows without agents.
+    """
+
+    def __init__(
+        self,
+        unit: str,
+        lanes: int,
+        *,
+        discard: Callable[[int], None],
+        rebuild: Callable[[int], None],
+        write_absent: Callable[[int], None],
+    ) -> None:
+        self.num_rebuilds, self.last_failure = 0, ""  # lanes; why, the last time
+        self.waiting: dict[int, int] = {}  # unit → ticks until its next attempt
+        self._unit, self._lanes = unit, lanes
+        self._discard, self._rebuild, self._write_absent = discard, rebuild, write_absent
+        self._failures: dict[int, int] = {}  # unit → since its last good step
+        self._causes: dict[int, str] = {}  # of those that wait
+
+    def forget(self) -> None:
+        """All begins anew: nothing waits, and every unit has all of its attempts."""
+        self.waiting.clear()
+        self._failures.clear()
+
+    def fail(self, index: int, failure: EnvError) -> None:
+        """Rebuild a unit after a failure, now or after some ticks. Raises: EnvError after too many."""
+        name = f"{self._unit} {index}"
+        self.last_failure = f"{name}: {failure}"
+        self.waiting.pop(index, None)
+        count = self._failures[index] = self._failures.get(index, 0) + 1
+        if count > MAX_FAILURES:
+            raise EnvError(f"{name} failed {MAX_FAILURES} times without one good step; last: {failure}") from failure
+        self.num_rebuilds += self._lanes
+        try:
+            call_environment(self._discard, index)
+        except EnvError as error:
+            self.last_failure += f"; close: {error}"
+        try:
+            call_environment(self._rebuild, index)
+        except EnvError as error:
+            self.last_failure, self._causes[index] = f"{name}: {error}", str(error)
+            self.waiting[index] = min(1 << count, MAX_WAIT_TICKS)
+            self._write_absent(index)
+
+    def wait(self, index: int) -> None:
+        """One tick of a unit that waits for its next attempt. Raises: as `fail`."""
+        self.waiting[index] -= 1
+        if self.waiting[index]:
+            self._write_absent(index)
+        else:
+            self.fail(index, EnvError(self._causes[index]))
+
+    def settle(self, find_bad: Callable[[], Array], has_stepped: Callable[[int], bool]) -> None:
+        """After a tick: rebuild units whose values no policy may see, and forgive those that made a good step.
+
+        Args:
+          find_bad: units with such values in their rows.
+          has_stepped: whether a unit's rows of this tick are those of a step.
+        Raises: as `fail`.
+        """
+        while (bad := find_bad()).size:  # `fail` ends it: it raises, or the rows are good, or absent
+            for index in bad.tolist():
+                self.fail(index, EnvError(BAD_VALUES))
+        for index in tuple(self._failures):
+            if index not in self.waiting and has_stepped(index):
+                del self._failures[index]
