@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import gymnasium
+from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from actor_svc.backends.backend import Backend, LanesError, call_environment
@@ -52,7 +53,7 @@ def make_backend(
         make = load_function(env.id)
     if make is not None:
         return _from_function(env, lanes, make, render)
-    choice = _choose(env) if env.backend == "auto" else env.backend
+    choice = choose_backend(env)
     if choice == "ale":
         from actor_svc.backends.atari import make_ale  # heavy, and optional
 
@@ -71,20 +72,30 @@ def make_backend(
     return LaneBackend(functools.partial(_make_single, env, render), lanes, image=env.image)
 
 
-def _choose(env: EnvConfig) -> str:
-    """EnvPool for Atari games where it is installed, and for what Gymnasium does not have; else Gymnasium's choice."""
+def choose_backend(env: EnvConfig) -> str:
+    """EnvPool for Atari games where it is installed, and for what Gymnasium lacks; else Gymnasium's choice."""
+    if env.backend != "auto":
+        return env.backend
     has_envpool = importlib.util.find_spec("envpool") is not None
     if env.is_atari:  # it starts and steps faster than ALE, and shows its screen
         return "envpool" if has_envpool else "ale"
-    try:
-        gymnasium.spec(env.id)
-    except gymnasium.error.Error:
-        if has_envpool:
-            from actor_svc.backends.pool import has  # heavy
+    if has_envpool and not _has_gymnasium(env.id):
+        from actor_svc.backends.pool import has  # heavy
 
-            if has(env.id):
-                return "envpool"
+        if has(env.id):
+            return "envpool"
     return "auto"
+
+
+def _has_gymnasium(env_id: str) -> bool:
+    """Whether Gymnasium has an environment of this id, and the package that steps it is installed."""
+    try:
+        entry_point = gymnasium.spec(env_id).entry_point
+        if isinstance(entry_point, str):
+            load_env_creator(entry_point)
+    except (gymnasium.error.Error, ImportError):
+        return False
+    return True
 
 
 def _find(env_id: str) -> Any:
@@ -129,7 +140,7 @@ def _configured(env: EnvConfig, call: Callable[[], Any]) -> Any:
     """Call a constructor; what the user's [env] section can be blamed for is a ConfigError."""
     try:
         return call()
-    except ImportError as error:
+    except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
         is_registered = ":" not in env.id
         hint = ". EnvPool has some environments without it (env.backend = 'envpool')" if is_registered else ""
         raise ConfigError(f"env.id: {env.id} needs a package that is not installed: {error}{hint}") from error

@@ -23,8 +23,8 @@ def serve(make_env: MakeEnvironment | EnvConfig, *, name: str = "", argv: Sequen
         takes `lanes`, a Backend. Gets `env.kwargs`. Or the [env] section of a known environment, whose values hold
         wherever nothing else is said.
       name: what the environment is called wherever `env.id` is not set; empty: the function's module and name.
-      argv: `[EXPERIMENT.toml] [section.key=value …]`, for example `actor.upstream=tcp://host:5555`; none: this
-        process's.
+      argv: `[EXPERIMENT.toml] [section.key=value …]`, for example `actor.upstream=tcp://127.0.0.1:5555`, or
+        from another machine `actor.upstream=tcp://10.0.0.6:5555 runtime.keys=default`; none: this process's.
     Returns: the exit code: 0 when the run is finished, 78 where the run has other spaces or settings.
     """
     if isinstance(make_env, EnvConfig):

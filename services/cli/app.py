@@ -100,7 +100,9 @@ ServiceFile = Annotated[
 
 @app.command()
 def actor(words: Words = None, config: ServiceFile = None) -> int:
-    """Run one actor: [bold]seedbed actor cartpole actor.upstream=tcp://host:5555[/]."""
+    """Run one actor: [bold]seedbed actor cartpole actor.upstream=tcp://127.0.0.1:5555[/].
+
+    From another machine with its key: [bold]actor.upstream=tcp://10.0.0.6:5555 runtime.keys=robot-7[/]."""
     from actor_svc.__main__ import main as run_actor
 
     return run_actor(service_words(words, config))
@@ -108,7 +110,9 @@ def actor(words: Words = None, config: ServiceFile = None) -> int:
 
 @app.command()
 def inference(words: Words = None, config: ServiceFile = None) -> int:
-    """Run one inference service: [bold]seedbed inference cartpole inference.upstream=tcp://host:5556[/]."""
+    """Run one inference service: [bold]seedbed inference cartpole inference.upstream=tcp://127.0.0.1:5556[/].
+
+    On another machine with its keys: [bold]inference.upstream=tcp://10.0.0.5:5556 runtime.keys=keys/inference[/]."""
     require_torch()
     from inference_svc.__main__ import main as run_inference
 

@@ -1,5 +1,7 @@
 """From configuration to groups: which back-end, which seeds, and what is said when it cannot be."""
 
+from importlib.util import find_spec
+
 import gymnasium
 import numpy as np
 import pytest
@@ -175,6 +177,48 @@ def test_environment_that_cannot_be_made():
 
     with pytest.raises(EnvError, match="licence expired"):
         make_group(EnvConfig(id="broken"), 1, make=make)
+
+
+@pytest.mark.skipif(find_spec("mujoco") is not None, reason="mujoco is installed")
+@pytest.mark.skipif(find_spec("envpool") is None, reason="envpool is not installed")
+def test_auto_falls_to_envpool_where_gymnasiums_own_lacks_its_package():
+    """HalfCheetah-v5 is Gymnasium's by name, but steps with a library that is not there."""
+    group = make_group(EnvConfig(id="HalfCheetah-v5"), 2)
+    try:
+        group.reset(1)
+        assert group.spec.observation.leaves()[0].shape == (17,)
+    finally:
+        group.close()
+    with pytest.raises(ConfigError, match=r"env\.backend = 'envpool'"):
+        make_group(EnvConfig(id="HalfCheetah-v5", backend="gymnasium"), 2)
+
+
+class BadPainter(toy_envs.CountingEnv):
+    """Draws something else than a picture."""
+
+    def __init__(self, painting):
+        super().__init__()
+        self.painting = painting
+
+    def render(self):
+        return self.painting
+
+
+@pytest.mark.parametrize(
+    ("painting", "said"),
+    [
+        ("a wall", "a str"),
+        ([], r"an array \[0\]"),
+        (np.zeros((4, 5), np.uint8), r"an array \[4, 5\]"),
+        ([[1, 2], [3]], "inhomogeneous"),
+    ],
+)
+def test_what_is_no_picture_is_named(painting, said):
+    """With what it should be."""
+    group = make_group(EnvConfig(id="painter"), 1, make=lambda: BadPainter(painting))
+    with pytest.raises(EnvError, match=said):
+        group.render()
+    group.close()
 
 
 def test_image_layout_comes_from_the_environment():

@@ -25,6 +25,12 @@ TargetArgument = Annotated[
         help="module:function, an environment's id, a service's folder, or tcp://127.0.0.1:PORT to listen at.",
     ),
 ]
+KeysOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--keys", metavar="FOLDER", show_default=False, help="With tcp://…: inference's keys, for services elsewhere."
+    ),
+]
 EnvArgument = Annotated[
     str, typer.Argument(metavar="TARGET", help="module:function, an environment's id, or a service's folder.")
 ]
@@ -66,6 +72,7 @@ def check(
     groups: Annotated[int, typer.Option(min=1, max=64, help="Groups of a service.")] = 2,
     seed: Annotated[int, typer.Option(min=0, help="Of environments and actions.")] = 1,
     patience: Annotated[float, typer.Option(min=1.0, help="Seconds that each answer of a service may take.")] = 20.0,
+    keys: KeysOption = None,
 ) -> int:
     """Check that an environment or service keeps the rules; exit status 1 if it breaks one."""
     from services.cli.env.in_process import CheckOptions, check_environment
@@ -75,7 +82,7 @@ def check(
 
     options = CheckOptions(lanes=lanes, groups=groups, soak_steps=soak_steps, seed=seed, patience_s=patience)
     chosen = words or []
-    found = find_target(target, chosen)
+    found = find_target(target, chosen, keys)
     with notes.status(f"checking {target}") as status:
         if isinstance(found, EnvConfig):
             results = check_environment(found, options)
@@ -98,6 +105,7 @@ def bench(
     seconds: Annotated[float, typer.Option(min=0.5, help="For all stages together.")] = 20.0,
     lanes: Annotated[int, typer.Option(min=1, help="Environment copies in each group.")] = 64,
     groups: Annotated[int, typer.Option(min=1, max=64, help="Groups of the last stage.")] = 2,
+    keys: KeysOption = None,
 ) -> int:
     """Measure where the time goes: simulator, rows, encoding, network; one JSON object a line."""
     from services.cli.bench import format_result
@@ -107,7 +115,7 @@ def bench(
 
     options = BenchOptions(seconds=seconds, lanes=lanes, groups=groups)
     told = Notes(listening=tell_address)
-    for line in measure(target, find_target(target, words or []), options, words or [], told):
+    for line in measure(target, find_target(target, words or [], keys), options, words or [], told):
         print(format_result("env", line), flush=True)
     return 0
 

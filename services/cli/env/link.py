@@ -24,7 +24,9 @@ from services.cli.env.target import Listen, ServiceFolder, service_variables
 from services.cli.env.verdicts import Result, merge, skipped
 from shared.errors import ConfigError
 from shared.net.endpoints import Router
+from shared.net.keys import bind_keys
 from shared.net.reactor import Buffer, Reactor
+from shared.net.roles import Role
 
 POLL_S = 0.05
 KILL_S = 5.0
@@ -83,7 +85,7 @@ async def _live(
 ) -> L:
     """Listen, start the service, wait until the life is over."""
     with Reactor() as reactor:
-        address = _Address(reactor, target.bind if isinstance(target, Listen) else ANY_PORT)
+        address = _Address(reactor, target if isinstance(target, Listen) else Listen(ANY_PORT))
         with contextlib.ExitStack() as stack:
             process: _Process | None = None
             expected: Expected | None = None
@@ -112,10 +114,10 @@ async def _live(
 class _Address:
     """A router that can be closed and opened at the same address. Owned by the loop."""
 
-    def __init__(self, reactor: Reactor, bind: str) -> None:
-        self._reactor = reactor
+    def __init__(self, reactor: Reactor, target: Listen) -> None:
+        self._reactor, self._keys = reactor, bind_keys(target.keys, Role.INFERENCE)
         self._receive: Callable[[bytes, list[bytes]], None] = lambda _route, _frames: None
-        self._router: Router | None = Router(reactor, bind, on_message=self._deliver)
+        self._router: Router | None = Router(reactor, target.bind, on_message=self._deliver, keys=self._keys)
         self.endpoint = self._router.endpoint
 
     def listen(self, receive: Callable[[bytes, list[bytes]], None]) -> None:
@@ -136,7 +138,7 @@ class _Address:
         """After a cut; the system may need a moment to give the address back."""
         if self._router is None:
             with contextlib.suppress(ConfigError):
-                self._router = Router(self._reactor, self.endpoint, on_message=self._deliver)
+                self._router = Router(self._reactor, self.endpoint, on_message=self._deliver, keys=self._keys)
 
     def _deliver(self, route: bytes, frames: list[bytes]) -> None:
         self._receive(route, frames)

@@ -59,9 +59,10 @@ class ServiceFolder:
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """A service that somebody else starts, and that dials this address."""
+    """A service that somebody else starts, and that dials this address; with inference's keys if there are any."""
 
     bind: str
+    keys: Path | None = None
 
 
 Target = EnvConfig | ServiceFolder | Listen
@@ -75,17 +76,20 @@ class _EnvSettings(BaseModel):
     env: EnvConfig
 
 
-def find_target(text: str, words: Sequence[str] = ()) -> Target:
+def find_target(text: str, words: Sequence[str] = (), keys: Path | None = None) -> Target:
     """What a user means by TARGET.
 
     Args:
       text: `tcp://host:port`, `module:function`, a folder with a service.toml or its name under services/, or else
         an environment's id.
       words: `env.key=value`, for environments of this process; a service gets its words when it is started.
+      keys: a folder with inference's keys, to listen with.
     Raises: ConfigError.
     """
     if text.startswith("tcp://"):
-        return Listen(text)
+        return Listen(text, keys)
+    if keys is not None:
+        raise ConfigError("--keys are for an address that a service dials: what is started here stays on this machine")
     if ":" not in text:
         for folder in (Path(text), Path("services") / text, SHIPPED / text):
             if (folder / MANIFEST).is_file():

@@ -13,6 +13,7 @@ from services.cli.env.link import Notes, check_service
 from services.cli.env.target import Listen, ServiceFolder, find_target
 from services.cli.env.verdicts import RULES, has_failed
 from shared.errors import ConfigError
+from shared.net.keyring import Keyring
 
 CORRIDOR = Path(__file__).parents[4] / "services" / "corridor_cpp"
 QUICK = CheckOptions(lanes=2, groups=2, soak_steps=40)
@@ -86,6 +87,31 @@ def test_a_service_that_somebody_else_starts_passes(service):
     assert not has_failed(list(results.values())), results
     assert results["lanes"].found == "1 groups of 3 lanes"
     assert results["stopped"].verdict == "skipped"
+
+
+def test_a_service_with_keys_is_met_with_inferences(service, tmp_path):
+    """As from another machine; without its key it is not let in."""
+    keys = tmp_path / "keys"
+    Keyring(keys).init()
+    processes = []
+
+    def start(address):
+        words = [f"actor.upstream={address}", f"runtime.keys={keys}", "actor.lanes=3", "actor.groups=1"]
+        processes.append(subprocess.Popen([sys.executable, "actor.py", *words], cwd=service.folder))
+
+    target = find_target("tcp://127.0.0.1:0", keys=keys)
+    assert isinstance(target, Listen)
+    results = check_service(target, QUICK, notes=Notes(listening=start))
+    assert processes[0].wait(30) == 0
+    assert not has_failed(results), results
+
+
+def test_keys_are_for_addresses(capsys):
+    """An address beyond this machine needs them, and the message says how they are made; nothing else takes them."""
+    assert main(["env", "check", "tcp://0.0.0.0:5999"]) == 78
+    assert "seedbed keys init" in capsys.readouterr().err
+    assert main(["env", "check", "CartPole-v1", "--keys", "keys"]) == 78
+    assert "--keys" in capsys.readouterr().err
 
 
 def test_a_command_that_cannot_run_is_a_configuration_error(tmp_path):
