@@ -124,6 +124,11 @@ class Pool(VectorEnv[Any, Any, Any]):
         """Lane 0 as u8 [1, height, width, 3], or None where EnvPool cannot show it."""
         return None if self.render_mode is None or self._pool is None else self._pool.render()
 
+    @property
+    def bare(self) -> Any:
+        """EnvPool's own environment, once there was a reset: what a program without seedbed steps."""
+        return self._pool
+
     def close_extras(self, **kwargs: Any) -> None:
         """Let go of the pool, its threads and processes."""
         self._pool = None
@@ -131,6 +136,12 @@ class Pool(VectorEnv[Any, Any, Any]):
 
 def make_pool(env: EnvConfig, lanes: int, threads: int, *, render: bool = False) -> VectorBackend:
     """L lanes of the environment that [env] names, on EnvPool."""
+    make = pool_maker(env, threads, render=render)
+    return VectorBackend(make, lanes, track_lives=env.is_atari and env.life_loss)
+
+
+def pool_maker(env: EnvConfig, threads: int, *, render: bool = False) -> Callable[[int], Pool]:
+    """What makes the pool of so many lanes that [env] names. Raises ConfigError for options that are set elsewhere."""
     options = dict(env.kwargs)
     name = find_id(env.id)
     _, family = family_of(_registration(name)[0])
@@ -143,10 +154,9 @@ def make_pool(env: EnvConfig, lanes: int, threads: int, *, render: bool = False)
 
         options = {**pool_options(env), **options}
         steps = steps or MAX_EPISODE_STEPS
-    make = functools.partial(
+    return functools.partial(
         Pool, name, options=options, max_episode_steps=steps, num_threads=threads, image=env.image, render=render
     )
-    return VectorBackend(make, lanes, track_lives=env.is_atari and env.life_loss)
 
 
 def has(env_id: str) -> bool:

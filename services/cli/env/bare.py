@@ -1,11 +1,13 @@
 """The environment behind an id or function as its author wrote it, without our rows around it."""
 
 import inspect
+from typing import Any
 
 import gymnasium
 
 from actor_svc.backends.backend import call_environment
-from actor_svc.envs import load_function
+from actor_svc.backends.pool import pool_maker
+from actor_svc.envs import choose_backend, load_function
 from services.cli.env.value_checks import BareEnv
 from shared.runtime.config import EnvConfig
 
@@ -16,7 +18,7 @@ def make_bare(env: EnvConfig, lanes: int) -> BareEnv | None:
     None for what is no Gymnasium environment: EnvPool, ALE's own vectors, a function that returns a back-end.
     Raises: ConfigError for a function that is not there, EnvError from the constructor.
     """
-    if env.is_atari or env.backend in ("ale", "envpool"):
+    if ":" not in env.id and choose_backend(env) in ("ale", "envpool"):
         return None
     options = dict(env.kwargs)
     if ":" in env.id:
@@ -28,12 +30,35 @@ def make_bare(env: EnvConfig, lanes: int) -> BareEnv | None:
             options["num_envs"] = lanes
         made: BareEnv = call_environment(make, **options)
         return made
-    try:
-        spec = gymnasium.spec(env.id)
-    except gymnasium.error.Error:
-        return None  # EnvPool's
+    spec = gymnasium.spec(env.id)
     if env.max_episode_steps is not None:
         options["max_episode_steps"] = env.max_episode_steps
     if spec.vector_entry_point is not None and env.backend != "gymnasium":
         return call_environment(gymnasium.make_vec, env.id, lanes, vectorization_mode="vector_entry_point", **options)
     return call_environment(gymnasium.make, env.id, disable_env_checker=True, **options)
+
+
+class BarePool:
+    """EnvPool's own environment of so many lanes: it resets an ended lane in its next step; no code of ours runs."""
+
+    def __init__(self, env: EnvConfig, lanes: int) -> None:
+        self._made = pool_maker(env, 0)(lanes)
+        self.action_space = self._made.action_space
+        self.step: Any = None
+
+    def reset(self, *, seed: int) -> None:
+        """Begin all lanes anew."""
+        self._made.reset(seed=seed)
+        self.step = self._made.bare.step
+
+    def close(self) -> None:
+        """Let go of it."""
+        self.step = None
+        self._made.close()
+
+
+def make_bare_pool(env: EnvConfig, lanes: int) -> BarePool | None:
+    """What EnvPool steps for this environment; None where something else does."""
+    if ":" in env.id or choose_backend(env) != "envpool":
+        return None
+    return call_environment(BarePool, env, lanes)

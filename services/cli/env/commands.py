@@ -105,6 +105,8 @@ def bench(
     seconds: Annotated[float, typer.Option(min=0.5, help="For all stages together.")] = 20.0,
     lanes: Annotated[int, typer.Option(min=1, help="Environment copies in each group.")] = 64,
     groups: Annotated[int, typer.Option(min=1, max=64, help="Groups of the last stage.")] = 2,
+    repeats: Annotated[int, typer.Option(min=1, help="Measure all stages in turn this often; medians are told.")] = 1,
+    one_core: Annotated[bool, typer.Option("--one-core", help="Step environments on one core.")] = False,
     keys: KeysOption = None,
 ) -> int:
     """Measure where the time goes: simulator, rows, encoding, network; one JSON object a line."""
@@ -113,7 +115,7 @@ def bench(
     from services.cli.env.speed import BenchOptions, measure
     from services.cli.env.target import find_target
 
-    options = BenchOptions(seconds=seconds, lanes=lanes, groups=groups)
+    options = BenchOptions(seconds=seconds, lanes=lanes, groups=groups, repeats=repeats, one_core=one_core)
     told = Notes(listening=tell_address)
     for line in measure(target, find_target(target, words or [], keys), options, words or [], told):
         print(format_result("env", line), flush=True)

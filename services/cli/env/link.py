@@ -20,7 +20,7 @@ from typing import IO, TypeVar
 from services.cli.env.in_process import CheckOptions
 from services.cli.env.kit import Drills, Stopped, UnknownVersion
 from services.cli.env.life import Expected, Life, Wires
-from services.cli.env.target import Listen, ServiceFolder, service_variables
+from services.cli.env.target import Listen, ServiceFolder, pinned, service_variables
 from services.cli.env.verdicts import Result, merge, skipped
 from shared.errors import ConfigError
 from shared.net.endpoints import Router
@@ -173,9 +173,10 @@ def _started(target: ServiceFolder, address: str, options: CheckOptions, words: 
     command = target.command(words)
     with tempfile.TemporaryFile() as output:
         try:
-            popen = subprocess.Popen(
-                command, cwd=target.folder, env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-            )
+            with pinned(target.cores):
+                popen = subprocess.Popen(
+                    command, cwd=target.folder, env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                )
         except OSError as error:
             raise ConfigError(f"{target.folder}: cannot run {' '.join(command)!r}: {error.strerror}") from error
         with popen:

@@ -9,13 +9,17 @@ Each stage contains the one before it, with the same lanes, so that the differen
 | encoded | rows as frames, headers, actions from frames |
 | link | one group, an actor process, loopback, an inference that answers at once |
 | link, groups | several groups: one steps while another waits |
+
+All stages are measured in turn, as often as is asked for; figures are medians.
 """
 
 import json
+import os
+import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,11 +30,11 @@ from gymnasium.vector import VectorEnv
 from actor_svc.backends.backend import call_environment
 from actor_svc.envs import make_group
 from actor_svc.group import Group
-from services.cli.env.bare import make_bare
+from services.cli.env.bare import BarePool, make_bare, make_bare_pool
 from services.cli.env.in_process import CheckOptions
 from services.cli.env.life import NUM_ANSWERS, Answering, Expected, Wires, random_action_frames
 from services.cli.env.link import SILENT, Notes, live
-from services.cli.env.target import Listen, ServiceFolder, ServiceManifest, Target
+from services.cli.env.target import Listen, ServiceFolder, ServiceManifest, Target, pinned
 from services.cli.env.value_checks import BareEnv
 from shared.errors import EnvError
 from shared.protocol.codec import decode, encode
@@ -47,65 +51,100 @@ class BenchOptions:
     seconds: float = 10.0  # for all stages together
     lanes: int = 64
     groups: int = 2  # of the last stage
+    repeats: int = 1  # of all stages in turn, within `seconds`
+    one_core: bool = False  # for whatever steps environments; the inference that answers has another, if there is one
     seed: int = 1
+
+    @property
+    def share_s(self) -> float:
+        """For each stage of each repeat."""
+        return self.seconds / 5 / self.repeats
 
 
 def measure(
     name: str, target: Target, options: BenchOptions, words: Sequence[str] = (), notes: Notes = SILENT
 ) -> Iterator[Line]:
-    """Each stage as it is done, then the shares. A service in a process of its own has the link's stages only.
+    """Each stage as it is done for the last time, then the shares.
+
+    A service in a process of its own has the link's stages only.
 
     Args:
       name: what the target is called in the results.
       words: further words for the service's command.
     Raises: EnvError if the environment cannot be stepped or the service gives no steps.
     """
-    ticks_s: dict[str, float] = {}
+    ticks_s: dict[str, list[float]] = {}
     base: Line = {"target": name, "lanes": options.lanes}
+    if options.one_core:
+        base["cores"] = 1
+    for repeat in range(options.repeats):
+        for stage, seconds, said in _stages(target, options, words, notes):
+            ticks_s.setdefault(stage, []).append(seconds)
+            if repeat == options.repeats - 1:
+                yield base | {"stage": stage} | said | _speed(ticks_s[stage], int(said.get("lanes", options.lanes)))
+    if "encoded" in ticks_s:
+        yield base | {"stage": "shares"} | shares({stage: statistics.median(ticks_s[stage]) for stage in ticks_s})
+
+
+def _stages(
+    target: Target, options: BenchOptions, words: Sequence[str], notes: Notes
+) -> Iterator[tuple[str, float, Line]]:
+    """Every stage once: its name, seconds for a tick, and what else there is to say."""
+    first, second = choose_cores(os.sched_getaffinity(0)) if options.one_core else (None, None)
     if isinstance(target, EnvConfig):
-        for stage, seconds in measure_in_process(target, options):
-            ticks_s[stage] = seconds
-            yield base | {"stage": stage} | _speed(seconds, options.lanes)
+        with pinned(first):
+            for stage, seconds in measure_in_process(target, options):
+                yield stage, seconds, {}
         target = _as_service(target)
     is_ours = isinstance(target, ServiceFolder)  # else its groups are what they are
-    groups = (1, options.groups) if is_ours and options.groups > 1 else (1,)
-    for count in groups:
-        served = measure_link(target, options, count, words, notes)
-        seconds = served.seconds / max(1, served.num_counted)
-        stage = "link" if count == 1 else "link, groups"
-        ticks_s.setdefault(stage, seconds)
-        lanes = next(iter(served.hellos.values())).lanes
-        said: Line = {"stage": stage, "groups": len(served.hellos), "lanes": lanes}
+    if isinstance(target, ServiceFolder) and first is not None:
+        target = replace(target, cores=first)
+    for count in (1, options.groups) if is_ours and options.groups > 1 else (1,):
+        with pinned(second):
+            served = measure_link(target, options, count, words, notes)
+        said: Line = {"groups": len(served.hellos), "lanes": next(iter(served.hellos.values())).lanes}
         if "env_busy" in served.load:  # the service's own figure: the share of time that its environments ran
             said["env_busy"] = round(served.load["env_busy"], 3)
-        yield base | said | _speed(seconds, lanes)
-    if "encoded" in ticks_s:
-        yield base | {"stage": "shares"} | shares(ticks_s)
+        yield "link" if count == 1 else "link, groups", served.seconds / max(1, served.num_counted), said
+
+
+def choose_cores(usable: Collection[int]) -> tuple[frozenset[int], frozenset[int]]:
+    """One core for what steps environments, and one for what answers: the same where there is only one."""
+    ordered = sorted(usable)
+    return frozenset(ordered[:1]), frozenset(ordered[-1:])
 
 
 def shares(ticks_s: dict[str, float]) -> Line:
-    """Of one tick over the link: simulator and our rows (one figure without a bare environment), encoding, network."""
+    """Of one tick over the link: simulator and our rows (one figure without a bare environment), encoding, network.
+
+    `of_bare`: steps/s through the service, by one group and by several, against the bare environment.
+    """
     whole, rows = ticks_s["link"], ticks_s["rows"]
     parts = {"encoding": ticks_s["encoded"] - rows, "network": whole - ticks_s["encoded"]}
     if "bare" in ticks_s:
         parts = {"simulator": ticks_s["bare"], "rows": rows - ticks_s["bare"], **parts}
     else:
         parts = {"simulator_and_rows": rows, **parts}
-    return {name: round(max(0.0, part) / whole, 3) for name, part in parts.items()}
+    line: Line = {name: round(max(0.0, part) / whole, 3) for name, part in parts.items()}
+    for stage, name in (("link", "of_bare"), ("link, groups", "of_bare_groups")):
+        if "bare" in ticks_s and stage in ticks_s:
+            line[name] = round(ticks_s["bare"] / ticks_s[stage], 3)
+    return line
 
 
 def measure_in_process(env: EnvConfig, options: BenchOptions) -> Iterator[tuple[str, float]]:
     """(stage, seconds for each tick) of bare, rows and encoded."""
-    share_s = options.seconds / 5
     group = make_group(env, options.lanes)
     try:
-        bare = None if group.spec.mask_size else make_bare(env, options.lanes)  # it may not bear forbidden actions
+        bare: BareEnv | BarePool | None = None
+        if not group.spec.mask_size:  # it may not bear forbidden actions
+            bare = make_bare_pool(env, options.lanes) or make_bare(env, options.lanes)
         if bare is not None:
-            yield "bare", _time_bare(bare, options, share_s)
+            yield "bare", _time_bare(bare, options, options.share_s)
             bare.close()
         for stage in ("rows", "encoded"):
             group.reset(options.seed)
-            yield stage, _time_group(group, options, share_s, encoded=stage == "encoded")
+            yield stage, _time_group(group, options, options.share_s, encoded=stage == "encoded")
     finally:
         group.close()
 
@@ -117,7 +156,7 @@ def measure_link(
     if isinstance(target, ServiceFolder):
         target.build()
     check = CheckOptions(lanes=options.lanes, groups=groups, seed=options.seed)
-    served = live(partial(Timed, seconds_to_serve=options.seconds / 5), target, check, words, notes)
+    served = live(partial(Timed, seconds_to_serve=options.share_s), target, check, words, notes)
     if not served.num_counted:
         raise EnvError(f"no steps came: {'; '.join(item.found for item in served.results) or 'no HELLO'}")
     return served
@@ -180,12 +219,12 @@ def _as_toml(value: Any) -> str:
     return json.dumps(value)
 
 
-def _time_bare(env: BareEnv, options: BenchOptions, seconds: float) -> float:
+def _time_bare(env: BareEnv | BarePool, options: BenchOptions, seconds: float) -> float:
     """Seconds for one tick of all lanes: a single environment's step times the lanes."""
     env.action_space.seed(options.seed)
     actions = [env.action_space.sample() for _ in range(NUM_ANSWERS)]
     call_environment(env.reset, seed=options.seed)
-    if isinstance(env, VectorEnv):
+    if isinstance(env, VectorEnv | BarePool):
         return _time_ticks(lambda number: call_environment(env.step, actions[number % NUM_ANSWERS]), seconds)
 
     def step(number: int) -> None:
@@ -232,5 +271,10 @@ def _time_ticks(tick: Callable[[int], Any], seconds: float) -> float:
     return (time.perf_counter() - started) / counted
 
 
-def _speed(tick_s: float, lanes: int) -> Line:
-    return {"us_per_tick": round(1e6 * tick_s, 1), "steps_per_s": round(lanes / tick_s)}
+def _speed(ticks_s: Sequence[float], lanes: int) -> Line:
+    """Of the median; with several repeats the slowest and the fastest as well."""
+    tick_s = statistics.median(ticks_s)
+    line: Line = {"us_per_tick": round(1e6 * tick_s, 1), "steps_per_s": round(lanes / tick_s)}
+    if len(ticks_s) > 1:
+        line |= {"slowest": round(lanes / max(ticks_s)), "fastest": round(lanes / min(ticks_s))}
+    return line

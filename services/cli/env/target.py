@@ -1,12 +1,13 @@
 """What TARGET of `seedbed env` and `seedbed play` may be: an environment for this process, a service, an address."""
 
+import contextlib
 import difflib
 import importlib.util
 import os
 import subprocess
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +38,7 @@ class ServiceFolder:
 
     folder: Path
     manifest: ServiceManifest
+    cores: frozenset[int] = frozenset()  # that its process may use; empty: as we
 
     def command(self, words: Sequence[str] = ()) -> list[str]:
         """What starts it, with further words; `python` is the interpreter that runs us."""
@@ -66,6 +68,18 @@ class Listen:
 
 
 Target = EnvConfig | ServiceFolder | Listen
+
+
+@contextlib.contextmanager
+def pinned(cores: Collection[int] | None) -> Iterator[None]:
+    """This thread, and what it starts, on these cores only; none or an empty set: as it is."""
+    before = os.sched_getaffinity(0)
+    try:
+        if cores:
+            os.sched_setaffinity(0, cores)
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 class _EnvSettings(BaseModel):

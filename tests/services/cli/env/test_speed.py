@@ -1,16 +1,19 @@
 """`seedbed env bench`: stages that contain each other, and shares of a tick that add up."""
 
 import json
+import os
 
 import pytest
 
 from services.cli.app import main
-from services.cli.env.speed import shares
+from services.cli.env.speed import choose_cores, shares
+from services.cli.env.target import pinned
 
 
 def test_shares_are_differences_of_stages():
-    """Of one tick over the link."""
-    found = shares({"bare": 1.0, "rows": 1.5, "encoded": 2.0, "link": 4.0})
+    """Of one tick over the link; and how much of the bare environment's speed is left, with one group and several."""
+    found = shares({"bare": 1.0, "rows": 1.5, "encoded": 2.0, "link": 4.0, "link, groups": 1.25})
+    assert (found.pop("of_bare"), found.pop("of_bare_groups")) == (0.25, 0.8)
     assert found == {"simulator": 0.25, "rows": 0.125, "encoding": 0.125, "network": 0.5}
     assert sum(found.values()) == pytest.approx(1.0)
 
@@ -34,3 +37,24 @@ def test_every_stage_is_one_json_line(capsys):
     assert all(line["steps_per_s"] > 0 for line in lines[:-1])
     assert [line["groups"] for line in lines[3:5]] == [1, 2]
     assert {"simulator", "rows", "encoding", "network"} <= set(lines[-1])
+
+
+def test_repeats_on_one_core_tell_medians_and_extremes(capsys):
+    """EnvPool's own environment is the bare one; afterwards this process may use all of its cores again."""
+    pytest.importorskip("envpool")
+    before = os.sched_getaffinity(0)
+    words = ["--seconds", "2", "--lanes", "4", "--repeats", "2", "--one-core"]
+    assert main(["env", "bench", "CartPole-v1", "env.backend=envpool", *words]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["stage"] for line in lines] == ["bare", "rows", "encoded", "link", "link, groups", "shares"]
+    assert all(line["slowest"] <= line["steps_per_s"] <= line["fastest"] for line in lines[:-1])
+    assert {"simulator", "of_bare", "of_bare_groups"} <= set(lines[-1])
+    assert os.sched_getaffinity(0) == before
+
+
+def test_cores_are_apart_where_there_are_two():
+    """Environments get the first, and what answers them the last."""
+    assert choose_cores({3, 1, 2}) == ({1}, {3})
+    assert choose_cores({5}) == ({5}, {5})
+    with pinned(choose_cores(os.sched_getaffinity(0))[0]):
+        assert len(os.sched_getaffinity(0)) == 1
