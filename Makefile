@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-slow test-learning test-chaos check format bench clean
+.PHONY: help install train test test-openenv test-slow test-learning test-chaos check format bench clean
 
 help:  ## Show the targets.
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,14 @@ train: $(READY)  ## Train CartPole (or EXPERIMENT=…) with all services, live i
 test: $(READY)  ## Run the tests that take seconds.
 	@$(BIN)/python -m pytest -q
 
+test-openenv: .venv-openenv/.ready  ## Run the OpenEnv adapter's tests; its client brings 80 packages, so it has an environment of its own.
+	@.venv-openenv/bin/python -m pytest -q tests/services/test_openenv.py
+
+.venv-openenv/.ready: pyproject.toml services/openenv/requirements.txt
+	@$(PYTHON) -m venv .venv-openenv
+	@.venv-openenv/bin/pip --disable-pip-version-check install --quiet -e . -r services/openenv/requirements.txt pytest pytest-timeout
+	@touch $@
+
 test-slow: $(READY)  ## Run those that take minutes: long fuzzing, kill -9 in checkpoints.
 	@$(BIN)/python -m pytest -q -m slow --timeout 1800
 
@@ -63,5 +71,5 @@ bench: $(READY)  ## Measure this machine; one JSON line per benchmark.
 	@$(BIN)/seedbed bench
 
 clean:  ## Remove the virtual environment and caches; runs are kept.
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) .venv-openenv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

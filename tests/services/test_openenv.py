@@ -11,7 +11,7 @@ from shared.protocol.rows import Flags
 from shared.protocol.spaces import unflatten
 from shared.runtime.config import EnvConfig
 
-pytest.importorskip("openenv", reason="openenv is not installed")
+pytest.importorskip("openenv", reason="openenv is not installed: make test-openenv")
 
 from tests.support.walk_server import Walk, walk_server
 
