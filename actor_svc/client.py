@@ -119,7 +119,7 @@ class Phase(IntEnum):
 
 _ENVIRONMENT, _INFERENCE = Turn.ENVIRONMENT, Turn.INFERENCE
 _ACTIVE = Phase.ACTIVE
-_RESET, _PICTURE = int(ActBits.RESET), int(ActBits.PICTURE)
+_RESET, _PICTURE, _BOUNDARY = int(ActBits.RESET), int(ActBits.PICTURE), int(ActBits.BOUNDARY)
 
 
 class GroupClient:
@@ -146,6 +146,7 @@ class GroupClient:
         self.num_resent = 0
         self.num_sessions = 0
         self.num_ignored = 0
+        self.is_at_boundary = False  # the newest ACT began an unroll: leaving costs the group one transition, no more
         self._nonces = nonces
         self._nonce = 0
         self._reset_when_lost = reset_when_lost
@@ -249,6 +250,7 @@ class GroupClient:
         if act.seq != self.seq or act.session != self.session or self.turn is not _INFERENCE or not self.session:
             self.num_ignored += 1
             return ()
+        self.is_at_boundary = act.bits & _BOUNDARY != 0
         if act.bits & _RESET:
             self.turn = _ENVIRONMENT
             self._frames = ()

@@ -10,7 +10,9 @@ from shared.runtime.config import EnvConfig, EvalConfig, RunConfig, RuntimeConfi
 class ActorConfig(Section):
     """[actor]: groups, lanes and upstream of one actor process."""
 
-    upstream: list[str] = Field(["tcp://127.0.0.1:5555"], min_length=1, description="Inference services to dial.")
+    upstream: list[str] = Field(
+        ["tcp://127.0.0.1:5555"], min_length=1, description="Inference services to dial; a name may be many."
+    )
     name: str = Field("", description="Label in logs and metrics; empty: actor-<process id>.")
     mode: Literal["train", "eval", "play"] = Field("train", description="What the episodes are for.")
     groups: int = Field(2, ge=1, le=64, description="Groups; one steps while another waits for its actions.")

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from actor_svc.client import Action, Actions, GroupClient, Phase, Received, Send
 from shared.protocol.messages import Act, Bye, Error, Message, Ping, Pong, Reject, Welcome
 
-AVOID_S = 3.0  # after a service said that it drains or is full, groups prefer others for this long
+AVOID_S = 3.0  # after a service said that it drains, is full, or has no weights yet, groups prefer others for this long
+LASTING_S = 5.0  # a connection must have stood this long before groups are drawn to it
 
 
 class ConnectionClient:
@@ -19,6 +20,7 @@ class ConnectionClient:
     def __init__(self, address: str, now: float, *, beat_s: float = 1.0, lease_s: float = 10.0, detach_s: float = 3.0):
         self.address = address
         self.groups: list[GroupClient] = []
+        self.is_listed = True  # its name still stands for it
         self.is_connected = False
         self.was_connected = False
         self.changed_at = now  # of is_connected
@@ -76,10 +78,8 @@ class ConnectionClient:
             return (Send(-1, Pong(sent_ms=message.sent_ms, server_epoch=0, work_age_ms=0)),)
         if type(message) is Welcome:
             self._beat_s = message.beat_s
-            self.avoid_until = now
-        elif (type(message) is Reject and message.retryable) or (
-            type(message) is Bye and message.reason != "run_finished"
-        ):
+            self.avoid_until = min(self.avoid_until, now)
+        elif _turns_away(message):
             self.avoid_until = now + AVOID_S
         return self._deliver(message, frames, now)
 
@@ -105,6 +105,10 @@ class ConnectionClient:
     def is_usable(self, now: float) -> bool:
         """A group may be placed here with good hope."""
         return self.is_connected and not self.is_lost(now) and now >= self.avoid_until
+
+    def is_lasting(self, now: float) -> bool:
+        """Groups may be drawn here from where they are well off: it has stood for a while, and is to stay."""
+        return self.is_listed and now - max(self.changed_at, self.avoid_until) > LASTING_S and self.is_usable(now)
 
     def complaint(self, now: float) -> str:
         """What is wrong with this connection, for people; empty if nothing is."""
@@ -152,3 +156,10 @@ class ConnectionClient:
         if is_settled:
             actions.extend(Send(-1, Bye(session=session, reason="moved")) for session in reports)
         return tuple(actions)
+
+
+def _turns_away(message: Message) -> bool:
+    """Whether the service says that for now a group is better off elsewhere."""
+    if isinstance(message, Bye):
+        return message.reason != "run_finished"
+    return message.retryable and message.nonce != 0 if isinstance(message, (Reject, Error)) else False

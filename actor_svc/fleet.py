@@ -1,16 +1,24 @@
-"""Which inference service each group is placed at: spread at first, moved when one is lost, drains or stays behind.
+"""Which inference service each group is placed at: spread evenly, moved when one is lost, drains or comes up later.
 
-A group moves only when its session is over anyway (connection closed for 3 s, silent for 10 s, BYE, refused for now),
-or, one at a time and between two STEPs, when a service that came up later has fewer groups.
+| a group moves because | to | when |
+|---|---|---|
+| its connection is closed for 3 s or silent for 10 s | the emptiest that is well | at once, outstanding rows too |
+| of BYE (draining), or turned away (full, no weights yet) | the same | at once; waits if there is none |
+| its service has more than its share of our groups | one that has less, for a while | between unrolls, one a second |
+| its service is lost and its address is gone | wherever there is hope | at once |
+
+Shares are even; what is left over goes by an order of addresses that differs from actor to actor, so that many actors
+with one group each spread as well. Inference says in ACT when an unroll begins (capability `boundary`).
 """
 
+import hashlib
 from collections.abc import Iterable, Sequence
 
-from actor_svc.client import Action, Actions, Frames, GroupClient, Phase, Received, Turn
+from actor_svc.client import Action, Actions, Frames, GroupClient, Phase, Received
 from actor_svc.connection import ConnectionClient
 from shared.protocol.messages import Message
 
-REBALANCE_S = 5.0  # a connection must have lasted this long before groups are drawn to it
+DRAW_EVERY_S = 1.0  # between two groups that are drawn elsewhere
 STALL_S = 0.5  # polls further apart than this mean that we stood still ourselves
 
 Placed = tuple[str, Action]  # the address that the action's group is placed at, or that a Send goes to
@@ -20,37 +28,28 @@ class Fleet:
     """All groups and connections of one actor process. Owned by one thread.
 
     Args:
-      first: where in the list of addresses to begin, so that actors do not all choose the first one.
+      seed: a number of this actor's own, for its order of addresses.
     """
 
-    def __init__(self, groups: Iterable[GroupClient], *, first: int = 0) -> None:
+    def __init__(self, groups: Iterable[GroupClient], *, seed: int = 0) -> None:
         self.groups = {group.group: group for group in groups}
         self.connections: dict[str, ConnectionClient] = {}
         self.num_moves = 0
         self._place: dict[int, str] = {}
-        self._first = first
+        self._seed = seed
         self._judge_at = float("-inf")
         self._polled_at: float | None = None
-        self._rebalance_at = float("-inf")
+        self._draw_at = float("-inf")
+        self._wish: tuple[ConnectionClient, ConnectionClient] | None = None  # from where to where a group is drawn
 
     def set_addresses(self, addresses: Sequence[str], now: float) -> list[Placed]:
         """The addresses that exist now. One that is gone is dropped when it is lost or has no groups."""
-        placed: list[Placed] = []
         for address in addresses:
             if address not in self.connections:
                 self.connections[address] = ConnectionClient(address, now)
-        for address, connection in list(self.connections.items()):
-            is_gone = address not in addresses
-            if is_gone and (not connection.groups or connection.is_lost(now)) and len(self.connections) > 1:
-                del self.connections[address]
-                for group in list(connection.groups):
-                    connection.remove(group, "moved")
-                    del self._place[group.group]
-        for index, group in enumerate(self.groups.values()):
-            if group.group not in self._place and group.phase is not Phase.DONE and self.connections:
-                names = sorted(self.connections)
-                placed += self._put(group, names[(self._first + index) % len(names)], now)
-        return placed
+        for address, connection in self.connections.items():
+            connection.is_listed = address in addresses
+        return self._tidy(now)
 
     def connected(self, address: str, now: float) -> list[Placed]:
         """A connection is open."""
@@ -74,8 +73,9 @@ class Fleet:
 
     def submit(self, group: int, frames: Frames, bits: int, now: float) -> list[Placed]:
         """A group's environments finished a tick or reset."""
-        address = self._place.get(group, "")
-        return _at(address, self.groups[group].submit(frames, bits, now))
+        client = self.groups[group]
+        moved = self._draw(client, now) if self._wish is not None and client.is_at_boundary else []
+        return [*moved, *_at(self._place.get(group, ""), client.submit(frames, bits, now))]
 
     def poll(self, now: float, load: Sequence[tuple[str, float]] = ()) -> list[Placed]:
         """What time brings; call it several times a second."""
@@ -83,10 +83,12 @@ class Fleet:
             self._judge_at = now + 1.0  # their messages may still wait in our socket
         self._polled_at = now
         placed: list[Placed] = []
+        self._wish = None
         if now >= self._judge_at:
             for connection in list(self.connections.values()):
                 placed += self._evacuate(connection, now)
-            placed += self._rebalance(now)
+            placed += self._tidy(now)
+            self._wish = self._unevenness(now)
         for address, connection in self.connections.items():
             placed += _at(address, connection.poll(now, load))
         return placed
@@ -119,6 +121,22 @@ class Fleet:
         self.num_moves += 1
         return [*_at(source.address, source.remove(group, "moved")), *self._put(group, target.address, now)]
 
+    def _tidy(self, now: float) -> list[Placed]:
+        """Drop the addresses that nothing keeps any more, and place the groups that have no place."""
+        for address, connection in list(self.connections.items()):
+            is_kept = connection.is_listed or (connection.groups and not connection.is_lost(now))
+            if not is_kept and any(other.is_listed for other in self.connections.values()):
+                del self.connections[address]
+                for group in list(connection.groups):
+                    connection.remove(group, "moved")
+                    del self._place[group.group]
+        homeless = [item for item in self.groups.values() if item.group not in self._place]
+        placed: list[Placed] = []
+        for group in homeless if self.connections else ():
+            if group.phase is not Phase.DONE:
+                placed += self._put(group, self._emptiest(self._usable(now) or self.connections.values()).address, now)
+        return placed
+
     def _evacuate(self, connection: ConnectionClient, now: float) -> list[Placed]:
         """Move the groups whose session at this connection is over, if anyone else can take them."""
         placed: list[Placed] = []
@@ -126,33 +144,46 @@ class Fleet:
         for group in list(connection.groups):
             is_avoiding = now < connection.avoid_until and group.phase is Phase.GREETING
             if (is_lost or is_avoiding) and group.phase is not Phase.DONE:
-                target = self._best(now, but=connection)
-                if target is None:
+                usable = [item for item in self._usable(now) if item is not connection]
+                if not usable:
                     break
-                placed += self._move(group, connection, target, now)
+                placed += self._move(group, connection, self._emptiest(usable), now)
         return placed
 
-    def _best(self, now: float, but: ConnectionClient) -> ConnectionClient | None:
-        usable = [item for item in self.connections.values() if item is not but and item.is_usable(now)]
-        return min(usable, key=lambda item: len(item.groups), default=None)
+    def _draw(self, group: GroupClient, now: float) -> list[Placed]:
+        """Take a group that is between two unrolls where one is missing, if it is at the service that has too many."""
+        assert self._wish is not None
+        source, target = self._wish
+        if self._place.get(group.group) != source.address:
+            return []
+        self._wish, self._draw_at = None, now + DRAW_EVERY_S
+        return self._move(group, source, target, now)
 
-    def _rebalance(self, now: float) -> list[Placed]:
-        """Draw one group to a lasting connection that has at least two fewer than another."""
-        if now < self._rebalance_at or len(self.connections) < 2:
-            return []
-        lasting = [
-            item for item in self.connections.values() if item.is_usable(now) and now - item.changed_at > REBALANCE_S
-        ]
+    def _unevenness(self, now: float) -> tuple[ConnectionClient, ConnectionClient] | None:
+        """A service that has more than its share of our groups, and one that has less."""
+        if now < self._draw_at or len(self.connections) < 2:
+            return None
+        lasting = self._ordered(item for item in self.connections.values() if item.is_lasting(now))
         if len(lasting) < 2:
-            return []
-        fullest, emptiest = (choose(lasting, key=lambda item: len(item.groups)) for choose in (max, min))
-        if len(fullest.groups) - len(emptiest.groups) < 2:
-            return []
-        group = next((item for item in fullest.groups if item.turn is Turn.ENVIRONMENT), None)
-        if group is None:
-            return []
-        self._rebalance_at = now + REBALANCE_S
-        return self._move(group, fullest, emptiest, now)
+            return None
+        share, rest = divmod(sum(len(item.groups) for item in lasting), len(lasting))
+        excess = {item: len(item.groups) - share - (index < rest) for index, item in enumerate(lasting)}
+        fullest, emptiest = max(lasting, key=excess.__getitem__), min(lasting, key=excess.__getitem__)
+        return (fullest, emptiest) if excess[fullest] > 0 > excess[emptiest] else None
+
+    def _usable(self, now: float) -> list[ConnectionClient]:
+        return [item for item in self.connections.values() if item.is_usable(now)]
+
+    def _emptiest(self, connections: Iterable[ConnectionClient]) -> ConnectionClient:
+        return min(self._ordered(connections), key=lambda item: (not item.is_listed, len(item.groups)))
+
+    def _ordered(self, connections: Iterable[ConnectionClient]) -> list[ConnectionClient]:
+        """In this actor's order."""
+
+        def rank(connection: ConnectionClient) -> bytes:
+            return hashlib.blake2b(f"{self._seed} {connection.address}".encode(), digest_size=8).digest()
+
+        return sorted(connections, key=rank)
 
 
 def _at(address: str, actions: Actions) -> list[Placed]:

@@ -31,10 +31,11 @@ from actor_svc.tally import LoadMeter, Tally, register
 from actor_svc.watchdog import Watchdog
 from shared import __version__
 from shared.errors import RejectedError, RemoteWireError
-from shared.net.addresses import resolve
+from shared.net.addresses import look_up
 from shared.net.endpoints import Dealer
 from shared.net.keys import dial_keys
 from shared.net.reactor import Reactor
+from shared.net.resolver import Lookup, Resolver
 from shared.net.roles import Role
 from shared.protocol.codec import decode, encode
 from shared.protocol.messages import Act, Bye, Challenge, Error, Hello, Message, StepBits, Welcome
@@ -43,17 +44,19 @@ from shared.runtime.worker import Worker
 
 POLL_S = 0.05
 BEAT_S = 1.0
-RESOLVE_S = 2.0
-COMPLAIN_S = 10.0
+FIRST_COMPLAINT_S, COMPLAIN_S = 3.0, 10.0
 TICK_SMOOTHING = 0.1
 LINGER_MS = 200  # for the BYEs
 
 
-async def run(settings: ActorSettings, service: Service, *, make: MakeEnvironment | None = None) -> int:
+async def run(
+    settings: ActorSettings, service: Service, *, make: MakeEnvironment | None = None, lookup: Lookup = look_up
+) -> int:
     """Step environments until the run is finished or the service is stopped; the exit code.
 
     Args:
       make: the environments' constructor, in place of what `env.id` names.
+      lookup: what the names in `actor.upstream` stand for.
     Raises: RejectedError if inference refuses us for good, EnvError or ConfigError from the environments.
     """
     worker = Worker("env")
@@ -65,7 +68,7 @@ async def run(settings: ActorSettings, service: Service, *, make: MakeEnvironmen
         with Reactor() as reactor:
             actor = Actor(settings, service, reactor, worker, groups)
             try:
-                await actor.work()
+                await actor.work(lookup)
             finally:
                 actor.leave()
         if actor.error is not None:
@@ -90,7 +93,7 @@ class Actor:
             GroupClient(introduce(settings, group, index, service.incarnation), new_nonce)
             for index, group in enumerate(groups)
         ]
-        self.fleet = Fleet(clients, first=service.incarnation)
+        self.fleet = Fleet(clients, seed=service.incarnation)
         self.keys = dial_keys(service.runtime.keys, Role.ENVIRONMENT, Role.INFERENCE)
         self.dealers: dict[str, Dealer] = {}
         self.tally = Tally()
@@ -102,15 +105,14 @@ class Actor:
         self._num_in_thread = 0  # jobs of ours
         self._short: deque[tuple[int, Callable[[], Rows]]] = deque()  # wait for the thread to be idle; one per group
         self._tick_s = [1.0] * len(groups)  # smoothed; the first ticks run in the thread
-        self._known: dict[str, list[str]] = {}  # upstream → the numeric addresses that it last resolved to
 
-    async def work(self) -> None:
+    async def work(self, lookup: Lookup) -> None:
         """Dial, then let events drive everything until the end."""
-        await self._resolve()
-        for work, name in ((self._beat(), "beat"), (self._resolve_again(), "resolve"), (self._until_stopped(), "stop")):
-            self.service.start(work, name)
-        self.service.ready()
-        await self.ended.wait()
+        with Resolver(self.settings.actor.upstream, self._dial, lookup=lookup) as resolver:
+            self.service.start(self._beat(resolver), "beat")
+            self.service.start(self._until_stopped(), "stop")
+            self.service.ready()
+            await self.ended.wait()
 
     def leave(self) -> None:
         """Say BYE for every session and hang up."""
@@ -121,9 +123,10 @@ class Actor:
 
     # Time
 
-    async def _beat(self) -> None:
+    async def _beat(self, resolver: Resolver) -> None:
         """What time brings to the fleet, the watchdog, and people."""
-        next_beat = next_complaint = self.loop.time()
+        next_beat = self.loop.time()
+        next_complaint = next_beat + FIRST_COMPLAINT_S
         load: tuple[tuple[str, float], ...] = ()
         while True:
             now = self.loop.time()
@@ -132,9 +135,11 @@ class Actor:
                 load = self.meter.read(now)
                 self.watchdog.pet()
             self._perform(self.fleet.poll(now, load))
+            if len(self.dealers) > len(self.fleet.connections):
+                self._hang_up()
             if now >= next_complaint:
                 next_complaint = now + COMPLAIN_S
-                for text in self.fleet.complaints(now):
+                for text in (*resolver.complaints(now), *self.fleet.complaints(now)):
                     self.service.log.warning("inference_awaited", cause=text)
             await asyncio.sleep(POLL_S)
 
@@ -142,22 +147,11 @@ class Actor:
         await self.service.stopping.wait()
         self.ended.set()
 
-    async def _resolve_again(self) -> None:
-        """Names may come to stand for more or other addresses."""
-        while True:
-            await asyncio.sleep(RESOLVE_S)
-            await self._resolve()
-
-    async def _resolve(self) -> None:
-        """Hand the fleet every address, and keep one connection for each."""
-        for upstream in self.settings.actor.upstream:
-            self._known[upstream] = await resolve(upstream) or self._known.get(upstream, [])
-        addresses = list(dict.fromkeys(address for known in self._known.values() for address in known))
-        if not addresses:
-            self.service.log.warning("upstream_unresolved", upstream=self.settings.actor.upstream)
+    def _dial(self, addresses: list[str]) -> None:
+        """The names stand for these addresses from now on: one connection for each."""
+        self.service.log.info("upstream_resolved", addresses=addresses)
         placed = self.fleet.set_addresses(addresses, self.loop.time())
-        for address in set(self.dealers) - set(self.fleet.connections):
-            self.dealers.pop(address).close()
+        self._hang_up()
         for address in self.fleet.connections:
             if address not in self.dealers:
                 self.dealers[address] = Dealer(
@@ -168,6 +162,12 @@ class Actor:
                     keys=self.keys,
                 )
         self._perform(placed)
+
+    def _hang_up(self) -> None:
+        """Close the connections that the fleet has no use for any more."""
+        for address in set(self.dealers) - set(self.fleet.connections):
+            self.service.log.info("inference_dropped", address=address)
+            self.dealers.pop(address).close()
 
     # From inference
 
@@ -303,7 +303,7 @@ def introduce(settings: ActorSettings, group: Group, index: int, incarnation: in
         mode=settings.actor.mode,
         spec=group.spec,
         seeding=group.seeding,
-        capabilities=("reset", "render") if shows_pictures(settings) else ("reset",),
+        capabilities=("reset", "boundary", "render") if shows_pictures(settings) else ("reset", "boundary"),
         max_stall_s=settings.actor.max_stall_s,
     )
 

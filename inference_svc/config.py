@@ -13,8 +13,14 @@ class InferenceConfig(Section):
     """Where inference listens, whom it serves, and when it launches a batch."""
 
     bind: str = Field("tcp://127.0.0.1:5555", description="address that environments dial; port 0 picks a free one")
-    upstream: list[str] = Field(["tcp://127.0.0.1:5556"], min_length=1, description="learner's address")
-    name: str = Field("inference", description="label in logs and counters")
+    upstream: list[str] = Field(
+        ["tcp://127.0.0.1:5556"],
+        min_length=1,
+        description="learner's address, or several: the one that answers is used",
+    )
+    name: str = Field(
+        "", description="label at the learner, which counts a name's further lives as restarts; empty: inference-<host>"
+    )
     device: str = Field("auto", description="'auto' (CUDA where there is one), 'cpu', 'cuda' or 'cuda:1'")
     max_lanes: int = Field(65536, ge=1, description="lanes over all groups; a HELLO beyond is refused for now")
     idle_deadline_ms: float = Field(

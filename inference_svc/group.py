@@ -10,10 +10,12 @@ from inference_svc.engine import Lanes
 from inference_svc.row_check import RowCheck
 from inference_svc.unrolls import LatestRow, UnrollShape, UnrollWriter
 from shared.protocol.layout import Array, Layout
+from shared.protocol.messages import ActBits
 from shared.protocol.rows import act_layout, step_layout
 from shared.protocol.sessions import Session
 
 DECORRELATE_OVER = 8  # groups' first unrolls end at this many different ticks
+_BOUNDARY = int(ActBits.BOUNDARY)
 
 
 @dataclass(slots=True, eq=False)
@@ -26,6 +28,14 @@ class Group:
     check: RowCheck  # of their values
     flags: Array  # of the newest rows, u8 [L]
     previous_flags: Array
+    wants_boundaries: bool = False  # its client asked to be told where unrolls begin
+
+    @property
+    def act_bits(self) -> int:
+        """What its next ACT says beside the actions."""
+        rows = self.lanes.rows
+        is_boundary = self.wants_boundaries and isinstance(rows, UnrollWriter) and rows.is_first_row
+        return _BOUNDARY if is_boundary else 0
 
 
 @dataclass(slots=True)
@@ -60,5 +70,12 @@ def make_group(session: Session, shape: UnrollShape, start: int, out_of_bounds: 
         pinned=hello.mode == "eval",
     )
     none = np.zeros(hello.lanes, np.uint8)
-    check = RowCheck(hello.spec, out_of_bounds)
-    return Group(session, lanes, step_layout(hello.spec, hello.lanes), check, none, none)
+    return Group(
+        session,
+        lanes,
+        step_layout(hello.spec, hello.lanes),
+        RowCheck(hello.spec, out_of_bounds),
+        none,
+        none,
+        wants_boundaries="boundary" in hello.capabilities,
+    )

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from prometheus_client import Histogram
 
 from inference_svc.server import Server
+from inference_svc.serving import Audience
 from inference_svc.tally import Tally
 from inference_svc.upstream import LearnerLink
 from shared.net.reactor import Reactor
@@ -49,3 +50,9 @@ def register(metrics: Metrics, tally: Tally, server: Server, link: LearnerLink, 
     metrics.read_counters("groups_ended", "Groups whose session ended.", "reason", lambda: tally.groups_ended)
     metrics.read_counters("hellos_refused", "HELLOs that were not served.", "code", lambda: tally.hellos_refused)
     return metrics.histogram("forward_seconds", "One batch in the compute thread.")
+
+
+def register_audience(metrics: Metrics, audience: Audience) -> None:
+    """Register what a policy that is served without a learner shows beside."""
+    metrics.read_counter("served_episodes", "Episodes played with the served policy.", lambda: audience.num_episodes)
+    metrics.read_gauge("served_return_mean", "Mean return of the newest 1000 of them.", lambda: audience.return_mean)

@@ -21,6 +21,7 @@ from inference_svc.evaluation import EvaluationRound
 from inference_svc.group import Group, Outputs, make_group
 from inference_svc.pictures import Pictures, read_picture
 from inference_svc.row_check import BOUNDS
+from inference_svc.serving import Audience
 from inference_svc.slots import SlotPool
 from inference_svc.tally import Tally
 from inference_svc.unrolls import UnrollShape, UnrollWriter
@@ -59,6 +60,7 @@ class Server:
         self.table: SessionTable | None = None
         self.version = 0  # of the weights that act, packed
         self._is_finished = False
+        self.audience: Audience | None = None  # of a policy that is served without a learner
         self.evaluation = EvaluationRound()
         self.pictures = Pictures()
         self._batcher: Batcher[Group] = Batcher(config.idle_deadline_ms / 1e3)
@@ -135,7 +137,9 @@ class Server:
         if len(self._greeting) == MAX_GREETING:
             del self._greeting[next(iter(self._greeting))]
         self._greeting[route] = None
-        refusal = judge(hello, self.shape.spec if self.shape else None, self.link.refused.get(hello.spec))
+        misplaced = self.audience.judge(hello) if self.audience is not None else None
+        served = self.shape.spec if self.shape else None
+        refusal = misplaced or judge(hello, served, self.link.refused.get(hello.spec))
         if refusal is not None or self.table is None or self.shape is None:
             if refusal is not None:
                 self.tally.refused(refusal.code)
@@ -162,6 +166,8 @@ class Server:
             table.end(session)
             return False
         session.attached = group = make_group(session, self.shape, start, self.config.out_of_bounds)
+        if self.audience is not None:
+            group.lanes.greedy, group.lanes.pinned = self.audience.greedy, False
         self.outputs.forget(group.lanes)
         return True
 
@@ -221,8 +227,9 @@ class Server:
             self._count_episodes(group, statistics)
         if mode == "eval":
             self.tally.eval_steps += valid_steps(group.flags)
-            self._queue_evaluation(group, now)
-            return
+            if self.audience is None:
+                self._queue_evaluation(group, now)
+                return
         if isinstance(rows, UnrollWriter):
             self._count_steps(group)
             if rows.is_complete and not self._complete(group, rows):
@@ -244,14 +251,20 @@ class Server:
         outbox = self.link.outbox
         if not outbox.can_send(group.lanes.count):
             return False
-        hello = group.session.hello
-        writer.complete(lambda lanes, buffer: outbox.push(lanes, [buffer], actor=hello.actor))
+        self._push(group, writer)
         return True
+
+    def _push(self, group: Group, writer: UnrollWriter) -> None:
+        """Hand a complete unroll to the link."""
+        hello = group.session.hello
+        writer.complete(lambda lanes, buffer: self.link.outbox.push(lanes, [buffer], actor=hello.actor))
 
     def _count_episodes(self, group: Group, statistics: Array) -> None:
         """Episodes that ended in this tick, f32 [ended lanes, K]."""
         hello = group.session.hello
-        if hello.mode == "train":
+        if self.audience is not None:
+            self.audience.add(statistics)
+        elif hello.mode == "train":
             self._episodes.add(statistics, self.version)
         elif hello.mode == "eval":
             result = self.evaluation.record(group.session.id, group.flags, statistics)
@@ -362,7 +375,9 @@ class Server:
         for group, payload, version in zip(groups, payloads, versions, strict=True):
             if not group.session.is_ended:
                 wants_picture = group.session.hello.mode != "train" and self.pictures.wants(group.session, now)
-                self._answer(group, version, payload, now, bits=int(ActBits.PICTURE) if wants_picture else 0)
+                self._answer(
+                    group, version, payload, now, bits=int(ActBits.PICTURE) if wants_picture else group.act_bits
+                )
         self.launch(now)
 
     def _answer(
@@ -430,6 +445,8 @@ class Server:
         for session in self.table.drain():
             writer = session.attached.lanes.rows if session.attached else None
             if isinstance(writer, UnrollWriter):
+                if writer.is_complete and not self._is_finished:  # held for credit, which may still come
+                    self._push(session.attached, writer)
                 self.tally.drain_dropped_steps += max(0, writer.row) * session.lanes
             self._release(session, reason)
         self.flush_episodes()

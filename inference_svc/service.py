@@ -6,6 +6,8 @@ runs the policy. Weights and evaluations' frozen copies are jobs of the same thr
 
 import asyncio
 import copy
+import math
+import socket
 import time
 from collections.abc import Sequence
 
@@ -16,6 +18,7 @@ from inference_svc.config import InferenceConfig, InferenceSettings
 from inference_svc.engine import Engine, Lanes
 from inference_svc.group import Group, Outputs
 from inference_svc.server import Server
+from inference_svc.serving import Audience, Served
 from inference_svc.tally import Tally
 from inference_svc.unrolls import UnrollShape
 from inference_svc.upstream import (
@@ -29,9 +32,12 @@ from inference_svc.upstream import (
 )
 from shared import __version__
 from shared.errors import RejectedError, RemoteWireError, SeedbedError
-from shared.net.endpoints import Dealer, Router
+from shared.net.addresses import look_up
+from shared.net.dialler import Dialler
+from shared.net.endpoints import Router
 from shared.net.keys import bind_keys, dial_keys
 from shared.net.reactor import Reactor
+from shared.net.resolver import Lookup
 from shared.net.roles import Role
 from shared.policy.allocator import keep_freed_memory
 from shared.policy.devices import choose_device
@@ -46,19 +52,33 @@ from shared.runtime.worker import Worker
 
 BEAT_S = 0.5
 PROBE_EVERY_BEATS = 2
+PASS_OVER_S = 5.0  # a learner's address that answers no HELLO for so long is passed over for another, if there is one
+FIRST_COMPLAINT_S, COMPLAIN_S = 3.0, 10.0
+TELL_S = 10.0
 VERSION = __version__
 
 
 class InferenceService:
     """The shell: feeds events to the server and performs what it decides."""
 
-    def __init__(self, config: InferenceConfig, service: Service, reactor: Reactor) -> None:
+    def __init__(
+        self,
+        config: InferenceConfig,
+        service: Service,
+        reactor: Reactor,
+        *,
+        served: Served | None = None,
+        lookup: Lookup = look_up,
+    ) -> None:
         self.config, self.service, self.reactor = config, service, reactor
         self.loop = asyncio.get_running_loop()
         self.tally = Tally()
         self._tally_at_ping = Tally()
         self.link = LearnerLink(
-            name=config.name, incarnation=service.incarnation, library_version=VERSION, load=self._load
+            name=config.name or f"inference-{socket.gethostname()}",
+            incarnation=service.incarnation,
+            library_version=VERSION,
+            load=self._load,
         )
         self.server = Server(config, service.incarnation, self.link, self.tally)
         self.engine = Engine(choose_device(config.device))
@@ -74,6 +94,8 @@ class InferenceService:
         self._ended = asyncio.Event()
         self._farewell: Farewell | None = None  # once the run is over
         self._alarm: asyncio.TimerHandle | None = None  # one at a time, however often the batcher asks
+        self._pass_over_at = self._complain_at = math.inf  # while there is no session at the learner
+        self._told_episodes, self._tell_at = 0, 0.0  # to whoever reads the log of a served policy
         self.router = Router(
             reactor,
             config.bind,
@@ -84,13 +106,17 @@ class InferenceService:
             on_refused=Refusals(service.metrics, service.log),
             on_revoked=self._revoked,
         )
-        self.dealer = Dealer(
+        self.learner = Dialler(
             reactor,
-            config.upstream[0],
+            () if served else config.upstream,
             on_message=self._from_learner,
             on_event=self._learner_event,
-            keys=dial_keys(service.runtime.keys, Role.INFERENCE, Role.LEARNER),
+            keys=None if served else dial_keys(service.runtime.keys, Role.INFERENCE, Role.LEARNER),
+            lookup=lookup,
         )
+        self.served = served
+        if served is not None:
+            self._serve_alone(served)
 
     # Environments
 
@@ -165,9 +191,9 @@ class InferenceService:
             self.link.connected(now)
         elif event == "disconnected":
             self.link.disconnected(now)
-            self.service.log.warning("learner_lost", upstream=self.config.upstream[0])
+            self.service.log.warning("learner_lost", upstream=self.config.upstream)
         else:
-            self.service.log.warning("handshake_failed", address=self.config.upstream[0], cause=self.dealer.refusal)
+            self.service.log.warning("handshake_failed", upstream=self.config.upstream, cause=self.learner.refusal)
         self._poll_learner()
 
     def _from_learner(self, frames: list[bytes]) -> None:
@@ -228,16 +254,42 @@ class InferenceService:
             self.service.log.info("policy_loaded", env_id=policy.spec.env_id, digest=manifest.digest)
         self.server.weights_changed(event.version)
 
+    def _serve_alone(self, served: Served) -> None:
+        """No learner: one policy for good."""
+        manifest = Manifest.from_json(served.manifest)
+        self.server.audience = audience = Audience(greedy=served.greedy)
+        metrics.register_audience(self.service.metrics, audience)
+
+        def loaded(_none: None) -> None:
+            policy = self.engine.policy
+            shape = UnrollShape(policy.spec, policy.distribution.action_size, policy.state_fields, 1)
+            self.server.serve(shape, served.run_id, served.run_seed)
+            self.server.weights_changed(served.version)
+            self.service.log.info(
+                "policy_served", env_id=policy.spec.env_id, checkpoint=served.source, greedy=served.greedy
+            )
+
+        self.worker.submit(lambda: self.engine.load(served.version, manifest, served.buffer), loaded)
+
+    def _tell_audience(self, now: float) -> None:
+        """Say now and then how those do who play."""
+        audience = self.server.audience
+        if audience is not None and audience.num_episodes > self._told_episodes and now >= self._tell_at:
+            self._told_episodes, self._tell_at = audience.num_episodes, now + TELL_S
+            self.service.log.info(
+                "episodes_played", episodes=audience.num_episodes, newest_return_mean=round(audience.return_mean, 3)
+            )
+
     def _poll_learner(self) -> None:
         """Send the learner what is due."""
         for frames in self.link.poll(self.loop.time()):
-            self.dealer.send(frames)
+            self.learner.send(frames)
         self._send_unrolls()
 
     def _send_unrolls(self) -> None:
         outbox = self.link.outbox
         while (outgoing := outbox.next_outgoing()) is not None:
-            if not self.dealer.send([encode(outgoing.message), *outgoing.frames]):
+            if not self.learner.send([encode(outgoing.message), *outgoing.frames]):
                 return
             outbox.sent(outgoing)
 
@@ -267,11 +319,28 @@ class InferenceService:
             self.server.release_held(now)
             self._launch()
             self._poll_learner()
+            self._await_learner(now)
+            self._tell_audience(now)
             if self.worker.busy_s() > self.config.max_compute_s and self.tally.batches:
                 raise SeedbedError(
                     f"a forward pass has been running for {self.worker.busy_s():.0f} s "
                     f"(inference.max_compute_s is {self.config.max_compute_s:g}): the compute thread is stuck"
                 )
+
+    def _await_learner(self, now: float) -> None:
+        """Without a session: try the next address where one does not answer, and tell people what is waited for."""
+        if self.link.welcome is not None or self.served is not None or self.is_finished:
+            self._pass_over_at = self._complain_at = math.inf
+            return
+        self._pass_over_at = min(self._pass_over_at, now + PASS_OVER_S)
+        self._complain_at = min(self._complain_at, now + FIRST_COMPLAINT_S)
+        if now >= self._pass_over_at:
+            self._pass_over_at = now + PASS_OVER_S
+            self.learner.pass_over()
+        if now >= self._complain_at:
+            self._complain_at = now + COMPLAIN_S
+            for cause in self.learner.complaints(now) or [f"{self.learner.address}: {self.link.state}"]:
+                self.service.log.warning("learner_awaited", cause=cause)
 
     async def watch_worker(self) -> None:
         """A failure of the compute thread is ours."""
@@ -292,34 +361,42 @@ class InferenceService:
     async def leave(self) -> None:
         """Named phases: dismiss groups, flush unrolls, say goodbye."""
         self.server.dismiss("run_finished" if self.is_finished else "draining")
-        deadline = self.loop.time() + (0.0 if self.is_finished else self.config.drain_s)
-        while self.link.welcome is not None and not self.link.outbox.is_empty and self.loop.time() < deadline:
+        deadline = self.loop.time() + self.config.drain_s
+        while not (self.is_finished or self.link.outbox.is_empty) and self.loop.time() < deadline:
             self._poll_learner()
             await asyncio.sleep(0.02)
         if self.link.welcome is not None:
-            self.dealer.send(self.link.bye("run_finished" if self.is_finished else "draining"))
+            self.learner.send(self.link.bye("run_finished" if self.is_finished else "draining"))
         if self.is_finished:
             await self._tell_the_late()
         self.service.log.info(
-            "inference_left", unacked_lanes=self.link.outbox.unacked_lanes, dropped_steps=self.tally.drain_dropped_steps
-        )
+            "inference_left", unacked_lanes=self.link.outbox.unacked_lanes, acked=self.link.outbox.acked_unrolls,
+            dropped_steps=self.tally.drain_dropped_steps,
+        )  # fmt: skip
 
     async def _tell_the_late(self) -> None:
         """Environments that still come hear that the run is over: `Server` answers their HELLO so by now."""
-        self.dealer.close(linger_ms=500)
+        self.learner.close(linger_ms=500)
         self._farewell = Farewell(self.config.finished_s, self.loop.time())
         await self.service.linger(self._farewell)
 
 
-async def serve(settings: InferenceSettings, service: Service) -> int:
-    """Run until the run ends, a signal comes, or something cannot go on."""
+async def serve(
+    settings: InferenceSettings, service: Service, *, served: Served | None = None, lookup: Lookup = look_up
+) -> int:
+    """Run until the run ends, a signal comes, or something cannot go on.
+
+    Args:
+      served: a policy to serve without a learner.
+      lookup: what the names in `inference.upstream` stand for.
+    """
     if settings.runtime.threads:
         torch.set_num_threads(settings.runtime.threads)
     torch.set_flush_denormal(True)
     keep_freed_memory()
     with Reactor() as reactor:
-        inference = InferenceService(settings.inference, service, reactor)
-        service.ready(endpoint=inference.router.endpoint)
+        inference = InferenceService(settings.inference, service, reactor, served=served, lookup=lookup)
+        service.ready(endpoint=inference.router.endpoint, run_id=served.run_id if served else "")
         service.start(inference.beat(), "beat")
         service.start(inference.watch_worker(), "worker")
         try:
@@ -327,6 +404,6 @@ async def serve(settings: InferenceSettings, service: Service) -> int:
             await inference.leave()
         finally:
             inference.router.close(linger_ms=500)
-            inference.dealer.close(linger_ms=500)
+            inference.learner.close(linger_ms=500)
             inference.worker.close()
     return 0

@@ -109,11 +109,28 @@ def actor(words: Words = None, config: ServiceFile = None) -> int:
 
 
 @app.command()
-def inference(words: Words = None, config: ServiceFile = None) -> int:
+def inference(
+    words: Words = None,
+    config: ServiceFile = None,
+    serve: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="Serve this run's policy to actors in eval and play mode, without a learner."),
+    ] = None,
+    which: Annotated[Which, typer.Option(help="With --serve: which checkpoint.")] = Which.LATEST,
+    greedy: Annotated[
+        bool | None,
+        typer.Option("--greedy/--sample", help="With --serve: most likely or sampled actions; else as the run says."),
+    ] = None,
+) -> int:
     """Run one inference service: [bold]seedbed inference cartpole inference.upstream=tcp://127.0.0.1:5556[/].
 
     On another machine with its keys: [bold]inference.upstream=tcp://10.0.0.5:5556 runtime.keys=keys/inference[/]."""
     require_torch()
+    if serve is not None:
+        from services.cli.experiment import resolve_run
+        from services.cli.serving import run_served
+
+        return run_served(resolve_run(serve), which.value, service_words(words, config), greedy=greedy)
     from inference_svc.__main__ import main as run_inference
 
     return run_inference(service_words(words, config))

@@ -70,11 +70,7 @@ def load_policy(run_dir: Path, which: Which = "latest", *, device: str = "auto")
     Raises: CheckpointError if there is none that can be read.
     """
     settings = load_settings(EvaluationSettings, run_dir / RECORD)
-    folder = run_dir / "checkpoints"
-    checkpoint = load_latest(folder, kinds=("best",)) if which == "best" else load_latest(folder)
-    if checkpoint is None:
-        more = "; evaluations during training (eval.every_s) find it. Use --which latest" if which == "best" else ""
-        raise CheckpointError(f"{folder}: no {which} checkpoint yet{more}")
+    checkpoint = find_checkpoint(run_dir, which)
     try:
         policy = policy_from_manifest(Manifest.from_json(checkpoint.meta["manifest"]))
         chosen = choose_device(device)
@@ -83,6 +79,16 @@ def load_policy(run_dir: Path, which: Which = "latest", *, device: str = "auto")
     except (KeyError, RemoteWireError) as error:
         raise CheckpointError(f"{checkpoint.path}: holds no policy that this version can read: {error}") from error
     return TrainedPolicy(policy=policy, checkpoint=checkpoint, settings=settings, device=chosen)
+
+
+def find_checkpoint(run_dir: Path, which: Which) -> Checkpoint:
+    """A run's newest or best checkpoint. Raises CheckpointError if there is none."""
+    folder = run_dir / "checkpoints"
+    checkpoint = load_latest(folder, kinds=("best",)) if which == "best" else load_latest(folder)
+    if checkpoint is None:
+        more = "; evaluations during training (eval.every_s) find it. Use --which latest" if which == "best" else ""
+        raise CheckpointError(f"{folder}: no {which} checkpoint yet{more}")
+    return checkpoint
 
 
 def play_episodes(

@@ -45,11 +45,12 @@ class Reservation:
     The socket is bound and never listens, with SO_REUSEADDR: a service (libzmq sets the same) may bind and listen.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1") -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._socket.bind(("127.0.0.1", 0))
-        self.address = f"tcp://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._socket.bind((host, 0))
+        self.port = int(self._socket.getsockname()[1])
+        self.address = f"tcp://{host}:{self.port}"
 
     def close(self) -> None:
         """Let the port go."""

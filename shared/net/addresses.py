@@ -1,6 +1,5 @@
-"""Addresses: checked before a socket sees them, refused when open to the network, resolved to numbers."""
+"""Addresses: checked before a socket sees them, refused when open to the network, looked up."""
 
-import asyncio
 import fcntl
 import ipaddress
 import os
@@ -19,20 +18,21 @@ def check_address(address: str) -> None:
         raise ConfigError(f"{address!r} is no address: write tcp://host:port, for example tcp://127.0.0.1:5555")
 
 
-async def resolve(address: str, timeout_s: float = 5.0) -> list[str]:
-    """Every numeric address behind a name, sorted; none if it does not resolve now. Numbers and ipc stay."""
-    check_address(address)
+def split_name(address: str) -> tuple[str, int] | None:
+    """(name, port) of an address whose host is a name; None where there is nothing to look up: numbers and ipc."""
     scheme, _, rest = address.partition("://")
     host, _, port = rest.rpartition(":")
-    if scheme == "ipc" or _numeric(host) is not None:
-        return [address]
-    try:
-        async with asyncio.timeout(timeout_s):
-            found = await asyncio.get_running_loop().getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
-    except (OSError, TimeoutError):
-        return []
-    hosts = {str(entry[4][0]) for entry in found}
-    return sorted(f"tcp://[{name}]:{port}" if ":" in name else f"tcp://{name}:{port}" for name in hosts)
+    return None if scheme == "ipc" or _numeric(host) is not None else (host, int(port))
+
+
+def look_up(name: str, port: int) -> list[str]:
+    """Every numeric host that a name stands for now; blocks. Raises OSError while it stands for none."""
+    return [str(entry[4][0]) for entry in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)]
+
+
+def tcp_address(host: str, port: int) -> str:
+    """The address of a numeric host."""
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
 
 def _numeric(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

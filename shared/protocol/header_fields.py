@@ -46,7 +46,7 @@ MODES = ("train", "eval", "play")
 SEEDINGS = ("lane", "group", "none")
 SCOPES = ("session", "connection")
 ALL_STEP_BITS = 3
-ALL_ACT_BITS = 3
+ALL_ACT_BITS = 7
 MAX_REQUEST_STATE = 5
 MAX_RUN_STATE = 3
 

@@ -173,7 +173,7 @@ class Ledger:
         """The producer's figures now. Its share of the window is the same as every other live producer's."""
         producer.is_due = False
         share = max(1, self.window_lanes // max(1, len(self.sessions)))
-        if state in (RunState.STARTING, RunState.TRAINING):
+        if state == RunState.TRAINING:  # before, there is no policy to read an unroll by
             producer.granted_through = max(producer.granted_through, producer.stream_lanes + share)
         return Credit(
             session=producer.session, epoch=self.epoch, granted_through=producer.granted_through,

@@ -48,6 +48,7 @@ class ActBits(IntFlag):
 
     RESET = 1  # ignore the actions, reset every lane with `reset_seed`, answer with `first` rows
     PICTURE = 2  # somebody watches: send a picture with the answer (capability `render`)
+    BOUNDARY = 4  # an unroll begins with the rows that this answers: whoever leaves now takes none with it
 
 
 class RequestState(IntEnum):

@@ -39,7 +39,7 @@ from shared.protocol.rows import step_layout
 
 MAX_SESSIONS_PER_CONNECTION = 1024  # what a PONG may list
 CHANGE_HINT = "give another group another number, and each process life an incarnation of its own"
-SERVED_CAPABILITIES = ("reset", "render")
+SERVED_CAPABILITIES = ("reset", "boundary", "render")
 
 
 Refusal = tuple[str, bool, str, str]  # of a REJECT: code, retryable, message, hint

@@ -2,10 +2,23 @@
 
 import pytest
 
-from actor_svc.client import Actions, Begin, Finished, GroupClient, Perform, Send, Turn
+from actor_svc.client import Actions, Begin, Finished, GroupClient, Perform, Send
 from actor_svc.connection import ConnectionClient
 from actor_svc.fleet import Fleet, Placed
-from shared.protocol.messages import Act, Bye, Challenge, Hello, Message, Ping, Pong, Reject, SessionReport, Step
+from shared.protocol.messages import (
+    Act,
+    ActBits,
+    Bye,
+    Challenge,
+    Error,
+    Hello,
+    Message,
+    Ping,
+    Pong,
+    Reject,
+    SessionReport,
+    Step,
+)
 from shared.protocol.sessions import SessionTable
 from tests.support.step_link import actions, counter, hello, rows
 
@@ -126,6 +139,7 @@ class Fixture:
         self.fleet = Fleet(self.groups)
         self.tables = {A: SessionTable(1, 1, "run"), B: SessionTable(2, 1, "run")}
         self.lives = {A, B}
+        self.starting: set[str] = set()  # have no weights yet
         self.perform(self.fleet.set_addresses([A, B], 0.0), 0.0)
         self.now = 0.0
 
@@ -137,9 +151,18 @@ class Fixture:
         for address, action in placed:
             if isinstance(action, Begin):
                 self.perform(self.fleet.submit(action.group, rows(0), 0, now), now)
-            elif isinstance(action, Send) and address in self.lives and self.fleet.connections[address].is_connected:
+            elif isinstance(action, Perform):
+                group = self.groups[action.group]
+                self.perform(self.fleet.submit(action.group, rows(group.seq + 1), 0, now), now)
+            elif isinstance(action, Send) and address in self.lives and self.is_connected(address):
                 table, message = self.tables[address], action.message
-                if isinstance(message, Hello):
+                if isinstance(message, Hello) and address in self.starting:
+                    error = Error(
+                        code="starting", scope="connection", session=0, nonce=message.nonce, retryable=True,
+                        message="no weights yet",
+                    )  # fmt: skip
+                    self.perform(self.fleet.receive(address, error, (), now), now)
+                elif isinstance(message, Hello):
                     self.perform(self.fleet.receive(address, table.hello(message, b"r", now), (), now), now)
                 elif isinstance(message, Ping):
                     self.perform(self.fleet.receive(address, table.ping(message, b"r", now), (), now), now)
@@ -147,6 +170,18 @@ class Fixture:
                     table.step(message, b"r", now)
                 elif isinstance(message, Bye):
                     table.bye(message, b"r", now)
+
+    def is_connected(self, address: str) -> bool:
+        return address in self.fleet.connections and self.fleet.connections[address].is_connected
+
+    def act(self, *, bits: int = 0) -> None:
+        """Answer what is outstanding in every group."""
+        for group in self.groups:
+            address = self.fleet.address_of(group.group)
+            assert address is not None
+            act = Act(session=group.session, seq=group.seq, policy_version=1, bits=bits)
+            self.tables[address].answer(self.tables[address].sessions[group.session], [], self.now)
+            self.perform(self.fleet.receive(address, act, actions(group.seq), self.now), self.now)
 
     def run_until(self, end: float) -> None:
         while self.now < end:
@@ -158,12 +193,15 @@ class Fixture:
 
 
 def test_groups_are_spread_over_the_addresses() -> None:
-    """One group each; another actor begins with another address."""
+    """One group each; actors with a single group begin with different addresses."""
     fixture = Fixture()
-    assert fixture.places() == [A, B]
-    other = Fleet([GroupClient(hello(), counter())], first=1)
-    other.set_addresses([A, B], 0.0)
-    assert other.address_of(0) == B
+    assert sorted(map(str, fixture.places())) == [A, B]
+    firsts = []
+    for seed in range(40):
+        other = Fleet([GroupClient(hello(), counter())], seed=seed)
+        other.set_addresses([A, B], 0.0)
+        firsts.append(other.address_of(0))
+    assert 10 <= firsts.count(A) <= 30
 
 
 def test_groups_leave_an_address_that_never_answers() -> None:
@@ -192,7 +230,10 @@ def test_a_short_disconnection_moves_nobody() -> None:
 
 
 def test_groups_fail_over_when_a_connection_stays_closed_and_spread_again_later() -> None:
-    """Their outstanding rows go to the other service; when the lost one has been back for a while one group returns."""
+    """Their outstanding rows go to the other service; when the lost one has been back for a while one group returns.
+
+    Between two unrolls and not before.
+    """
     fixture = Fixture()
     for address in (A, B):
         fixture.connect(address, 0.0)
@@ -204,10 +245,15 @@ def test_groups_fail_over_when_a_connection_stays_closed_and_spread_again_later(
     fixture.connect(B, fixture.now)
     fixture.run_until(9.0)
     assert fixture.places() == [A, A]
-    for group in fixture.groups:
-        group.turn = Turn.ENVIRONMENT  # between two STEPs
     fixture.run_until(11.0)
+    fixture.act()
+    assert fixture.places() == [A, A]
+    fixture.act(bits=ActBits.BOUNDARY)
     assert sorted(str(place) for place in fixture.places()) == [A, B]
+    fixture.act(bits=ActBits.BOUNDARY)
+    fixture.run_until(20.0)
+    fixture.act(bits=ActBits.BOUNDARY)
+    assert fixture.fleet.num_moves == 2
 
 
 def test_groups_fail_over_from_a_service_that_is_connected_but_silent() -> None:
@@ -248,6 +294,37 @@ def test_groups_leave_a_draining_service_at_once() -> None:
     assert fixture.places() == [A, A]
 
 
+def test_groups_prefer_a_service_that_has_weights() -> None:
+    """One that has none yet is left at once, and gets its share when it has had time."""
+    fixture = Fixture()
+    fixture.starting = {B}
+    for address in (A, B):
+        fixture.connect(address, 0.0)
+    fixture.run_until(0.2)
+    assert fixture.places() == [A, A]
+    fixture.run_until(2.0)
+    assert fixture.fleet.num_moves == 1
+    fixture.starting.clear()
+    fixture.run_until(9.0)
+    fixture.act(bits=ActBits.BOUNDARY)
+    assert sorted(map(str, fixture.places())) == [A, B]
+    fixture.run_until(15.0)
+    assert fixture.fleet.num_moves == 2
+
+
+def test_where_nobody_has_weights_groups_wait() -> None:
+    """They go on asking all services, and are in as soon as one has them."""
+    fixture = Fixture()
+    fixture.starting = {A, B}
+    for address in (A, B):
+        fixture.connect(address, 0.0)
+    fixture.run_until(30.0)
+    assert "starting" in fixture.fleet.complaints(30.0)[0]
+    fixture.starting.discard(A)
+    fixture.run_until(36.0)
+    assert fixture.places() == [A, A]
+
+
 def test_a_refusal_is_waited_for_where_there_is_no_other() -> None:
     """Draining and nobody else: dial on, and come back to the successor."""
     fixture = Fixture(1)
@@ -273,7 +350,6 @@ def test_an_address_that_is_gone_is_dropped_with_its_lease() -> None:
     assert fixture.places() == [A, B]
     fixture.fleet.disconnected(B, 1.0)
     fixture.run_until(6.0)
-    fixture.perform(fixture.fleet.set_addresses([A], 6.0), 6.0)
     assert set(fixture.fleet.connections) == {A}
     assert fixture.places() == [A, A]
 

@@ -188,7 +188,7 @@ def test_inference_can_ask_for_fresh_episodes() -> None:
         actor = started(service, settings(double.address, groups=1))
         await double.until(lambda: len(double.firsts) > 8)
         assert [is_first for _, is_first in double.firsts[:8]] == [True, *[False] * 4, True, False, False]
-        assert double.hellos[0].capabilities == ("reset",)
+        assert double.hellos[0].capabilities == ("reset", "boundary")
         service.stop("test")
         await actor
 

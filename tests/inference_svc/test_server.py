@@ -11,12 +11,14 @@ from inference_svc.config import InferenceConfig
 from inference_svc.engine import Lanes
 from inference_svc.group import Group, Outputs
 from inference_svc.server import Server
+from inference_svc.serving import Audience
 from inference_svc.tally import Tally
 from inference_svc.unrolls import UnrollShape, UnrollWriter
 from inference_svc.upstream import LearnerLink
 from shared.protocol.codec import decode, encode
 from shared.protocol.messages import (
     Act,
+    ActBits,
     Bye,
     Challenge,
     Credit,
@@ -33,6 +35,7 @@ from shared.protocol.messages import (
     RunState,
     Step,
     StepBits,
+    Unroll,
     Welcome,
     pack_version,
 )
@@ -466,6 +469,65 @@ def test_draining_says_bye_and_refuses_newcomers(world: World) -> None:
     reject = world.last()
     assert isinstance(reject, Reject)
     assert reject.retryable
+
+
+def test_draining_flushes_an_unroll_that_was_held_for_credit(world: World) -> None:
+    """It is complete: it goes out when credit comes, and none of its steps are dropped."""
+    world.serve(lanes=0)
+    session = world.hello().session
+    for seq in range(T):
+        world.step(session, seq)
+        world.answer()
+    world.step(session, T)
+    world.server.dismiss("draining")
+    assert world.link.outbox.unacked_lanes == 2
+    assert world.server.tally.drain_dropped_steps == 0
+    world.grant(2)
+    outgoing = world.link.outbox.next_outgoing()
+    while outgoing is not None and not isinstance(outgoing.message, Unroll):
+        world.link.outbox.sent(outgoing)
+        outgoing = world.link.outbox.next_outgoing()
+    assert outgoing is not None
+
+
+def test_whoever_asks_is_told_where_unrolls_begin(world: World) -> None:
+    """In the ACT to row 0 of each unroll, and to no other group's."""
+    world.serve()
+    asking, other = replace(hello(), capabilities=("reset", "boundary")), replace(hello(1), nonce=6)
+    sessions = []
+    for greeting in (asking, other):
+        world.tell(greeting)
+        answer = world.last()
+        assert isinstance(answer, Welcome)
+        sessions.append(answer.session)
+    bits: dict[int, list[int]] = {session: [] for session in sessions}
+    for seq in range(2 * T + 1):
+        for session in sessions:
+            world.step(session, seq)
+            world.answer()
+            act = world.last()
+            assert isinstance(act, Act)
+            bits[session].append(act.bits)
+    begins = [int(ActBits.BOUNDARY), *[0] * (T - 1)]
+    assert bits == {sessions[0]: [*begins, *begins, begins[0]], sessions[1]: [0] * (2 * T + 1)}
+
+
+def test_a_policy_that_is_served_alone_acts_for_players_and_refuses_trainers(world: World) -> None:
+    """Evaluation groups act at once, all alike; their episodes are counted; training groups are told where to go."""
+    world.serve()
+    world.server.audience = Audience(greedy=True)
+    world.tell(hello())
+    reject = world.last()
+    assert isinstance(reject, Reject)
+    assert (reject.code, reject.retryable) == ("not_training", False)
+    for group, mode in enumerate(("eval", "play")):
+        session = world.hello(group, mode).session
+        world.step(session, 0)
+        (acted,) = world.answer()
+        assert (acted.lanes.greedy, acted.lanes.pinned) == (True, False)
+        world.step(session, 1, flags=(1, 0))
+        world.answer()
+    assert (world.server.audience.num_episodes, world.server.audience.return_mean) == (2, 1.0)
 
 
 def test_everyone_hears_that_the_run_is_finished(world: World) -> None:

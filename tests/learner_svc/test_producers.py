@@ -117,6 +117,9 @@ def test_the_first_specification_starts_the_policy() -> None:
     welcome = messages(actions)[0]
     assert isinstance(welcome, ProducerWelcome)
     assert (welcome.spec_digest, welcome.state) == ("", RunState.STARTING)
+    credit = messages(actions)[1]
+    assert isinstance(credit, Credit)
+    assert credit.granted_through == 0, "an unroll that nobody can read yet"
 
 
 def test_another_environment_is_refused_by_name() -> None:

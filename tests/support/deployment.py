@@ -28,6 +28,7 @@ from services.cli.scrape import read_page, read_status
 
 T = TypeVar("T")
 DEADLINE_S = float(os.environ.get("SYSTEM_DEADLINE_S", "40"))  # more on a machine that is busy with other things
+PATIENCE = DEADLINE_S / 40
 LOOK_EVERY_S = 0.02
 UNROLL_LENGTH, BATCH = 8, 12
 
@@ -64,6 +65,10 @@ class ServiceProcess:
         self.error_file = folder / f"{name}.stderr"
         self._process: subprocess.Popen[bytes] | None = None
 
+    def program(self) -> list[str]:
+        """The module that is run, and what comes before its words."""
+        return [self.module]
+
     def start(self) -> "ServiceProcess":
         """A new life; returns at once."""
         assert not self.is_running
@@ -71,7 +76,7 @@ class ServiceProcess:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SEEDBED_")}
         environment |= {"OMP_NUM_THREADS": "1", "SEEDBED_DIE_WITH_PARENT": str(os.getpid())}
         command = [
-            sys.executable, "-W", "error::ResourceWarning", "-m", self.module, *self.words,
+            sys.executable, "-W", "error::ResourceWarning", "-m", *self.program(), *self.words,
             f"runtime.name={self.name}", f"runtime.status_file={self.status_file}",
             f"runtime.log_file={self.log_file}", "runtime.threads=1",
         ]  # fmt: skip

@@ -67,7 +67,7 @@ class Simulation:
         self._names = itertools.count(1)
         nonces = itertools.count(1).__next__
         self.groups = [GroupClient(hello(group=group), nonces) for group in range(num_groups)]
-        self.fleet = Fleet(self.groups, first=seed)
+        self.fleet = Fleet(self.groups, seed=seed)
         self.servers = {f"tcp://10.0.0.{number}:5555": Server(self._table()) for number in range(num_servers)}
         self.route: dict[str, bytes | None] = dict.fromkeys(self.servers)
         self._perform(self.fleet.set_addresses(list(self.servers), 0.0))

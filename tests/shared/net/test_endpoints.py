@@ -492,19 +492,6 @@ def test_leaving_while_the_peer_leaves_does_not_hang():
     assert ended.stdout == "100\n", ended.stderr
 
 
-def test_names_resolve_to_numbers():
-    """Numbers and paths stay; a name becomes every address behind it; an unknown one is nobody."""
-
-    async def test() -> None:
-        assert await addresses.resolve("tcp://127.0.0.1:1") == ["tcp://127.0.0.1:1"]
-        assert await addresses.resolve("tcp://[::1]:1") == ["tcp://[::1]:1"]
-        assert await addresses.resolve("ipc:///tmp/x") == ["ipc:///tmp/x"]
-        assert "tcp://127.0.0.1:7" in await addresses.resolve("tcp://localhost:7")
-        assert await addresses.resolve("tcp://no-such-name.invalid:7") == []
-
-    asyncio.run(test())
-
-
 def test_lock_of_another_process_holds(tmp_path: Path):
     """The lock is the kernel's: it ends with its process, not with a file that is left over."""
     (tmp_path / "link.lock").touch()

@@ -100,7 +100,7 @@ def test_a_wrong_value_in_any_field_is_refused_or_read_as_valid(name: str, wrong
         ([4, 1, 0.0, 0], "seq"),
         ([4, 1, 0, 4], "bits"),
         ([5, 1, 0, -1, 0, 0], "policy_version"),
-        ([5, 1, 0, 0, 4, 0], "bits"),
+        ([5, 1, 0, 0, 8, 0], "bits"),
         ([5, 1, 0, 0, 0, None], "reset_seed"),
         ([6, "1", 0], "session"),
         ([7, 1, [["a", float("nan")]]], "load"),

@@ -1,0 +1,59 @@
+"""A trained policy that is served without a learner: what it is, and how those do who play with it.
+
+Groups in `eval` and `play` mode act at once and for as long as they like, with the same weights; nothing is learned.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from shared.protocol.layout import Array
+from shared.protocol.messages import Hello, Reject
+
+MAX_RETURNS = 1000  # the newest, of which the mean is shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """One checkpoint's policy."""
+
+    source: str  # which checkpoint, for people
+    run_id: str
+    run_seed: int
+    version: int  # packed
+    manifest: str  # JSON
+    buffer: bytes
+    greedy: bool  # the most likely action instead of a sampled one
+
+
+class Audience:
+    """Episodes of the groups that play. Owned by the service's loop."""
+
+    def __init__(self, *, greedy: bool) -> None:
+        self.greedy = greedy
+        self.num_episodes = 0
+        self._returns: deque[float] = deque(maxlen=MAX_RETURNS)
+
+    def add(self, statistics: Array) -> None:
+        """Episodes that ended in one tick, f32 [n, K]; the first column is the return."""
+        self.num_episodes += len(statistics)
+        self._returns.extend(statistics[:, 0].tolist())
+
+    @property
+    def return_mean(self) -> float:
+        """Of the newest episodes; NaN before the first."""
+        return float(np.mean(self._returns)) if self._returns else float("nan")
+
+    @staticmethod
+    def judge(hello: Hello) -> Reject | None:
+        """Training groups have come to the wrong place."""
+        if hello.mode != "train":
+            return None
+        return Reject(
+            nonce=hello.nonce,
+            code="not_training",
+            retryable=False,
+            message="this inference serves a finished policy and trains nothing",
+            hint="start the actor with actor.mode=eval or actor.mode=play, or name an inference of a run that trains",
+        )

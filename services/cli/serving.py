@@ -1,0 +1,50 @@
+"""`seedbed inference --serve RUN`: a run's checkpoint for actors in eval and play mode, without a learner."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from inference_svc.config import InferenceSettings
+from inference_svc.service import serve
+from inference_svc.serving import Served
+from services.cli.evaluate import EvaluationSettings, Which, find_checkpoint
+from services.cli.experiment import RECORD
+from shared.errors import CheckpointError, RemoteWireError
+from shared.policy.weights import Manifest
+from shared.protocol.messages import pack_version
+from shared.runtime.config import load_settings
+from shared.runtime.service import main_from
+
+EPOCH = 1  # of the versions that actors see: nothing newer ever comes
+
+
+def read_served(run_dir: Path, which: Which, *, greedy: bool | None) -> Served:
+    """A run's newest or best policy, ready to be served.
+
+    Args:
+      greedy: the most likely actions or sampled ones; none: as the run evaluates.
+    Raises: CheckpointError if there is no checkpoint that can be read; ConfigError for a broken config.toml.
+    """
+    settings = load_settings(EvaluationSettings, run_dir / RECORD)
+    checkpoint = find_checkpoint(run_dir, which)
+    try:
+        manifest, weights = checkpoint.meta["manifest"], checkpoint.arrays["policy.flat"].tobytes()
+        run_id = str(checkpoint.meta["run_id"])
+        Manifest.from_json(manifest)
+    except (KeyError, RemoteWireError) as error:
+        raise CheckpointError(f"{checkpoint.path}: holds no policy that this version can read: {error}") from error
+    return Served(
+        source=f"{checkpoint.kind} of update {checkpoint.step}, {checkpoint.path}",
+        run_id=run_id,
+        run_seed=settings.run.seed,
+        version=pack_version(EPOCH, checkpoint.step),
+        manifest=manifest,
+        buffer=weights,
+        greedy=settings.eval.greedy if greedy is None else greedy,
+    )
+
+
+def run_served(run_dir: Path, which: Which, words: Sequence[str], *, greedy: bool | None) -> int:
+    """Serve until a signal comes; the exit code."""
+    served = read_served(run_dir, which, greedy=greedy)
+    return main_from("inference", InferenceSettings, partial(serve, served=served), words)
