@@ -125,5 +125,5 @@ def test_a_run_without_a_checkpoint_is_told_so(tmp_path):
     (tmp_path / "config.toml").write_text('[env]\nid = "CartPole-v1"\n')
     command = [sys.executable, "-m", "services.cli.app", "inference", "--serve", str(tmp_path), "--which", "best"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=100 * PATIENCE)
-    assert ended.returncode == 1
+    assert ended.returncode == 78
     assert "no best checkpoint yet" in ended.stderr
