@@ -52,7 +52,7 @@ def test_a_service_is_healthy_once_it_is_ready(environment, tmp_path):
     """Not before, and not when the file is that of a life that has ended."""
     assert health(environment) == (False, "not ready yet\n")
     status = tmp_path / "status.json"
-    service = ServiceProcess("actor", "status", tmp_path, ["env.id=CartPole-v1", "actor.lanes=2"])
+    service = ServiceProcess("actor_svc", "status", tmp_path, ["env.id=CartPole-v1", "actor.lanes=2"])
     assert service.status_file == status
     try:
         service.start().wait_ready()
