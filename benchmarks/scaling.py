@@ -199,13 +199,15 @@ def longest_gap_s(samples: Sequence[Sample]) -> float:
 
 
 def phases(rows: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
-    """Median rates of each phase."""
+    """Median rates of each phase; what lies between two of them is left out."""
     found: list[dict[str, float]] = []
     begin = 0
     for index, row in enumerate(rows):
         is_last = index + 1 == len(rows)
         if is_last or (rows[index + 1]["actors"], rows[index + 1]["replicas"]) != (row["actors"], row["replicas"]):
             part, begin = rows[begin : index + 1], index + 1
+            if (row["actors"], row["replicas"]) not in PHASES:
+                continue
             figures = {
                 name: round(statistics.median(item[name] for item in part), 1)
                 for name in ("acted_steps_per_s", "trained_steps_per_s")
@@ -231,7 +233,7 @@ def draw(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
     for axis in (above, below):
         axis.set_ylim(bottom=0)
         axis.grid(alpha=0.3)
-        axis.legend(loc="upper right")
+        axis.legend(loc="upper left", fontsize="small")
     figure.tight_layout()
     figure.savefig(path, dpi=90)
 
