@@ -145,10 +145,10 @@ def test_an_address_that_its_name_left_is_kept_while_it_serves() -> None:
         scene.hosts = [HOSTS[1]]
         scene.open(HOSTS[1])
 
+        await scene.until_heard_at(HOSTS[0], b"still here")
         async with asyncio.timeout(20):
             while not scene.dialler.pass_over():
                 assert scene.dialler.address == f"tcp://{HOSTS[0]}:{scene.port}"
-                assert scene.dialler.send([b"still here"])
                 await asyncio.sleep(0)
         await scene.until_heard_at(HOSTS[1], b"two")
 
