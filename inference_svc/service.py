@@ -378,6 +378,8 @@ class InferenceService:
         """Environments that still come hear that the run is over: `Server` answers their HELLO so by now."""
         self.learner.close(linger_ms=500)
         self._farewell = Farewell(self.config.finished_s, self.loop.time())
+        if self.server.table is not None:  # it served: whoever was there has been told
+            self._farewell.heard(self.loop.time())
         await self.service.linger(self._farewell)
 
 

@@ -356,6 +356,7 @@ class LearnerService:
         if is_finished:
             deadline = self.loop.time() + self.config.farewell_s
             farewell = Farewell(self.config.finished_s, self.loop.time())
+            farewell.heard(self.loop.time())
             while ((now := self.loop.time()) < deadline and not self.desk.has_left) or self._goes_on(farewell, now):
                 self._perform(self.desk.beat(now, may_judge=True))
                 await asyncio.sleep(BEAT_S)
