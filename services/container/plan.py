@@ -17,7 +17,7 @@ from shared.errors import ConfigError
 from shared.runtime.config import load_settings
 
 ANY_IMAGE = "classic_control"  # what the actor image is built for unless something else is said
-OVERRIDES = ("atari", "doom", "football")  # services with a file of their own in compose/
+OVERRIDES = ("atari", "corridor_cpp", "doom", "football")  # services with a file of their own in compose/
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 

@@ -8,6 +8,8 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <random>
@@ -66,6 +68,7 @@ class Actor {
 
   // Runs until the run is over, or SIGTERM or SIGINT. Raises Refused, EnvironmentFailed.
   void run() {
+    if (!config_.status_file.empty()) std::ofstream(config_.status_file) << "{\"service\": \"actor\"}\n";
     try {
       for (report_due_ = detail::seconds_now() + report_every_s; !finished_;) {
         wait();
@@ -365,7 +368,9 @@ inline int serve(int argc, char** argv, const Specification& spec, const MakeEnv
     Actor(read_config(argc, argv), spec, make).run();
     return 0;
   } catch (const Refused& error) {
-    std::fprintf(stderr, "%s\n", detail::printable(error.what()).c_str());
+    const auto cause = detail::printable(error.what());
+    std::fprintf(stderr, "%s\n", cause.c_str());
+    if (const char* file = std::getenv("SEEDBED_CAUSE_FILE")) std::ofstream(file) << cause << "\n";
     return 78;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

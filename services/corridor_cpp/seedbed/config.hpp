@@ -20,6 +20,7 @@ struct Config {
   std::string mode = "train";                                 // or eval: one group of eval.lanes
   std::string name = "actor-" + std::to_string(getpid());     // for people
   std::string keys;                                           // folder; empty: links stay on this machine
+  std::string status_file;                                    // written when it dials; empty: none
 };
 
 namespace detail {
@@ -72,10 +73,11 @@ struct Settings {
     else if (key == "actor.name") config.name = unquoted(value);
     else if (key == "actor.mode") config.mode = mode(origin, unquoted(value));
     else if (key == "runtime.keys") config.keys = unquoted(value);
+    else if (key == "runtime.status_file") config.status_file = unquoted(value);
     else if (key == "eval.lanes") eval_lanes = whole_number(origin, value, 65536);
     else if (!is_for_others(key.substr(0, key.find('.'))))
       throw Refused(origin + ": unknown setting; known: actor.upstream, actor.groups, actor.lanes, actor.mode, "
-                             "actor.name, eval.lanes, runtime.keys");
+                             "actor.name, eval.lanes, runtime.keys, runtime.status_file");
   }
 
   static std::string mode(const std::string& origin, const std::string& value) {
