@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-openenv test-slow test-learning test-chaos check format bench clean
+.PHONY: help install train test test-openenv test-slow test-learning test-chaos test-compose check format bench clean
 
 help:  ## Show the targets.
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ test-learning: $(READY)  ## Train agents to their thresholds.
 
 test-chaos: $(READY)  ## Kill services at random while they train.
 	@$(BIN)/python -m pytest -q -m chaos --timeout 3600
+
+test-compose: $(READY)  ## Build the images and try the deployment by docker-compose; skipped where no engine is.
+	@$(BIN)/python -m pytest -q -m compose --timeout 1800 tests/compose
 
 check: $(READY)  ## Lint, format, types and spelling.
 	@$(BIN)/ruff check .

@@ -1,0 +1,157 @@
+"""What the README promises of `docker-compose up`, and what its containers must not be able to do."""
+
+import os
+import re
+import stat
+
+import pytest
+
+from tests.support.compose_stack import MAIN, USER, Stack, docker, inspect, run_compose
+from tests.support.deployment import wait_until
+
+TRAINING = ("learner", "inference", "actor", "evaluator")
+OVERRIDES = ("atari", "corridor_cpp", "custom", "doom", "football", "gpu", "metrics")
+
+
+@pytest.mark.parametrize("files", [MAIN, *(f"{MAIN}:compose/{name}.yaml" for name in OVERRIDES)])
+def test_the_files_are_valid_alone_and_together(files):
+    """As this docker-compose reads them."""
+    assert "services:" in run_compose(["config"], {"COMPOSE_FILE": files}, 60)
+
+
+def test_files_can_be_named_by_option_as_well():
+    """From the root, whichever `.env` is read then."""
+    said = run_compose(["-f", MAIN, "-f", "compose/atari.yaml", "config"], {}, 60)
+    assert "image: seedbed-actor-atari" in said
+
+
+def test_up_solves_cartpole_shows_it_and_ends_and_a_second_up_says_that_it_is_over(tmp_path):
+    """One command; the page is there meanwhile and afterwards; the run belongs to the user."""
+    with Stack("seedbedcartpole", tmp_path) as stack:
+        stack.up()
+        wait_until(lambda: stack.page() == 200, "the page is there", 120)
+        assert stack.wait_ended("keys", *TRAINING) == dict.fromkeys(("keys", *TRAINING), 0)
+        summary = stack.summary("cartpole")
+        assert (summary["finished"], summary["reason"]) == (True, "until_return")
+        assert summary["eval_return_mean"] >= 475
+        owner = os.getuid() or USER
+        assert {path.stat().st_uid for path in (stack.runs / "cartpole").rglob("*")} == {owner}
+        assert stack.page("/api/runs/cartpole") == 200
+        assert stack.states()["monitor"] == ("running", 0)
+
+        stack.up()
+        assert stack.wait_ended("keys", *TRAINING) == dict.fromkeys(("keys", *TRAINING), 0)
+        assert "run_already_finished" in stack.compose("logs", "learner")
+        assert stack.summary("cartpole") == summary
+
+
+def test_everyone_is_healthy_once_ready_and_nobody_has_been_restarted(training):
+    """Health means ready; the links work with keys on all of them."""
+    training.wait_healthy(*TRAINING, "monitor")
+    assert {inspect(container)["RestartCount"] for container in training.all_containers()} == {0}
+
+
+@pytest.mark.parametrize("service", [*TRAINING, "monitor"])
+def test_a_container_is_nobodys_root_and_writes_nowhere_but_tmp(training, service):
+    """Not even with capabilities that an image might bring."""
+    assert training.exec(service, "id", "-u").strip() == str(os.getuid() or USER)
+    status = training.exec(service, "cat", "/proc/1/status")
+    assert re.search(r"^CapEff:\s+0+$", status, re.MULTILINE)
+    assert re.search(r"^NoNewPrivs:\s+1$", status, re.MULTILINE)
+    assert "Read-only file system" in training.exec(service, "touch", "/opt/seedbed/x", check=False)
+    assert "Read-only file system" in training.exec(service, "touch", "/usr/x", check=False)
+    training.exec(service, "touch", "/tmp/x")
+
+
+def test_only_the_page_is_published_and_only_on_loopback(training):
+    """No port of a link is open on this machine."""
+    published = {
+        name: {bound["HostIp"] for bounds in seen["NetworkSettings"]["Ports"].values() for bound in bounds or ()}
+        for name in (*TRAINING, "monitor")
+        if (seen := inspect(training.the(name)))
+    }
+    assert published.pop("monitor") == {"127.0.0.1"}
+    assert not any(published.values())
+
+
+def test_a_container_has_the_keys_of_its_role_alone(training):
+    """Secrets are readable by their owner alone, and nothing there can be changed."""
+    expected = {
+        "learner": {"/keys/learner/server.key"},
+        "inference": {"/keys/inference/server.key", "/keys/inference/client.key"},
+        "actor": {"/keys/environment/default/client.key"},
+        "evaluator": {"/keys/environment/default/client.key"},
+    }
+    for service, files in expected.items():
+        found = training.exec(service, "find", "/keys", "-name", "*.key", "-printf", "%p %m\n").splitlines()
+        assert set(found) == {f"{file} {stat.S_IRUSR | stat.S_IWUSR:o}" for file in files}
+        folder = next(iter(files)).rpartition("/")[0]
+        assert "Read-only file system" in training.exec(service, "touch", f"{folder}/x", check=False)
+
+
+def test_actors_come_and_go_while_training_goes_on(training):
+    """1 → 4 → 1: nobody else is started again."""
+    before = [inspect(training.the(name))["State"]["StartedAt"] for name in ("learner", "inference", "evaluator")]
+    training.up("--scale", "actor=4")
+    assert len(training.containers("actor")) == 4
+    training.wait_healthy("actor")
+    training.wait_trained("cartpole", 10_000)
+    training.up("--scale", "actor=1")
+    assert len(training.containers("actor")) == 1
+    training.wait_trained("cartpole", 10_000)
+    after = [inspect(training.the(name))["State"]["StartedAt"] for name in ("learner", "inference", "evaluator")]
+    assert after == before
+
+
+def test_stop_is_heard_and_the_run_goes_on_later(training):
+    """Everybody leaves in the ten seconds that there are: status 0, not killed; nothing trained is lost."""
+    training.compose("stop")
+    assert {name: code for name, (_, code) in training.states().items()} == dict.fromkeys(training.states(), 0)
+    trained = training.summary("cartpole")["trained_steps"]
+    training.up()
+    training.wait_trained("cartpole", 1000)
+    assert training.trained_steps("cartpole") > trained
+
+
+@pytest.fixture
+def contained(tmp_path):
+    """Start one container of an image, asked for its health each second; it is gone afterwards."""
+    names = []
+
+    def start(*words: str) -> str:
+        health = ("--health-interval", "1s", "--health-start-period", "1s", "--health-retries", "1")
+        names.append(docker("run", "--detach", "--init", "--read-only", "--tmpfs", "/tmp", *health, *words).strip())
+        return names[-1]
+
+    yield start
+    for name in names:
+        docker("rm", "--force", name)
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (("seedbed-actor", "container", "actor", "pong"), "compose/atari.yaml EXPERIMENT=pong"),
+        (("seedbed-actor", "container", "actor", "cartpole", "actor.lanse=1"), "did you mean 'lanes'"),
+    ],
+)
+def test_what_no_restart_would_mend_stays_up_unhealthy_and_says_what_to_change(contained, words, remedy):
+    """Under restart: on-failure an exit would be a loop."""
+    container = contained("--restart", "on-failure", *words)
+    wait_until(lambda: inspect(container)["State"]["Health"]["Status"] == "unhealthy", "it is unhealthy", 120)
+    seen = inspect(container)
+    assert (seen["State"]["Status"], seen["RestartCount"]) == ("running", 0)
+    assert remedy in docker("logs", container)
+    assert remedy in seen["State"]["Health"]["Log"][-1]["Output"]
+
+
+def test_runs_that_cannot_be_written_are_told_with_the_lines_for_the_env_file(contained, tmp_path):
+    """Docker makes a missing folder as root, and users have other numbers."""
+    runs = tmp_path / "runs"
+    runs.mkdir(mode=0o755)
+    words = ("--user", "4321:4321", "-v", f"{runs}:/runs", "seedbed-compute", "container", "learner", "cartpole")
+    container = contained(*words)
+    owner = runs.stat()
+    wait_until(lambda: f"SEEDBED_UID={owner.st_uid}" in docker("logs", container), "it says whose they are", 120)
+    assert f"SEEDBED_GID={owner.st_gid}" in docker("logs", container)
+    assert inspect(container)["State"]["Status"] == "running"

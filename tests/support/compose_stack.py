@@ -1,0 +1,192 @@
+"""A deployment by docker-compose under a project name, port and folder of its own, for `tests/compose/`; nothing stays.
+
+Waits are for conditions with a deadline; `wait_until` is the only place that lets time pass.
+"""
+
+import http.client
+import json
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tests.support.deployment import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+MAIN = "compose/compose.yaml"
+BUILD_S, START_S, COMMAND_S = 1500.0, 240.0, 120.0
+USER = 1000
+
+
+@cache
+def why_not() -> str:
+    """Why there can be no container here; empty if there can."""
+    if shutil.which("docker") is None:
+        return "no docker command"
+    asked = subprocess.run(["docker", "info"], capture_output=True, text=True, check=False, timeout=COMMAND_S)
+    if asked.returncode:
+        return f"no Docker engine answers: {asked.stderr.strip().splitlines()[-1:]}"
+    return "" if compose_command() else "no docker-compose 1.29, and no Compose v2"
+
+
+@cache
+def compose_command() -> tuple[str, ...]:
+    """`docker-compose`, or `docker compose` where that is installed; empty if neither is."""
+    for command in (("docker-compose",), ("docker", "compose")):
+        if shutil.which(command[0]):
+            asked = subprocess.run([*command, "version"], capture_output=True, check=False, timeout=COMMAND_S)
+            if asked.returncode == 0:
+                return command
+    return ()
+
+
+def docker(*words: str, check: bool = True) -> str:
+    """What a docker command prints, both streams."""
+    done = subprocess.run(["docker", *words], capture_output=True, text=True, timeout=COMMAND_S, check=False)
+    assert not check or done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def inspect(container: str) -> dict[str, Any]:
+    """All that the engine knows of a container."""
+    return dict(json.loads(docker("inspect", container))[0])
+
+
+def free_port() -> int:
+    """A TCP port of loopback that was free a moment ago: docker-compose wants a number."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def build(files: str = MAIN) -> None:
+    """Make the images; quick where nothing changed."""
+    run_compose(["build"], {"COMPOSE_FILE": files}, BUILD_S)
+
+
+def run_compose(words: Sequence[str], variables: dict[str, str], timeout_s: float) -> str:
+    """What a docker-compose command prints. The test's own variables do not reach it."""
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("SEEDBED_", "COMPOSE_", "MONITOR_"))
+        and name not in ("EXPERIMENT", "ARGS", "RUN", "RUNS")
+    }
+    done = subprocess.run(
+        [*compose_command(), *words], cwd=ROOT, env=environment | variables, capture_output=True, text=True,
+        timeout=timeout_s, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+class Stack:
+    """One deployment. A context manager that leaves no container, network or volume."""
+
+    def __init__(self, name: str, folder: Path, **variables: str) -> None:
+        """`variables` are those of the user, as in docs/deployment.md."""
+        self.runs = folder / "runs"
+        self.runs.mkdir()
+        if os.getuid() == 0:
+            os.chown(self.runs, USER, USER)
+        user = USER if os.getuid() == 0 else os.getuid()
+        self.port = free_port()
+        self.project = f"{name}{os.getpid()}"
+        self._variables = {
+            "COMPOSE_FILE": MAIN, "COMPOSE_PROJECT_NAME": self.project, "RUNS": str(self.runs),
+            "MONITOR_PORT": str(self.port), "SEEDBED_UID": str(user), "SEEDBED_GID": str(user), **variables,
+        }  # fmt: skip
+
+    def __enter__(self) -> "Stack":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.compose("down", "--volumes", "--timeout", "1")
+
+    def compose(self, *words: str, timeout_s: float = START_S) -> str:
+        """Any docker-compose command on this deployment."""
+        return run_compose(words, self._variables, timeout_s)
+
+    def up(self, *words: str) -> None:
+        """Start, or change, what is asked for; returns once containers run."""
+        self.compose("up", "--detach", *words)
+
+    def containers(self, service: str) -> list[str]:
+        """Ids of a service's containers, those that ended too."""
+        return self.all_containers(f"label=com.docker.compose.service={service}")
+
+    def all_containers(self, *filters: str) -> list[str]:
+        """Ids of this deployment's containers."""
+        chosen = [f"label=com.docker.compose.project={self.project}", *filters]
+        words = [word for item in chosen for word in ("--filter", item)]
+        return docker("ps", "--all", "--quiet", "--no-trunc", *words).split()
+
+    def the(self, service: str) -> str:
+        """The id of a service's only container."""
+        (container,) = self.containers(service)
+        return container
+
+    def exec(self, service: str, *words: str, check: bool = True) -> str:
+        """What a command in a service's container prints."""
+        return docker("exec", self.the(service), *words, check=check)
+
+    def states(self) -> dict[str, tuple[str, int]]:
+        """Service → (status, exit code) of its first container."""
+        found = {}
+        for container in self.all_containers():
+            seen = inspect(container)
+            state = seen["State"]
+            found[seen["Config"]["Labels"]["com.docker.compose.service"]] = (state["Status"], state["ExitCode"])
+        return found
+
+    def wait_ended(self, *services: str, deadline_s: float = START_S) -> dict[str, int]:
+        """Exit codes of these services, once all have ended."""
+
+        def are_over() -> dict[str, int]:
+            states = self.states()
+            over = {name: states[name][1] for name in services if states[name][0] == "exited"}
+            return over if len(over) == len(services) else {}
+
+        return wait_until(are_over, f"{services} end: {self.states()}", deadline_s)
+
+    def wait_healthy(self, *services: str) -> None:
+        """Until all containers of these services are."""
+        for container in [item for name in services for item in self.containers(name)]:
+            wait_until(
+                lambda container=container: inspect(container)["State"]["Health"]["Status"] == "healthy",
+                f"{inspect(container)['Name']} is healthy",
+                START_S,
+            )
+
+    def summary(self, run: str) -> dict[str, Any]:
+        """Of a run."""
+        return dict(json.loads((self.runs / run / "summary.json").read_text()))
+
+    def page(self, path: str = "/") -> int:
+        """The status with which the web page answers; 0 while nobody does."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().status
+        except OSError:
+            return 0
+        finally:
+            connection.close()
+
+    def trained_steps(self, run: str) -> float:
+        """By the last whole row of the run's table; 0 before the first."""
+        try:
+            lines = (self.runs / run / "metrics.csv").read_text().split("\n")[:-1]
+        except FileNotFoundError:
+            return 0.0
+        return float(lines[-1].split(",")[lines[0].split(",").index("trained_steps")]) if len(lines) > 1 else 0.0
+
+    def wait_trained(self, run: str, steps: float) -> float:
+        """Until so many more steps are trained than now; how many there are then."""
+        goal = self.trained_steps(run) + steps
+        wait_until(lambda: self.trained_steps(run) >= goal, f"{steps:.0f} more steps are trained", START_S)
+        return self.trained_steps(run)

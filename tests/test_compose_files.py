@@ -1,0 +1,127 @@
+"""What the compose files promise about security, read from them and the images' recipe; no engine is needed.
+
+`tests/compose/` shows the same of running containers.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+yaml = pytest.importorskip("yaml", reason="PyYAML comes with the development extra")
+
+ROOT = Path(__file__).resolve().parents[1]
+FILES = sorted(
+    path for path in (ROOT / "compose").glob("*.yaml") if "services" in (yaml.safe_load(path.read_text()) or {})
+)
+MAIN = ROOT / "compose" / "compose.yaml"
+ROLES = {
+    "learner": "learner", "inference": "inference", "actor": "environment", "evaluator": "environment",
+}  # fmt: skip
+DATA_PORTS = ("5555", "5556")
+
+
+def services(path: Path) -> dict:
+    """Services as written, merge keys resolved."""
+    return yaml.safe_load(path.read_text())["services"]
+
+
+def own_services() -> list:
+    """(file, name, service) of everything that is ours: built from this tree."""
+    return [
+        (path.name, name, service)
+        for path in FILES
+        for name, service in services(path).items()
+        if path == MAIN or "build" in service
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(services(MAIN)))
+def test_whoever_gets_into_a_container_can_do_nothing_there(name):
+    """No root, nothing to write but /tmp, no capabilities and no way to gain any."""
+    service = services(MAIN)[name]
+    assert service["user"] == "${SEEDBED_UID:-1000}:${SEEDBED_GID:-1000}"
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["tmpfs"] == ["/tmp"]
+
+
+@pytest.mark.parametrize(("file", "name", "service"), own_services(), ids=lambda item: str(item)[:20])
+def test_no_file_takes_protection_away(file, name, service):
+    """Neither the main file nor an override; only the page has a port, and only the address that the user names."""
+    assert not set(service) & {"privileged", "cap_add", "pid", "ipc", "devices", "network_mode"} - {"network_mode"}
+    assert service.get("network_mode") in (None, "none")
+    assert not any("docker.sock" in str(volume) for volume in service.get("volumes", ()))
+    if name == "monitor":
+        assert service["ports"] == ["${MONITOR_ADDRESS:-127.0.0.1}:${MONITOR_PORT:-8080}:8080"]
+        assert service["environment"]["SEEDBED_MONITOR__PUBLISHED"] == "${MONITOR_ADDRESS:-127.0.0.1}"
+    else:
+        assert "ports" not in service, f"{file}: {name} publishes a port"
+
+
+def test_links_have_no_way_out_and_no_published_port():
+    """The network of the links is internal, and what binds on it is published by nobody."""
+    assert yaml.safe_load(MAIN.read_text())["networks"]["links"] == {"internal": True}
+    for path in FILES:
+        for name, service in services(path).items():
+            for port in service.get("ports", ()):
+                assert port.startswith(("127.0.0.1:", "${MONITOR_ADDRESS:-127.0.0.1}:")), f"{path.name}: {name}"
+                assert not any(number in port for number in DATA_PORTS), f"{path.name}: {name}"
+
+
+@pytest.mark.parametrize(("name", "role"), ROLES.items())
+def test_a_service_sees_the_keys_of_its_role_alone_and_cannot_change_them(name, role):
+    """A volume for each role; every link has keys."""
+    service = services(MAIN)[name]
+    mounted = [volume for volume in service["volumes"] if "/keys" in volume]
+    assert mounted == [f"keys-{role}:/keys/{role}:ro"]
+    assert service["environment"]["SEEDBED_RUNTIME__KEYS"].startswith(f"/keys/{role}")
+    assert service["networks"] == ["links"]
+
+
+def test_keys_are_made_by_a_service_that_nobody_can_reach_and_that_keeps_what_is_there():
+    """All roles' volumes are in one place for that moment alone."""
+    keys = services(MAIN)["keys"]
+    assert keys["network_mode"] == "none"
+    assert keys["command"].endswith("--keep")
+    assert "restart" not in keys
+    names = {volume.partition(":")[0] for volume in keys["volumes"]}
+    assert names == {volume for volume in yaml.safe_load(MAIN.read_text())["volumes"] if volume.startswith("keys-")}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_every_variable_has_a_default(path):
+    """Nothing must be set before the first start; and nothing that docker-compose 1.29 or Compose v2 alone knows."""
+    text = re.sub(r"^\s*#.*$", "", path.read_text(), flags=re.MULTILINE)
+    used = re.findall(r"\$\{([^}]*)\}", text)
+    assert all(re.fullmatch(r"[A-Z_]+:-[^${}]*", variable) for variable in used), used
+    assert not set(yaml.safe_load(text)) & {"version", "name", "include"}
+
+
+def test_images_run_as_nobody_and_hold_no_more_than_they_need():
+    """Every image ends with a user that is not root and has a health check; the context is a list of what is let in."""
+    recipe = (ROOT / "compose" / "Dockerfile").read_text()
+    for target in ("actor", "compute"):
+        stage = re.search(rf"^FROM \S+ AS {target}\n(.*?)(?=^FROM |\Z)", recipe, re.MULTILINE | re.DOTALL)
+        assert stage.group(1).strip().endswith("USER 1000:1000")
+    assert "HEALTHCHECK" in recipe
+    assert (ROOT / ".dockerignore").read_text().splitlines()[1] == "*"
+
+
+def test_plain_up_in_the_root_finds_the_files():
+    """`.env` names them; that of compose/, which Compose v2 reads with -f, is the same file."""
+    variables = dict(
+        line.split("=", 1) for line in (ROOT / ".env").read_text().splitlines() if line and not line.startswith("#")
+    )
+    assert (ROOT / variables["COMPOSE_FILE"]).is_file()
+    assert (ROOT / "compose" / ".env").resolve() == ROOT / ".env"
+
+
+def test_the_tree_holds_no_secret_and_no_way_around_the_keys():
+    """No key file, and no compose file that makes a link without one."""
+    ignored = {".git", ".venv", "runs"}
+    kept = [path for path in ROOT.rglob("*.key") if not ignored & set(path.relative_to(ROOT).parts)]
+    assert kept == []
+    for path in FILES:
+        assert 'SEEDBED_RUNTIME__KEYS: ""' not in path.read_text()
