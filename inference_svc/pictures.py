@@ -7,9 +7,9 @@ that nobody's looking slows training down. One group is shown for as long as pic
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from shared.errors import RemoteWireError
+from shared.net.reports import Shown
 from shared.protocol.messages import Step, StepBits
 from shared.protocol.pictures import check_picture
 from shared.protocol.sessions import Session, served_capabilities
@@ -17,17 +17,6 @@ from shared.protocol.sessions import Session, served_capabilities
 WATCHED_S = 10.0  # somebody who looked is watching for so long
 WATCHED_EVERY_S, IDLE_EVERY_S = 0.25, 5.0
 PATIENCE_PICTURES = 3  # so many late, and another group is asked
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
-    """One picture. `frame`: as `shared.protocol.pictures` has it; `at`: when it came, on the caller's clock."""
-
-    number: int  # rises by one
-    version: int  # of the policy that plays, packed
-    actor: str
-    at: float
-    frame: bytes
 
 
 def read_picture(step: Step, extras: Sequence[bytes]) -> bytes | None:
@@ -45,7 +34,7 @@ class Pictures:
     """Owned by the service's loop; `newest` and `looked` may be used by any thread. Memory: one picture."""
 
     def __init__(self) -> None:
-        self.newest: Picture | None = None
+        self.newest: Shown | None = None
         self._looked_at = self._asked_at = -math.inf
         self._shown = 0  # session
 
@@ -75,6 +64,4 @@ class Pictures:
         """A picture came; a training group's, which nobody asked for, is passed over."""
         if "render" in served_capabilities(session.hello):
             self._shown = session.id
-            self.newest = Picture(
-                number=self.count + 1, version=version, actor=session.hello.actor, at=now, frame=frame
-            )
+            self.newest = Shown(number=self.count + 1, version=version, at=now, frame=frame)

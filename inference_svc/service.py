@@ -37,6 +37,7 @@ from shared.net.dialler import Dialler
 from shared.net.endpoints import Router
 from shared.net.keys import bind_keys, dial_keys
 from shared.net.reactor import Reactor
+from shared.net.reports import Reports, Shown
 from shared.net.resolver import Lookup
 from shared.net.roles import Role
 from shared.policy.allocator import keep_freed_memory
@@ -106,6 +107,7 @@ class InferenceService:
             on_refused=Refusals(service.metrics, service.log),
             on_revoked=self._revoked,
         )
+        self.reports = Reports(service, self.router.send, self.router.user_id, picture=self._shown)
         self.learner = Dialler(
             reactor,
             () if served else config.upstream,
@@ -121,6 +123,12 @@ class InferenceService:
     # Environments
 
     def _from_environment(self, route: bytes, frames: list[bytes]) -> None:
+        try:
+            if self.reports.take(route, frames):
+                return
+        except RemoteWireError:
+            self.tally.refused_messages += 1
+            return
         self.server.receive(route, frames, self.loop.time())
         if self._farewell is not None:
             self._farewell.heard(self.loop.time())
@@ -171,11 +179,15 @@ class InferenceService:
     def _picture(self) -> Answer | None:
         """For whoever asks at the page, in its thread."""
         now = self.loop.time()
-        self.server.pictures.looked(now)
-        newest = self.server.pictures.newest
-        if newest is None:
+        shown = self._shown(now)
+        if shown is None:
             return None
-        return describe_picture(self.service.incarnation, newest.number, newest.version, now - newest.at), newest.frame
+        return describe_picture(self.service.incarnation, shown.number, shown.version, now - shown.at), shown.frame
+
+    def _shown(self, now: float) -> Shown | None:
+        """The newest picture; somebody watches."""
+        self.server.pictures.looked(now)
+        return self.server.pictures.newest
 
     def _forget(self, lanes: Lanes) -> None:
         self.worker.submit(lambda: self.engine.forget(lanes))
@@ -222,7 +234,7 @@ class InferenceService:
         self._poll_learner()
 
     def _welcomed(self, welcome: ProducerWelcome) -> None:
-        self._welcome = welcome
+        self._welcome, self.service.run_id = welcome, welcome.run_id
         self.service.log.info("learner_found", epoch=welcome.epoch, run_id=welcome.run_id)
 
     def _refused(self, refusal: Refused) -> None:

@@ -32,10 +32,11 @@ from learner_svc.record import RunFolder
 from learner_svc.run import Run
 from learner_svc.saving import Saving
 from learner_svc.trainer import Snapshot, Trained, Trainer
-from shared.errors import ConfigError, SeedbedError
+from shared.errors import ConfigError, RemoteWireError, SeedbedError
 from shared.net.endpoints import Router
 from shared.net.keys import bind_keys
 from shared.net.reactor import Reactor
+from shared.net.reports import Reports
 from shared.net.roles import Role
 from shared.protocol.ledger import Ledger
 from shared.protocol.messages import Evaluation, RunState
@@ -107,9 +108,17 @@ class LearnerService:
             on_revoked=self._revoked,
         )
 
+        self.reports = Reports(service, self.router.send, self.router.user_id)
+
     # Messages
 
     def _receive(self, route: bytes, frames: list[bytes]) -> None:
+        try:
+            if self.reports.take(route, frames):
+                return
+        except RemoteWireError:
+            self.desk.refused_messages += 1
+            return
         if frames:
             self._perform(self.desk.receive(route, frames, self.loop.time()))
 

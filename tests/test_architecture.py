@@ -37,6 +37,7 @@ SHELLS = {  # where the loop is; everything else takes `now` and returns
     "learner_svc/finished.py",
     "learner_svc/service.py",
     "services/cli/bench/transport_peers.py",
+    "services/monitor/links.py",
     "services/monitor/service.py",
     "services/monitor/web.py",
     "services/cli/env/link.py",

@@ -181,6 +181,7 @@ def evaluate(
 
 @app.command()
 def monitor(
+    words: Words = None,
     runs: Annotated[Path | None, typer.Option(help="Folder of run folders; else runs/.", show_default=False)] = None,
     host: Annotated[str | None, typer.Option(help="Address; any but loopback asks for a token.")] = None,
     port: Annotated[int | None, typer.Option(help="TCP port, else 8080; 0: any free one.", show_default=False)] = None,
@@ -192,7 +193,7 @@ def monitor(
     from services.monitor.service import main as run_monitor
 
     given = {"monitor.runs": runs and runs.absolute(), "monitor.host": host, "monitor.port": port}
-    return run_monitor([f"{key}={value}" for key, value in given.items() if value is not None])
+    return run_monitor([*(words or []), *(f"{key}={value}" for key, value in given.items() if value is not None)])
 
 
 @app.command()

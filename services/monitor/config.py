@@ -21,6 +21,10 @@ class MonitorConfig(Section):
     port: int = Field(8080, ge=0, le=65535, description="TCP port; 0: any free one.")
     token: str = Field("", repr=False, description="What a visitor must show; empty: made where one is needed.")
 
+    inference: list[str] = Field(
+        [], description="Inference services to ask for figures over the link, where their /metrics is out of reach."
+    )
+    learner: list[str] = Field([], description="Learners to ask likewise; with keys, of role monitor, on any machine.")
     token_file: Path | None = Field(
         None, description="File that holds the token, for Prometheus beside it; made, for its owner alone, if missing."
     )

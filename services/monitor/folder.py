@@ -54,6 +54,7 @@ class Facts:
 
     config: Mapping[str, Mapping[str, Any]]
     summary: Mapping[str, Any]
+    run_id: str
     created: str
     statuses: tuple[Status, ...]
     started: tuple[str, ...]  # names of services that the launcher has started
@@ -154,6 +155,7 @@ class RunFolder:
         return Facts(
             config=config,
             summary=summary,
+            run_id=str(identity.get("run_id", "")),
             created=str(identity.get("created", "")),
             statuses=statuses,
             started=tuple(self._started),

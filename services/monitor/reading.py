@@ -4,7 +4,9 @@
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ import numpy as np
 from services.cli.board import Board, RunFigures, Samples
 from services.monitor.alerts import Alert, Reading, judge_run
 from services.monitor.curves import Array, Curves
+from services.monitor.desk import Desk
 from services.monitor.folder import Facts, RunFolder
 from services.monitor.health import Service, map_services, ups
 from services.monitor.lag import LagHistogram, LagWindow, read_page, read_summary
@@ -46,12 +49,24 @@ class RunReader:
         self.table_problem = ""
         self.pages: Mapping[int, Page] = {}
         self.facts: Facts = self._folder.read()
+        self.told: Mapping[int, Page] = {}  # pages that came over the link, by incarnation
         self.services: list[Service] = []
         self._lag = LagWindow()
 
-    def look(self) -> None:
-        """Read the small files again."""
-        self.facts = self._folder.read()
+    def look(self, desk: Desk) -> None:
+        """Read the small files again, and what its services said over the link."""
+        facts = self._folder.read()
+        told: dict[int, Page] = {}
+        added, deaths = [], desk.deaths(facts.run_id)
+        for status, page in desk.of(facts.run_id):
+            told[status.incarnation] = page
+            if status.incarnation not in (known.incarnation for known in facts.statuses):
+                added.append(status)
+        self.told = told
+        num_deaths = Counter(facts.num_deaths) + Counter(death.service for death in deaths)
+        self.facts = replace(
+            facts, statuses=(*facts.statuses, *added), deaths=(*facts.deaths, *deaths), num_deaths=num_deaths
+        )
 
     def take_pages(self, pages: Mapping[int, Page], now: float) -> None:
         """What the visit of this run's services brought; decides who is live."""

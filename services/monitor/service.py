@@ -13,10 +13,13 @@ import uvicorn
 from services.cli.experiment import RECORD, RUNS
 from services.monitor.access import MIN_TOKEN_CHARACTERS, Access
 from services.monitor.config import TOKEN_VARIABLE, MonitorConfig, MonitorSettings
+from services.monitor.desk import Desk
+from services.monitor.links import Links
 from services.monitor.pages import Visitor, is_loopback
 from services.monitor.watch import Watch
 from services.monitor.web import make_app
 from shared.errors import ConfigError
+from shared.net.reactor import Reactor
 from shared.runtime.service import Service, main_from
 
 BACKLOG = 64
@@ -40,11 +43,14 @@ async def serve(settings: MonitorSettings, service: Service) -> int:
     folder = find_runs(config.runs)
     is_local = is_loopback(config.published or config.host)
     token = choose_token(config, is_local=is_local)
-    with bind(config.host, config.port) as listener, Visitor() as visitor:
+    desk = Desk()
+    with bind(config.host, config.port) as listener, Visitor() as visitor, Reactor() as reactor:
+        links = Links(config, service, reactor, desk)
+        service.start(links.work(), "links")
         port = int(listener.getsockname()[1])
         rules = Access(token=token, is_local=is_local, port=port)
         labels = {"run": "", "service": "monitor", "name": service.name, "incarnation": f"{service.incarnation:x}"}
-        app = make_app(Watch(folder, visitor), rules, service.metrics, labels)
+        app = make_app(Watch(folder, visitor, desk), rules, service.metrics, labels)
         server = _Server(
             uvicorn.Config(
                 app,
@@ -66,6 +72,7 @@ async def serve(settings: MonitorSettings, service: Service) -> int:
         await service.stopping.wait()
         server.should_exit = True
         await work
+        links.close()
     return 0
 
 

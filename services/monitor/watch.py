@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Gauge, Metric
 from services.cli.experiment import RECORD, SNAPSHOT
 from services.monitor import views
 from services.monitor.alerts import Alert, judge_disk
+from services.monitor.desk import Desk
 from services.monitor.exposition import Source, render
 from services.monitor.health import Health
 from services.monitor.pages import Answer, Page, Visitor
@@ -33,10 +34,12 @@ class Watch:
     """Reads all run folders below one folder. Memory: bounded by `MAX_RUNS` and `MAX_TABLES`."""
 
     def __init__(
-        self, folder: Path, visitor: Visitor, *, clock: Callable[[], float] = time.monotonic,
+        self, folder: Path, visitor: Visitor, desk: Desk | None = None, *, clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
+        """`desk`: what services say that cannot be visited; none: there are no such."""
         self._folder, self._visitor = folder, visitor
+        self._desk = desk if desk is not None else Desk()
         self._clock, self._wall_clock = clock, wall_clock
         self._lock = threading.Lock()
         self._runs: dict[str, RunReader] = {}
@@ -76,7 +79,8 @@ class Watch:
             statuses = (
                 [status for status in run.facts.statuses if status.role == "inference"] if run is not None else []
             )
-        return newest_picture(statuses)
+            told = self._desk.picture(run.facts.run_id) if run is not None else None
+        return told if told is not None else newest_picture(statuses)
 
     def metrics(self, own: Source) -> bytes:
         """All live services' metrics, the monitor's own, and what it thinks of them, in Prometheus' text format."""
@@ -103,9 +107,13 @@ class Watch:
         rest = clock - self._rested_at >= RESTING_EVERY_S
         self._find_runs()
         due = [run for run in self._runs.values() if rest or run.is_live or run.name in self._wanted]
+        self._desk.look()
+        told: dict[int, Page] = {}
         for run in due:
-            run.look()
-        pages = self._visitor.visit(status for run in due for status in run.facts.statuses)
+            run.look(self._desk)
+            told |= run.told
+        visited = [status for run in due for status in run.facts.statuses if status.incarnation not in told]
+        pages = {**self._visitor.visit(visited), **told}
         now = self._wall_clock()
         for run in due:
             run.take_pages(self._pages_of(run, pages), now)

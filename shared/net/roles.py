@@ -15,6 +15,6 @@ class Role(StrEnum):
 
 SERVERS = (Role.INFERENCE, Role.LEARNER)
 CLIENTS_OF: Mapping[Role, frozenset[Role]] = {  # whose messages a server takes
-    Role.INFERENCE: frozenset({Role.ENVIRONMENT}),
-    Role.LEARNER: frozenset({Role.INFERENCE}),
+    Role.INFERENCE: frozenset({Role.ENVIRONMENT, Role.MONITOR}),
+    Role.LEARNER: frozenset({Role.INFERENCE, Role.MONITOR}),
 }

@@ -18,6 +18,7 @@ from shared.protocol.messages import (
     Evaluation,
     Get,
     Hello,
+    Look,
     MessageType,
     NotModified,
     Ping,
@@ -25,6 +26,7 @@ from shared.protocol.messages import (
     ProducerHello,
     ProducerWelcome,
     Reject,
+    Report,
     SessionReport,
     Step,
     Unroll,
@@ -287,4 +289,17 @@ FIELDS: dict[MessageType, tuple[type[Any], dict[str, Reader]]] = {
         {"session": _ID, "version": _COUNT, "manifest_digest": _LABEL, "manifest": _text(MAX_MANIFEST)},
     ),
     MessageType.NOT_MODIFIED: (NotModified, {"session": _ID, "version": _COUNT}),
+    MessageType.LOOK: (Look, {"wants_page": _boolean, "wants_picture": _boolean, "have_picture": _COUNT}),
+    MessageType.REPORT: (
+        Report,
+        {
+            "incarnation": _ID,
+            "service": _LABEL,
+            "name": _LABEL,
+            "run_id": _LABEL,
+            "picture": _COUNT,
+            "picture_version": _COUNT,
+            "picture_age_ms": _COUNT,
+        },
+    ),
 }

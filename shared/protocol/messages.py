@@ -34,6 +34,8 @@ class MessageType(IntEnum):
     GET = 22
     WEIGHTS = 23
     NOT_MODIFIED = 24
+    LOOK = 33
+    REPORT = 34
 
 
 class StepBits(IntFlag):
@@ -312,9 +314,32 @@ class NotModified:
     version: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """Monitor → inference or learner: show me your figures. Keeps no session and changes nothing."""
+
+    wants_page: bool
+    wants_picture: bool  # of an evaluation
+    have_picture: int  # number of the newest that it has, 0 for none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The answer to LOOK. Payload: the page (empty if not wanted) and the picture (empty if none is newer)."""
+
+    incarnation: int
+    service: str  # "inference" or "learner"
+    name: str
+    run_id: str
+    picture: int  # its number, 0 for none
+    picture_version: int  # packed, of the policy that plays
+    picture_age_ms: int
+
+
 Message = (
     Hello | Welcome | Reject | Step | Act | Challenge | Ping | Pong | Bye | Error
     | ProducerHello | ProducerWelcome | Unroll | Episodes | Credit | Get | Weights | NotModified
+    | Look | Report
 )  # fmt: skip
 
 EPOCH_SHIFT = 40

@@ -58,6 +58,7 @@ class Service:
         self.metrics = Metrics(service, self.name, self.incarnation)
         self.stopping = asyncio.Event()
         self.is_ready = False
+        self.run_id = ""  # of the run served, once known
         self._group = asyncio.TaskGroup()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._status: dict[str, str | int] = {}
@@ -76,6 +77,7 @@ class Service:
           endpoint: the real data address, empty for a service that only dials.
           run_id: of the run served, once known.
         """
+        self.run_id = run_id or self.run_id
         self._status = {
             "service": self.service,
             "name": self.name,

@@ -87,6 +87,28 @@ def test_each_service_is_told_apart_by_its_labels(watched, deployment):
     assert 'seedbed_monitor_up{name="learner",run="live",service="learner"} 1.0' in page
 
 
+def test_services_out_of_reach_are_seen_over_the_link(deployment, tmp_path):
+    """As in containers: the run folder names none of them, the monitor asks where they answer their peers."""
+    run = tmp_path / "runs" / "live"
+    run.mkdir(parents=True)
+    for name in ("config.toml", "run.json", "metrics.csv"):
+        (run / name).symlink_to(deployment.run_dir / name)
+    words = [f"monitor.inference={deployment.inference_address}", f"monitor.learner={deployment.learner_address}"]
+    with running(tmp_path / "runs", *words) as (_, where):
+
+        def health():
+            return {item["name"]: item["health"] for item in json.loads(get(where, "/api/runs/live"))["services"]}
+
+        wait_until(lambda: health() == {"inference": "up", "learner": "up"}, "both are seen")
+        page = wait_until(lambda: p if "seedbed_acted_steps_total{" in (p := get(where, "/metrics")) else "", "a page")
+        assert f'incarnation="{deployment.learner.incarnation:x}",name="learner",run="live",service="learner"' in page
+        assert json.loads(get(where, "/api/runs/live"))["lag"]["is_recent"]
+        deployment.inference.kill()
+        wait_until(lambda: health()["inference"] == "not answering", "its silence shows")
+        deployment.inference.start().wait_ready()
+        wait_until(lambda: health()["inference"] == "up", "its next life shows")
+
+
 def test_the_histogram_of_policy_lag_counts_every_transition_that_was_trained(watched, deployment):
     """None more than there were, in the learner's own buckets."""
     before = deployment.trained_steps()

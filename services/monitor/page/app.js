@@ -148,6 +148,7 @@ async function turn() {
   const curves = await Promise.all([...shown.keys()].map((name) => ask(address(name, "/curves"))));
   drawServices();
   if ([...details, ...curves].some((answer) => answer.isNew)) drawCurves();
+  if (!performance.getEntriesByName("drawn").length && curves.every((answer) => answer.value?.share_read === 1)) performance.mark("drawn");
   if (curves.some((answer) => answer.value && answer.value.share_read < 1)) return READING_MS;
   return overview.runs.some((run) => run.is_live) ? LIVE_MS : IDLE_MS;
 }
@@ -170,6 +171,7 @@ async function run() {
     let wait = IDLE_MS;
     try {
       wait = await turn();
+      document.body.classList.remove("loading");
       say("connected", "good");
     } catch (error) {
       const isRefused = error instanceof Refused;

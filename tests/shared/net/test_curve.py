@@ -233,13 +233,15 @@ def test_an_environments_key_is_refused_by_the_learner_even_if_it_is_listed_ther
     visit(folder, test, role=Role.LEARNER)
 
 
-def test_a_monitors_key_opens_nothing_yet(folder):
-    """It is listed at both servers and refused by its role."""
+@pytest.mark.parametrize("server", [Role.INFERENCE, Role.LEARNER])
+def test_a_monitors_key_gets_in_at_both_servers(folder, server):
+    """As itself: what it may say there is `reports`' matter, which looks at its role."""
 
     async def test(house):
-        await is_turned_away(house, dial_keys(folder, Role.MONITOR, Role.INFERENCE), "wrong_role")
+        _, _, route = await house.enter(dial_keys(folder, Role.MONITOR, server))
+        assert house.router.user_id(route) == "monitor:default"
 
-    visit(folder, test)
+    visit(folder, test, role=server)
 
 
 def test_a_revoked_key_is_out_while_it_is_connected(folder):

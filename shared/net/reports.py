@@ -1,0 +1,95 @@
+"""Answers a monitor's LOOK on the socket that a server has anyway: its figures, and the newest picture if it has any.
+
+So a monitor in another container, or on another machine, sees what `/metrics` shows on loopback, over the same keys as
+everything else. With keys only one of role monitor is answered, and nothing else of it is heard.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from shared.errors import RemoteWireError
+from shared.net.roles import Role
+from shared.protocol.codec import decode, encode
+from shared.protocol.messages import Look, MessageType, Report
+from shared.runtime.service import Service
+
+PAGE_EVERY_S = 0.5  # a page is written at most this often, however many ask
+MAX_WAITING = 64  # askers whose page is being written
+_MONITOR_PREFIX = f"{Role.MONITOR}:"
+_LOOK_TYPE = bytes([MessageType.LOOK])  # second byte of its header: asked for with every message, so cheaply
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A picture to show: its number, the packed version that plays, when it came (the loop's time), its frame."""
+
+    number: int
+    version: int
+    at: float
+    frame: bytes
+
+
+class Reports:
+    """Owned by the service's loop. Memory: one page, and `MAX_WAITING` askers."""
+
+    def __init__(
+        self, service: Service, send: Callable[[bytes, Sequence[bytes]], bool], owner: Callable[[bytes], str], *,
+        picture: Callable[[float], Shown | None] = lambda _now: None,
+    ) -> None:  # fmt: skip
+        """`send` and `owner`: the router's. `picture`: the newest; told the time, for whoever asks is watching."""
+        self._service, self._send, self._owner, self._picture = service, send, owner, picture
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[bytes, Look] = {}
+        self._page, self._written_at = b"", float("-inf")
+        self._writing: asyncio.Future[str] | None = None
+
+    def take(self, route: bytes, frames: Sequence[bytes]) -> bool:
+        """Whether this message is a monitor's matter: then it is answered here, or refused.
+
+        Raises: RemoteWireError for a LOOK from somebody who may not look, and for anything else from a monitor.
+        """
+        owner = self._owner(route)
+        is_monitor = owner.startswith(_MONITOR_PREFIX)
+        if not frames or not (is_monitor or frames[0][1:2] == _LOOK_TYPE):
+            return False
+        message = decode(frames[0])
+        if not isinstance(message, Look) or (owner and not is_monitor):
+            raise RemoteWireError("role", f"{owner or 'nobody'} may not send {type(message).__name__} here")
+        if not message.wants_page or time.monotonic() - self._written_at < PAGE_EVERY_S:
+            self._answer(route, message)
+        elif len(self._waiting) < MAX_WAITING:
+            self._waiting[route] = message
+            self._write()
+        return True
+
+    def _write(self) -> None:
+        """Write the page in another thread: it takes milliseconds."""
+        if self._writing is None:
+            self._writing = self._loop.run_in_executor(None, self._service.metrics.text)
+            self._writing.add_done_callback(self._written)
+
+    def _written(self, writing: "asyncio.Future[str]") -> None:
+        self._writing = None
+        if writing.cancelled():
+            return
+        self._page, self._written_at = writing.result().encode(), time.monotonic()
+        waiting, self._waiting = self._waiting, {}
+        for route, look in waiting.items():
+            self._answer(route, look)
+
+    def _answer(self, route: bytes, look: Look) -> None:
+        now = self._loop.time()
+        shown = self._picture(now) if look.wants_picture else None
+        report = Report(
+            incarnation=self._service.incarnation,
+            service=self._service.service,
+            name=self._service.name,
+            run_id=self._service.run_id,
+            picture=shown.number if shown is not None else 0,
+            picture_version=shown.version if shown is not None else 0,
+            picture_age_ms=int(1e3 * max(0.0, now - shown.at)) if shown is not None else 0,
+        )
+        picture = shown.frame if shown is not None and shown.number != look.have_picture else b""
+        self._send(route, [encode(report), self._page if look.wants_page else b"", picture])

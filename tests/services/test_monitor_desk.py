@@ -1,0 +1,143 @@
+"""What the monitor knows of services that it cannot visit: asked while somebody looks, told apart, silent, replaced."""
+
+import numpy as np
+import pytest
+
+from services.monitor.desk import FORGET_S, SILENT_S, WANTED_S, Desk
+from services.monitor.pages import Answer
+from shared.errors import RemoteWireError
+from shared.net.roles import Role
+from shared.protocol.codec import encode
+from shared.protocol.messages import Ping, Report, pack_version
+from shared.protocol.pictures import pack_picture
+from shared.runtime.metrics import Metrics
+
+FRAME = pack_picture(np.zeros((1, 2, 3), np.uint8))
+HERE = "tcp://10.0.0.2:5555"
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def desk(clock):
+    return Desk(clock=clock, wall_clock=clock)
+
+
+def page(incarnation, steps=3):
+    with Metrics("inference", "i", incarnation) as metrics:
+        metrics.read_counter("steps", "Steps.", lambda: steps)
+        return metrics.text().encode()
+
+
+def report(incarnation, *, service="inference", run_id="run", picture=0):
+    return encode(
+        Report(
+            incarnation=incarnation, service=service, name="i", run_id=run_id, picture=picture,
+            picture_version=pack_version(1, 8), picture_age_ms=100,
+        )
+    )  # fmt: skip
+
+
+def tell(desk, incarnation, *, address=HERE, picture=0, text=None, **kinds):
+    frames = [report(incarnation, picture=picture, **kinds), page(incarnation) if text is None else text]
+    desk.take(address, Role.INFERENCE, [*frames, FRAME if picture else b""])
+
+
+def test_nobody_is_asked_while_nobody_looks(desk, clock):
+    """Once a second while somebody does, and for some seconds after."""
+    assert desk.due(HERE, Role.INFERENCE) is None
+    desk.look()
+    assert desk.due(HERE, Role.INFERENCE).wants_page
+    clock.now += 0.5
+    assert desk.due(HERE, Role.INFERENCE) is None
+    clock.now += 0.6
+    assert desk.due(HERE, Role.INFERENCE).wants_page
+    clock.now += WANTED_S
+    assert desk.due(HERE, Role.INFERENCE) is None
+
+
+def test_what_a_service_says_is_a_page_of_its_run(desk):
+    """And of no other."""
+    desk.look()
+    tell(desk, 0xA1)
+    ((status, found),) = desk.of("run")
+    assert (status.name, status.role, status.incarnation, found.answer) == ("i", "inference", 0xA1, Answer.UP)
+    assert found.samples()["seedbed_steps_total"] == 3
+    assert desk.of("other") == desk.of("") == []
+
+
+def test_replicas_of_one_name_are_told_apart(desk):
+    """As containers that were scaled have one."""
+    tell(desk, 0xA1)
+    tell(desk, 0xB2, address="tcp://10.0.0.3:5555")
+    assert {status.name for status, _ in desk.of("run")} == {"i-00a1", "i-00b2"}
+
+
+def test_a_page_that_names_another_life_is_no_page(desk):
+    """Nor is anything else."""
+    tell(desk, 0xA1, text=page(0xA2))
+    tell(desk, 0xB2, address="x", text=b"\xff{")
+    assert {found.answer for _, found in desk.of("run")} == {Answer.SILENT}
+
+
+def test_silence_counts_from_when_it_was_asked(desk, clock):
+    """A pause in which nobody looked is none of the service's."""
+    desk.look()
+    tell(desk, 0xA1)
+    clock.now += SILENT_S + 0.1
+    assert desk.of("run")[0][1].answer is Answer.SILENT
+    tell(desk, 0xA1)
+    clock.now += 10 * FORGET_S
+    desk.look()
+    assert desk.of("run")[0][1].answer is Answer.UP
+    clock.now += FORGET_S
+    assert desk.of("run") == []
+
+
+def test_a_new_life_at_an_address_takes_the_place_of_the_former(desk):
+    """Its end is counted, so that a service that flaps is seen in containers too."""
+    for incarnation in (1, 2, 3, 4):
+        tell(desk, incarnation)
+    assert [status.incarnation for status, _ in desk.of("run")] == [4]
+    assert [death.service for death in desk.deaths("run")] == ["i", "i", "i"]
+    assert desk.deaths("other") == []
+
+
+def test_pictures_are_asked_for_while_somebody_watches(desk, clock):
+    """Four times a second, of inference alone; each is sent once, and grows older here."""
+    tell(desk, 0xA1)
+    assert desk.due(HERE, Role.INFERENCE) is None
+    assert desk.picture("run") is None
+    look = desk.due(HERE, Role.INFERENCE)
+    assert (look.wants_page, look.wants_picture, look.have_picture) == (False, True, 0)
+    assert desk.due("tcp://10.0.0.9:5556", Role.LEARNER) is None
+    tell(desk, 0xA1, picture=7, text=b"")
+    clock.now += 0.3
+    assert desk.due(HERE, Role.INFERENCE).have_picture == 7
+    found = desk.picture("run")
+    assert (found.epoch, found.step, found.frame, found.tag) == (1, 8, FRAME, "a1-7")
+    assert found.age_s == pytest.approx(0.4)
+    clock.now += WANTED_S + 1
+    assert desk.due(HERE, Role.INFERENCE) is None
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [[], [b"x"], [report(1)], [report(1), b""], [report(1), b"", b"", b""], [report(1), b"", FRAME[:-1]],
+     [report(1, service="learner"), b"", b""], [encode(Ping(sent_ms=1)), b"", b""]],
+)  # fmt: skip
+def test_what_is_no_report_is_refused(desk, frames):
+    """And nothing of it is kept."""
+    with pytest.raises(RemoteWireError):
+        desk.take(HERE, Role.INFERENCE, frames)
+    assert desk.of("run") == []
