@@ -20,7 +20,7 @@ for module in ("starlette", "uvicorn"):
     pytest.importorskip(module, reason="the extra `monitor` is not installed")
 pytestmark = [pytest.mark.skipif(BROWSER is None, reason="chromium is not installed"), pytest.mark.timeout(240)]
 
-TEXT = "document.body.innerText"
+TEXT = "(document.body?.innerText ?? '')"
 DRAWN = "performance.getEntriesByName('drawn')"  # when all curves were there, since the navigation began, ms
 CANVAS = "document.querySelector('.screen canvas')"
 NO_SIDEWAYS = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
