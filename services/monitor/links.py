@@ -1,45 +1,40 @@
 """The monitor's connections to inference and learner, for figures that it cannot visit: dials, asks, hands on."""
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 
 from services.monitor.config import MonitorConfig
 from services.monitor.desk import Desk
 from shared.errors import RemoteWireError
-from shared.net.addresses import resolve
 from shared.net.endpoints import Dealer
 from shared.net.keys import DialKeys, dial_keys
 from shared.net.reactor import Reactor
+from shared.net.resolver import Resolver
 from shared.net.roles import Role
 from shared.protocol.codec import encode
 from shared.runtime.service import Service
 
 ASK_EVERY_S = 0.125
-RESOLVE_EVERY_S = 2.0
 
 
 class Links:
     """One connection for each numeric address that the configured names stand for. Owned by the loop."""
 
     def __init__(self, config: MonitorConfig, service: Service, reactor: Reactor, desk: Desk) -> None:
-        """Raises: ConfigError if a key is wrong."""
+        """Raises: ConfigError if an address is malformed or a key wrong."""
         self._service, self._reactor, self._desk = service, reactor, desk
-        self._upstream = {Role.INFERENCE: config.inference, Role.LEARNER: config.learner}
-        folder = service.runtime.keys
+        folder, upstream = service.runtime.keys, {Role.INFERENCE: config.inference, Role.LEARNER: config.learner}
         self._keys: dict[Role, DialKeys | None] = {
-            role: dial_keys(folder, Role.MONITOR, role) for role, addresses in self._upstream.items() if addresses
+            role: dial_keys(folder, Role.MONITOR, role) for role, addresses in upstream.items() if addresses
         }
         self._dealers: dict[tuple[Role, str], Dealer] = {}
         self._refused = service.metrics.counter("monitor_refused_messages", "Answers that were no reports.")
+        self._resolvers = [Resolver(upstream[role], partial(self._found, role)) for role in self._keys]
 
     async def work(self) -> None:
-        """Dial and ask, for ever; without addresses there is nothing to do."""
-        resolved_at = float("-inf")
-        while any(self._upstream.values()):
-            now = self._reactor.loop.time()
-            if now - resolved_at >= RESOLVE_EVERY_S:
-                resolved_at = now
-                await self._resolve()
+        """Ask, for ever; without addresses there is nothing to do."""
+        while self._keys:
             for (role, address), dealer in self._dealers.items():
                 look = self._desk.due(address, role) if dealer.is_connected else None
                 if look is not None:
@@ -48,23 +43,19 @@ class Links:
 
     def close(self) -> None:
         """Hang up."""
+        for resolver in self._resolvers:
+            resolver.close()
         for dealer in self._dealers.values():
             dealer.close()
         self._dealers.clear()
 
-    async def _resolve(self) -> None:
+    def _found(self, role: Role, addresses: Sequence[str]) -> None:
         """Replicas come and go behind a name."""
-        for role, names in self._upstream.items():
-            known: set[str] = set()
-            for name in names:
-                known.update(await resolve(name))
-            if not known:
-                continue  # the name server is away, or nobody is there yet: keep those that we have
-            for key in [key for key in self._dealers if key[0] is role and key[1] not in known]:
-                self._dealers.pop(key).close()
-            for address in known:
-                if (role, address) not in self._dealers:
-                    self._dealers[role, address] = self._dial(role, address)
+        for key in [key for key in self._dealers if key[0] is role and key[1] not in addresses]:
+            self._dealers.pop(key).close()
+        for address in addresses:
+            if (role, address) not in self._dealers:
+                self._dealers[role, address] = self._dial(role, address)
         self._desk.forget([address for _, address in self._dealers])
 
     def _dial(self, role: Role, address: str) -> Dealer:
