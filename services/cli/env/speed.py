@@ -92,9 +92,9 @@ def _stages(
     """Every stage once: its name, seconds for a tick, and what else there is to say."""
     first, second = choose_cores(os.sched_getaffinity(0)) if options.one_core else (None, None)
     if isinstance(target, EnvConfig):
-        with pinned(first):
-            for stage, seconds in measure_in_process(target, options):
-                yield stage, seconds, {}
+        with pinned(first):  # not while the caller runs: it may count cores
+            measured = list(measure_in_process(target, options))
+        yield from ((stage, seconds, {}) for stage, seconds in measured)
         target = _as_service(target)
     is_ours = isinstance(target, ServiceFolder)  # else its groups are what they are
     if isinstance(target, ServiceFolder) and first is not None:

@@ -39,6 +39,7 @@ def test_every_stage_is_one_json_line(capsys):
     assert {"simulator", "rows", "encoding", "network"} <= set(lines[-1])
 
 
+@pytest.mark.slow
 def test_repeats_on_one_core_tell_medians_and_extremes(capsys):
     """EnvPool's own environment is the bare one; afterwards this process may use all of its cores again."""
     pytest.importorskip("envpool")
@@ -49,6 +50,7 @@ def test_repeats_on_one_core_tell_medians_and_extremes(capsys):
     assert [line["stage"] for line in lines] == ["bare", "rows", "encoded", "link", "link, groups", "shares"]
     assert all(line["slowest"] <= line["steps_per_s"] <= line["fastest"] for line in lines[:-1])
     assert {"simulator", "of_bare", "of_bare_groups"} <= set(lines[-1])
+    assert len({line["machine"] for line in lines}) == 1, "the machine has all of its cores throughout"
     assert os.sched_getaffinity(0) == before
 
 
