@@ -17,6 +17,7 @@ FILES = sorted(
 MAIN = ROOT / "compose" / "compose.yaml"
 ROLES = {
     "learner": "learner", "inference": "inference", "actor": "environment", "evaluator": "environment",
+    "monitor": "monitor",
 }  # fmt: skip
 DATA_PORTS = ("5555", "5556")
 
@@ -77,7 +78,7 @@ def test_a_service_sees_the_keys_of_its_role_alone_and_cannot_change_them(name, 
     mounted = [volume for volume in service["volumes"] if "/keys" in volume]
     assert mounted == [f"keys-{role}:/keys/{role}:ro"]
     assert service["environment"]["SEEDBED_RUNTIME__KEYS"].startswith(f"/keys/{role}")
-    assert service["networks"] == ["links"]
+    assert set(service["networks"]) == ({"links", "page"} if name == "monitor" else {"links"})
 
 
 def test_keys_are_made_by_a_service_that_nobody_can_reach_and_that_keeps_what_is_there():

@@ -81,6 +81,7 @@ def test_a_container_has_the_keys_of_its_role_alone(training):
         "inference": {"/keys/inference/server.key", "/keys/inference/client.key"},
         "actor": {"/keys/environment/default/client.key"},
         "evaluator": {"/keys/environment/default/client.key"},
+        "monitor": {"/keys/monitor/default/client.key"},
     }
     for service, files in expected.items():
         found = training.exec(service, "find", "/keys", "-name", "*.key", "-printf", "%p %m\n").splitlines()
