@@ -158,7 +158,8 @@ def measure_link(
     check = CheckOptions(lanes=options.lanes, groups=groups, seed=options.seed)
     served = live(partial(Timed, seconds_to_serve=options.share_s), target, check, words, notes)
     if not served.num_counted:
-        raise EnvError(f"no steps came: {'; '.join(item.found for item in served.results) or 'no HELLO'}")
+        found = "; ".join(item.found for item in served.results)
+        raise EnvError(f"no steps came: {found or 'no HELLO, or no STEP for long'}")
     return served
 
 
@@ -195,7 +196,8 @@ class Timed(Answering):
                 self._half = now, self.num_steps
         elif now - self._half[0] >= self._serve_s / 2:
             self.seconds, self.num_counted = now - self._half[0], self.num_steps - self._half[1]
-            self.end()
+            if self.num_counted or self.seconds > self.options.patience_s:  # one tick at least, however slow it is
+                self.end()
 
     def left(self, status: int, last_words: str) -> None:
         """Too early."""
