@@ -125,7 +125,7 @@ def test_several_runs_are_compared_in_one_chart(live, browser):
         assert browser.evaluate(
             "[...document.querySelectorAll('#charts figure:first-child .label')].map((l) => l.textContent)"
         ) == ["live", "other"]
-        browser.wait("document.querySelector('#charts figure:first-child canvas')", "a chart")
+        browser.wait("!!document.querySelector('#charts figure:first-child canvas')", "a chart")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -166,7 +166,7 @@ def test_a_run_of_ten_million_steps_is_there_within_a_second(browser, tmp_path):
     history = History(run, updates=0, tensorboard=False)
     generator = np.random.default_rng(1)
     for number in range(1, 3334):
-        history.row(ten_million_row(number, generator))
+        history.append(ten_million_row(number, generator))
     history.close()
     with running(tmp_path / "runs") as (_, where):
         address = f"http://{where[0]}:{where[1]}/"
