@@ -18,17 +18,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from learner_svc import checkpoint as checkpoints
-from learner_svc.config import LearnerSettings, check_lag
+from learner_svc.config import LearnerSettings
 from learner_svc.figures import Figures
 from learner_svc.finished import tell_finished
 from learner_svc.history import History
 from learner_svc.ingest import Assembler, FilledBatch
-from learner_svc.keeper import Keeper, Lives, checkpoint_meta, finished_before, producer_records, summarise
+from learner_svc.keeper import Keeper, Lives, checkpoint_meta, finished_before, producer_records
 from learner_svc.measure import measure
 from learner_svc.metrics import register
 from learner_svc.producers import Action, Desk, EpisodesCame, Identity, Send, SpecificationCame, UnrollCame, UnrollKey
 from learner_svc.publish import Publisher
 from learner_svc.record import RunFolder
+from learner_svc.reporting import Reporter
 from learner_svc.run import Run
 from learner_svc.saving import Saving
 from learner_svc.trainer import Snapshot, Trained, Trainer
@@ -47,11 +48,9 @@ from shared.runtime.service import Service
 from shared.runtime.worker import Worker
 
 BEAT_S = 0.1
-SETTLE_S = 15.0  # a policy this young has the environments that the configuration names
 MAX_SAVE_S = 60.0
 R = TypeVar("R")
 HOW_TO_GO_ON = "to train on, raise what ended it (run.steps, run.seconds); for a new run, give another folder"
-MAX_ACTORS = 1024  # of whom drops are counted one by one
 
 
 class LearnerService:
@@ -86,17 +85,19 @@ class LearnerService:
         self.saving = Saving(self.run, every_s=config.checkpoint_every_s, milestone_steps=config.milestone_steps)
         self.figures = Figures()
         self.update_seconds = register(service.metrics, self.run, self.desk, self.figures, reactor)
+        self.reporter = Reporter(
+            settings, self.run, self.desk, self.lives, self.figures, loop_lag_s=lambda: reactor.statistics().loop_lag_s,
+            warn=service.log.warning,
+        )  # fmt: skip
         self.trainer: Trainer | None = None
         self.assembler: Assembler[UnrollKey] | None = None
-        self.dropped_by_actor: dict[str, int] = {}
         self.finished = asyncio.Event()
         self._is_building = False
         self._submitted = self._in_flight = 0  # batches given to the update thread in all, and now
         self._is_exporting = False
         self._newest_version = 0  # of the update thread's weights
         self._told: tuple[RunState, Evaluation | None] = (self.run.state, None)  # what everyone knows
-        self._row_at = self._started_at = 0.0
-        self._judged_lanes = 0
+        self._row_at = 0.0
         self.router = Router(
             reactor,
             config.bind,
@@ -192,7 +193,8 @@ class LearnerService:
         self.run.start(now)
         self.figures.start(self.run.counters, now)
         self.saving.start(now)
-        self._started_at, self._row_at = now, now + self.config.metrics_every_s
+        self.reporter.start(now)
+        self._row_at = now + self.config.metrics_every_s
         self._newest_version = trainer.version
         self.service.log.info(
             "policy_ready", env_id=trainer.policy.spec.env_id, step=trainer.step, epoch=self.epoch,
@@ -231,7 +233,7 @@ class LearnerService:
         for key, lanes in batch.parts:
             self.ledger.applied(key.producer, key.seq, lanes)
         if result.dropped_steps:
-            self._count_drops(batch, result.dropped_steps_B.tolist())
+            self.reporter.count_drops(batch, result.dropped_steps_B.tolist())
         self.run.trained(
             result.valid_steps, updates=trained.updates, dropped_steps=result.stale_steps,
             lost_epoch_steps=result.lost_epoch_steps, expired_unrolls=result.dropped_unrolls,
@@ -249,14 +251,6 @@ class LearnerService:
         self.assembler.recycle(batch)
         self._poll_run()
         self._pump()
-
-    def _count_drops(self, batch: FilledBatch[UnrollKey], dropped: list[int]) -> None:
-        lane = 0
-        for key, lanes in batch.parts:
-            steps = sum(dropped[lane : lane + lanes])
-            lane += lanes
-            if steps and (key.actor in self.dropped_by_actor or len(self.dropped_by_actor) < MAX_ACTORS):
-                self.dropped_by_actor[key.actor] = self.dropped_by_actor.get(key.actor, 0) + steps
 
     def _publish(self, version: int, weights: bytes) -> None:
         self._perform(self.desk.answers(self.publisher.publish(version, weights)))
@@ -320,29 +314,8 @@ class LearnerService:
 
     def write_row(self, now: float) -> None:
         """One row of metrics."""
-        self.lives.heard({incarnation: load.figures for incarnation, load in self.desk.loads.items()})
-        loads = [load.figures for load in self.desk.loads.values()]
-        self._judge_lanes(int(sum(load.get("lanes", 0.0) for load in loads)), now)
-        others = {
-            "duplicate_unrolls": float(self.ledger.duplicate_unrolls),
-            "lost_unrolls": float(self.ledger.lost_unrolls),
-            "inference_restarts": float(sum(self.lives.inference().values())),
-            "learner_loop_lag_ms": 1e3 * self.reactor.statistics().loop_lag_s,
-        }
-        row = self.figures.row(self.run.counters, self.run.training, loads, epoch=self.epoch, now=now, others=others)
+        row = self.reporter.row(now)
         self.record.submit(lambda: self.keeper.row(row))
-
-    def _judge_lanes(self, lanes: int, now: float) -> None:
-        """Refuse a configuration whose rows would be too old; later, only warn: someone scaled the run up."""
-        if lanes <= self._judged_lanes:
-            return
-        self._judged_lanes = lanes
-        try:
-            check_lag(self.config, lanes)
-        except ConfigError as error:
-            if now - self._started_at < SETTLE_S:
-                raise
-            self.service.log.warning("too_many_lanes", error=str(error))
 
     async def leave(self) -> None:
         """Named phases: save, summarise, say goodbye, wait until a finished run's producers have left."""
@@ -352,15 +325,7 @@ class LearnerService:
         if self.trainer is not None:
             self._save(await self._finish_job(self.worker, self.trainer.snapshot), ["latest"])
             self.write_row(self.loop.time())
-            summary = summarise(
-                self.run, self.settings, run_id=self.run_id, device=str(self.trainer.parameters.flat.device),
-                restarts={"learner": self.epoch - 1, **self.lives.inference(), "actors": self.lives.actors()},
-                dropped_unrolls={
-                    "expired": self.run.counters.expired_unrolls,
-                    "lost_epoch": self.ledger.lost_unrolls,
-                    "duplicate": self.ledger.duplicate_unrolls,
-                },
-            )  # fmt: skip
+            summary = self.reporter.summary(device=str(self.trainer.parameters.flat.device))
             await self._finish_job(self.record, lambda: self.keeper.summarise(summary))
         if is_finished:
             deadline = self.loop.time() + self.config.farewell_s
@@ -371,7 +336,7 @@ class LearnerService:
                 await asyncio.sleep(BEAT_S)
         self.service.log.info(
             "learner_left", state=self.run.state.name.lower(), reason=self.run.end_reason,
-            trained_steps=self.run.counters.trained_steps, dropped_by_actor=self.dropped_by_actor,
+            trained_steps=self.run.counters.trained_steps, dropped_by_actor=self.reporter.dropped_by_actor,
         )  # fmt: skip
 
     def _goes_on(self, farewell: Farewell, now: float) -> bool:

@@ -1,0 +1,88 @@
+"""What the learner tells of a run while it goes on and when it ends: rows, the summary, drops, too many lanes."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from learner_svc.config import LearnerSettings, check_lag
+from learner_svc.figures import Figures
+from learner_svc.ingest import FilledBatch
+from learner_svc.keeper import Lives, summarise
+from learner_svc.producers import Desk, UnrollKey
+from learner_svc.run import Run
+from shared.errors import ConfigError
+
+SETTLE_S = 15.0  # a policy this young has the environments that the configuration names
+MAX_ACTORS = 1024  # of whom drops are counted one by one
+
+
+class Reporter:
+    """Draws on the parts of a learner. Owned by its loop; memory: a count for each of some actors.
+
+    Args:
+      loop_lag_s: how late the loop's last timer was.
+      warn: takes an event's name and its figures.
+    """
+
+    def __init__(
+        self, settings: LearnerSettings, run: Run, desk: Desk, lives: Lives, figures: Figures, *,
+        loop_lag_s: Callable[[], float], warn: Callable[..., object],
+    ) -> None:  # fmt: skip
+        self.dropped_by_actor: dict[str, int] = {}
+        self._settings, self._run, self._desk, self._lives, self._figures = settings, run, desk, lives, figures
+        self._loop_lag_s, self._warn = loop_lag_s, warn
+        self._started_at = 0.0
+        self._judged_lanes = 0
+
+    def start(self, now: float) -> None:
+        """There is a policy."""
+        self._started_at = now
+
+    def row(self, now: float) -> dict[str, float | int | None]:
+        """One row of metrics. Raises: ConfigError if a young run has so many lanes that their rows are too old."""
+        desk, ledger = self._desk, self._desk.ledger
+        self._lives.heard({incarnation: load.figures for incarnation, load in desk.loads.items()})
+        loads = [load.figures for load in desk.loads.values()]
+        self._judge_lanes(int(sum(load.get("lanes", 0.0) for load in loads)), now)
+        others = {
+            "duplicate_unrolls": float(ledger.duplicate_unrolls),
+            "lost_unrolls": float(ledger.lost_unrolls),
+            "inference_restarts": float(sum(self._lives.inference().values())),
+            "learner_loop_lag_ms": 1e3 * self._loop_lag_s(),
+        }
+        return self._figures.row(
+            self._run.counters, self._run.training, loads, epoch=desk.identity.epoch, now=now, others=others
+        )
+
+    def _judge_lanes(self, lanes: int, now: float) -> None:
+        """Refuse a configuration whose rows would be too old; later, only warn: someone scaled the run up."""
+        if lanes <= self._judged_lanes:
+            return
+        self._judged_lanes = lanes
+        try:
+            check_lag(self._settings.learner, lanes)
+        except ConfigError as error:
+            if now - self._started_at < SETTLE_S:
+                raise
+            self._warn("too_many_lanes", error=str(error))
+
+    def count_drops(self, batch: FilledBatch[UnrollKey], dropped: Sequence[int]) -> None:
+        """Transitions of each lane that were too old to be trained on, to whom they belong."""
+        lane = 0
+        for key, lanes in batch.parts:
+            steps = sum(dropped[lane : lane + lanes])
+            lane += lanes
+            if steps and (key.actor in self.dropped_by_actor or len(self.dropped_by_actor) < MAX_ACTORS):
+                self.dropped_by_actor[key.actor] = self.dropped_by_actor.get(key.actor, 0) + steps
+
+    def summary(self, *, device: str) -> dict[str, Any]:
+        """The content of summary.json now."""
+        identity, lives, ledger = self._desk.identity, self._lives, self._desk.ledger
+        return summarise(
+            self._run, self._settings, run_id=identity.run_id, device=device,
+            restarts={"learner": identity.epoch - 1, **lives.inference(), "actors": lives.actors()},
+            dropped_unrolls={
+                "expired": self._run.counters.expired_unrolls,
+                "lost_epoch": ledger.lost_unrolls,
+                "duplicate": ledger.duplicate_unrolls,
+            },
+        )  # fmt: skip
