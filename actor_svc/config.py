@@ -2,9 +2,10 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
-from shared.runtime.config import EnvConfig, EvalConfig, RunConfig, RuntimeConfig, Section
+from shared.runtime.config import EnvConfig, EvalConfig, RuntimeConfig, Section
+from shared.runtime.tasks import RunSettings, check_task
 
 
 class ActorConfig(Section):
@@ -15,6 +16,7 @@ class ActorConfig(Section):
     )
     name: str = Field("", description="Label in logs and metrics; empty: actor-<process id>.")
     mode: Literal["train", "eval", "play"] = Field("train", description="What the episodes are for.")
+    task: str = Field("", description="Which of the run's tasks these environments are; empty without [tasks].")
     groups: int = Field(2, ge=1, le=64, description="Groups; one steps while another waits for its actions.")
     lanes: int = Field(64, ge=1, le=65536, description="Environment copies in each group.")
     max_stall_s: float = Field(10.0, gt=0, description="Inference keeps our slots through this much silence, seconds.")
@@ -29,16 +31,20 @@ class ActorConfig(Section):
     threads: int = Field(0, ge=0, description="Threads of ALE and EnvPool in each group; 0: one for each usable core.")
 
 
-class ActorSettings(BaseModel):
+class ActorSettings(RunSettings):
     """All sections that an actor reads."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    run: RunConfig = RunConfig()
-    env: EnvConfig
     actor: ActorConfig = ActorConfig()
     eval: EvalConfig = EvalConfig()
     runtime: RuntimeConfig = RuntimeConfig()
+
+    def own_env(self) -> EnvConfig:
+        """What this actor steps: its task's environment, or [env]. Raises: ConfigError for a task that is none."""
+        if self.tasks:
+            check_task(self.actor.task, self.tasks, "actor.task")
+        return self.env_of(self.actor.task)
 
     def group_lanes(self) -> list[int]:
         """Lanes of each group: an evaluation has one group of `eval.lanes`, play one lane."""
@@ -46,4 +52,6 @@ class ActorSettings(BaseModel):
             return [self.eval.lanes]
         if self.actor.mode == "play":
             return [1]
-        return [self.actor.lanes] * self.actor.groups
+        task = self.tasks.get(self.actor.task)
+        lanes, groups = (task.lanes, task.groups) if task else (None, None)
+        return [lanes or self.actor.lanes] * (groups or self.actor.groups)

@@ -305,6 +305,7 @@ def introduce(settings: ActorSettings, group: Group, index: int, incarnation: in
         seeding=group.seeding,
         capabilities=("reset", "boundary", "render") if shows_pictures(settings) else ("reset", "boundary"),
         max_stall_s=settings.actor.max_stall_s,
+        task=settings.actor.task,
     )
 
 
@@ -316,7 +317,8 @@ def new_nonce() -> int:
 def _make_groups(settings: ActorSettings, make: MakeEnvironment | None) -> list[Group]:
     """In the environment thread, where they will be used."""
     threads, build = settings.actor.threads, make_watched_group if shows_pictures(settings) else make_group
-    return [build(settings.env, lanes, make=make, threads=threads) for lanes in settings.group_lanes()]
+    env = settings.own_env()
+    return [build(env, lanes, make=make, threads=threads) for lanes in settings.group_lanes()]
 
 
 def shows_pictures(settings: ActorSettings) -> bool:

@@ -25,7 +25,7 @@ import matplotlib
 from matplotlib import pyplot
 
 from services.cli.doctor import machine_label
-from services.cli.evaluate import load_policy, play_episodes
+from services.cli.evaluate import by_task, load_policy, play_episodes
 
 COLUMNS = ("seconds", "trained_steps", "return_mean", "eval_return_mean", "entropy", "explained_variance", "lag_mean")
 FIGURES = ("eval_return_mean", "eval_return_std", "eval_episodes", "seconds", "trained_steps", "trained_steps_per_s")
@@ -44,13 +44,21 @@ def train(experiment: str, seed: int, words: Sequence[str], folder: Path) -> dic
 
 
 def play_fresh(run_dir: Path, seed: int, episodes: int) -> dict[str, float]:
-    """The final policy over whole episodes on seeds of its own."""
+    """The final policy over whole episodes on seeds of its own; with tasks so many of each, and the mean over them."""
     trained = load_policy(run_dir)
-    returns = play_episodes(trained, episodes, greedy=trained.settings.eval.greedy, seed=FRESH_SEED + seed).returns
-    error = float(returns.std(ddof=1)) / len(returns) ** 0.5
+    greedy = trained.settings.eval.greedy
+    returns = {
+        task: play_episodes(player, episodes, greedy=greedy, seed=FRESH_SEED + seed).returns
+        for task, player in by_task(trained).items()
+    }
+    variance = sum(float(values.var(ddof=1)) / len(values) for values in returns.values())
+    means = {f"fresh_return_mean/{task}": float(values.mean()) for task, values in returns.items() if task}
     return {
-        "fresh_return_mean": float(returns.mean()), "fresh_standard_error": error, "fresh_episodes": len(returns),
-    }  # fmt: skip
+        "fresh_return_mean": sum(float(values.mean()) for values in returns.values()) / len(returns),
+        "fresh_standard_error": variance**0.5 / len(returns),
+        "fresh_episodes": sum(map(len, returns.values())),
+        **means,
+    }
 
 
 def read_curve(run_dir: Path) -> list[dict[str, str]]:

@@ -1,38 +1,36 @@
-"""May this group come in? HELLO against the policy that is served, before any session exists."""
+"""May this group come in? HELLO against the run's tasks and the policy that is served, before any session exists."""
 
+from inference_svc.streams import Streams
+from shared.protocol.fit import judge_spec
 from shared.protocol.messages import Error, Hello, Reject
-from shared.protocol.rows import EnvSpec, describe_difference
+from shared.protocol.rows import EnvSpec
 from shared.protocol.sessions import refuse_version
 
 FIT = "give this actor the run's environment and [env] settings (its folder's config.toml), or start another run"
 
 
-def judge(hello: Hello, served: EnvSpec | None, refused: Reject | None = None) -> Reject | Error | None:
+def judge(hello: Hello, served: EnvSpec | None, streams: Streams) -> Reject | Error | None:
     """Why this HELLO cannot be served (now, or ever), or None when it can.
 
     Args:
       served: the specification of the policy that is there.
-      refused: what the learner said of this HELLO's specification when there was no policy yet.
+      streams: they know what the learner said of the run's tasks and of specifications.
     """
     version = refuse_version(hello)
     if version is not None:
         code, _, message, hint = version
         return _reject(hello, code, message, hint)
-    if served is None and refused is not None:
-        return _reject(hello, "spec", f"this environment is not the run's: {refused.message}", FIT)
+    misfit = streams.judge(hello.task, hello.spec)
+    if misfit is not None:
+        return _reject(hello, misfit.code, misfit.message, misfit.hint)
     if served is None:
-        return Error(
-            code="starting",
-            scope="connection",
-            session=0,
-            nonce=hello.nonce,
-            retryable=True,
-            message="inference has no weights yet; your specification was passed on to the learner",
-            hint="nothing to do: it goes on when the learner is there",
-        )
-    difference = describe_difference(served, hello.spec)
-    if difference is not None:
-        return _reject(hello, "spec", f"this environment does not fit the policy that is served: {difference}", FIT)
+        return _without_policy(hello, streams)
+    misfit = judge_spec(hello.task, hello.spec, served, streams.first_spec(hello.task))
+    if misfit is not None and not hello.task:
+        message = f"this environment does not fit the policy that is served: {misfit.message}"
+        return _reject(hello, misfit.code, message, FIT)
+    if misfit is not None:
+        return _reject(hello, misfit.code, misfit.message, misfit.hint)
     if hello.mode == "eval" and "reset" not in hello.capabilities:
         return _reject(
             hello,
@@ -43,6 +41,22 @@ def judge(hello: Hello, served: EnvSpec | None, refused: Reject | None = None) -
     return None
 
 
+def _without_policy(hello: Hello, streams: Streams) -> Reject | Error:
+    """Not yet, or never if the learner has said so of this very specification."""
+    refused = streams.main.refused.get(hello.spec)
+    if refused is not None:
+        return _reject(hello, "spec", f"this environment is not the run's: {refused.message}", FIT)
+    return Error(
+        code="starting",
+        scope="connection",
+        session=0,
+        nonce=hello.nonce,
+        retryable=True,
+        message="inference has no weights yet; your specification was passed on to the learner",
+        hint="nothing to do: it goes on when the learner is there",
+    )
+
+
 def _reject(hello: Hello, code: str, message: str, hint: str) -> Reject:
     """For good."""
-    return Reject(nonce=hello.nonce, code=code, retryable=False, message=message, hint=hint)
+    return Reject(nonce=hello.nonce, code=code, retryable=False, message=message[:1000], hint=hint)

@@ -110,6 +110,10 @@ class EvaluationRound:
         else:
             self._seats.pop(session, None)
 
+    def restart(self) -> None:
+        """What was played is worth nothing any more: the round is still asked for, and not running."""
+        self._clear(self.request)
+
     def _finish(self) -> EvaluationResult:
         assert self.request is not None
         result = EvaluationResult(self.request.id, self.version, np.concatenate(self._episodes))

@@ -7,10 +7,12 @@ import numpy as np
 
 from inference_svc.config import OutOfBounds
 from inference_svc.engine import Lanes
+from inference_svc.episodes import read_statistics
+from inference_svc.pictures import read_picture
 from inference_svc.row_check import RowCheck
 from inference_svc.unrolls import LatestRow, UnrollShape, UnrollWriter
 from shared.protocol.layout import Array, Layout
-from shared.protocol.messages import ActBits
+from shared.protocol.messages import ActBits, Step
 from shared.protocol.rows import act_layout, step_layout
 from shared.protocol.sessions import Session
 
@@ -36,6 +38,11 @@ class Group:
         rows = self.lanes.rows
         is_boundary = self.wants_boundaries and isinstance(rows, UnrollWriter) and rows.is_first_row
         return _BOUNDARY if is_boundary else 0
+
+    @property
+    def task(self) -> str:
+        """Which of the run's tasks it plays; empty in a run with one environment."""
+        return self.session.hello.task
 
 
 @dataclass(slots=True)
@@ -79,3 +86,17 @@ def make_group(session: Session, shape: UnrollShape, start: int, out_of_bounds: 
         none,
         wants_boundaries="boundary" in hello.capabilities,
     )
+
+
+def read_step(group: Group, step: Step, frames: Sequence[bytes]) -> tuple[list[Array], int, Array | None, bytes | None]:
+    """What a STEP brings: its arrays in their layout's order, lanes out of bounds, statistics, a picture's frame.
+
+    Statistics are those of ended lanes, f32 [ended, K]. A value that would break the forward pass or the loss is
+    refused here, so that it hurts its sender only. Raises: RemoteWireError.
+    """
+    size = len(group.layout.frame_bytes)
+    group.layout.check(frames[:size])
+    inputs, extras = group.layout.views(frames[:size]), frames[size:]
+    outside = group.check(inputs)
+    statistics = read_statistics(group.session.hello.spec, step, inputs[-1], extras)
+    return inputs, outside, statistics, read_picture(step, extras)

@@ -6,6 +6,7 @@ from prometheus_client import Histogram
 
 from inference_svc.server import Server
 from inference_svc.serving import Audience
+from inference_svc.streams import Streams
 from inference_svc.tally import Tally
 from inference_svc.upstream import LearnerLink
 from shared.net.reactor import Reactor
@@ -13,8 +14,12 @@ from shared.protocol.messages import unpack_version
 from shared.runtime.metrics import Metrics
 
 
-def register(metrics: Metrics, tally: Tally, server: Server, link: LearnerLink, reactor: Reactor) -> Histogram:
+def register(metrics: Metrics, tally: Tally, server: Server, streams: Streams, reactor: Reactor) -> Histogram:
     """Register everything; the histogram of forward times, which the shell fills."""
+
+    def total(read: Callable[[LearnerLink], float]) -> Callable[[], float]:
+        return lambda: streams.total(read)
+
     counters: tuple[tuple[str, str, Callable[[], float]], ...] = (
         ("acted_steps_total", "Training transitions acted (agent steps).", lambda: tally.acted_steps),
         ("eval_steps_total", "Evaluation transitions acted (agent steps).", lambda: tally.eval_steps),
@@ -28,19 +33,35 @@ def register(metrics: Metrics, tally: Tally, server: Server, link: LearnerLink, 
         ("refused_messages_total", "Messages that broke the protocol.", lambda: tally.refused_messages),
         ("lost_groups_total", "Groups whose lease ended.", lambda: tally.lost_groups),
         ("out_of_bounds_total", "Rows with observations outside their bounds.", lambda: tally.out_of_bounds),
-        ("unrolls_acked_total", "UNROLLs that the learner acknowledged.", lambda: link.outbox.acked_unrolls),
-        ("unrolls_resent_total", "UNROLLs sent again.", lambda: link.outbox.resent_unrolls),
-        ("discarded_lanes_total", "Lane-unrolls that fit the learner no more.", lambda: link.discarded_lanes),
+        (
+            "unrolls_acked_total",
+            "UNROLLs that the learner acknowledged.",
+            total(lambda link: link.outbox.acked_unrolls),
+        ),
+        ("unrolls_resent_total", "UNROLLs sent again.", total(lambda link: link.outbox.resent_unrolls)),
+        (
+            "discarded_lanes_total",
+            "Lane-unrolls that fit the learner no more.",
+            total(lambda link: link.discarded_lanes),
+        ),
         ("pictures_total", "Pictures of evaluations that came.", lambda: server.pictures.count),
         ("actor_restarts_total", "Actor process lives beyond the first.", lambda: tally.actor_restarts),
     )
     gauges: tuple[tuple[str, str, Callable[[], float]], ...] = (
         ("sessions", "Groups that are in.", lambda: server.num_sessions),
         ("lanes", "Lanes of these groups: slots in use.", lambda: server.used_slots),
-        ("unacked_lanes", "Lane-unrolls kept until acknowledged.", lambda: link.outbox.unacked_lanes),
+        (
+            "unacked_lanes",
+            "Lane-unrolls kept until acknowledged.",
+            total(lambda link: link.outbox.unacked_lanes),
+        ),
         ("policy_epoch", "Learner epoch of the weights that act.", lambda: unpack_version(server.version)[0]),
         ("policy_step", "Update number of the weights that act.", lambda: unpack_version(server.version)[1]),
-        ("learner_connected", "1 while there is a session at the learner.", lambda: int(link.welcome is not None)),
+        (
+            "learner_connected",
+            "1 while there is a session at the learner.",
+            lambda: int(streams.main.welcome is not None),
+        ),
         ("loop_lag_seconds", "How late the loop's last timer was.", lambda: reactor.statistics().loop_lag_s),
     )
     for name, description, read in counters:
@@ -49,6 +70,7 @@ def register(metrics: Metrics, tally: Tally, server: Server, link: LearnerLink, 
         metrics.read_gauge(name, description, read)
     metrics.read_counters("groups_ended", "Groups whose session ended.", "reason", lambda: tally.groups_ended)
     metrics.read_counters("hellos_refused", "HELLOs that were not served.", "code", lambda: tally.hellos_refused)
+    metrics.read_gauges("task_lanes", "Training lanes of a task.", "task", server.lanes_by_task)
     return metrics.histogram("forward_seconds", "One batch in the compute thread.")
 
 

@@ -9,23 +9,22 @@
 Groups are held before the forward pass, so that fresh weights act when they go on.
 """
 
-from collections import deque
 from collections.abc import Sequence
 
 from inference_svc.admission import judge
 from inference_svc.batcher import Batcher
 from inference_svc.complaints import Complaints, about_step
 from inference_svc.config import InferenceConfig
-from inference_svc.episodes import EpisodeReport, aborted_episodes, read_statistics, valid_steps
-from inference_svc.evaluation import EvaluationRound
-from inference_svc.group import Group, Outputs, make_group
-from inference_svc.pictures import Pictures, read_picture
+from inference_svc.episodes import aborted_episodes, valid_steps
+from inference_svc.evaluations import Evaluations
+from inference_svc.group import Group, Outputs, make_group, read_step
+from inference_svc.pictures import Pictures
 from inference_svc.row_check import BOUNDS
 from inference_svc.serving import Audience
 from inference_svc.slots import SlotPool
+from inference_svc.streams import Stream, Streams
 from inference_svc.tally import Tally
 from inference_svc.unrolls import UnrollShape, UnrollWriter
-from inference_svc.upstream import LearnerLink
 from shared.errors import RemoteWireError
 from shared.protocol.codec import decode, encode
 from shared.protocol.layout import Array
@@ -54,22 +53,19 @@ MAX_GREETING = 4096  # connections that are told when to go though they never ca
 class Server:
     """All of inference's decisions. One thread; bounded by `max_lanes`, credit and one unroll per group."""
 
-    def __init__(self, config: InferenceConfig, incarnation: int, link: LearnerLink, tally: Tally) -> None:
-        self.config, self.incarnation, self.link, self.tally = config, incarnation, link, tally
+    def __init__(self, config: InferenceConfig, incarnation: int, streams: Streams, tally: Tally) -> None:
+        self.config, self.incarnation, self.streams, self.tally = config, incarnation, streams, tally
         self.shape: UnrollShape | None = None
         self.table: SessionTable | None = None
         self.version = 0  # of the weights that act, packed
         self._is_finished = False
         self.audience: Audience | None = None  # of a policy that is served without a learner
-        self.evaluation = EvaluationRound()
+        self.evaluations = Evaluations()
         self.pictures = Pictures()
         self._batcher: Batcher[Group] = Batcher(config.idle_deadline_ms / 1e3)
         self._slots = SlotPool(config.max_lanes)
-        self._held: deque[Group] = deque()
-        self._episodes = EpisodeReport(link.outbox)
         self._greeting: dict[bytes, None] = {}  # connections that said HELLO and were not let in, the newest last
         self._complaints = Complaints()
-        self._is_pinning = False
         self._outputs: Outputs | None = None
 
     def connect(self, outputs: Outputs) -> None:
@@ -87,10 +83,11 @@ class Server:
 
         `replica` goes into the groups' seeds: no two inference services of a run, nor two lives of one, share it.
         """
+        self.evaluations.forget_frozen()
         if self.table is not None and self.shape is not None:
             if self.shape.is_like(shape) and self.table.run_id == run_id:
                 return
-            self.link.discard_unrolls()
+            self.streams.discard_unrolls()
             for session in self.table.change_run(run_id, run_seed):
                 self._send(session.route, self.table.challenge(session.id))
                 self._release(session, "another_run")
@@ -138,14 +135,13 @@ class Server:
             del self._greeting[next(iter(self._greeting))]
         self._greeting[route] = None
         misplaced = self.audience.judge(hello) if self.audience is not None else None
-        served = self.shape.spec if self.shape else None
-        refusal = misplaced or judge(hello, served, self.link.refused.get(hello.spec))
-        if refusal is not None or self.table is None or self.shape is None:
+        refusal = misplaced or judge(hello, self.shape.spec if self.shape else None, self.streams)
+        if not isinstance(refusal, Reject):
+            self.streams.introduce(hello.task, hello.spec, now)
+        if refusal is not None or self.table is None:
             if refusal is not None:
                 self.tally.refused(refusal.code)
                 self._send(route, refusal)
-            if not isinstance(refusal, Reject):
-                self.link.introduce(hello.spec, now)
             return
         answer = self.table.hello(hello, route, now)
         if isinstance(answer, Welcome):
@@ -193,13 +189,8 @@ class Server:
             self._send(route, Challenge(session=step.session, server_epoch=self.incarnation))
             return
         group: Group = session.attached
-        size = len(group.layout.frame_bytes)
         try:
-            group.layout.check(frames[1 : 1 + size])
-            inputs = group.layout.views(frames[1 : 1 + size])
-            outside = group.check(inputs)
-            statistics = read_statistics(session.hello.spec, step, inputs[-1], frames[1 + size :])
-            picture = read_picture(step, frames[1 + size :])
+            inputs, outside, statistics, picture = read_step(group, step, frames[1:])
         except RemoteWireError as error:
             self._strike(session, route, error)
             return
@@ -207,9 +198,8 @@ class Server:
         if verdict is Verdict.ACCEPT:
             self.tally.out_of_bounds += outside
             if picture is not None:
-                self.pictures.take(
-                    session, self.evaluation.version if group.lanes.pinned else self.version, picture, now
-                )
+                version = self.evaluations.version(group) if group.lanes.pinned else self.version
+                self.pictures.take(session, version, picture, now)
             self._accept(group, inputs, statistics, now)
         elif verdict is Verdict.CACHED and session.reply is not None:
             self.outputs.down(route, session.reply)
@@ -232,9 +222,9 @@ class Server:
                 return
         if isinstance(rows, UnrollWriter):
             self._count_steps(group)
-            if rows.is_complete and not self._complete(group, rows):
+            if rows.is_complete and not self.streams.of(group.task).pass_on(group):
                 self.tally.held_no_credit += 1
-                self._held.append(group)
+                self.streams.of(group.task).held.append(group)
                 self._mark(group, RequestState.HELD_NO_CREDIT, now)
                 return
         self._batcher.add(group, now)
@@ -244,70 +234,50 @@ class Server:
         steps = valid_steps(group.flags)
         has_resets = steps < len(group.flags) and group.lanes.tick > 0
         self.tally.acted_steps += steps
-        self._episodes.count_steps(steps, aborted_episodes(group.previous_flags, group.flags) if has_resets else 0)
-
-    def _complete(self, group: Group, writer: UnrollWriter) -> bool:
-        """Pass a complete unroll on if the learner takes it now."""
-        outbox = self.link.outbox
-        if not outbox.can_send(group.lanes.count):
-            return False
-        self._push(group, writer)
-        return True
-
-    def _push(self, group: Group, writer: UnrollWriter) -> None:
-        """Hand a complete unroll to the link."""
-        hello = group.session.hello
-        writer.complete(lambda lanes, buffer: self.link.outbox.push(lanes, [buffer], actor=hello.actor))
+        aborted = aborted_episodes(group.previous_flags, group.flags) if has_resets else 0
+        self.streams.of(group.task).episodes.count_steps(steps, aborted)
 
     def _count_episodes(self, group: Group, statistics: Array) -> None:
         """Episodes that ended in this tick, f32 [ended lanes, K]."""
-        hello = group.session.hello
         if self.audience is not None:
             self.audience.add(statistics)
-        elif hello.mode == "train":
-            self._episodes.add(statistics, self.version)
+            return
+        hello, episodes = group.session.hello, self.streams.of(group.task).episodes
+        if hello.mode == "train":
+            episodes.add(statistics, self.version)
         elif hello.mode == "eval":
-            result = self.evaluation.record(group.session.id, group.flags, statistics)
+            result = self.evaluations.record(group, statistics)
             if result is not None:
-                self._episodes.tell_evaluation(hello.spec, result)
+                episodes.tell_evaluation(hello.spec, result)
 
     # Evaluation
 
     def _queue_evaluation(self, group: Group, now: float) -> None:
-        session = group.session
-        self._start_evaluation()
-        seed = self.evaluation.reset_seed(session.id) if self.evaluation.is_running else None
+        self._start_evaluations(now)
+        seed = self.evaluations.reset_seed(group)
         if seed is not None:
             payload = [bytes(frame) for frame in group.lanes.act_layout.allocate()]
             self.outputs.forget(group.lanes)
             group.lanes.seed, group.lanes.tick, group.lanes.noise_block = seed, -1, -1
-            self._answer(group, self.evaluation.version, payload, now, bits=int(ActBits.RESET), reset_seed=seed)
-        elif self.evaluation.may_act(session.id):
+            self._answer(group, self.evaluations.version(group), payload, now, bits=int(ActBits.RESET), reset_seed=seed)
+        elif self.evaluations.may_act(group):
             self._batcher.add(group, now)
         else:
             self._mark(group, RequestState.HELD_NO_EVALUATION, now)
 
-    def _start_evaluation(self) -> None:
-        """Freeze weights for a round that is asked for, if evaluation groups are there."""
-        if self._is_pinning or not self.evaluation.wants_start(self.version) or not self._evaluation_groups():
-            return
-        self._is_pinning = True
-        self.outputs.pin()
-
-    def pinned(self, version: int, now: float) -> None:
-        """The weights are frozen: the round begins with the groups that are there."""
-        self._is_pinning = False
+    def _start_evaluations(self, now: float) -> None:
+        """Freeze weights for what is asked for, if evaluation groups are there; begin what has frozen weights."""
         groups = self._evaluation_groups()
-        if not groups or not self.evaluation.wants_start(version):
-            return
-        request = self.evaluation.request
-        assert request is not None
-        for group in groups:
-            group.lanes.greedy = request.greedy
-        self.evaluation.start(version, {group.session.id: group.lanes.count for group in groups})
-        for group in groups:
+        if self.evaluations.claim_freeze(groups, self.version):
+            self.outputs.pin()
+        for group in self.evaluations.start(groups):
             if group.session.state == RequestState.HELD_NO_EVALUATION:
                 self._queue_evaluation(group, now)
+
+    def pinned(self, version: int, now: float) -> None:
+        """The weights are frozen: rounds begin with the groups that are there."""
+        self.evaluations.frozen(version)
+        self._start_evaluations(now)
 
     def _evaluation_groups(self) -> list[Group]:
         if self.table is None:
@@ -316,29 +286,40 @@ class Server:
 
     # From the learner
 
-    def credited(self, credit: Credit, now: float) -> None:
-        """New figures: held groups go on while they last, and an evaluation may be asked for."""
-        self.evaluation.ask(credit.evaluation)
-        self._start_evaluation()
-        self.release_held(now)
+    def credited(self, credit: Credit, now: float, *, task: str = "") -> None:
+        """A task's new figures: its held groups go on while they last, and an evaluation may be asked for."""
+        self.evaluations.ask(task, credit.evaluation)
+        self._start_evaluations(now)
+        self._release_held(self.streams.of(task), now)
 
     def release_held(self, now: float) -> None:
-        """Let held groups go on while the learner takes their unrolls."""
-        while self._held:
-            group = self._held[0]
-            writer = group.lanes.rows
-            assert isinstance(writer, UnrollWriter)
+        """Let held groups go on while the learner takes their unrolls: those of a task whatever waits in others."""
+        for stream in self.streams.all:
+            self._release_held(stream, now)
+
+    def _release_held(self, stream: Stream, now: float) -> None:
+        while stream.held:
+            group = stream.held[0]
             if not group.session.is_ended:
-                if not self._complete(group, writer):
+                if not stream.pass_on(group):
                     return
                 self._mark(group, RequestState.QUEUED, now)
                 self._batcher.add(group, now)
-            self._held.popleft()
+            stream.held.popleft()
 
-    def weights_changed(self, version: int) -> None:
+    def end_task(self, task: str) -> None:
+        """The learner wants nothing of this task any more: its groups have to say HELLO again, and hear why."""
+        if self.table is not None:
+            for session in [item for item in self.table.sessions.values() if item.hello.task == task]:
+                self._send(session.route, self.table.challenge(session.id))
+                self.table.end(session)
+                self.tally.lost_groups += 1
+                self._release(session, "refused_task")
+
+    def weights_changed(self, version: int, now: float) -> None:
         """The engine acts with this version from now on."""
         self.version = version
-        self._start_evaluation()
+        self._start_evaluations(now)
 
     # Batches
 
@@ -347,7 +328,7 @@ class Server:
         table = self.table
         if table is None:
             return
-        num_active = len(table.sessions) - len(self._held)
+        num_active = len(table.sessions) - self.streams.num_held
         at = self._batcher.launch_at(num_active, now)
         if at is None:
             return
@@ -413,7 +394,8 @@ class Server:
     def flush_episodes(self) -> None:
         """Pass on training episodes and steps since the last time."""
         if self.shape is not None:
-            self._episodes.flush(self.shape.spec)
+            for stream in self.streams.all:
+                stream.episodes.flush(self.shape.spec)
 
     # Ends
 
@@ -446,7 +428,7 @@ class Server:
             writer = session.attached.lanes.rows if session.attached else None
             if isinstance(writer, UnrollWriter):
                 if writer.is_complete and not self._is_finished:  # held for credit, which may still come
-                    self._push(session.attached, writer)
+                    self.streams.of(session.hello.task).push(session.attached)
                 self.tally.drain_dropped_steps += max(0, writer.row) * session.lanes
             self._release(session, reason)
         self.flush_episodes()
@@ -474,7 +456,7 @@ class Server:
         self._batcher.discard(group)
         self._slots.release(group.lanes.start, group.lanes.count)
         if session.hello.mode == "eval":
-            self.evaluation.lose(session.id)
+            self.evaluations.lose(group)
 
     def _mark(self, group: Group, state: RequestState, now: float) -> None:
         assert self.table is not None
@@ -488,6 +470,15 @@ class Server:
         """Lanes whose experience is learned from."""
         sessions = self.table.sessions.values() if self.table else ()
         return sum(session.lanes for session in sessions if session.hello.mode == "train")
+
+    def lanes_by_task(self) -> dict[str, float]:
+        """Training lanes of each task that has any."""
+        sessions = list(self.table.sessions.values()) if self.table else []
+        lanes: dict[str, float] = {}
+        for session in sessions:
+            if session.hello.mode == "train" and session.hello.task:
+                lanes[session.hello.task] = lanes.get(session.hello.task, 0) + session.lanes
+        return lanes
 
     @property
     def used_slots(self) -> int:

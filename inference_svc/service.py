@@ -19,11 +19,11 @@ from inference_svc.engine import Engine, Lanes
 from inference_svc.group import Group, Outputs
 from inference_svc.server import Server
 from inference_svc.serving import Audience, Served
+from inference_svc.streams import Streams
 from inference_svc.tally import Tally
 from inference_svc.unrolls import UnrollShape
 from inference_svc.upstream import (
     CreditCame,
-    LearnerLink,
     Refused,
     RunFinished,
     SpecificationRefused,
@@ -75,18 +75,18 @@ class InferenceService:
         self.loop = asyncio.get_running_loop()
         self.tally = Tally()
         self._tally_at_ping = Tally()
-        self.link = LearnerLink(
+        self.streams = Streams(
             name=config.name or f"inference-{socket.gethostname()}",
             incarnation=service.incarnation,
             library_version=VERSION,
             load=self._load,
         )
-        self.server = Server(config, service.incarnation, self.link, self.tally)
+        self.server = Server(config, service.incarnation, self.streams, self.tally)
         self.engine = Engine(choose_device(config.device))
         self.worker = Worker("compute")
         outputs = Outputs(self._down, self._act, self._forget, self._pin, self._wake, self.worker.busy_s, self._owner)
         self.server.connect(outputs)
-        self.forward_seconds = metrics.register(service.metrics, self.tally, self.server, self.link, reactor)
+        self.forward_seconds = metrics.register(service.metrics, self.tally, self.server, self.streams, reactor)
         service.metrics.page("/picture", self._picture)
         self.is_finished = False
         self.fatal: SeedbedError | None = None
@@ -200,9 +200,9 @@ class InferenceService:
     def _learner_event(self, event: str) -> None:
         now = self.loop.time()
         if event == "connected":
-            self.link.connected(now)
+            self.streams.connected(now)
         elif event == "disconnected":
-            self.link.disconnected(now)
+            self.streams.disconnected(now)
             self.service.log.warning("learner_lost", upstream=self.config.upstream)
         else:
             self.service.log.warning("handshake_failed", upstream=self.config.upstream, cause=self.learner.refusal)
@@ -216,30 +216,38 @@ class InferenceService:
             self.service.log.warning("learner_message_refused", error=str(error))
             return
         now = self.loop.time()
-        for event in self.link.receive(message, frames[1:], now):
+        for task, event in self.streams.receive(message, frames[1:], now):
             if isinstance(event, Welcomed):
-                self._welcomed(event.welcome)
+                self._welcomed(event.welcome, task)
             elif isinstance(event, WeightsCame):
                 self._load_weights(event)
             elif isinstance(event, CreditCame):
-                self.server.credited(event.credit, now)
+                self.server.credited(event.credit, now, task=task)
                 self.server.launch(now)
             elif isinstance(event, RunFinished):
                 self.is_finished = True
                 self._ended.set()
             elif isinstance(event, SpecificationRefused):
-                self.service.log.warning("environment_refused", env_id=event.spec.env_id, message=event.message)
+                self._environment_refused(event, task)
             elif isinstance(event, Refused):
-                self._refused(event)
+                self._refused(event, task)
         self._poll_learner()
 
-    def _welcomed(self, welcome: ProducerWelcome) -> None:
-        self._welcome, self.service.run_id = welcome, welcome.run_id
-        self.service.log.info("learner_found", epoch=welcome.epoch, run_id=welcome.run_id)
+    def _welcomed(self, welcome: ProducerWelcome, task: str) -> None:
+        if not task:
+            self._welcome, self.service.run_id = welcome, welcome.run_id
+        self.service.log.info("learner_found", epoch=welcome.epoch, run_id=welcome.run_id, task=task)
 
-    def _refused(self, refusal: Refused) -> None:
-        if refusal.retryable:
-            self.service.log.warning("learner_refused", message=refusal.message, hint=refusal.hint)
+    def _environment_refused(self, refusal: SpecificationRefused, task: str) -> None:
+        self.service.log.warning("environment_refused", env_id=refusal.spec.env_id, message=refusal.message, task=task)
+        if task:  # there may be groups that came in since the policy is there
+            self.server.end_task(task)
+
+    def _refused(self, refusal: Refused, task: str) -> None:
+        if refusal.retryable or task:
+            self.service.log.warning("learner_refused", message=refusal.message, hint=refusal.hint, task=task)
+            if not refusal.retryable:
+                self.server.end_task(task)
             return
         self.fatal = RejectedError(f"the learner refuses this inference: {refusal.message}. {refusal.hint}")
         self._ended.set()
@@ -264,7 +272,7 @@ class InferenceService:
             welcome = self._welcome
             self.server.serve(shape, welcome.run_id, welcome.run_seed, replica=welcome.session)
             self.service.log.info("policy_loaded", env_id=policy.spec.env_id, digest=manifest.digest)
-        self.server.weights_changed(event.version)
+        self.server.weights_changed(event.version, self.loop.time())
 
     def _serve_alone(self, served: Served) -> None:
         """No learner: one policy for good."""
@@ -276,7 +284,7 @@ class InferenceService:
             policy = self.engine.policy
             shape = UnrollShape(policy.spec, policy.distribution.action_size, policy.state_fields, 1)
             self.server.serve(shape, served.run_id, served.run_seed)
-            self.server.weights_changed(served.version)
+            self.server.weights_changed(served.version, self.loop.time())
             self.service.log.info(
                 "policy_served", env_id=policy.spec.env_id, checkpoint=served.source, greedy=served.greedy
             )
@@ -294,16 +302,17 @@ class InferenceService:
 
     def _poll_learner(self) -> None:
         """Send the learner what is due."""
-        for frames in self.link.poll(self.loop.time()):
+        for frames in self.streams.poll(self.loop.time()):
             self.learner.send(frames)
         self._send_unrolls()
 
     def _send_unrolls(self) -> None:
-        outbox = self.link.outbox
-        while (outgoing := outbox.next_outgoing()) is not None:
-            if not self.learner.send([encode(outgoing.message), *outgoing.frames]):
-                return
-            outbox.sent(outgoing)
+        for stream in self.streams.all:
+            outbox = stream.link.outbox
+            while (outgoing := outbox.next_outgoing()) is not None:
+                if not self.learner.send([encode(outgoing.message), *outgoing.frames]):
+                    return
+                outbox.sent(outgoing)
 
     def _load(self) -> tuple[tuple[str, float], ...]:
         load = self.tally.load(
@@ -341,7 +350,7 @@ class InferenceService:
 
     def _await_learner(self, now: float) -> None:
         """Without a session: try the next address where one does not answer, and tell people what is waited for."""
-        if self.link.welcome is not None or self.served is not None or self.is_finished:
+        if self.streams.main.welcome is not None or self.served is not None or self.is_finished:
             self._pass_over_at = self._complain_at = math.inf
             return
         self._pass_over_at = min(self._pass_over_at, now + PASS_OVER_S)
@@ -351,7 +360,7 @@ class InferenceService:
             self.learner.pass_over()
         if now >= self._complain_at:
             self._complain_at = now + COMPLAIN_S
-            for cause in self.learner.complaints(now) or [f"{self.learner.address}: {self.link.state}"]:
+            for cause in self.learner.complaints(now) or [f"{self.learner.address}: {self.streams.main.state}"]:
                 self.service.log.warning("learner_awaited", cause=cause)
 
     async def watch_worker(self) -> None:
@@ -373,16 +382,17 @@ class InferenceService:
     async def leave(self) -> None:
         """Named phases: dismiss groups, flush unrolls, say goodbye."""
         self.server.dismiss("run_finished" if self.is_finished else "draining")
-        deadline = self.loop.time() + self.config.drain_s
-        while not (self.is_finished or self.link.outbox.is_empty) and self.loop.time() < deadline:
+        deadline, link = self.loop.time() + self.config.drain_s, self.streams.main
+        while not (self.is_finished or self.streams.is_empty) and self.loop.time() < deadline:
             self._poll_learner()
             await asyncio.sleep(0.02)
-        if self.link.welcome is not None:
-            self.learner.send(self.link.bye("run_finished" if self.is_finished else "draining"))
+        if link.welcome is not None:
+            self.learner.send(link.bye("run_finished" if self.is_finished else "draining"))
         if self.is_finished:
             await self._tell_the_late()
         self.service.log.info(
-            "inference_left", unacked_lanes=self.link.outbox.unacked_lanes, acked=self.link.outbox.acked_unrolls,
+            "inference_left", unacked_lanes=int(self.streams.total(lambda item: item.outbox.unacked_lanes)),
+            acked=int(self.streams.total(lambda item: item.outbox.acked_unrolls)),
             dropped_steps=self.tally.drain_dropped_steps,
         )  # fmt: skip
 

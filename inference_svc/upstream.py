@@ -90,11 +90,15 @@ Event = Welcomed | WeightsCame | CreditCame | RunFinished | SpecificationRefused
 
 
 class LearnerLink:
-    """One conversation with one learner. Owned by inference's loop; memory: its outbox."""
+    """One conversation with one learner. Owned by inference's loop; memory: its outbox.
+
+    That of a task has unrolls, episodes and credit alone: beats and weights are those of the one without a task.
+    """
 
     def __init__(
-        self, *, name: str, incarnation: int, library_version: str, load: Callable[[], tuple[tuple[str, float], ...]]
-    ) -> None:
+        self, *, name: str, incarnation: int, library_version: str, load: Callable[[], tuple[tuple[str, float], ...]],
+        task: str = "",
+    ) -> None:  # fmt: skip
         self.outbox = Outbox()
         self.spec: EnvSpec | None = None
         self.refused: dict[EnvSpec, Reject] = {}  # what this learner said of others, the newest last
@@ -105,30 +109,32 @@ class LearnerLink:
         self.discarded_lanes = 0  # lane-unrolls that fitted no learner any more, a total
         self.have_manifest = ""
         self._name, self._incarnation, self._library_version, self._load = name, incarnation, library_version, load
-        self._nonce = 0
+        self.task = task
+        self.nonce = 0  # of the newest HELLO
+        self.pinged_ms = 0  # when the newest PING left
+        self.is_connected = False
         self._has_told_spec = False  # in the newest HELLO
         self._hello_at, self._retry_s = 0.0, FIRST_RETRY_S
         self._ping_at = 0.0
         self._get_deadline: float | None = None
-        self._is_connected = False
 
     @property
     def state(self) -> str:
         """For people: which wait this is."""
         if self.welcome is not None:
             return "open"
-        if not self._is_connected:
+        if not self.is_connected:
             return "never connected" if self.heard_at is None else "connection lost"
         return "no answer to HELLO"
 
     def connected(self, now: float) -> None:
         """The socket has a connection: whatever was on the old one is gone."""
-        self._is_connected = True
+        self.is_connected = True
         self._restart(now)
 
     def disconnected(self, now: float) -> None:
         """The socket lost its connection. The next learner may think otherwise of what this one refused."""
-        self._is_connected = False
+        self.is_connected = False
         self.refused.clear()
         self._restart(now)
 
@@ -151,18 +157,20 @@ class LearnerLink:
 
     def poll(self, now: float) -> list[Frames]:
         """Everything that is due."""
-        if not self._is_connected:
+        if not self.is_connected:
             return []
         if self.welcome is not None and self.heard_at is not None and now - self.heard_at > self.welcome.lease_s:
             self._restart(now)
         if self.welcome is None:
             return self._hello(now) if now >= self._hello_at else []
+        if self.task:
+            return []
         due: list[Frames] = []
         if now >= self._ping_at:
             self._ping_at = now + self.welcome.beat_s
-            sent_ms = int(now * 1000)
-            self.outbox.pinged(sent_ms)
-            due.append([encode(Ping(sent_ms=sent_ms, load=self._load()))])
+            self.pinged_ms = int(now * 1000)
+            self.outbox.pinged(self.pinged_ms)
+            due.append([encode(Ping(sent_ms=self.pinged_ms, load=self._load()))])
         if self._get_deadline is None or now >= self._get_deadline:
             due.append(self._get(now))
         return due
@@ -177,7 +185,7 @@ class LearnerLink:
                 self._restart(now)
         elif isinstance(message, Reject):
             if message.code == "spec" and self.spec is not None:
-                return [self._give_up(self.spec, message, now)] if message.nonce == self._nonce else []
+                return [self._give_up(self.spec, message, now)] if message.nonce == self.nonce else []
             self._hello_at = now + self._retry_s
             return [Refused(message.message, message.hint, message.retryable)]
         elif isinstance(message, Bye):
@@ -226,7 +234,7 @@ class LearnerLink:
         return []
 
     def _welcomed(self, welcome: ProducerWelcome, now: float) -> list[Event]:
-        if welcome.nonce != self._nonce or welcome.role != "learner":
+        if welcome.nonce != self.nonce or welcome.role != "learner":
             return []
         if self.run_id and welcome.run_id != self.run_id:
             self.have_version, self.have_manifest = 0, ""  # another run is another policy
@@ -240,7 +248,7 @@ class LearnerLink:
         return [Welcomed(welcome)]
 
     def _hello(self, now: float) -> list[Frames]:
-        self._nonce = random.getrandbits(63)
+        self.nonce = random.getrandbits(63)
         self._has_told_spec = self.spec is not None
         self._hello_at = now + self._retry_s
         self._retry_s = min(LAST_RETRY_S, 2 * self._retry_s)
@@ -248,11 +256,12 @@ class LearnerLink:
             library_version=self._library_version,
             name=self._name,
             incarnation=self._incarnation,
-            nonce=self._nonce,
+            nonce=self.nonce,
             run_id="",
             spec=self.spec,
             oldest_seq=self.outbox.oldest_seq,
             oldest_episodes_seq=self.outbox.oldest_episodes_seq,
+            task=self.task,
         )
         return [[encode(hello)]]
 
@@ -264,8 +273,8 @@ class LearnerLink:
         ]
 
     def bye(self, reason: str) -> Frames:
-        """Leave on purpose."""
-        return [encode(Bye(session=self.welcome.session if self.welcome else 0, reason=reason))]
+        """Leave on purpose, with every session of the connection."""
+        return [encode(Bye(session=0, reason=reason))]
 
     def _restart(self, now: float, *, wait_s: float = 0.0) -> None:
         if self.welcome is not None:

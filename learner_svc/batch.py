@@ -127,3 +127,4 @@ class Experience:
     current_TB: Tensor  # bool: trained, and acted by the very weights that this update starts from
     num_trained: int
     num_current: int
+    reward_scale_B: Tensor | None = None  # f32: what a lane's task multiplies its rewards by; None: 1

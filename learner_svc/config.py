@@ -1,11 +1,14 @@
 """The learner's configuration: section [learner], and everything else that the learner reads."""
 
+import math
+
 from pydantic import Field
 
 from learner_svc.algorithm_config import AlgorithmConfig, VTraceConfig
 from shared.errors import ConfigError
 from shared.policy.config import PolicyConfig
-from shared.runtime.config import EnvConfig, EvalConfig, RunConfig, RuntimeConfig, Section
+from shared.runtime.config import EvalConfig, RuntimeConfig, Section
+from shared.runtime.tasks import RunSettings
 
 
 class LearnerConfig(Section):
@@ -42,11 +45,9 @@ class LearnerConfig(Section):
     )
 
 
-class LearnerSettings(Section):
+class LearnerSettings(RunSettings, Section):
     """Everything that the learner reads."""
 
-    run: RunConfig = RunConfig()
-    env: EnvConfig
     eval: EvalConfig = EvalConfig()
     learner: LearnerConfig = LearnerConfig()
     policy: PolicyConfig = PolicyConfig()
@@ -54,14 +55,19 @@ class LearnerSettings(Section):
     runtime: RuntimeConfig = RuntimeConfig()
 
 
-def check_lag(config: LearnerConfig, lanes: int) -> None:
-    """Raise ConfigError if so many lanes are too old by the time they are used: `reuse` updates use only B of them."""
-    expected = config.reuse * (lanes / config.batch + 2)
+def check_lag(config: LearnerConfig, lanes: int, *, task: str = "", share: float = 1.0) -> None:
+    """Raise ConfigError if so many lanes are too old by the time they are used: `reuse` updates use only B of them.
+
+    Args:
+      task, share: whose lanes these are, and its share of every batch.
+    """
+    expected = config.reuse * (lanes / (share * config.batch) + 2)
     if expected > config.max_policy_lag:
+        enough = math.ceil(lanes / share / max(1, config.max_policy_lag // config.reuse - 2))
+        whose = f" of task {task}, which has {share:.1%} of a batch," if task else ""
         raise ConfigError(
-            f"{lanes} lanes with learner.batch = {config.batch} are about {expected:.0f} updates old when they are "
-            f"used, and learner.max_policy_lag is {config.max_policy_lag}: use fewer lanes, set "
-            f"learner.batch = {max(config.batch + 1, -(-lanes // max(1, config.max_policy_lag // config.reuse - 2)))} "
-            f"or more, "
+            f"{lanes} lanes{whose} with learner.batch = {config.batch} are about {expected:.0f} updates old when they "
+            f"are used, and learner.max_policy_lag is {config.max_policy_lag}: use fewer lanes, set "
+            f"learner.batch = {max(config.batch + 1, enough)} or more, "
             f"or learner.max_policy_lag = {int(expected) + 1} or more"
         )

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from learner_svc.run import Counters, EvaluationResult, Returns
+from learner_svc.measure import EvaluationResult, Returns
+from learner_svc.run import Counters
 from learner_svc.trainer import LARGEST, Trained
 
 MEANS = (
@@ -50,7 +51,7 @@ class Figures:
 
     def row(
         self, counters: Counters, training: Returns, loads: Iterable[Mapping[str, float]], *, epoch: int, now: float,
-        others: Mapping[str, float],
+        others: Mapping[str, float | int | None],
     ) -> dict[str, float | int | None]:  # fmt: skip
         """The row, and start the next. `others` are added as they are."""
         elapsed = max(1e-9, now - self._at) if self._at is not None else 1e-9

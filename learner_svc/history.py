@@ -123,21 +123,34 @@ def draw_curves(folder: Path) -> bool:
     rows = read_metrics(folder / "metrics.csv")
     if not rows:
         return False
-    figure = Figure(figsize=(14, 7), layout="constrained")
-    for place, (title, columns) in enumerate(PANELS, 1):
-        axes = figure.add_subplot(2, 3, place)
+    panels = [*PANELS, *task_panels(list(rows[0]))]
+    height = math.ceil(len(panels) / 3)
+    figure = Figure(figsize=(14, 3.5 * height), layout="constrained")
+    for place, (title, columns) in enumerate(panels, 1):
+        axes = figure.add_subplot(height, 3, place)
         for name in columns:
             points = [(float(row["trained_steps"]), float(row[name])) for row in rows if row.get(name)]
             if points:
-                marker = "o" if name.startswith("eval_") else None
-                axes.plot(*zip(*points, strict=True), label=name, marker=marker, linewidth=1)
+                kind, _, task = name.partition("/")
+                marker = "o" if kind.startswith("eval_") else None
+                label = task if kind == "share" else kind
+                axes.plot(*zip(*points, strict=True), label=label, marker=marker, linewidth=1)
         axes.set_title(title)
         axes.set_xlabel("trained steps")
         axes.grid(alpha=0.3)
         if axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize="small")
+            axes.legend(fontsize="small", loc="upper left")  # looking for the best place takes longer than the rest
     figure.savefig(folder / "curves.png", dpi=100)
     return True
+
+
+def task_panels(columns: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
+    """A panel for each task's returns, and one for the shares of the batches; none in a run with one environment."""
+    tasks = [name.partition("/")[2] for name in columns if name.startswith("return_mean/")]
+    panels: list[tuple[str, tuple[str, ...]]] = [
+        (f"return, {task}", (f"return_mean/{task}", f"eval_return_mean/{task}")) for task in tasks
+    ]
+    return [*panels, ("share of the batches", tuple(f"share/{task}" for task in tasks))] if tasks else []
 
 
 def _cell(value: float | int | None) -> str:

@@ -1,17 +1,21 @@
 """Unrolls in, full batches out: lanes are copied into preallocated arrays, a group's remainder into the next batch.
 
+Every task has a queue of its own, and `Stride` says from which one the next lanes come.
+
 Batch arrays are those of `rows.unroll_layout`, time first, with the version spread over the lanes: i64 [T, B].
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import numpy as np
 
+from learner_svc.stride import Stride
 from shared.errors import RemoteWireError
 from shared.protocol.layout import Array, Field, Layout
+from shared.protocol.ledger import ONE_TASK
 from shared.protocol.rows import EnvSpec, unroll_layout
 
 K = TypeVar("K")
@@ -36,16 +40,22 @@ class _Waiting(Generic[K]):
     next_lane: int
     arrays: list[Array]
 
+    @property
+    def left(self) -> int:
+        """Lanes that are not copied."""
+        return self.lanes - self.next_lane
+
 
 class Assembler(Generic[K]):
     """Cuts batches of B lane-unrolls. Owned by the learner's loop; a full batch belongs to its taker until `recycle`.
 
     Memory: `num_buffers` batches, and the unrolls that wait for one, which credit bounds. `K` names an unroll.
+    `weights`: of the tasks whose unrolls come, summing to 1.
     """
 
     def __init__(
         self, spec: EnvSpec, action_size: int, state_fields: Sequence[Field], *, unroll_length: int, batch: int,
-        num_buffers: int = 2,
+        num_buffers: int = 2, weights: Mapping[str, float] = ONE_TASK,
     ) -> None:  # fmt: skip
         self._shape = (spec, action_size, tuple(state_fields), unroll_length)
         self._batch = batch
@@ -58,22 +68,23 @@ class Assembler(Generic[K]):
         self._free = deque(range(num_buffers))
         self._filling: FilledBatch[K] | None = None
         self._num_filled = 0  # lanes of `_filling`
-        self._waiting: deque[_Waiting[K]] = deque()
+        self._waiting: dict[str, deque[_Waiting[K]]] = {task: deque() for task in weights}
+        self._stride = Stride(weights, catch_up_lanes=batch)
         self._full: deque[FilledBatch[K]] = deque()
 
     @property
     def waiting_lanes(self) -> int:
         """Lane-unrolls that are here and not copied."""
-        return sum(item.lanes - item.next_lane for item in self._waiting)
+        return sum(self._waiting_by_task().values())
 
     @property
     def buffers(self) -> list[list[Array]]:
         """The arrays of every buffer, by index: what wraps them may be made once."""
         return self._buffers
 
-    def offer(self, key: K, lanes: int, frame: bytes, *, skip: int = 0) -> None:
-        """Take an unroll of `lanes` lanes, of which the first `skip` are not used. Call `check` first."""
-        self._waiting.append(_Waiting(key, lanes, skip, self._layout(lanes).views([frame])))
+    def offer(self, key: K, lanes: int, frame: bytes, *, skip: int = 0, task: str = "") -> None:
+        """Take a task's unroll of `lanes` lanes, of which the first `skip` are not used. Call `check` first."""
+        self._waiting[task].append(_Waiting(key, lanes, skip, self._layout(lanes).views([frame])))
 
     def check(self, lanes: int, frame: bytes) -> None:
         """Raise RemoteWireError unless the frame's size is that of an unroll of `lanes` lanes."""
@@ -81,23 +92,35 @@ class Assembler(Generic[K]):
 
     def fill(self) -> list[K]:
         """Copy what fits; the unrolls whose last lane was copied, whose frames are no longer held."""
-        copied: list[K] = []
-        while self._waiting and self._open():
-            item = self._waiting[0]
-            assert self._filling is not None
-            count = min(item.lanes - item.next_lane, self._batch - self._num_filled)
+        copied = [key for queue in self._waiting.values() for key in _pop_used(queue)]
+        while (waiting := self._waiting_by_task()) and self._open():
+            for task, count in self._stride.share_out(waiting, self._batch - self._num_filled).items():
+                self._copy_lanes(self._waiting[task], count)
+                copied += _pop_used(self._waiting[task])
+            if self._num_filled == self._batch:
+                assert self._filling is not None
+                self._full.append(self._filling)
+                self._filling = None
+        return copied
+
+    def _waiting_by_task(self) -> dict[str, int]:
+        """Lanes that are here and not copied, of each task that has any."""
+        counts = {task: sum(item.left for item in queue) for task, queue in self._waiting.items()}
+        return {task: count for task, count in counts.items() if count}
+
+    def _copy_lanes(self, queue: deque[_Waiting[K]], lanes: int) -> None:
+        """Copy the first so many lanes that wait in a queue; the batch has room for them."""
+        assert self._filling is not None
+        for item in queue:
+            count = min(item.left, lanes)
             if count:
                 self._copy(item, count)
                 self._filling.parts.append((item.key, count))
                 item.next_lane += count
                 self._num_filled += count
-            if item.next_lane == item.lanes:
-                self._waiting.popleft()
-                copied.append(item.key)
-            if self._num_filled == self._batch:
-                self._full.append(self._filling)
-                self._filling = None
-        return copied
+                lanes -= count
+            if not lanes:
+                return
 
     def take(self) -> FilledBatch[K] | None:
         """The oldest full batch, if there is one; it is the caller's until `recycle`."""
@@ -111,12 +134,13 @@ class Assembler(Generic[K]):
         """Forget everything that no caller holds; (unroll, lanes not used) in order, for the count of drops."""
         parts = [part for batch in self._full for part in batch.parts]
         parts += self._filling.parts if self._filling else []
-        parts += [(item.key, item.lanes - item.next_lane) for item in self._waiting]
+        parts += [(item.key, item.left) for queue in self._waiting.values() for item in queue]
         self._free.extend(batch.index for batch in self._full)
         if self._filling:
             self._free.append(self._filling.index)
         self._full.clear()
-        self._waiting.clear()
+        for queue in self._waiting.values():
+            queue.clear()
         self._filling = None
         return parts
 
@@ -155,3 +179,11 @@ class Assembler(Generic[K]):
         return [
             np.zeros((unroll_length, batch) if item.name == "version" else item.shape, item.dtype) for item in fields
         ]
+
+
+def _pop_used(queue: deque[_Waiting[K]]) -> list[K]:
+    """Take away the unrolls at the head of a queue of which no lane is left; which they were."""
+    used = []
+    while queue and not queue[0].left:
+        used.append(queue.popleft().key)
+    return used

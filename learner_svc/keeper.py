@@ -35,8 +35,11 @@ class Keeper:
         )  # fmt: skip
 
     def summarise(self, summary: Mapping[str, Any]) -> None:
-        """The summary and the curves as far as they came."""
+        """The summary as far as it came."""
         self._folder.write_summary(summary)
+
+    def draw(self) -> None:
+        """The curves as far as they came."""
         draw_curves(self._folder.path)
 
     def close(self) -> None:
@@ -96,6 +99,7 @@ def producer_records(meta: Mapping[str, Any]) -> list[ProducerRecord]:
     return [
         ProducerRecord(
             incarnation=item["incarnation"],
+            task=item.get("task", ""),
             next_seq=item["next_seq"],
             next_episodes_seq=item["next_episodes_seq"],
             applied=tuple((seq, lanes) for seq, lanes in item["applied"]),
@@ -122,7 +126,7 @@ def summarise(
     del figures["lag_steps"], figures["lag_sum"]
     summary: dict[str, Any] = {
         "experiment": settings.run.name,
-        "env_id": settings.env.id,
+        "env_id": settings.policy_env_id,
         "finished": run.state == RunState.FINISHED,
         "reason": run.end_reason,
         "seed": settings.run.seed,
@@ -134,7 +138,7 @@ def summarise(
         "policy_lag_mean": counters.policy_lag_mean,
         "policy_lag_max": lag_max,
         "policy_lag_histogram": name_buckets(lag_counts),
-        "episode_return_mean": run.training.mean,
+        "episode_return_mean": run.return_mean,
         "best_eval_return_mean": run.best_return,
         "restarts": dict(restarts),
         "dropped_unrolls": dict(dropped_unrolls),
@@ -143,6 +147,9 @@ def summarise(
         evaluated: dict[str, Any] = dict(evaluation_figures(run.last_result))
         evaluated["eval_version"] = "{}:{}".format(*unpack_version(run.last_result.version))
         summary |= evaluated
+    if run.tasks.are_several:
+        summary |= run.tasks.normalised_figures()
+        summary["tasks"] = run.tasks.summary()
     return summary
 
 

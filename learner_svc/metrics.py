@@ -9,6 +9,7 @@ from learner_svc.figures import Figures
 from learner_svc.lag import LAG_BOUNDS
 from learner_svc.producers import Desk
 from learner_svc.run import Run
+from learner_svc.tasks import TaskRecord
 from shared.net.reactor import Reactor
 from shared.protocol.messages import unpack_version
 from shared.runtime.metrics import Metrics
@@ -34,7 +35,7 @@ def register(metrics: Metrics, run: Run, desk: Desk, figures: Figures, reactor: 
     gauges: tuple[Reading, ...] = (
         ("state", "0 starting, 1 training, 2 finishing, 3 finished.", lambda: int(run.state)),
         ("seconds", "Time with a policy, over all restarts.", lambda: run.counters.seconds),
-        ("return_mean", "Mean return of the last 100 training episodes.", lambda: _known(run.training.mean)),
+        ("return_mean", "Mean return of the last 100 training episodes.", lambda: _known(run.return_mean)),
         ("eval_return_mean", "Mean return of the last evaluation.", lambda: _last_evaluation(run)),
         ("policy_lag_mean", "Updates between acting and learning.", lambda: figures.last.get("lag_mean", 0.0)),
         ("policy_lag_max", "The most of them in the last update.", lambda: figures.last.get("lag_max", 0.0)),
@@ -52,10 +53,41 @@ def register(metrics: Metrics, run: Run, desk: Desk, figures: Figures, reactor: 
         LAG_BOUNDS,
         lambda: (run.counters.lag_histogram, run.counters.lag_sum),
     )
+    _register_tasks(metrics, run)
     metrics.read_gauge(
         "loop_lag_seconds", "How late the loop's last timer was.", lambda: reactor.statistics().loop_lag_s
     )
     return metrics.histogram("learner_update_seconds", "One update in the update thread.")
+
+
+def _register_tasks(metrics: Metrics, run: Run) -> None:
+    """The figures of each task, under the label `task`; none in a run with one environment."""
+    records = run.tasks.records
+    counters: tuple[tuple[str, str, Callable[[TaskRecord], float]], ...] = (
+        ("trained_steps", "Valid transitions of a task trained on (agent steps).", lambda task: task.trained_steps),
+        ("trained_lanes", "Lane-unrolls of a task trained on.", lambda task: task.trained_lanes),
+        ("env_steps", "Training transitions of a task acted (agent steps).", lambda task: task.env_steps),
+        ("episodes", "Finished training episodes of a task.", lambda task: task.episodes),
+        ("aborted_episodes", "Those that a rebuilt lane cut short.", lambda task: task.aborted_episodes),
+    )
+    gauges: tuple[tuple[str, str, Callable[[TaskRecord], float]], ...] = (
+        ("weight", "A task's share of every batch, as configured.", lambda task: task.weight),
+        ("return_mean", "Mean return of a task's last 100 training episodes.", lambda task: _known(task.training.mean)),
+        ("eval_return_mean", "Mean return of a task's last evaluation.", lambda task: _evaluated(task)),
+        ("eval_normalised", "The same between random and human score.", lambda task: _known(task.normalised)),
+    )
+
+    def of_each(read: Callable[[TaskRecord], float]) -> Callable[[], dict[str, float]]:
+        return lambda: {name: read(record) for name, record in records.items()}
+
+    for name, description, read in counters if records else ():
+        metrics.read_counters(f"learner_task_{name}", description, "task", of_each(read))
+    for name, description, read in gauges if records else ():
+        metrics.read_gauges(f"learner_task_{name}", description, "task", of_each(read))
+
+
+def _evaluated(task: TaskRecord) -> float:
+    return math.nan if task.evaluation is None else task.evaluation.return_mean
 
 
 def _known(value: float | None) -> float:

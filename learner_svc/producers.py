@@ -9,12 +9,13 @@
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from learner_svc.publish import Answer, Publisher
 from learner_svc.run import Run
 from shared.errors import RemoteWireError
 from shared.protocol.codec import decode, encode
+from shared.protocol.fit import Misfit, judge_spec, judge_task
 from shared.protocol.layout import Array
 from shared.protocol.ledger import Ledger, Producer
 from shared.protocol.messages import (
@@ -35,10 +36,12 @@ from shared.protocol.messages import (
     RequestState,
     RunState,
     SessionReport,
+    TaskEnv,
     Unroll,
 )
-from shared.protocol.rows import EnvSpec, describe_difference, episodes_layout
+from shared.protocol.rows import EnvSpec, episodes_layout
 from shared.runtime.config import EnvConfig
+from shared.runtime.tasks import SEVERAL
 
 MAX_STRIKES = 10  # broken messages before a producer's session ends
 MAX_STRUCK = 1024  # senders of whom they are counted; the longest counted is forgiven first
@@ -55,6 +58,7 @@ class Identity:
     unroll_length: int
     beat_s: float
     lease_s: float
+    tasks: tuple[TaskEnv, ...] = ()  # none: one environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,7 @@ class UnrollCame:
 class EpisodesCame:
     """Episodes that were not counted yet: packed versions i64 [N], statistics f32 [N, K]."""
 
+    task: str
     header: Episodes
     versions: Array
     statistics: Array
@@ -124,6 +129,7 @@ class Desk:
         self.incarnations: dict[str, set[int]] = {}  # by name: more than one means restarts
         self.refused_messages = 0  # total, for metrics
         self._env = env
+        self._specs: dict[str, EnvSpec] = {}  # the first of each task
         self._work_age_s = work_age_s
         self._strikes: dict[bytes, int] = {}
         self._check_unroll: Callable[[int, bytes], None] | None = None
@@ -251,8 +257,11 @@ class Desk:
         actions.append(Send(route, [encode(self._credit(producer))]))
         if self.run.state == RunState.FINISHED:
             actions.append(Send(route, [encode(Bye(session=producer.session, reason="run_finished"))]))
-        if self.spec is None and hello.spec is not None:
-            actions.insert(0, SpecificationCame(hello.spec))
+        if hello.spec is not None and (hello.task or not self.identity.tasks):
+            spec = self._specs.setdefault(hello.task, hello.spec)
+            if self.spec is None:
+                is_one = not self.identity.tasks
+                actions.insert(0, SpecificationCame(spec if is_one else replace(spec, env_id=SEVERAL, settings=())))
         return actions
 
     def _judge(self, hello: ProducerHello) -> Reject | None:
@@ -264,26 +273,24 @@ class Desk:
                 f"the learner {PROTOCOL_MIN} to {PROTOCOL_MAX}",
                 hint="run one version of seedbed everywhere",
             )  # fmt: skip
-        if hello.spec is None:
-            return None
-        difference = self._difference(hello.spec)
-        if difference is None:
+        misfit = self._misfit(hello.task, hello.spec)
+        if misfit is None:
             return None
         return Reject(
-            nonce=hello.nonce, code="spec", retryable=False, message=difference[:1000],
-            hint="give every service the same [env] section, or start a new run folder",
-        )  # fmt: skip
+            nonce=hello.nonce, code=misfit.code, retryable=False, message=misfit.message[:1000], hint=misfit.hint
+        )
 
-    def _difference(self, spec: EnvSpec) -> str | None:
-        if self.spec is not None:
-            return describe_difference(self.spec, spec)
-        if spec.env_id != self._env.id:
-            return f"environment id: ours {self._env.id!r}, theirs {spec.env_id!r}"
-        theirs = dict(spec.settings)
-        for name, value in self._env.settings():
-            if theirs.get(name, value) != value:
-                return f"setting {name}: ours {value}, theirs {theirs[name]}"
-        return None
+    def _misfit(self, task: str, spec: EnvSpec | None) -> Misfit | None:
+        """What is wrong with a session for this task. One without a task reads weights, with whoever's spec."""
+        tasks = self.identity.tasks
+        if tasks and not task:
+            return None
+        if not tasks and not task and self.spec is None:
+            tasks = (TaskEnv(name="", env_id=self._env.id, settings=self._env.settings()),)
+        misfit = judge_task(task, spec, tasks)
+        if misfit is None and spec is not None and self.spec is not None:
+            misfit = judge_spec(task, spec, self.spec, self._specs.get(task))
+        return misfit
 
     def _welcome(self, hello: ProducerHello, producer: Producer) -> ProducerWelcome:
         identity = self.identity
@@ -292,7 +299,7 @@ class Desk:
             protocol=min(PROTOCOL_MAX, hello.protocol_max), run_id=identity.run_id, run_seed=identity.run_seed,
             spec_digest=self.spec.digest() if self.spec else "", beat_s=identity.beat_s, lease_s=identity.lease_s,
             unroll_length=identity.unroll_length, next_seq=producer.next_seq,
-            next_episodes_seq=producer.next_episodes_seq, state=int(self.run.state),
+            next_episodes_seq=producer.next_episodes_seq, state=int(self.run.state), tasks=identity.tasks,
         )  # fmt: skip
 
     def _credit(self, producer: Producer) -> Credit:
@@ -318,7 +325,12 @@ class Desk:
         )  # fmt: skip
         return [*actions, Send(route, [encode(pong)])]
 
+    def _check_task(self, producer: Producer) -> None:
+        if self.identity.tasks and not producer.task:
+            raise RemoteWireError("task", "experience over a session without a task, in a run with tasks")
+
     def _unroll(self, producer: Producer, unroll: Unroll, frame: bytes) -> list[Action]:
+        self._check_task(producer)
         if self._check_unroll is None:
             raise RemoteWireError("early", "an UNROLL before there is a policy")
         if self.run.state == RunState.FINISHED:
@@ -330,6 +342,7 @@ class Desk:
         return [UnrollCame(UnrollKey(producer, unroll.seq, unroll.actor), unroll.lanes, frame, skip)]
 
     def _episodes(self, producer: Producer, episodes: Episodes, frame: bytes) -> list[Action]:
+        self._check_task(producer)
         if self.spec is None:
             raise RemoteWireError("early", "EPISODES before there is a policy")
         layout = episodes_layout(self.spec, episodes.count)
@@ -337,7 +350,7 @@ class Desk:
         if not self.ledger.receive_episodes(producer, episodes):
             return []
         versions, statistics = layout.views([frame])
-        return [EpisodesCame(episodes, versions, statistics)]
+        return [EpisodesCame(producer.task, episodes, versions, statistics)]
 
     def _producers_at(self, route: bytes) -> list[Producer]:
         return [producer for producer in self.ledger.sessions.values() if producer.route == route]

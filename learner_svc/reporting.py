@@ -43,15 +43,16 @@ class Reporter:
         self._lives.heard({incarnation: load.figures for incarnation, load in desk.loads.items()})
         loads = [load.figures for load in desk.loads.values()]
         self._judge_lanes(int(sum(load.get("lanes", 0.0) for load in loads)), now)
-        others = {
+        others: dict[str, float | int | None] = {
             "duplicate_unrolls": float(ledger.duplicate_unrolls),
             "lost_unrolls": float(ledger.lost_unrolls),
             "inference_restarts": float(sum(self._lives.inference().values())),
             "learner_loop_lag_ms": 1e3 * self._loop_lag_s(),
         }
         return self._figures.row(
-            self._run.counters, self._run.training, loads, epoch=desk.identity.epoch, now=now, others=others
-        )
+            self._run.counters, self._run.training, loads, epoch=desk.identity.epoch, now=now,
+            others=others | self._run.tasks.row(),
+        )  # fmt: skip
 
     def _judge_lanes(self, lanes: int, now: float) -> None:
         """Refuse a configuration whose rows would be too old; later, only warn: someone scaled the run up."""

@@ -8,20 +8,21 @@
 | FINISHED | held | never |
 
 `until_return` is judged by a full evaluation of the very weights that the run ends with, so training stops for it.
-When to try is suggested by the training return or by an evaluation on the way.
+When to try is suggested by the training return or by an evaluation on the way. With tasks it is the mean over them, of
+what all of them have played.
 """
 
 import math
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from learner_svc.lag import NUM_LAG_BUCKETS
+from learner_svc.measure import EvaluationResult, Returns
+from learner_svc.tasks import TaskBook
 from shared.protocol.messages import Evaluation, RunState
 from shared.runtime.config import EvalConfig, RunConfig
 
-RETURN_WINDOW = 100  # finished episodes in the training return
 MIN_TRY_S = 5.0  # between two attempts at `until_return`
 EVALUATION_SHIFT = 20  # an evaluation's id holds the learner epoch above this, so ids never repeat
 
@@ -54,38 +55,14 @@ class Counters:
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationResult:
-    """One policy version, measured."""
-
-    version: int  # packed
-    episodes: int
-    return_mean: float
-    return_std: float
-    return_median: float
-    return_min: float
-    return_max: float
-    length_mean: float
-
-
-@dataclass(slots=True)
-class Returns:
-    """The last finished training episodes."""
-
-    returns: deque[float] = field(default_factory=lambda: deque(maxlen=RETURN_WINDOW))
-    lengths: deque[float] = field(default_factory=lambda: deque(maxlen=RETURN_WINDOW))
-
-    @property
-    def mean(self) -> float | None:
-        """Mean return, None before the first episode."""
-        return math.fsum(self.returns) / len(self.returns) if self.returns else None
-
-
 class Run:
     """Decides state, evaluations and the end. Owned by the learner's loop; memory: the last 100 episodes' returns."""
 
-    def __init__(self, run: RunConfig, evaluation: EvalConfig, *, epoch: int, patience_s: float) -> None:
+    def __init__(
+        self, run: RunConfig, evaluation: EvalConfig, *, epoch: int, patience_s: float, tasks: TaskBook | None = None
+    ) -> None:
         self.counters = Counters()
+        self.tasks = tasks or TaskBook({})
         self.training = Returns()
         self.state = RunState.STARTING
         self.evaluation: Evaluation | None = None  # asked for now
@@ -108,6 +85,7 @@ class Run:
         self.training.returns.extend(meta["returns"])
         self.training.lengths.extend(meta["lengths"])
         self.best_return = meta["best_return"]
+        self.tasks.restore(meta.get("tasks", {}))
 
     def to_json(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
@@ -116,7 +94,13 @@ class Run:
             "returns": list(self.training.returns),
             "lengths": list(self.training.lengths),
             "best_return": self.best_return,
+            "tasks": self.tasks.to_json(),
         }
+
+    @property
+    def return_mean(self) -> float | None:
+        """Of the last training episodes; with tasks the mean over them, None until each has an episode."""
+        return self.tasks.return_mean if self.tasks.are_several else self.training.mean
 
     @property
     def may_train(self) -> bool:
@@ -154,8 +138,11 @@ class Run:
             self.counters.lag_histogram = [before + more for before, more in now]  # a new list: /metrics reads it
             self.counters.lag_sum += lag_sum
 
-    def acted(self, returns: Sequence[float], lengths: Sequence[float], *, steps: int, aborted: int) -> None:
+    def acted(
+        self, returns: Sequence[float], lengths: Sequence[float], *, steps: int, aborted: int, task: str = ""
+    ) -> None:
         """Count an EPISODES message of training groups."""
+        self.tasks.acted(task, returns, lengths, steps=steps, aborted=aborted)
         self.training.returns.extend(returns)
         self.training.lengths.extend(lengths)
         self.counters.episodes += len(returns)
@@ -186,10 +173,15 @@ class Run:
         elif self._eval.every_s and self.evaluation is None and now - self._evaluated_at >= self._eval.every_s:
             self._ask(version, now)
 
-    def evaluated(self, evaluation_id: int, result: EvaluationResult, now: float) -> bool:
-        """An evaluation's result came; whether it is one that was asked for and not yet answered."""
+    def evaluated(self, evaluation_id: int, result: EvaluationResult, now: float, *, task: str = "") -> bool:
+        """A result came; whether it completes an evaluation that was asked for and not yet answered."""
         if self.evaluation is None or evaluation_id != self.evaluation.id:
             return False
+        if self.tasks.are_several:
+            combined = self.tasks.evaluated(task, evaluation_id, result)
+            if combined is None:  # others are still playing
+                return False
+            result = combined
         self.evaluation = None
         self.last_result = result
         self.num_evaluations += 1
@@ -213,8 +205,9 @@ class Run:
         target = self._run.until_return
         if target is None or now - self._tried_at < MIN_TRY_S or self.counters.updates == self._tried_updates:
             return ""  # weights that just fell short are not tried again
-        mean = self.training.mean
-        is_likely = mean is not None and len(self.training.returns) == RETURN_WINDOW and mean >= target
+        mean = self.return_mean
+        is_full = self.tasks.have_returns if self.tasks.are_several else self.training.is_full
+        is_likely = mean is not None and is_full and mean >= target
         result = self.last_result
         was_reached = result is not None and self._evaluated_at > self._tried_at and result.return_mean >= target
         return "until_return" if is_likely or was_reached else ""

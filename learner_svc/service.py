@@ -32,6 +32,7 @@ from learner_svc.record import RunFolder
 from learner_svc.reporting import Reporter
 from learner_svc.run import Run
 from learner_svc.saving import Saving
+from learner_svc.tasks import TaskBook, count_parts, reward_scales, task_environments
 from learner_svc.trainer import Snapshot, Trained, Trainer
 from shared.errors import ConfigError, RemoteWireError, SeedbedError
 from shared.net.endpoints import Router
@@ -45,6 +46,7 @@ from shared.protocol.rows import EnvSpec
 from shared.runtime.farewell import Farewell
 from shared.runtime.refusals import Refusals
 from shared.runtime.service import Service
+from shared.runtime.tasks import normalised_weights
 from shared.runtime.worker import Worker
 
 BEAT_S = 0.1
@@ -66,13 +68,18 @@ class LearnerService:
         if self.checkpoint is None:  # else once they are known to go together: a refused resume changes nothing
             folder.write_config(settings)
         folder.write_versions(self.epoch)
-        self.run = Run(settings.run, settings.eval, epoch=self.epoch, patience_s=config.evaluation_patience_s)
+        self.run = Run(
+            settings.run, settings.eval, epoch=self.epoch, patience_s=config.evaluation_patience_s,
+            tasks=TaskBook(settings.tasks),
+        )  # fmt: skip
+        self.weights = normalised_weights(settings.tasks)
         window = max(1, round(config.queue_batches * config.batch))
-        self.ledger = Ledger(epoch=self.epoch, window_lanes=window, lease_s=config.lease_s)
+        self.ledger = Ledger(epoch=self.epoch, window_lanes=window, lease_s=config.lease_s, weights=self.weights)
         self.publisher = Publisher()
         identity = Identity(
-            self.epoch, self.run_id, settings.run.seed, config.unroll_length, config.beat_s, config.lease_s
-        )
+            self.epoch, self.run_id, settings.run.seed, config.unroll_length, config.beat_s, config.lease_s,
+            tasks=task_environments(settings.tasks),
+        )  # fmt: skip
         self.worker, self.record = Worker("update"), Worker("record")
         self.desk = Desk(identity, settings.env, self.ledger, self.publisher, self.run, self.worker.busy_s)
         self.lives = Lives(self.desk.incarnations)
@@ -135,29 +142,35 @@ class LearnerService:
                     self.desk.unroutable(action.route)
             elif isinstance(action, UnrollCame):
                 assert self.assembler is not None, "the desk takes unrolls only once there is a policy"
-                self.assembler.offer(action.key, action.lanes, action.frame, skip=action.skip)
+                task = action.key.producer.task
+                self.assembler.offer(action.key, action.lanes, action.frame, skip=action.skip, task=task)
             elif isinstance(action, EpisodesCame):
                 self._count_episodes(action)
             elif isinstance(action, SpecificationCame):
                 self.build(action.spec)
 
     def _count_episodes(self, episodes: EpisodesCame) -> None:
-        header, statistics = episodes.header, episodes.statistics
+        header, statistics, task = episodes.header, episodes.statistics, episodes.task
         if header.mode == "train":
             self.run.acted(
-                statistics[:, 0].tolist(), statistics[:, 1].tolist(), steps=header.acted_steps, aborted=header.aborted
-            )
+                statistics[:, 0].tolist(), statistics[:, 1].tolist(), steps=header.acted_steps, aborted=header.aborted,
+                task=task,
+            )  # fmt: skip
         elif header.mode == "eval" and header.count:
             result = measure(episodes.versions, statistics)
-            if self.run.evaluated(header.evaluation, result, self.loop.time()):
-                self.figures.evaluation = result
-                self.service.log.info(
-                    "evaluation_finished", return_mean=result.return_mean, episodes=result.episodes,
-                    version=result.version,
-                )  # fmt: skip
-                if (best := self.saving.best(header.evaluation)) is not None:
-                    self._save(best, ["best"])
-                self._poll_run()
+            if self.run.evaluated(header.evaluation, result, self.loop.time(), task=task):
+                self._evaluated(header.evaluation)
+
+    def _evaluated(self, evaluation_id: int) -> None:
+        """An evaluation is complete."""
+        result = self.figures.evaluation = self.run.last_result
+        assert result is not None
+        self.service.log.info(
+            "evaluation_finished", return_mean=result.return_mean, episodes=result.episodes, version=result.version
+        )
+        if (best := self.saving.best(evaluation_id)) is not None:
+            self._save(best, ["best"])
+        self._poll_run()
 
     # The update thread
 
@@ -173,7 +186,7 @@ class LearnerService:
             policy, config = trainer.policy, settings.learner
             assembler: Assembler[UnrollKey] = Assembler(
                 policy.spec, policy.distribution.action_size, policy.state_fields, unroll_length=config.unroll_length,
-                batch=config.batch,
+                batch=config.batch, weights=self.weights,
             )  # fmt: skip
             trainer.use(assembler.buffers)
             return trainer, assembler, trainer.weights()[1]
@@ -222,8 +235,11 @@ class LearnerService:
         publishes = self._submitted % self.config.publish_every == 0
         wants_snapshot = self.saving.is_due(self.loop.time())
         self._in_flight += 1
+        scale_B = reward_scales(self.settings.tasks, [(key.producer.task, lanes) for key, lanes in batch.parts])
         self.worker.submit(
-            lambda: trainer.train(batch.index, wants_weights=publishes, wants_snapshot=wants_snapshot),
+            lambda: trainer.train(
+                batch.index, wants_weights=publishes, wants_snapshot=wants_snapshot, reward_scale_B=scale_B
+            ),
             lambda trained: self._trained(batch, trained),
         )
 
@@ -240,6 +256,9 @@ class LearnerService:
             lag_mean=result.metrics.get("lag_mean", 0.0), lag_max=result.metrics.get("lag_max", 0.0),
             lag_histogram=result.lag_histogram, lag_sum=result.lag_sum,
         )  # fmt: skip
+        if self.run.tasks.are_several:
+            parts = [(key.producer.task, lanes) for key, lanes in batch.parts]
+            count_parts(self.run.tasks, parts, result.trained_steps_B.tolist())
         self.figures.trained(trained)
         self.update_seconds.observe(trained.seconds)
         self._newest_version = trained.version
@@ -272,7 +291,8 @@ class LearnerService:
         if (run.state, run.evaluation) == self._told:
             return
         self._told = (run.state, run.evaluation)
-        self.service.log.info("run_moved", state=run.state.name.lower(), reason=run.end_reason)
+        missing = run.tasks.missing() if run.end_reason == "no_evaluation" else []
+        self.service.log.info("run_moved", state=run.state.name.lower(), reason=run.end_reason, not_evaluated=missing)
         self._perform(self.desk.credits(everyone=True))
         if run.state == RunState.FINISHED:
             self.finished.set()
@@ -327,6 +347,10 @@ class LearnerService:
             self.write_row(self.loop.time())
             summary = self.reporter.summary(device=str(self.trainer.parameters.flat.device))
             await self._finish_job(self.record, lambda: self.keeper.summarise(summary))
+            try:
+                await self._finish_job(self.record, self.keeper.draw)
+            except TimeoutError:  # many tasks, a busy machine: a picture is no reason to fail a run
+                self.service.log.warning("curves_late", after_s=MAX_SAVE_S)
         if is_finished:
             deadline = self.loop.time() + self.config.farewell_s
             farewell = Farewell(self.config.finished_s, self.loop.time())

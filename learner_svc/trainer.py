@@ -95,14 +95,19 @@ class Trainer:
         leaves, masked = len(self.policy.spec.observation.leaves()), bool(self.policy.spec.mask_size)
         self._batches = [Batch.from_fields(arrays, num_leaves=leaves, masked=masked) for arrays in buffers]
 
-    def train(self, index: int, *, wants_weights: bool, wants_snapshot: bool) -> Trained:
-        """The updates on buffer `index`. Raises NumericsError, with nothing changed by the last and the batch saved."""
+    def train(
+        self, index: int, *, wants_weights: bool, wants_snapshot: bool, reward_scale_B: Array | None = None
+    ) -> Trained:
+        """The updates on buffer `index`, its rewards scaled by lane.
+
+        Raises: NumericsError, with nothing changed by the last and the batch saved.
+        """
         started = time.perf_counter()
         results: list[UpdateResult] = []
         for _ in range(self.reuse):
             result = self.updater.update(
                 self._batches[index], step=self.step, trained_steps=self.trained_steps,
-                max_policy_lag=self.max_policy_lag, version_now=self.version,
+                max_policy_lag=self.max_policy_lag, version_now=self.version, reward_scale_B=reward_scale_B,
             )  # fmt: skip
             if results and not result.applied:
                 break
@@ -158,8 +163,8 @@ def _resumed(settings: LearnerSettings, checkpoint: Checkpoint) -> Policy:
     except KeyError as error:
         raise CheckpointError(f"{checkpoint.path}: no weight manifest in it") from error
     policy = policy_from_manifest(manifest)
-    if policy.spec.env_id != settings.env.id:
-        raise ConfigError(f"{checkpoint.path} is of {policy.spec.env_id}, and env.id is {settings.env.id}")
+    if policy.spec.env_id != settings.policy_env_id:
+        raise ConfigError(f"{checkpoint.path} is of {policy.spec.env_id}, and env.id is {settings.policy_env_id}")
     ours, theirs = settings.policy.model_dump(mode="json"), policy.config.model_dump(mode="json")
     for name, value in ours.items():
         if theirs.get(name) != value:

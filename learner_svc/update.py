@@ -41,6 +41,7 @@ class UpdateResult:
     lost_epoch_steps: int
     dropped_unrolls: int  # lanes with valid transitions of which none was trained on
     dropped_steps_B: Array = field(repr=False)  # for counting per actor
+    trained_steps_B: Array = field(repr=False)  # for counting per task
     lag_histogram: tuple[int, ...]  # valid transitions of lag 0, 1, 2–3, 4–7, …, too old ones among them
     lag_sum: int  # over the same
 
@@ -80,8 +81,9 @@ class Updater:
         self._crash_folder = crash_folder
 
     def update(
-        self, batch: Batch, *, step: int, trained_steps: int, max_policy_lag: int, version_now: int
-    ) -> UpdateResult:
+        self, batch: Batch, *, step: int, trained_steps: int, max_policy_lag: int, version_now: int,
+        reward_scale_B: Array | None = None,
+    ) -> UpdateResult:  # fmt: skip
         """Train on one batch.
 
         Args:
@@ -90,6 +92,7 @@ class Updater:
           trained_steps: valid transitions trained on so far; the learning rate follows it.
           max_policy_lag: rows acted by weights more than so many updates old are masked.
           version_now: packed policy_version of the weights before this update.
+          reward_scale_B: multiplies each lane's rewards in the loss, f32 [B]; none: 1.
         Raises: NumericsError if the loss or its gradient is not finite; nothing has changed then.
         """
         started = time.perf_counter()
@@ -97,14 +100,16 @@ class Updater:
         lag = policy_lag(batch.version.numpy(), version_now, max_policy_lag, epoch_start_step=self._epoch_start_step)
         trained = valid & lag.fresh
         present = present_rows(batch.flags.numpy())
-        experience = self._experience(batch, valid, trained, lag)
+        experience = self._experience(batch, valid, trained, lag, reward_scale_B)
         metrics: dict[str, float] = {}
         if experience.num_trained:
             metrics = self._step(batch, experience, step, learning_rate_at(self.config, trained_steps, self._run_steps))
             self.normaliser.update(experience.batch.observation, None if present is None else self._on_device(present))
         return _describe(metrics | {"update_ms": 1e3 * (time.perf_counter() - started)}, valid, trained, lag)
 
-    def _experience(self, batch: Batch, valid: Array, trained: Array, lag: Lag) -> Experience:
+    def _experience(
+        self, batch: Batch, valid: Array, trained: Array, lag: Lag, reward_scale_B: Array | None
+    ) -> Experience:
         current = trained & (lag.lag == 0)
         return Experience(
             batch=batch.to(self.device),
@@ -113,6 +118,7 @@ class Updater:
             current_TB=self._on_device(current),
             num_trained=int(np.count_nonzero(trained)),
             num_current=int(np.count_nonzero(current)),
+            reward_scale_B=None if reward_scale_B is None else self._on_device(reward_scale_B),
         )
 
     def _step(self, batch: Batch, experience: Experience, step: int, learning_rate: float) -> dict[str, float]:
@@ -202,6 +208,7 @@ def _describe(metrics: dict[str, float], valid: Array, trained: Array, lag: Lag)
         lost_epoch_steps=num_lost,
         dropped_unrolls=int(np.count_nonzero(valid.any(axis=0) & ~trained.any(axis=0))),
         dropped_steps_B=dropped_B,
+        trained_steps_B=np.count_nonzero(trained, axis=0),
         lag_histogram=lag_histogram(lag.lag, counted),
         lag_sum=int(lag.lag[counted].sum()),
     )

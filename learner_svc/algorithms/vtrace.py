@@ -63,7 +63,7 @@ class VTrace:
         targets = vtrace(
             log_rho_TB,
             discounts(batch.flags, config.discount),
-            self._reward(batch.reward[1:]),
+            self._reward(batch.reward[1:], experience.reward_scale_B),
             experience.valid_TB,
             *self._raw_value(output.value, length),
             rho_clip=config.rho_clip,
@@ -149,8 +149,10 @@ class VTrace:
         for name, tensor in self.state().items():
             tensor.copy_(state[name])
 
-    def _reward(self, reward_TB: Tensor) -> Tensor:
-        """Rewards as trained on: scaled, then clipped."""
+    def _reward(self, reward_TB: Tensor, scale_B: Tensor | None) -> Tensor:
+        """Rewards as trained on: scaled by their task, then by the algorithm, then clipped."""
+        if scale_B is not None:
+            reward_TB = reward_TB * scale_B
         if self.config.reward_scale != 1.0:
             reward_TB = reward_TB * self.config.reward_scale
         if self.config.reward_clip:

@@ -99,13 +99,20 @@ ServiceFile = Annotated[
 
 
 @app.command()
-def actor(words: Words = None, config: ServiceFile = None) -> int:
+def actor(
+    words: Words = None,
+    config: ServiceFile = None,
+    task: Annotated[
+        str | None, typer.Option(help="Which of the experiment's tasks to step.", show_default=False)
+    ] = None,
+) -> int:
     """Run one actor: [bold]seedbed actor cartpole actor.upstream=tcp://127.0.0.1:5555[/].
 
     From another machine with its key: [bold]actor.upstream=tcp://10.0.0.6:5555 runtime.keys=robot-7[/]."""
     from actor_svc.__main__ import main as run_actor
 
-    return run_actor(service_words(words, config))
+    chosen = [] if task is None else [f"actor.task={task}"]
+    return run_actor([*service_words(words, config), *chosen])
 
 
 @app.command()
@@ -169,13 +176,16 @@ def evaluate(
     ] = None,
     which: Annotated[Which, typer.Option(help="Which checkpoint.")] = Which.LATEST,
     seed: Annotated[int | None, typer.Option(help="Of the environments; else eval.seed.", show_default=False)] = None,
+    task: Annotated[str | None, typer.Option(help="One of the run's tasks; else all.", show_default=False)] = None,
 ) -> int:
-    """Play a run's policy: mean, median and spread of its return, and a video."""
+    """Play a run's policy: mean, median and spread of its return, by task if it has several, and a video."""
     require_torch()
     from services.cli.experiment import resolve_run
     from services.cli.report import report_evaluation
 
-    report_evaluation(resolve_run(run), episodes, console, video=video, greedy=greedy, which=which.value, seed=seed)
+    report_evaluation(
+        resolve_run(run), episodes, console, video=video, greedy=greedy, which=which.value, seed=seed, only_task=task
+    )
     return 0
 
 

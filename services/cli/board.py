@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from services.cli.scrape import of_task
 from shared.protocol.messages import RunState
 
 WINDOW_S = 5.0  # rates and means are over this long
@@ -25,6 +26,19 @@ class ServiceFigures:
     cpu_percent: float | None
     loop_lag_ms: float | None
     memory_bytes: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFigures:
+    """One of a run's tasks."""
+
+    name: str
+    weight: float  # its share of a batch as configured
+    share: float | None  # of the lane-unrolls that were trained on
+    acted_steps_per_s: float | None
+    episodes: float
+    return_mean: float | None
+    eval_return_mean: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +64,7 @@ class RunFigures:
     forward_ms: float | None
     update_ms: float | None
     dropped_steps: float
+    tasks: tuple[TaskFigures, ...] = ()
 
 
 @dataclass(slots=True)
@@ -171,6 +186,35 @@ class Board:
             forward_ms=_milliseconds(forward_s),
             update_ms=_milliseconds(update_s),
             dropped_steps=self._last("learner", f"{learner}dropped_steps_total") or 0.0,
+            tasks=self._tasks(),
+        )
+
+    def _tasks(self) -> tuple[TaskFigures, ...]:
+        """Every task that the learner names, in its order."""
+        learner = next((process for process in self._of("learner") if process.history), None)
+        if learner is None:
+            return ()
+        prefix = "seedbed_learner_task_"
+        weight = f"{prefix}weight"
+        names = [name[len(weight) + 1 : -1] for name in learner.history[-1][1] if name.startswith(f"{weight}{{")]
+        lanes = {name: learner.last(of_task(f"{prefix}trained_lanes_total", name)) or 0.0 for name in names}
+        total = sum(lanes.values())
+
+        def last(figure: str, task: str) -> float | None:
+            value = learner.last(of_task(f"{prefix}{figure}", task))
+            return None if value is None or value != value else value
+
+        return tuple(
+            TaskFigures(
+                name=name,
+                weight=last("weight", name) or 0.0,
+                share=lanes[name] / total if total else None,
+                acted_steps_per_s=learner.rate(of_task(f"{prefix}env_steps_total", name)),
+                episodes=last("episodes_total", name) or 0.0,
+                return_mean=last("return_mean", name),
+                eval_return_mean=last("eval_return_mean", name),
+            )
+            for name in names
         )
 
     def _of(self, role: str) -> list[_Process]:

@@ -4,13 +4,13 @@ Tensor and array suffixes: L lanes, A own-action columns.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 
 from actor_svc.envs import make_group
 from actor_svc.group import Group
@@ -23,20 +23,19 @@ from shared.policy.devices import choose_device
 from shared.policy.policy import Policy, State
 from shared.policy.weights import Manifest, acting_parameters, policy_from_manifest
 from shared.protocol.layout import Array
-from shared.protocol.rows import Flags
-from shared.runtime.config import EnvConfig, EvalConfig, RunConfig, load_settings
+from shared.protocol.rows import EnvSpec, Flags, describe_space_difference
+from shared.runtime.config import EvalConfig, load_settings
+from shared.runtime.tasks import RunSettings, check_task
 
 Which = Literal["best", "latest"]
 NOISE_TICKS = 32  # ticks whose sampling noise is drawn in one go
 
 
-class EvaluationSettings(BaseModel):
+class EvaluationSettings(RunSettings):
     """What is read of a run's config.toml."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    run: RunConfig = RunConfig()
-    env: EnvConfig
     eval: EvalConfig = EvalConfig()
 
 
@@ -89,6 +88,23 @@ def find_checkpoint(run_dir: Path, which: Which) -> Checkpoint:
         more = "; evaluations during training (eval.every_s) find it. Use --which latest" if which == "best" else ""
         raise CheckpointError(f"{folder}: no {which} checkpoint yet{more}")
     return checkpoint
+
+
+def by_task(trained: TrainedPolicy, only: str | None = None) -> dict[str, TrainedPolicy]:
+    """The policy with the environment of each task, or of one; under "" where the run has one environment.
+
+    Raises: ConfigError if it has no such task.
+    """
+    settings = trained.settings
+    if not settings.tasks and only is None:
+        return {"": trained}
+    if only is not None:
+        check_task(only, settings.tasks, "--task")
+    return {
+        name: replace(trained, settings=settings.model_copy(update={"env": task.env}))
+        for name, task in settings.tasks.items()
+        if only in (None, name)
+    }
 
 
 def play_episodes(
@@ -164,11 +180,18 @@ def _act(
 
 def check_specification(trained: TrainedPolicy, group: Group) -> None:
     """Refuse an environment that is not what the policy was built for."""
-    if group.spec != trained.policy.spec:
+    if not _fits(trained, group.spec):
         raise CheckpointError(
             f"{trained.checkpoint.path}: was trained on another specification of {trained.policy.spec.env_id} than "
-            f"this environment has now: was a package or the [env] section changed?"
+            f"{group.spec.env_id} has now: was a package or the [env] section changed?"
         )
+
+
+def _fits(trained: TrainedPolicy, spec: EnvSpec) -> bool:
+    """Whether the policy can play this: with tasks, any environment that has its spaces."""
+    if trained.settings.tasks:
+        return describe_space_difference(trained.policy.spec, spec) is None
+    return spec == trained.policy.spec
 
 
 def record_video(trained: TrainedPolicy, file: Path, *, greedy: bool = True, seed: int | None = None) -> int:
@@ -185,3 +208,8 @@ def record_video(trained: TrainedPolicy, file: Path, *, greedy: bool = True, see
         return write_video(group, ticks, file, fps=VIDEO_FPS // 2 if env.is_atari else VIDEO_FPS).frames
     finally:
         group.close()
+
+
+def video_of(file: Path, task: str) -> Path:
+    """Where a task's video goes if `file` is asked for: its name with the task's behind it."""
+    return file.with_stem(f"{file.stem}-{task}") if task else file

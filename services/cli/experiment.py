@@ -19,7 +19,8 @@ from learner_svc.algorithm_config import AlgorithmConfig
 from learner_svc.config import LearnerConfig, check_lag
 from shared.errors import ConfigError
 from shared.policy.config import PolicyConfig
-from shared.runtime.config import EnvConfig, EvalConfig, LaunchConfig, RunConfig, RuntimeConfig, load_settings
+from shared.runtime.config import EvalConfig, LaunchConfig, RuntimeConfig, load_settings
+from shared.runtime.tasks import RunSettings, normalised_weights
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "compose" / "experiments"
 RUNS = Path("runs")
@@ -34,6 +35,7 @@ class Sections(BaseModel):
 
     run: dict[str, Any] = {}
     env: dict[str, Any] = {}
+    tasks: dict[str, Any] = {}
     actor: dict[str, Any] = {}
     inference: dict[str, Any] = {}
     learner: dict[str, Any] = {}
@@ -44,13 +46,11 @@ class Sections(BaseModel):
     runtime: dict[str, Any] = {}
 
 
-class LaunchSettings(BaseModel):
+class LaunchSettings(RunSettings):
     """Every section, checked before anything starts."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    run: RunConfig = RunConfig()
-    env: EnvConfig
     actor: ActorConfig = ActorConfig()
     inference: InferenceConfig = InferenceConfig()
     learner: LearnerConfig = LearnerConfig()
@@ -108,7 +108,7 @@ def load_experiment(
     Raises: ConfigError; also if the folder already holds a run and `resume` is off.
     """
     settings = load_settings(LaunchSettings, file, words)
-    check_lag(settings.learner, settings.launch.actors * settings.actor.groups * settings.actor.lanes)
+    check_lanes(settings)
     sections = load_settings(Sections, file, words).model_dump(exclude_defaults=True)
     name = settings.run.name if "name" in sections.get("run", {}) else file.stem
     resume = resume or settings.run.resume
@@ -121,6 +121,18 @@ def load_experiment(
         raise ConfigError(f"{folder}: already holds a run; go on with --resume, or give another --run-dir")
     sections["run"] = {**sections.get("run", {}), "name": name, "dir": str(folder), "resume": resume}
     return Experiment(name=name, run_dir=folder, settings=settings, sections=sections)
+
+
+def check_lanes(settings: LaunchSettings) -> None:
+    """Raise ConfigError if rows must come too old: of all lanes, or of one task's for its share of the batches."""
+    launch, actor = settings.launch, settings.actor
+    if not settings.tasks:
+        check_lag(settings.learner, launch.actors * actor.groups * actor.lanes)
+    for name, share in normalised_weights(settings.tasks).items() if settings.tasks else ():
+        task = settings.tasks[name]
+        actors = launch.actors if task.actors is None else task.actors
+        lanes = actors * (task.groups or actor.groups) * (task.lanes or actor.lanes)
+        check_lag(settings.learner, lanes, task=name, share=share)
 
 
 def _default_folder(name: str, resume: bool, now: float) -> Path:

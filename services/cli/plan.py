@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from services.cli.experiment import SNAPSHOT, Experiment
+from services.cli.experiment import SNAPSHOT, Experiment, LaunchSettings
 from shared.runtime.config import ENVIRONMENT_PREFIX, KNOWN_SECTIONS
 
 LEARNER = "learner"
@@ -96,14 +96,26 @@ def plan_run(experiment: Experiment, addresses: Addresses, cores: int) -> list[P
             word("inference.name", name),
         ]
         planned.append(_process(experiment, name, "inference", threads.inference, words))
-    modes = ["train"] * launch.actors + ["eval"] * (launch.eval_actors if settings.eval.episodes else 0)
-    for index, mode in enumerate(modes):
-        name = f"actor-{index}" if mode == "train" else f"eval-{index - launch.actors}"
+    for index, (name, mode, task) in enumerate(plan_actors(settings)):
         first = index % len(addresses.inference)
         upstream = [*addresses.inference[first:], *addresses.inference[:first]]
         words = [word("actor.upstream", upstream), word("actor.name", name), word("actor.mode", mode)]
+        words += [word("actor.task", task)] if task else []
         planned.append(_process(experiment, name, "actor", 1, words))
     return planned
+
+
+def plan_actors(settings: LaunchSettings) -> list[tuple[str, str, str]]:
+    """(name, mode, task) of every actor: those that train first; with tasks, some for each of them."""
+    launch = settings.launch
+    counts = {name: launch.actors if task.actors is None else task.actors for name, task in settings.tasks.items()}
+    wanted = [("actor", "train", task, count) for task, count in (counts or {"": launch.actors}).items()]
+    wanted += [("eval", "eval", task, launch.eval_actors) for task in counts or ("",)]
+    return [
+        (f"{role}-{task}-{index}" if task else f"{role}-{index}", mode, task)
+        for role, mode, task, count in wanted
+        for index in range(count)
+    ]
 
 
 def service_environment(base: Mapping[str, str]) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """What `eval`, `doctor` and `explain` show their user."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -18,7 +18,12 @@ from services.cli.experiment import RECORD, Sections
 from services.cli.explain import Diagnosis, Signals, diagnose, read_signals
 from services.cli.plan import usable_cores
 from services.cli.table import LABEL_STYLE, count, number
+from shared.protocol.layout import Array
 from shared.runtime.config import load_settings
+from shared.runtime.tasks import TaskConfig
+
+if TYPE_CHECKING:  # torch costs a second that `doctor` and `explain` do not need
+    from services.cli.evaluate import Played, TrainedPolicy
 
 MARKS = {Grade.OK: ("✓", "green"), Grade.ADVICE: ("!", "yellow"), Grade.PROBLEM: ("✗", "bold red")}
 
@@ -119,33 +124,78 @@ def report_evaluation(
     greedy: bool | None,
     which: Literal["best", "latest"],
     seed: int | None,
+    only_task: str | None = None,
 ) -> None:
-    """Play and print; write the video if one is asked for."""
-    from services.cli.evaluate import load_policy, play_episodes, record_video
+    """Play and print, every task or one; write the video if one is asked for."""
+    from services.cli.evaluate import by_task, load_policy, record_video, video_of
 
     trained = load_policy(run_dir, which)
-    is_greedy = trained.settings.eval.greedy if greedy is None else greedy
-    checkpoint = trained.checkpoint
-    played_seed = trained.settings.eval.seed if seed is None else seed
-    columns = (TextColumn("playing"), BarColumn(), TextColumn("{task.completed:.0f} of {task.total:.0f} episodes"))
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
-        task = progress.add_task("play", total=episodes)
-        played = play_episodes(
-            trained,
-            episodes,
-            greedy=is_greedy,
-            seed=played_seed,
-            finished=lambda done: progress.update(task, completed=done),
-        )
-    how = "greedy" if is_greedy else "sampled"
-    title = f"{trained.settings.env.id}, {len(played.statistics)} episodes, {how} actions"
+    settings, checkpoint = trained.settings, trained.checkpoint
+    is_greedy = settings.eval.greedy if greedy is None else greedy
+    played_seed = settings.eval.seed if seed is None else seed
+    players = by_task(trained, only_task)
+    of_each = " of each task" if len(players) > 1 else ""
+    how = f"{episodes} episodes{of_each}, {'greedy' if is_greedy else 'sampled'} actions"
+    played = _play_all(players, episodes, console, greedy=is_greedy, seed=played_seed)
+    if len(players) > 1:
+        console.print(render_tasks({name: item.returns for name, item in played.items()}, settings.tasks, how))
+    else:
+        ((name, item),) = played.items()
+        title = f"{name or settings.env.id}, {how}"
+        console.print(render_statistics(item.names, item.statistics, title))
     source = f"{checkpoint.kind} checkpoint of update {checkpoint.step}: {checkpoint.path}"
-    console.print(render_statistics(played.names, played.statistics, title))
     console.print(Text(source, LABEL_STYLE), soft_wrap=True)
-    if video is not None:
+    for name, player in players.items() if video is not None else ():
+        assert video is not None
+        file = video_of(video, name if len(players) > 1 else "")
         with console.status("recording"):
-            frames = record_video(trained, video, greedy=is_greedy, seed=played_seed)
-        console.print(f"[dim]video[/] [cyan]{video}[/] [dim]{frames} frames[/]", soft_wrap=True, highlight=False)
+            frames = record_video(player, file, greedy=is_greedy, seed=played_seed)
+        console.print(f"[dim]video[/] [cyan]{file}[/] [dim]{frames} frames[/]", soft_wrap=True, highlight=False)
+
+
+def _play_all(
+    players: "Mapping[str, TrainedPolicy]", episodes: int, console: Console, *, greedy: bool, seed: int
+) -> "dict[str, Played]":
+    """So many episodes of each, with a bar."""
+    from services.cli.evaluate import play_episodes
+
+    columns = (TextColumn("playing"), BarColumn(), TextColumn("{task.completed:.0f} of {task.total:.0f} episodes"))
+    played: dict[str, Played] = {}
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
+        bar = progress.add_task("play", total=episodes * len(players))
+        for index, (name, player) in enumerate(players.items()):
+            before = index * episodes
+
+            def finished(done: int, before: int = before) -> None:
+                progress.update(bar, completed=before + done)
+
+            played[name] = play_episodes(player, episodes, greedy=greedy, seed=seed, finished=finished)
+    return played
+
+
+def render_tasks(returns: "Mapping[str, Array]", tasks: Mapping[str, TaskConfig], how: str) -> RenderableType:
+    """A line for each task's returns, f32 [episodes], and their mean; normalised where the scores are given."""
+    table = Table(title=f"return, {how}", title_style="bold", box=SIMPLE_HEAD, header_style=LABEL_STYLE)
+    table.add_column("task")
+    for heading in ("mean", "± s.e.", "median", "min", "max", "normalised"):
+        table.add_column(heading, justify="right")
+    means: list[float] = []
+    normalised: list[float] = []
+    for name, values in returns.items():
+        mean = float(values.mean())
+        scaled = tasks[name].normalise(mean)
+        means.append(mean)
+        normalised += [] if scaled is None else [scaled]
+        error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else float("nan")
+        figures = (float(error), float(np.median(values)), float(values.min()), float(values.max()))
+        cells: list[Text | str] = [Text(number(mean, 2), "bold green")]
+        cells += [number(figure, 2) for figure in figures]
+        table.add_row(name, *cells, number(scaled, 3))
+    table.add_section()
+    for label, middle in (("mean over tasks", np.mean), ("median over tasks", np.median)):
+        scaled = float(middle(normalised)) if len(normalised) == len(means) else None
+        table.add_row(label, Text(number(float(middle(means)), 2), "bold green"), *[""] * 4, number(scaled, 3))
+    return table
 
 
 def render_statistics(

@@ -92,13 +92,23 @@ def incarnation_of(families: Iterable[Metric]) -> str:
 
 
 def sum_samples(families: Iterable[Metric]) -> dict[str, float]:
-    """Sample name → value, summed over its labels; the buckets of histograms are left out."""
+    """Sample name → value, summed over its labels; the buckets of histograms are left out.
+
+    Those of a task stand there once more, under `of_task(name, task)`.
+    """
     samples: dict[str, float] = {}
     for family in families:
         for sample in family.samples:
             if not sample.name.endswith(("_bucket", "_created")):
                 samples[sample.name] = samples.get(sample.name, 0.0) + sample.value
+                if "task" in sample.labels:
+                    samples[of_task(sample.name, sample.labels["task"])] = sample.value
     return samples
+
+
+def of_task(name: str, task: str) -> str:
+    """What a task's sample is called."""
+    return f"{name}{{{task}}}"
 
 
 def read_status(status_file: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from services.cli.board import Board, RunFigures
+from services.cli.board import Board, RunFigures, TaskFigures
 from services.cli.supervisor import Phase, Supervisor
 from shared.protocol.messages import RunState
 from shared.runtime.config import RunConfig
@@ -23,6 +23,7 @@ from shared.runtime.config import RunConfig
 REFRESH_S = 0.5
 LINE_EVERY_S = 5.0  # without a terminal
 MAX_EVENTS = 4
+MAX_TASKS = 12  # lines of them; metrics.csv has all
 LABEL_STYLE = "grey62"
 STATE_WORDS = {
     RunState.STARTING: ("starting", "yellow"),
@@ -131,6 +132,22 @@ def render_figures(figures: RunFigures, run: RunConfig) -> RenderableType:
     return Group(grid, Text.assemble(("return  ", LABEL_STYLE), (curve, "green"), (f"  {span}", LABEL_STYLE)))
 
 
+def render_tasks(tasks: Sequence[TaskFigures]) -> RenderableType:
+    """One line for each task, the first `MAX_TASKS` of them."""
+    table = Table(box=SIMPLE_HEAD, expand=True, padding=(0, 1), header_style=LABEL_STYLE, show_edge=False)
+    table.add_column("task", no_wrap=True, ratio=1)
+    for heading in ("share", "of", "acted", "episodes", "return", "evaluated"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for task in tasks[:MAX_TASKS]:
+        share = "–" if task.share is None else f"{task.share:.1%}"
+        returns = (Text(score(value), style="bold") for value in (task.return_mean, task.eval_return_mean))
+        acted = f"{count(task.acted_steps_per_s)} steps/s"
+        table.add_row(task.name, share, f"{task.weight:.1%}", acted, count(task.episodes), *returns)
+    if len(tasks) > MAX_TASKS:
+        table.add_row(Text(f"… {len(tasks) - MAX_TASKS} more", LABEL_STYLE), *[""] * 6)
+    return table
+
+
 def render_progress(figures: RunFigures, run: RunConfig) -> RenderableType:
     """State, bar and time left."""
     word, style = STATE_WORDS[figures.state]
@@ -180,6 +197,7 @@ def render_run(
     """The whole picture."""
     figures = board.run()
     parts: list[RenderableType] = [render_progress(figures, run), "", render_figures(figures, run), ""]
+    parts += [render_tasks(figures.tasks), ""] if figures.tasks else []
     parts.append(render_services(supervisor, board, now))
     parts += [Text(f"• {event}", "yellow", no_wrap=True, overflow="ellipsis") for event in events]
     return Panel(
@@ -214,11 +232,18 @@ def render_summary(summary: Mapping[str, Any], run_dir: Path, restarts: Mapping[
         value = summary.get(name)
         return form(value) if isinstance(value, (int, float)) else "–"
 
+    tasks = summary.get("tasks") or {}
     if summary.get("eval_episodes"):
-        evaluated = f"{figure('eval_return_mean', score)} over {figure('eval_episodes')} episodes"
+        over = f" of {len(tasks)} tasks" if tasks else ""
+        evaluated = f"{figure('eval_return_mean', score)} over {figure('eval_episodes')} episodes{over}"
         grid.add_row("evaluated return", Text(evaluated, style="bold green"))
     else:
         grid.add_row("evaluated return", "not evaluated")
+    for name, task in tasks.items():
+        grid.add_row(f"  {name}", summarise_task(task))
+    if "eval_normalised_mean" in summary:
+        middle = f"{figure('eval_normalised_mean', score)} mean, {figure('eval_normalised_median', score)} median"
+        grid.add_row("normalised", middle)
     grid.add_row("training return", f"{figure('episode_return_mean', score)} over the last 100 episodes")
     trained = f"{figure('trained_steps')} steps in {figure('seconds', duration)}"
     grid.add_row("trained", f"{trained}, {figure('trained_steps_per_s')} steps/s, {figure('updates')} updates")
@@ -228,6 +253,16 @@ def render_summary(summary: Mapping[str, Any], run_dir: Path, restarts: Mapping[
     grid.add_row("restarts", ", ".join(f"{name} {times}" for name, times in died.items()) or "none")
     grid.add_row("run folder", Text(str(run_dir), style="cyan", overflow="fold"))
     return Panel(grid, title=f"[bold]{summary.get('experiment', run_dir.name)}[/]", box=ROUNDED, expand=False)
+
+
+def summarise_task(task: Mapping[str, Any]) -> str:
+    """One task of a summary.json in a line."""
+    known = {name: value if isinstance(value, (int, float)) else None for name, value in task.items()}
+    parts = [f"{score(known.get('eval_return_mean'))} evaluated", f"{score(known.get('episode_return_mean'))} training"]
+    if known.get("eval_normalised") is not None:
+        parts.insert(1, f"{score(known['eval_normalised'])} normalised")
+    share = known.get("share")
+    return ", ".join([*parts, f"{0.0 if share is None else share:.1%} of the batches"])
 
 
 class TerminalView:

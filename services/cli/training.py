@@ -115,7 +115,8 @@ def reserved_addresses(experiment: Experiment) -> Iterator[Addresses]:
 def train(experiment: Experiment, console: Console) -> int:
     """`seedbed train`: run, then say how it ended; the exit code."""
     settings = experiment.settings
-    title = " · ".join(dict.fromkeys(("seedbed", experiment.name, settings.env.id)))
+    what = f"{len(settings.tasks)} tasks" if settings.tasks else settings.env.id
+    title = " · ".join(dict.fromkeys(("seedbed", experiment.name, what)))
     console.print(f"[dim]run folder[/]  [cyan]{experiment.run_dir}[/]", soft_wrap=True, highlight=False)
     before = read_summary(experiment.run_dir)
     views: list[TerminalView] = []
@@ -172,14 +173,20 @@ def read_summary(run_dir: Path) -> Mapping[str, Any]:
 
 
 def make_video(run_dir: Path, console: Console) -> None:
-    """A video of the final policy; a run is no worse for an environment that cannot be shown."""
-    from services.cli.evaluate import load_policy, record_video
+    """A video of the final policy, of each task; a run is no worse for an environment that cannot be shown."""
+    from services.cli.evaluate import by_task, load_policy, record_video, video_of
 
-    start = time.monotonic()
     try:
-        with console.status("recording the final policy"):
-            record_video(load_policy(run_dir), run_dir / VIDEO)
+        trained = by_task(load_policy(run_dir))
     except SeedbedError as error:
         console.print(f"[yellow]no video: {error}[/]", highlight=False, soft_wrap=True)
         return
-    console.print(f"[dim]video[/]  [cyan]{run_dir / VIDEO}[/] [dim]{time.monotonic() - start:.1f} s[/]", soft_wrap=True)
+    for task, policy in trained.items():
+        start, file = time.monotonic(), video_of(run_dir / VIDEO, task)
+        try:
+            with console.status(f"recording the final policy{' in ' + task if task else ''}"):
+                record_video(policy, file)
+        except SeedbedError as error:
+            console.print(f"[yellow]no video: {error}[/]", highlight=False, soft_wrap=True)
+        else:
+            console.print(f"[dim]video[/]  [cyan]{file}[/] [dim]{time.monotonic() - start:.1f} s[/]", soft_wrap=True)

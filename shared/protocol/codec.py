@@ -1,8 +1,9 @@
 """Messages as header frames and back: every limit on what a header may say, and the only MessagePack.
 
 A header is one MessagePack array: the type, then the record's fields in their order in `messages`. Fields behind the
-last known one are ignored, so that a later minor version can add some. `encode` refuses what `decode` would refuse:
-what leaves here is valid. STEP and ACT, sent for every tick, have paths of their own.
+last known one are ignored, so that a later minor version can add some, which are left out at their default.
+`encode` refuses what `decode` would refuse: what leaves here is valid. STEP and ACT, sent for every tick, have paths of
+their own.
 """
 
 from typing import Any, cast
@@ -10,8 +11,8 @@ from typing import Any, cast
 import msgpack
 
 from shared.errors import LocalWireError, RemoteWireError
-from shared.protocol.header_fields import ALL_ACT_BITS, ALL_STEP_BITS, FIELDS, I63, MAX_PROSE, PROSE
-from shared.protocol.messages import Act, Evaluation, Message, MessageType, SessionReport, Step
+from shared.protocol.header_fields import ALL_ACT_BITS, ALL_STEP_BITS, FIELDS, I63, MAX_PROSE, OPTIONAL, PROSE
+from shared.protocol.messages import Act, Evaluation, Message, MessageType, SessionReport, Step, TaskEnv
 from shared.protocol.rows import EnvSpec, spec_to_wire
 
 MAX_HEADER_BYTES = 4096
@@ -22,11 +23,13 @@ LARGE_HEADER_BYTES = {  # types whose header may be larger
     MessageType.PING: 64 * 1024,
     MessageType.PONG: 64 * 1024,
     MessageType.PRODUCER_HELLO: 64 * 1024,
+    MessageType.PRODUCER_WELCOME: 1024 * 1024,
     MessageType.WEIGHTS: 1024 * 1024,
 }
 
 _BY_TYPE = {int(kind): (record, tuple(fields.items())) for kind, (record, fields) in FIELDS.items()}
 _BY_RECORD = {record: (int(kind), tuple(fields.items())) for kind, (record, fields) in FIELDS.items()}
+_NUM_OPTIONAL = {int(kind): len(OPTIONAL.get(kind, ())) for kind in MessageType}
 _LIMIT_BY_TYPE = {int(kind): LARGE_HEADER_BYTES.get(kind, MAX_HEADER_BYTES) for kind in MessageType}
 _STEP = int(MessageType.STEP)
 _ACT = int(MessageType.ACT)
@@ -105,8 +108,9 @@ def _decode_checked(values: list[Any]) -> Message:
     if type(kind) is not int or kind not in _BY_TYPE:
         raise RemoteWireError("type", f"unknown message type {str(kind)[:40]}")
     record, fields = _BY_TYPE[kind]
-    if len(values) <= len(fields):
-        raise RemoteWireError("fields", f"{record.__name__} with {len(values) - 1} fields of {len(fields)}")
+    required = len(fields) - _NUM_OPTIONAL[kind]
+    if len(values) <= required:
+        raise RemoteWireError("fields", f"{record.__name__} with {len(values) - 1} fields of {required}")
     read: dict[str, Any] = {}
     for (name, reader), value in zip(fields, values[1:], strict=False):
         try:
@@ -130,6 +134,10 @@ def _encode_checked(message: Message) -> bytes:
         except (ValueError, RemoteWireError) as error:
             raise LocalWireError(f"{type(message).__name__}.{name}: {error}") from error
         values.append(value)
+    for _ in range(_NUM_OPTIONAL[kind]):
+        if values[-1]:  # every optional field is empty at its default
+            break
+        values.pop()
     try:
         header = cast(bytes, _pack(values))
     except (TypeError, ValueError, OverflowError) as error:
@@ -149,6 +157,8 @@ def _plain(value: Any) -> Any:
         return [value.session, value.last_seq, int(value.state), value.age_ms]
     if isinstance(value, Evaluation):
         return [value.id, value.version, value.episodes, value.seed, value.greedy]
+    if isinstance(value, TaskEnv):
+        return [value.name, value.env_id, [list(setting) for setting in value.settings]]
     return int(value) if isinstance(value, int) and type(value) is not bool else value
 
 

@@ -40,7 +40,6 @@ class _Kept:
     lanes: int
     start: int
     actor: str
-    task: int
     frames: tuple[Frame, ...]
 
 
@@ -104,9 +103,9 @@ class Outbox:
         """Whether an unroll of `lanes` that is pushed now, behind what is there, needs no further credit to leave."""
         return self.session != 0 and lanes > 0 and self._next_start - self._base < self._granted_through
 
-    def push(self, lanes: int, frames: Sequence[Frame], *, actor: str = "", task: int = 0) -> int:
+    def push(self, lanes: int, frames: Sequence[Frame], *, actor: str = "") -> int:
         """Keep a complete unroll until it is acknowledged; the buffers belong to the outbox from here. Its number."""
-        kept = _Kept(self._next_seq, lanes, self._next_start, actor, task, tuple(frames))
+        kept = _Kept(self._next_seq, lanes, self._next_start, actor, tuple(frames))
         self._unrolls.append(kept)
         self._next_seq += 1
         self._next_start += lanes
@@ -184,7 +183,7 @@ class Outbox:
         unroll = self._unrolls[self._num_sent]
         if unroll.start - self._base >= self._granted_through:
             return None
-        header = Unroll(session=self.session, seq=unroll.seq, lanes=unroll.lanes, actor=unroll.actor, task=unroll.task)
+        header = Unroll(session=self.session, seq=unroll.seq, lanes=unroll.lanes, actor=unroll.actor)
         return Outgoing(header, unroll.frames)
 
     def sent(self, outgoing: Outgoing) -> None:

@@ -29,11 +29,12 @@ from shared.protocol.messages import (
     Report,
     SessionReport,
     Step,
+    TaskEnv,
     Unroll,
     Weights,
     Welcome,
 )
-from shared.protocol.rows import spec_from_wire
+from shared.protocol.rows import MAX_LIST, MAX_NAME, MAX_SETTING, spec_from_wire
 
 MAX_LABEL = 256  # characters of a name, code or reason
 MAX_PROSE = 1024  # characters of a message or hint for people; a writer cuts what is longer
@@ -42,6 +43,7 @@ MAX_LANES = 1 << 20
 MAX_SESSIONS = 1024  # of one connection
 MAX_LOAD = 512
 MAX_CAPABILITIES = 16
+MAX_TASKS = 128
 U64 = (1 << 64) - 1
 I63 = (1 << 63) - 1
 MODES = ("train", "eval", "play")
@@ -145,6 +147,15 @@ def _evaluation(value: Any) -> Evaluation:
     return Evaluation(**dict(zip(EVALUATION_FIELDS, _EVALUATION_ITEMS(value), strict=True)))
 
 
+_SETTING = _tuple(_text(MAX_NAME, 1), _text(MAX_SETTING))
+_TASK_ITEMS = _tuple(_text(MAX_LABEL, 1), _text(MAX_NAME, 1), _array(_SETTING, MAX_LIST))
+
+
+def _task(value: Any) -> TaskEnv:
+    name, env_id, settings = _TASK_ITEMS(value)
+    return TaskEnv(name=name, env_id=env_id, settings=settings)
+
+
 # Fields of every header in their order on the wire, with what may stand there.
 FIELDS: dict[MessageType, tuple[type[Any], dict[str, Reader]]] = {
     MessageType.HELLO: (
@@ -165,6 +176,7 @@ FIELDS: dict[MessageType, tuple[type[Any], dict[str, Reader]]] = {
             "seeding": _one_of(SEEDINGS),
             "capabilities": _CAPABILITIES,
             "max_stall_s": _seconds,
+            "task": _LABEL,
         },
     ),
     MessageType.WELCOME: (
@@ -232,6 +244,7 @@ FIELDS: dict[MessageType, tuple[type[Any], dict[str, Reader]]] = {
             "spec": _optional(spec_from_wire),
             "oldest_seq": _COUNT,
             "oldest_episodes_seq": _COUNT,
+            "task": _LABEL,
         },
     ),
     MessageType.PRODUCER_WELCOME: (
@@ -252,6 +265,7 @@ FIELDS: dict[MessageType, tuple[type[Any], dict[str, Reader]]] = {
             "next_seq": _COUNT,
             "next_episodes_seq": _COUNT,
             "state": _RUN_STATE,
+            "tasks": _array(_task, MAX_TASKS),
         },
     ),
     MessageType.UNROLL: (
@@ -302,4 +316,11 @@ FIELDS: dict[MessageType, tuple[type[Any], dict[str, Reader]]] = {
             "picture_age_ms": _COUNT,
         },
     ),
+}
+
+# Last fields that came with a later minor version: a writer leaves them out at their default, a reader may miss them.
+OPTIONAL: dict[MessageType, tuple[str, ...]] = {
+    MessageType.HELLO: ("task",),
+    MessageType.PRODUCER_HELLO: ("task",),
+    MessageType.PRODUCER_WELCOME: ("tasks",),
 }

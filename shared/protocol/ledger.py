@@ -3,14 +3,15 @@
 The rules stand at the head of `shared.protocol.flow`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from shared.errors import RemoteWireError
 from shared.protocol.messages import Credit, Episodes, Evaluation, ProducerHello, RunState, Unroll
 
 MAX_AHEAD = 1 << 16  # an UNROLL numbered further than this beyond the first missing one breaks the protocol
-MAX_REMEMBERED = 1024  # incarnations of which a learner knows what it applied
+MAX_REMEMBERED = 4096  # incarnations, times their tasks, of which a learner knows what it applied
+ONE_TASK: Mapping[str, float] = {"": 1.0}  # of a run with one environment
 
 
 @dataclass(slots=True)
@@ -29,9 +30,10 @@ class _Held:
 
 @dataclass(slots=True)
 class Producer:
-    """What the learner knows of one producer incarnation."""
+    """What the learner knows of one producer incarnation and one task."""
 
     incarnation: int
+    task: str = ""
     name: str = ""
     session: int = 0  # 0 while its lease is lost
     route: bytes = b""
@@ -55,9 +57,10 @@ class Producer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerRecord:
-    """What a checkpoint keeps of one incarnation. `applied`: (seq, lanes); `partial`: (seq, lanes applied so far)."""
+    """What a checkpoint keeps of a producer. `applied`: (seq, lanes); `partial`: (seq, lanes applied so far)."""
 
     incarnation: int
+    task: str = ""
     next_seq: int
     next_episodes_seq: int
     applied: tuple[tuple[int, int], ...] = ()
@@ -68,24 +71,28 @@ class Ledger:
     """The learner's account of every producer's unrolls. Owned by the learner's loop.
 
     Memory: one small record for each unroll that was received and not acknowledged, bounded by credit.
-    `window_lanes` are granted over all producers together, beyond what was copied.
+    `window_lanes` are granted over all producers together, beyond what was copied: to each task in proportion to its
+    weight in `weights`, to the producers of a task in equal parts. So no task's backlog takes the credit of another.
     """
 
-    def __init__(self, *, epoch: int, window_lanes: int, lease_s: float) -> None:
+    def __init__(
+        self, *, epoch: int, window_lanes: int, lease_s: float, weights: Mapping[str, float] = ONE_TASK
+    ) -> None:
         self.epoch = epoch
         self.window_lanes = window_lanes
         self.lease_s = lease_s
         self.duplicate_unrolls = 0  # totals, for metrics
         self.lost_unrolls = 0  # acknowledged by an earlier epoch whose updates are lost
         self.sessions: dict[int, Producer] = {}
-        self._producers: dict[int, Producer] = {}
+        self._weights = weights
+        self._producers: dict[tuple[int, str], Producer] = {}
         self._next_session = (epoch << 20) + 1  # no session of an earlier epoch is mistaken for one of this
 
     def restore(self, records: Iterable[ProducerRecord]) -> None:
         """Take over a checkpoint's account, before the first HELLO."""
         for record in records:
-            self._producers[record.incarnation] = Producer(
-                record.incarnation, next_seq=record.next_seq, next_episodes_seq=record.next_episodes_seq,
+            self._producers[record.incarnation, record.task] = Producer(
+                record.incarnation, record.task, next_seq=record.next_seq, next_episodes_seq=record.next_episodes_seq,
                 held={seq: _Held(lanes, lanes, True) for seq, lanes in record.applied},
                 partial=dict(record.partial),
             )  # fmt: skip
@@ -95,6 +102,7 @@ class Ledger:
         return [
             ProducerRecord(
                 incarnation=producer.incarnation,
+                task=producer.task,
                 next_seq=producer.next_seq,
                 next_episodes_seq=producer.next_episodes_seq,
                 applied=tuple((seq, held.lanes) for seq, held in producer.held.items() if held.is_applied),
@@ -105,9 +113,10 @@ class Ledger:
         ]
 
     def hello(self, hello: ProducerHello, route: bytes, now: float) -> Producer:
-        """Resume this incarnation's session, or give it a new one."""
-        producer = self._producers.pop(hello.incarnation, None) or Producer(hello.incarnation)
-        self._producers[hello.incarnation] = producer  # youngest last
+        """Resume this incarnation's session for a task, or give it a new one."""
+        key = hello.incarnation, hello.task
+        producer = self._producers.pop(key, None) or Producer(*key)
+        self._producers[key] = producer  # youngest last
         is_behind = hello.oldest_seq > producer.next_seq
         if is_behind:
             self._skip_to(producer, hello.oldest_seq)
@@ -170,16 +179,25 @@ class Ledger:
     def credit(
         self, producer: Producer, *, state: RunState, trained_steps: int, evaluation: Evaluation | None = None
     ) -> Credit:
-        """The producer's figures now. Its share of the window is the same as every other live producer's."""
+        """The producer's figures now. Its share of the window is the same as every other live one's of its task."""
         producer.is_due = False
-        share = max(1, self.window_lanes // max(1, len(self.sessions)))
-        if state == RunState.TRAINING:  # before, there is no policy to read an unroll by
+        share = self._share(producer.task)
+        if share and state == RunState.TRAINING:  # before, there is no policy to read an unroll by
             producer.granted_through = max(producer.granted_through, producer.stream_lanes + share)
         return Credit(
             session=producer.session, epoch=self.epoch, granted_through=producer.granted_through,
             acked_through=producer.next_seq, episodes_acked_through=producer.next_episodes_seq, state=int(state),
             trained_steps=trained_steps, evaluation=evaluation,
         )  # fmt: skip
+
+    def _share(self, task: str) -> int:
+        """Lane-unrolls of the window for each producer of a task; 0 for a session that is no task's."""
+        weight = self._weights.get(task, 0.0)
+        if not weight:
+            return 0
+        tasks = [producer.task for producer in self.sessions.values()]
+        total = sum(self._weights.get(name, 0.0) for name in set(tasks) | {task})
+        return max(1, int(self.window_lanes * weight / total / max(1, tasks.count(task)) + 1e-9))
 
     def due(self) -> list[Producer]:
         """Live producers whose figures changed since their last CREDIT."""

@@ -92,6 +92,7 @@ class Hello:
     seeding: str = "group"  # "lane" if every lane can be seeded on its own, "group", or "none"
     capabilities: tuple[str, ...] = ()  # "reset", "render"
     max_stall_s: float = 10.0  # how long this environment may be silent, seconds
+    task: str = ""  # which of the run's tasks this group plays; empty in a run with one environment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,8 +202,21 @@ class Error:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskEnv:
+    """One task of a run, as the learner knows it; part of PRODUCER_WELCOME."""
+
+    name: str
+    env_id: str
+    settings: tuple[tuple[str, str], ...] = ()  # (name, value as JSON): what its environments must agree on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerHello:
-    """Inference → learner: a producer of unrolls and reader of weights introduces itself. Idempotent."""
+    """Inference → learner: a producer of unrolls and reader of weights introduces itself. Idempotent.
+
+    A process has one session for each task that it has environments of, all over one connection, and one without a
+    task, which reads the weights; in a run with one environment the latter is the only one.
+    """
 
     protocol_min: int = PROTOCOL_MIN
     protocol_max: int = PROTOCOL_MAX
@@ -215,6 +229,7 @@ class ProducerHello:
     spec: EnvSpec | None = None  # of the first environments that said HELLO here, once known
     oldest_seq: int = 0  # the first UNROLL it can still send; those below were acknowledged and are forgotten
     oldest_episodes_seq: int = 0
+    task: str = ""  # what this session's unrolls and episodes are of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,6 +251,7 @@ class ProducerWelcome:
     next_seq: int  # the first UNROLL of this incarnation that is not applied yet
     next_episodes_seq: int
     state: int  # RunState
+    tasks: tuple[TaskEnv, ...] = ()  # of the run; none in a run with one environment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +262,7 @@ class Unroll:
     seq: int
     lanes: int
     actor: str  # who acted: label and incarnation, for counters
-    task: int = 0
+    task: int = 0  # always 0: the session says which task it is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,6 +115,11 @@ def describe_difference(ours: EnvSpec, theirs: EnvSpec) -> str | None:
         if mine.get(name) != other.get(name):
             ours_said, theirs_said = (_brief(found.get(name, "absent")) for found in (mine, other))
             return f"setting {name}: ours {ours_said}, theirs {theirs_said}"
+    return describe_space_difference(ours, theirs)
+
+
+def describe_space_difference(ours: EnvSpec, theirs: EnvSpec) -> str | None:
+    """The first thing that one policy cannot serve: as `describe_difference`, whatever the environments are called."""
     for what, a, b in (
         ("observation", ours.observation, theirs.observation),
         ("action", ours.action, theirs.action),

@@ -447,7 +447,8 @@ def group_seed(run_seed: int, replica: int, number: int) -> int:
 
 
 def _same_group(known: Hello, hello: Hello) -> bool:
-    return known.lanes == hello.lanes and known.mode == hello.mode and known.spec == hello.spec
+    mine, theirs = ((item.lanes, item.mode, item.task, item.spec) for item in (known, hello))
+    return mine == theirs
 
 
 def served_capabilities(hello: Hello) -> tuple[str, ...]:
@@ -457,8 +458,8 @@ def served_capabilities(hello: Hello) -> tuple[str, ...]:
 
 
 def _describe_change(known: Hello, hello: Hello) -> str:
-    for name in ("lanes", "mode"):
-        before, now = getattr(known, name), getattr(hello, name)
+    for name in ("lanes", "mode", "task"):
+        before, now = (getattr(item, name) or "none" for item in (known, hello))
         if before != now:
             return f"said HELLO with {name} {before} before, and now with {now}"
     return "said HELLO with another specification before"

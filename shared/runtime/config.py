@@ -22,7 +22,7 @@ from shared.errors import ConfigError
 S = TypeVar("S", bound=BaseModel)
 
 KNOWN_SECTIONS = (
-    "run", "env", "actor", "inference", "learner", "policy", "algorithm", "eval", "launch", "runtime",
+    "run", "env", "tasks", "actor", "inference", "learner", "policy", "algorithm", "eval", "launch", "runtime",
     "monitor",
 )  # fmt: skip
 ENVIRONMENT_PREFIX = "SEEDBED_"
@@ -107,9 +107,9 @@ class EvalConfig(Section):
 class LaunchConfig(Section):
     """[launch]: which services the launcher starts on this machine."""
 
-    actors: int = Field(1, ge=0, description="Training actors, processes.")
+    actors: int = Field(1, ge=0, description="Training actors, processes; in a run with tasks, of each.")
     inference: int = Field(1, ge=1, description="Inference replicas, processes.")
-    eval_actors: int = Field(1, ge=0, description="Evaluation actors, processes.")
+    eval_actors: int = Field(1, ge=0, description="Evaluation actors, processes; in a run with tasks, of each.")
     cores: int = Field(0, ge=0, description="Cores to divide among the services; 0: all that this process may use.")
     learner_threads: int = Field(0, ge=0, description="Compute threads of the learner; 0: its share of the cores.")
     inference_threads: int = Field(0, ge=0, description="Compute threads of each inference; 0: its share of the cores.")
@@ -156,7 +156,8 @@ def load_settings(model: type[S], file: Path | None, overrides: Sequence[str] = 
         for section, table in _read_toml(file).items():
             _check_section(section, f"{file}: [{section}]", section in model.model_fields)
             if not isinstance(table, dict):
-                raise ConfigError(f"{file}: {section} is a table: write [{section}] and its keys below")
+                name = "tasks.NAME" if section == "tasks" else section
+                raise ConfigError(f"{file}: {section} is a table: write [{name}] and its keys below")
             merged[section] = table
     for variable, text in sorted(os.environ.items()):
         if variable.startswith(ENVIRONMENT_PREFIX) and "__" in variable:
@@ -175,7 +176,8 @@ def load_settings(model: type[S], file: Path | None, overrides: Sequence[str] = 
     try:
         return model.model_validate(chosen)
     except ValidationError as error:
-        problems = [_describe(model, detail, origins, file) for detail in error.errors()]
+        told = [detail for detail in error.errors() if not _is_inherited(detail, error)]
+        problems = [_describe(model, detail, origins, file) for detail in told]
         raise ConfigError("\n".join(problems)) from error
 
 
@@ -244,15 +246,27 @@ def _describe(
     if detail["type"] == "missing":
         variable = f"{ENVIRONMENT_PREFIX}{section}__{'__'.join(path[1:])}".upper()
         return f"{where}: must be set, in the file, as {variable}, or as {section}.{key or 'key'}=…"
-    return f"{where}: {detail['msg']}, not {detail['input']!r}"
+    message = detail["msg"].removeprefix("Value error, ")
+    return (
+        f"{where}: {message}" if isinstance(detail["input"], dict) else f"{where}: {message}, not {detail['input']!r}"
+    )
+
+
+def _is_inherited(detail: ErrorDetails, error: ValidationError) -> bool:
+    """Whether a task has this fault from [env], where it is told."""
+    section, *path = detail["loc"]
+    said = {(item["loc"], item["type"]) for item in error.errors()}
+    return section == "tasks" and (tuple(path[1:]), detail["type"]) in said
 
 
 def _model_at(model: type[BaseModel], path: Sequence[str]) -> type[BaseModel] | None:
-    """The model that lies at a path of field names, looking through `X | None`."""
+    """The model that lies at a path of field names, looking through `X | None` and tables by name."""
     found: type[BaseModel] | None = model
+    by_name: Any = None  # what lies under any name, within a table by name
     for name in path:
         field = found.model_fields.get(name) if found is not None else None
-        annotation: Any = field.annotation if field is not None else None
+        annotation: Any = by_name if by_name is not None else field.annotation if field is not None else None
+        by_name = typing.get_args(annotation)[1] if typing.get_origin(annotation) is dict else None
         options = typing.get_args(annotation) if _is_union(annotation) else (annotation,)
         found = next((item for item in options if isinstance(item, type) and issubclass(item, BaseModel)), None)
     return found

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
 PREFIX = "seedbed_"
+ReadLabelled = Callable[[], Mapping[str, float]]  # value of the label → figure; called in the page's thread
+_Family = CounterMetricFamily | GaugeMetricFamily
 SHUTDOWN_POLL_S = 0.05  # how long `close` may block
 SECONDS_BUCKETS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
@@ -61,7 +63,7 @@ class _Readings(Collector):
         self.counters: list[tuple[str, str, Callable[[], float]]] = []
         self.gauges: list[tuple[str, str, Callable[[], float]]] = []
         self.histograms: list[tuple[str, str, Sequence[float], ReadHistogram]] = []
-        self.labelled: list[tuple[str, str, str, Callable[[], Mapping[str, float]]]] = []
+        self.labelled: list[tuple[type[_Family], str, str, str, ReadLabelled]] = []
 
     def collect(self) -> Iterable[Metric]:
         """Called by the registry, in the page's thread."""
@@ -74,9 +76,9 @@ class _Readings(Collector):
             upto = [str(bound) for bound in map(float, bounds)] + ["+Inf"]
             buckets = list(zip(upto, accumulate(counts), strict=True))
             yield HistogramMetricFamily(name, description, buckets=buckets, sum_value=total)
-        for name, description, label, look in tuple(self.labelled):
-            family = CounterMetricFamily(name, description, labels=(label,))
-            for value, figure in tuple(look().items()):
+        for kind, name, description, label, read_each in tuple(self.labelled):
+            family = kind(name, description, labels=(label,))
+            for value, figure in tuple(read_each().items()):
                 family.add_metric((value,), figure)
             yield family
 
@@ -115,10 +117,6 @@ class Metrics:
         """A rising figure that `read` returns; it is called in the page's thread."""
         self._readings.counters.append((PREFIX + name, description, read))
 
-    def read_counters(self, name: str, description: str, label: str, read: Callable[[], Mapping[str, float]]) -> None:
-        """Rising figures by a label's values, of which there must be few; called in the page's thread."""
-        self._readings.labelled.append((PREFIX + name, description, label, read))
-
     def read_gauge(self, name: str, description: str, read: Callable[[], float]) -> None:
         """A figure that `read` returns; it is called in the page's thread."""
         self._readings.gauges.append((PREFIX + name, description, read))
@@ -130,6 +128,14 @@ class Metrics:
     def page(self, path: str, read: Callable[[], Answer | None]) -> None:
         """Serve something else beside /metrics; `read` is called in the page's thread, None: nothing there yet."""
         self._pages[path] = read
+
+    def read_counters(self, name: str, description: str, label: str, read: ReadLabelled) -> None:
+        """Rising figures by a label's values, of which there must be few; called in the page's thread."""
+        self._readings.labelled.append((CounterMetricFamily, PREFIX + name, description, label, read))
+
+    def read_gauges(self, name: str, description: str, label: str, read: ReadLabelled) -> None:
+        """Figures by a label's values, likewise."""
+        self._readings.labelled.append((GaugeMetricFamily, PREFIX + name, description, label, read))
 
     def text(self) -> str:
         """The page."""

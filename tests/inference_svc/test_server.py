@@ -12,9 +12,9 @@ from inference_svc.engine import Lanes
 from inference_svc.group import Group, Outputs
 from inference_svc.server import Server
 from inference_svc.serving import Audience
+from inference_svc.streams import Streams
 from inference_svc.tally import Tally
 from inference_svc.unrolls import UnrollShape, UnrollWriter
-from inference_svc.upstream import LearnerLink
 from shared.protocol.codec import decode, encode
 from shared.protocol.messages import (
     Act,
@@ -35,6 +35,7 @@ from shared.protocol.messages import (
     RunState,
     Step,
     StepBits,
+    TaskEnv,
     Unroll,
     Welcome,
     pack_version,
@@ -55,8 +56,9 @@ class World:
 
     def __init__(self) -> None:
         self.tally = Tally()
-        self.link = LearnerLink(name="i", incarnation=7, library_version="0", load=lambda: ())
-        self.server = Server(InferenceConfig(max_lanes=64), 99, self.link, self.tally)
+        self.streams = Streams(name="i", incarnation=7, library_version="0", load=lambda: ())
+        self.link = self.streams.main
+        self.server = Server(InferenceConfig(max_lanes=64), 99, self.streams, self.tally)
         self.sent: list[tuple[bytes, Message]] = []
         self.batches: list[list[Group]] = []
         self.forgotten: list[Lanes] = []
@@ -76,7 +78,7 @@ class World:
 
     def serve(self, lanes: int = 1000, replica: int = 0) -> None:
         self.server.serve(UnrollShape(SPEC, 1, [], T), "run", 1, replica=replica)
-        self.server.weights_changed(pack_version(1, 5))
+        self.server.weights_changed(pack_version(1, 5), 0.0)
         self.link.connected(0.0)
         hello = decode(bytes(self.link.poll(0.0)[0][0]))
         assert isinstance(hello, ProducerHello)
@@ -313,7 +315,7 @@ def test_an_evaluation_waits_for_the_version_it_asks_for(world: World) -> None:
     world.hello(mode="eval")
     world.grant(100, Evaluation(id=3, version=pack_version(1, 6), episodes=2, seed=42, greedy=True))
     assert world.pins == 0
-    world.server.weights_changed(pack_version(1, 6))
+    world.server.weights_changed(pack_version(1, 6), 0.0)
     assert world.pins == 1
 
 
@@ -572,3 +574,169 @@ def test_a_foreign_key_cannot_strike_a_group_out(world: World) -> None:
         assert isinstance(world.last(), Challenge)
     world.step(session, 0)
     assert len(world.answer()) == 1
+
+
+class TaskWorld(World):
+    """A server of a run with two tasks, each with its session at the learner."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.server.serve(UnrollShape(replace(SPEC, env_id="tasks"), 1, [], T), "run", 1)
+        self.server.weights_changed(pack_version(1, 5), 0.0)
+        self.streams.connected(0.0)
+        self.sessions: dict[str, int] = {}
+        self.greet()
+
+    def greet(self) -> None:
+        """Answer whoever says HELLO to the learner."""
+        tasks = tuple(TaskEnv(name=name, env_id="test") for name in ("pong", "tennis"))
+        for frames in self.streams.poll(0.0):
+            asked = decode(bytes(frames[0]))
+            if isinstance(asked, ProducerHello):
+                number = self.sessions[asked.task] = len(self.sessions) + 1
+                welcome = ProducerWelcome(
+                    nonce=asked.nonce, session=number, epoch=1, protocol=1, run_id="run", run_seed=1, spec_digest="d",
+                    beat_s=1, lease_s=10, unroll_length=T, next_seq=0, next_episodes_seq=0, state=RunState.TRAINING,
+                    tasks=tasks,
+                )  # fmt: skip
+                self.streams.receive(welcome, [], 0.0)
+
+    def come(self, task: str, mode: str = "train", group: int = 0) -> int:
+        self.tell(replace(hello(group, mode), incarnation=hash(task) & 0xFFFF, task=task))
+        answer = self.last()
+        assert isinstance(answer, Welcome), answer
+        self.greet()
+        return answer.session
+
+    def credit(self, task: str, through: int, evaluation: Evaluation | None = None) -> None:
+        credit = Credit(
+            session=self.sessions[task], epoch=1, granted_through=through, acked_through=0, episodes_acked_through=0,
+            state=RunState.TRAINING, trained_steps=0, evaluation=evaluation,
+        )  # fmt: skip
+        for name, _event in self.streams.receive(credit, [], 0.0):
+            self.server.credited(credit, 0.0, task=name)
+        self.server.launch(0.0)
+
+    def unroll(self, session: int, first_seq: int = 0) -> None:
+        """Play until an unroll is complete."""
+        for seq in range(first_seq, first_seq + T + 1):
+            self.step(session, seq, (4, 4) if seq == 0 else (0, 0))
+            if self.batches:
+                self.answer()
+
+
+def test_a_task_without_credit_holds_only_its_own_groups() -> None:
+    """The other one goes on, though it was held later."""
+    world = TaskWorld()
+    stuck, going = world.come("pong"), world.come("tennis", group=1)
+    world.unroll(stuck)
+    world.unroll(going)
+    assert {world.state_of(session) for session in (stuck, going)} == {RequestState.HELD_NO_CREDIT}
+    world.credit("tennis", 10)
+    assert world.state_of(going) == RequestState.QUEUED
+    assert world.state_of(stuck) == RequestState.HELD_NO_CREDIT
+    outboxes = {task: world.streams.of(task).link.outbox for task in ("pong", "tennis")}
+    assert {task: outbox.unacked_lanes for task, outbox in outboxes.items()} == {"pong": 0, "tennis": 2}
+
+
+def test_episodes_and_steps_go_the_way_of_their_task() -> None:
+    """Each EPISODES counts one task."""
+    world = TaskWorld()
+    sessions = {task: world.come(task, group=index) for index, task in enumerate(("pong", "tennis"))}
+    for task, seqs in (("pong", 3), ("tennis", 2)):
+        for seq in range(seqs):
+            world.step(sessions[task], seq, (4, 4) if seq == 0 else (1, 0))
+            world.answer()
+    world.server.flush_episodes()
+    for task, episodes in (("pong", 2), ("tennis", 1)):
+        outgoing = world.streams.of(task).link.outbox.next_outgoing()
+        assert outgoing is not None
+        assert (outgoing.message.session, outgoing.message.count) == (world.sessions[task], episodes)
+    assert world.link.outbox.is_empty
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "told"),
+    [
+        ({"task": "golf"}, "task", "'golf' asked, this run has pong, tennis"),
+        ({"task": ""}, "task", "no task named"),
+        ({"task": "pong", "spec": replace(SPEC, env_id="other")}, "spec", "ours 'test', theirs 'other'"),
+        (
+            {"task": "pong", "spec": replace(SPEC, action=space_from_gymnasium(gymnasium.spaces.Discrete(4)))},
+            "spec",
+            "action space: ours",
+        ),
+    ],
+)
+def test_environments_that_do_not_fit_a_task_are_refused(changes: dict, code: str, told: str) -> None:
+    """By name, with the remedy, and for good; nothing is opened for them at the learner."""
+    world = TaskWorld()
+    world.tell(replace(hello(), **changes))
+    answer = world.last()
+    assert isinstance(answer, Reject)
+    assert (answer.code, answer.retryable) == (code, False)
+    assert told in answer.message
+    assert answer.hint
+    assert [stream.task for stream in world.streams.all] == [""]
+
+
+def test_a_task_that_differs_from_its_first_environments_is_refused() -> None:
+    """What the learner does not know of, replicas of a task must agree on all the same."""
+    world = TaskWorld()
+    world.come("pong")
+    other = replace(SPEC, settings=(("mine", "1"),))
+    world.tell(replace(hello(3), incarnation=9, task="pong", spec=other))
+    answer = world.last()
+    assert isinstance(answer, Reject)
+    assert "setting mine" in answer.message
+
+
+def test_all_tasks_play_one_frozen_version_and_each_tells_its_own_result() -> None:
+    """One that comes later plays the same version; the weights are frozen once."""
+    world = TaskWorld()
+    request = Evaluation(id=3, version=pack_version(1, 5), episodes=2, seed=9, greedy=True)
+    first = world.come("pong", "eval")
+    world.step(first, 0, (4, 4))
+    world.credit("pong", 0, request)
+    assert world.pins == 1
+    world.server.pinned(pack_version(1, 5), 0.0)
+    world.server.weights_changed(pack_version(1, 9), 0.0)
+    late = world.come("tennis", "eval", group=1)
+    world.step(late, 0, (4, 4))
+    world.credit("tennis", 0, request)
+    assert world.pins == 1
+    for task, session in (("tennis", late), ("pong", first)):
+        world.step(session, 1, (4, 4))
+        world.answer()
+        world.step(session, 2, (1, 1))
+        outgoing = world.streams.of(task).link.outbox.next_outgoing()
+        assert outgoing is not None
+        message = outgoing.message
+        assert (message.mode, message.evaluation, message.count) == ("eval", 3, 2)
+        assert np.frombuffer(outgoing.frames[0], np.int64, 2).tolist() == [pack_version(1, 5)] * 2
+        assert world.state_of(session) == RequestState.HELD_NO_EVALUATION
+
+
+def test_a_task_that_the_learner_drops_ends_its_groups() -> None:
+    """They say HELLO again, and hear why they cannot come; the others stay."""
+    world = TaskWorld()
+    world.come("pong")
+    stays = world.come("tennis", group=1)
+    world.server.end_task("pong")
+    challenge = world.last()
+    assert isinstance(challenge, Challenge)
+    assert [session.id for session in world.server.table.sessions.values()] == [stays]
+    assert world.server.used_slots == 2
+
+
+def test_a_policy_built_anew_begins_its_evaluations_again() -> None:
+    """The frozen copy went with the former one."""
+    world = TaskWorld()
+    session = world.come("pong", "eval")
+    world.step(session, 0, (4, 4))
+    world.credit("pong", 0, Evaluation(id=3, version=1, episodes=2, seed=9, greedy=True))
+    world.server.pinned(pack_version(1, 5), 0.0)
+    world.server.serve(UnrollShape(replace(SPEC, env_id="tasks"), 1, [], T), "run", 1)
+    world.step(session, 1, (4, 4))
+    assert world.pins == 2
+    assert world.state_of(session) == RequestState.HELD_NO_EVALUATION

@@ -5,8 +5,8 @@ import pytest
 
 from learner_svc.config import LearnerConfig, check_lag
 from learner_svc.figures import Figures
-from learner_svc.measure import measure
-from learner_svc.run import Counters, Returns
+from learner_svc.measure import Returns, measure
+from learner_svc.run import Counters
 from learner_svc.trainer import Trained
 from learner_svc.update import UpdateResult
 from shared.errors import ConfigError
@@ -15,7 +15,7 @@ from shared.errors import ConfigError
 def trained(seconds: float = 0.1, **metrics: float) -> Trained:
     result = UpdateResult(
         applied=True, metrics=metrics, valid_steps=1, dropped_steps=0, stale_steps=0, lost_epoch_steps=0,
-        dropped_unrolls=0, dropped_steps_B=np.zeros(1), lag_histogram=(), lag_sum=0,
+        dropped_unrolls=0, dropped_steps_B=np.zeros(1), trained_steps_B=np.ones(1), lag_histogram=(), lag_sum=0,
     )  # fmt: skip
     return Trained(result=result, updates=1, version=1, seconds=seconds, weights=None, snapshot=None)
 

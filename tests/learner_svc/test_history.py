@@ -3,7 +3,7 @@
 import math
 from pathlib import Path
 
-from learner_svc.history import FIRST_COLUMNS, History, draw_curves, read_metrics
+from learner_svc.history import FIRST_COLUMNS, History, draw_curves, read_metrics, task_panels
 
 
 def a_row(updates: int, **others: float | None) -> dict[str, float | int | None]:
@@ -57,3 +57,18 @@ def test_curves_are_drawn_from_the_rows(tmp_path: Path) -> None:
     history.append(a_row(1, return_mean=2.0, entropy=0.5))
     assert draw_curves(tmp_path)
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_every_task_has_a_panel_and_all_share_one(tmp_path: Path) -> None:
+    """Named by the columns; a run with one environment has neither."""
+    assert task_panels(["return_mean", "entropy"]) == []
+    panels = task_panels(["return_mean", "return_mean/a", "eval_return_mean/a", "share/a", "return_mean/b.2"])
+    assert panels == [
+        ("return, a", ("return_mean/a", "eval_return_mean/a")),
+        ("return, b.2", ("return_mean/b.2", "eval_return_mean/b.2")),
+        ("share of the batches", ("share/a", "share/b.2")),
+    ]
+    history = History(tmp_path, tensorboard=False)
+    for step in (1, 2):
+        history.append(a_row(step) | {"return_mean/a": 1.0 * step, "share/a": 1.0})
+    assert draw_curves(tmp_path)

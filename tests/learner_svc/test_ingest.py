@@ -140,3 +140,35 @@ def test_drop_names_what_was_not_used() -> None:
     assert assembler.drop() == [(0, 1), (1, 1), (1, 2), (2, 3), (3, 3)]
     assembler.offer(9, 2, an_unroll(0, 2))
     assert assembler.fill() == [9]
+
+
+def test_lanes_of_a_batch_are_shared_out_by_weight() -> None:
+    """Each task's lanes in their order, and a task's own queue goes on where the batch cut it."""
+    assembler: Assembler[str] = Assembler(
+        SPEC, 1, STATE, unroll_length=T, batch=8, num_buffers=2, weights={"a": 0.75, "b": 0.25}
+    )
+    assembler.offer("b0", 5, an_unroll(100, 5), task="b")
+    assembler.offer("a0", 4, an_unroll(0, 4), task="a")
+    assembler.offer("a1", 9, an_unroll(10, 9), task="a")
+    assert assembler.fill() == ["a0"]  # the last lanes of a1 and b0 are to come
+    first, second = assembler.take(), assembler.take()
+    assert first is not None
+    assert second is not None
+    assert sorted(lanes_of(first.arrays)) == [0, 1, 2, 3, 10, 11, 100, 101]
+    assert sum(lanes for key, lanes in first.parts if key == "b0") == 2
+    assert sorted(lanes_of(second.arrays)) == [12, 13, 14, 15, 16, 17, 102, 103]
+    assembler.recycle(first)
+    assert sorted(assembler.fill()) == ["a1", "b0"]
+    assert assembler.waiting_lanes == 0
+
+
+def test_a_task_without_unrolls_leaves_no_batch_open() -> None:
+    """The one that has some fills it alone."""
+    assembler: Assembler[int] = Assembler(
+        SPEC, 1, STATE, unroll_length=T, batch=4, num_buffers=2, weights={"a": 0.5, "b": 0.5}
+    )
+    assembler.offer(0, 4, an_unroll(0, 4), task="b")
+    assembler.fill()
+    full = assembler.take()
+    assert full is not None
+    assert lanes_of(full.arrays) == [0, 1, 2, 3]

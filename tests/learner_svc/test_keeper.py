@@ -6,7 +6,8 @@ import pytest
 
 from learner_svc.config import LearnerSettings
 from learner_svc.keeper import Lives, summarise
-from learner_svc.run import EvaluationResult, Run
+from learner_svc.measure import EvaluationResult
+from learner_svc.run import Run
 from shared.protocol.messages import pack_version
 from shared.runtime.config import EnvConfig, RunConfig
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import pytest
 
 from learner_svc.ingest import Assembler
 from learner_svc.producers import (
@@ -21,7 +22,7 @@ from learner_svc.producers import (
 from learner_svc.publish import Publisher
 from learner_svc.run import Run
 from shared.protocol.codec import decode, encode
-from shared.protocol.ledger import Ledger
+from shared.protocol.ledger import ONE_TASK, Ledger
 from shared.protocol.messages import (
     Bye,
     Challenge,
@@ -38,6 +39,7 @@ from shared.protocol.messages import (
     Reject,
     RunState,
     Step,
+    TaskEnv,
     Unroll,
     Weights,
 )
@@ -61,11 +63,12 @@ def a_spec(env_id: str = "e", actions: int = 2, settings: tuple[tuple[str, str],
 class Bench:
     """A desk with its parts, and messages in and out as records."""
 
-    def __init__(self, *, has_policy: bool = True) -> None:
+    def __init__(self, *, has_policy: bool = True, tasks: tuple[TaskEnv, ...] = ()) -> None:
         self.run = Run(RunConfig(), EvalConfig(), epoch=3, patience_s=10.0)
-        self.ledger = Ledger(epoch=3, window_lanes=8, lease_s=10.0)
+        weights = {task.name: 1 / len(tasks) for task in tasks} or ONE_TASK
+        self.ledger = Ledger(epoch=3, window_lanes=8, lease_s=10.0, weights=weights)
         self.publisher = Publisher()
-        identity = Identity(epoch=3, run_id="run", run_seed=5, unroll_length=T, beat_s=1.0, lease_s=10.0)
+        identity = Identity(epoch=3, run_id="run", run_seed=5, unroll_length=T, beat_s=1.0, lease_s=10.0, tasks=tasks)
         self.desk = Desk(identity, EnvConfig(id="e"), self.ledger, self.publisher, self.run, lambda: 0.25)
         if has_policy:
             assembler: Assembler[object] = Assembler(a_spec(), 1, (), unroll_length=T, batch=4)
@@ -316,3 +319,69 @@ def test_a_revoked_key_loses_its_session_and_is_told_why() -> None:
     assert (error.code, error.session, error.retryable) == ("revoked", session, False)
     assert set(bench.ledger.sessions) == {other.session}
     assert bench.desk.revoke([ROUTE]) == []
+
+
+TASKS = (TaskEnv(name="pong", env_id="P", settings=(("frame_skip", "4"),)), TaskEnv(name="tennis", env_id="T"))
+
+
+def test_a_run_says_which_tasks_it_has_and_reads_nothing_into_a_session_without_one() -> None:
+    """Inference greets before it knows them, with whatever specification it has met."""
+    bench = Bench(tasks=TASKS)
+    welcome, credit = bench.ask(a_hello(spec=a_spec("whatever", actions=9)))
+    assert isinstance(welcome, ProducerWelcome)
+    assert welcome.tasks == TASKS
+    assert isinstance(credit, Credit)
+    assert credit.granted_through == 0
+
+
+def test_the_first_tasks_specification_starts_a_policy_of_no_environment_in_particular() -> None:
+    """Its id and settings are the task's own affair."""
+    bench = Bench(has_policy=False, tasks=TASKS)
+    actions = bench.say(a_hello(task="pong", spec=a_spec("P", settings=(("frame_skip", "4"),))))
+    assert actions[0] == SpecificationCame(a_spec("tasks"))
+
+
+@pytest.mark.parametrize(
+    ("task", "spec", "code", "told"),
+    [
+        ("golf", a_spec("P"), "task", ["'golf'", "pong, tennis"]),
+        ("pong", a_spec("T"), "spec", ["'pong'", "ours 'P'", "theirs 'T'"]),
+        ("pong", a_spec("P", settings=(("frame_skip", "2"),)), "spec", ["frame_skip", "ours 4", "theirs 2"]),
+        ("tennis", a_spec("T", actions=6), "spec", ["'tennis'", "action space: ours", "2", "6"]),
+    ],
+)
+def test_what_does_not_fit_a_task_is_refused_by_name(task: str, spec: EnvSpec, code: str, told: list[str]) -> None:
+    """For good, with both values; other tasks are served on."""
+    bench = Bench(tasks=TASKS)
+    (reject,) = bench.ask(a_hello(task=task, spec=spec))
+    assert isinstance(reject, Reject)
+    assert (reject.code, reject.retryable) == (code, False)
+    assert all(part in reject.message for part in told), reject.message
+    assert reject.hint
+    assert isinstance(bench.ask(a_hello(task="tennis", spec=a_spec("T")))[0], ProducerWelcome)
+
+
+def test_sessions_of_one_process_are_apart_by_task() -> None:
+    """Unrolls and episodes come with the task of their session; a PONG tells of all of them."""
+    bench = Bench(tasks=TASKS)
+    sessions = {task: bench.enter(task=task, spec=a_spec(env_id)) for task, env_id in (("pong", "P"), ("tennis", "T"))}
+    main = bench.enter()
+    assert len({main, *sessions.values()}) == 3
+    for task, session in sessions.items():
+        (came,) = bench.say(Unroll(session=session, seq=0, lanes=2, actor="a"), an_unroll_frame())
+        assert isinstance(came, UnrollCame)
+        assert came.key.producer.task == task
+    pong = bench.ask(Ping(sent_ms=5))[-1]
+    assert isinstance(pong, Pong)
+    assert {report.session: report.last_seq for report in pong.sessions} == {
+        main: -1, sessions["pong"]: 0, sessions["tennis"]: 0,
+    }  # fmt: skip
+    (error,) = bench.ask(Unroll(session=main, seq=0, lanes=2, actor="a"), an_unroll_frame())
+    assert isinstance(error, Error)
+
+
+def test_a_task_in_a_run_without_tasks_is_refused() -> None:
+    """It would be counted nowhere."""
+    (reject,) = Bench().ask(a_hello(task="pong", spec=a_spec()))
+    assert isinstance(reject, Reject)
+    assert reject.code == "task"

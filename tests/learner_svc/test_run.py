@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from learner_svc.run import RETURN_WINDOW, Counters, EvaluationResult, Run, is_used_up
+from learner_svc.measure import RETURN_WINDOW, EvaluationResult
+from learner_svc.run import Counters, Run, is_used_up
 from shared.protocol.messages import RunState, pack_version
 from shared.runtime.config import EvalConfig, RunConfig
 

@@ -1,6 +1,7 @@
 """When snapshots are taken and as what they are kept."""
 
-from learner_svc.run import EvaluationResult, Run
+from learner_svc.measure import EvaluationResult
+from learner_svc.run import Run
 from learner_svc.saving import Saving
 from learner_svc.trainer import Snapshot
 from shared.runtime.config import EvalConfig, RunConfig

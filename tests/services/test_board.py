@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from services.cli.board import Board, RunFigures
+from services.cli.scrape import of_task
 from services.cli.supervisor import Supervisor
 from services.cli.table import (
     TerminalView,
@@ -278,3 +279,41 @@ def test_figures_are_a_record(board):
     assert isinstance(figures, RunFigures)
     with pytest.raises(AttributeError):
         figures.episodes = 1.0  # type: ignore[misc]
+
+
+def task_samples(at: float) -> dict[str, float]:
+    """A learner's page in a run with two tasks, of which one has no episode yet."""
+    samples = learner_samples(at)
+    for task, weight, lanes, steps, mean in (("pong", 0.25, 10, 100.0, -20.0), ("golf", 0.75, 30, 300.0, math.nan)):
+        figures = {
+            "weight": weight, "trained_lanes_total": lanes * at, "env_steps_total": steps * at,
+            "episodes_total": at, "return_mean": mean, "eval_return_mean": math.nan,
+        }  # fmt: skip
+        samples |= {of_task(f"seedbed_learner_task_{name}", task): value for name, value in figures.items()}
+    return samples
+
+
+def test_tasks_have_figures_of_their_own(board):
+    """Share beside weight, speed, and a return once there is one; none in a run with one environment."""
+    assert board.run().tasks == ()
+    for at in (11, 12):
+        board.observe("learner", task_samples(at), at)
+    pong, golf = board.run().tasks
+    assert (pong.name, pong.weight, pong.share, pong.return_mean) == ("pong", 0.25, 0.25, -20.0)
+    assert (golf.share, golf.return_mean, golf.eval_return_mean) == (0.75, None, None)
+    assert golf.acted_steps_per_s == pytest.approx(3 * (pong.acted_steps_per_s or 0.0))
+    text = render(render_run("run", Supervisor(list(ROLES), final="learner"), board, RunConfig(), [], 12.0))
+    assert "pong" in text
+    assert "75.0%" in text
+
+
+def test_a_summary_names_each_task(tmp_path):
+    """Its evaluation, its place between the scores, its share."""
+    task = {"eval_return_mean": 5.0, "eval_normalised": 0.72, "episode_return_mean": 3.0, "share": 0.31}
+    summary = {
+        "eval_episodes": 20, "eval_return_mean": 5.0, "tasks": {"pong": task, "golf": {}},
+        "eval_normalised_mean": 0.72, "eval_normalised_median": 0.72,
+    }  # fmt: skip
+    text = render(render_summary(summary, tmp_path, {}))
+    for part in ("20 episodes of 2 tasks", "5.00 evaluated", "0.72 normalised", "31.0% of the batches", "golf"):
+        assert part in text

@@ -13,7 +13,7 @@ from actor_svc.envs import make_group
 from actor_svc.pictures import as_rgb
 from learner_svc.checkpoint import save
 from learner_svc.record import to_toml
-from services.cli.evaluate import load_policy, play_episodes, record_video
+from services.cli.evaluate import by_task, load_policy, play_episodes, record_video
 from services.cli.report import report_evaluation
 from services.cli.training import make_video
 from shared.errors import CheckpointError, ConfigError
@@ -150,3 +150,41 @@ def test_manifests_hold_what_is_needed(cartpole_run):
     """Evaluation needs nothing but the run folder."""
     (manifest,) = (cartpole_run / "checkpoints").glob("*.json")
     assert json.loads(manifest.read_text())["meta"]["manifest"]
+
+
+@pytest.fixture
+def task_run(tmp_path) -> Path:
+    """One policy for two memory tasks of different delays."""
+    env = EnvConfig(id="services.memory.env:make", kwargs={"min_delay": 0, "max_delay": 2})
+    folder = make_run(tmp_path / "tasks", env, PolicyConfig(), lanes=2)
+    with (folder / "config.toml").open("a") as file:
+        file.write("[tasks]\nshort = {}\nlong = { env = { kwargs = { min_delay = 4, max_delay = 4 } } }\n")
+    return folder
+
+
+def test_a_policy_of_several_tasks_plays_each_with_its_own_environment(task_run):
+    """The delay tells which one it was."""
+    players = by_task(load_policy(task_run))
+    assert list(players) == ["short", "long"]
+    lengths = {name: play_episodes(player, 6, greedy=True, seed=1).statistics[:, 1] for name, player in players.items()}
+    assert set(lengths["long"]) == {6.0}
+    assert lengths["short"].max() <= 4.0
+
+
+def test_one_task_may_be_asked_for_by_name(task_run, cartpole_run):
+    """A name that is none is told with those there are."""
+    assert list(by_task(load_policy(task_run), "long")) == ["long"]
+    with pytest.raises(ConfigError, match="did you mean 'long'"):
+        by_task(load_policy(task_run), "lang")
+    with pytest.raises(ConfigError, match="no task 'long'"):
+        by_task(load_policy(cartpole_run), "long")
+
+
+def test_the_report_of_several_tasks_is_a_table(task_run, capsys):
+    """A line for each, and their mean."""
+    console = Console(width=120)
+    report_evaluation(task_run, 3, console, video=None, greedy=True, which="latest", seed=1)
+    text = capsys.readouterr().out
+    assert "3 episodes of each task" in text
+    for word in ("short", "long", "mean over tasks"):
+        assert word in text

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from actor_svc.config import ActorSettings
-from learner_svc.config import LearnerSettings, check_lag
-from services.cli.experiment import LaunchSettings
+from learner_svc.config import LearnerSettings
+from services.cli.experiment import LaunchSettings, check_lanes
+from services.dmlab.levels import DMLAB_30
 from shared.runtime.config import load_settings
 
 EXPERIMENTS = sorted((Path(__file__).parents[2] / "compose" / "experiments").glob("*.toml"))
@@ -22,8 +23,23 @@ def test_every_service_reads_it(file):
     """No unknown key, a name, an end, and fewer lanes in flight than the lag that the learner accepts."""
     actor = load_settings(ActorSettings, file)
     learner = load_settings(LearnerSettings, file)
-    launch = load_settings(LaunchSettings, file).launch
+    assert list(learner.tasks) == list(actor.tasks)
     assert actor.run.name == file.stem
     assert actor.run.steps > 0
-    assert actor.run.until_return is not None
-    check_lag(learner.learner, launch.actors * sum(actor.group_lanes()))
+    assert actor.run.until_return is not None or actor.tasks
+    check_lanes(load_settings(LaunchSettings, file))
+
+
+def test_a_set_of_games_has_one_action_space_and_a_scale_for_each():
+    """All 18 actions, whatever a game needs, and scores that the run is normalised by."""
+    tasks = load_settings(LearnerSettings, next(path for path in EXPERIMENTS if path.stem == "atari_set")).tasks
+    assert all(task.env.is_atari and task.env.full_action_space for task in tasks.values())
+    assert {name: task.normalise(task.human_score) for name, task in tasks.items()} == dict.fromkeys(tasks, 1.0)
+
+
+def test_dmlab_30_is_thirty_tasks():
+    """One for each level, in the page's order, each with the settings that all share."""
+    tasks = load_settings(LearnerSettings, next(path for path in EXPERIMENTS if path.stem == "dmlab30")).tasks
+    assert tuple(tasks) == DMLAB_30
+    assert tuple(task.env.kwargs["level"] for task in tasks.values()) == DMLAB_30
+    assert {task.env.kwargs["level_cache"] for task in tasks.values()} == {"level_cache"}

@@ -7,6 +7,7 @@ import pytest
 
 from services.cli.experiment import load_experiment
 from services.cli.plan import Addresses, Process, cgroup_quota, plan_run, service_environment, split_threads
+from shared.errors import ConfigError
 from shared.runtime.config import parse_value
 
 ADDRESSES = Addresses(learner="tcp://127.0.0.1:1000", inference=("tcp://127.0.0.1:1001", "tcp://127.0.0.1:1002"))
@@ -53,6 +54,24 @@ def test_evaluation_actors_say_so(make_plan):
     plan = make_plan()
     assert words_of(plan["eval-0"])["actor.mode"] == "eval"
     assert words_of(plan["actor-0"])["actor.mode"] == "train"
+
+
+def test_every_task_has_actors_of_its_own(make_plan):
+    """As many as launch says or the task itself; each knows which task it steps."""
+    plan = make_plan("tasks.a.weight=1", "tasks.b.actors=2", "launch.inference=2", "learner.max_policy_lag=100")
+    names = ["actor-a-0", "actor-b-0", "actor-b-1", "eval-a-0", "eval-b-0"]
+    assert list(plan)[3:] == names
+    said = [(words_of(plan[name])["actor.task"], words_of(plan[name])["actor.mode"]) for name in names]
+    assert said == [("a", "train"), ("b", "train"), ("b", "train"), ("a", "eval"), ("b", "eval")]
+    assert len({tuple(words_of(plan[name])["actor.upstream"]) for name in names}) == 2, "spread over both replicas"
+
+
+def test_lanes_that_are_too_many_for_their_share_are_refused(make_plan):
+    """A tenth of the batches is used ten times as slowly."""
+    words = ("tasks.a.weight=9", "tasks.b.lanes=8", "learner.batch=16", "actor.lanes=8", "launch.actors=1")
+    with pytest.raises(ConfigError, match=r"16 lanes of task b, which has 10\.0% of a batch"):
+        make_plan(*words, "learner.max_policy_lag=11")
+    assert make_plan(*words, "learner.max_policy_lag=12")
 
 
 def test_each_service_has_its_own_status_and_log(make_plan):

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from services.cli.scrape import Scraper, fetch, metrics_address, parse_families, read_page, sum_samples
+from services.cli.scrape import Scraper, fetch, metrics_address, of_task, parse_families, read_page, sum_samples
 from shared.runtime.metrics import Metrics
 
 
@@ -22,6 +22,8 @@ def metrics():
         counter.labels("a").inc(2)
         counter.labels("b").inc(3)
         metrics.gauge("level", "Level.").set(1.5)
+        metrics.read_counters("steps", "Steps.", "task", lambda: {"pong": 4.0, "golf": 6.0})
+        metrics.read_gauges("share", "Share.", "task", lambda: {"pong": 0.4})
         metrics.histogram("time_seconds", "Time.").observe(0.25)
         metrics.serve("127.0.0.1:0")
         yield metrics
@@ -32,6 +34,9 @@ def test_a_page_becomes_numbers(metrics):
     samples = sum_samples(parse_families(metrics.text().encode()))
     assert samples["seedbed_things_total"] == 5
     assert samples["seedbed_level"] == 1.5
+    assert samples["seedbed_steps_total"] == 10
+    assert samples[of_task("seedbed_steps_total", "golf")] == 6
+    assert samples[of_task("seedbed_share", "pong")] == 0.4
     assert samples["seedbed_time_seconds_sum"] == 0.25
     assert samples["seedbed_time_seconds_count"] == 1
     assert not any(name.endswith(("_bucket", "_created")) for name in samples)

@@ -38,8 +38,9 @@ def show_policy(target: str, words: list[str], run: str, *, greedy: bool, seed: 
     run_dir = resolve_run(run)
     trained = load_policy(run_dir)
     env = find_environment(target, words)
-    if env.id == trained.settings.env.id and not words:
-        env = trained.settings.env
+    if not words:
+        envs = [trained.settings.env, *(task.env for task in trained.settings.tasks.values())]
+        env = next((item for item in envs if item.id == env.id), env)
     group = make_shown_group(env)
     check_specification(trained, group)
     ticks = play(trained, group, greedy=greedy, seed=seed)

@@ -7,6 +7,7 @@
 //                          (ACT's frames): "hex hex … ", STEP's frames and statistics, or "refused: why"
 #include <cstdio>
 #include <iostream>
+#include <sstream>
 #include <string>
 
 #include "../seedbed/group.hpp"
@@ -110,11 +111,15 @@ std::string from_hex(const std::string& text) {
 void read() {
   for (std::string line; std::getline(std::cin, line);) {
     const auto bytes = from_hex(line);
+    std::ostringstream said;
+    auto* const output = std::cout.rdbuf(said.rdbuf());
     try {
       std::visit(Show(), decode(bytes.data(), bytes.size()));
     } catch (const WireError& error) {
       std::cout << "refused: " << error.what();
     }
+    std::cout.rdbuf(output);
+    for (const char letter : said.str()) std::cout << (letter == '\n' ? ' ' : letter);  // a label may have any
     std::cout << '\n';
   }
 }

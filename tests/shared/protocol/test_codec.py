@@ -12,7 +12,7 @@ import pytest
 from shared.errors import LocalWireError, RemoteWireError
 from shared.protocol import header_fields, messages
 from shared.protocol.codec import decode, encode
-from shared.protocol.header_fields import FIELDS
+from shared.protocol.header_fields import FIELDS, OPTIONAL
 from shared.protocol.messages import (
     Act,
     Bye,
@@ -66,7 +66,9 @@ def test_field_tables_match_the_records() -> None:
 def test_unknown_trailing_fields_are_ignored(name: str) -> None:
     """A later version may append fields; this one reads what it knows."""
     values = msgpack.unpackb(bytes.fromhex(GOLDEN[name]))
-    assert decode(msgpack.packb([*values, "later", {"a": 1}])) == MESSAGES[name]
+    kind = MessageType(values[0])
+    left_out = [[] if field == "tasks" else "" for field in OPTIONAL.get(kind, ())][len(values) - 1 - required(kind) :]
+    assert decode(msgpack.packb([*values, *left_out, "later", {"a": 1}])) == MESSAGES[name]
 
 
 @pytest.mark.parametrize("name", MESSAGES)
@@ -74,8 +76,24 @@ def test_a_missing_field_is_refused(name: str) -> None:
     """A header shorter than its record names the record."""
     values = msgpack.unpackb(bytes.fromhex(GOLDEN[name]))
     with pytest.raises(RemoteWireError, match=type(MESSAGES[name]).__name__) as caught:
-        decode(msgpack.packb(values[:-1]))
+        decode(msgpack.packb(values[: required(MessageType(values[0]))]))
     assert caught.value.code == "fields"
+
+
+def required(kind: MessageType) -> int:
+    """How many fields its header must have."""
+    return len(FIELDS[kind][1]) - len(OPTIONAL.get(kind, ()))
+
+
+@pytest.mark.parametrize("name", ["hello_task", "producer_hello_task", "producer_welcome_tasks"])
+def test_an_optional_field_is_left_out_when_it_is_empty(name: str) -> None:
+    """So an older reader sees the bytes that it knows, and an older writer's are understood."""
+    message = MESSAGES[name]
+    (field,) = OPTIONAL[MessageType(msgpack.unpackb(bytes.fromhex(GOLDEN[name]))[0])]
+    without = dataclasses.replace(message, **{field: type(getattr(message, field))()})
+    header = encode(without)
+    assert len(msgpack.unpackb(header)) == len(msgpack.unpackb(encode(message))) - 1
+    assert decode(header) == without
 
 
 @pytest.mark.parametrize("wrong", [None, True, 1.5, "x", b"x", [], {}, -2, 1 << 63, [1, 2]])

@@ -420,3 +420,39 @@ def test_a_closed_connection_is_not_sent_to() -> None:
     assert producer.route == b""
     assert ledger.find(producer.session, b"s", 1.0) is producer
     assert producer.route == b"s"
+
+
+def a_task_hello(task: str, incarnation: int = 7) -> ProducerHello:
+    return ProducerHello(library_version="0", name="p", incarnation=incarnation, nonce=1, task=task)
+
+
+def test_credit_is_each_tasks_own() -> None:
+    """By weight among the tasks that are there, in equal parts among a task's producers; none without a task."""
+    ledger = Ledger(epoch=1, window_lanes=16, lease_s=10.0, weights={"a": 0.75, "b": 0.25})
+    reader = ledger.hello(a_task_hello(""), b"r", 0.0)
+    assert credit_of(ledger, reader).granted_through == 0
+    alone = ledger.hello(a_task_hello("b"), b"r", 0.0)
+    assert credit_of(ledger, alone).granted_through == 16
+    first = ledger.hello(a_task_hello("a"), b"r", 0.0)
+    assert credit_of(ledger, first).granted_through == 12
+    second = ledger.hello(a_task_hello("a", incarnation=8), b"s", 0.0)
+    assert credit_of(ledger, second).granted_through == 6
+
+
+def test_one_tasks_backlog_takes_nothing_from_another() -> None:
+    """Numbers, credit and acknowledgements of a producer's tasks are apart, and so they are kept."""
+    weights = {"a": 0.5, "b": 0.5}
+    ledger = Ledger(epoch=1, window_lanes=8, lease_s=10.0, weights=weights)
+    producers = {task: ledger.hello(a_task_hello(task), b"r", 0.0) for task in weights}
+    stuck, going = producers["a"], producers["b"]
+    ledger.receive(stuck, an_unroll(0, 4))
+    for seq in range(5):
+        assert credit_of(ledger, going).granted_through == 4 * (seq + 1)
+        assert ledger.receive(going, an_unroll(seq, 4)) == 0
+        ledger.copied(going, seq)
+        ledger.applied(going, seq, 4)
+    assert credit_of(ledger, stuck).granted_through == 4
+    assert (stuck.next_seq, going.next_seq) == (0, 5)
+    resumed = Ledger(epoch=2, window_lanes=8, lease_s=10.0, weights=weights)
+    resumed.restore(ledger.records())
+    assert {task: resumed.hello(a_task_hello(task), b"r", 0.0).next_seq for task in weights} == {"a": 0, "b": 5}

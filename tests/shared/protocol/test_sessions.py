@@ -276,11 +276,12 @@ def test_frame_refusal_names_both_figures() -> None:
 
 
 def test_a_group_that_changes_its_shape_is_refused() -> None:
-    """One incarnation's group has one number of lanes, one mode and one specification."""
+    """One incarnation's group has one number of lanes, one mode, one task and one specification."""
     sessions = table()
     opened(sessions)
     assert refused(sessions, lanes=3).code == "group_changed"
     assert refused(sessions, mode="eval").code == "group_changed"
+    assert refused(sessions, task="pong").code == "group_changed"
 
 
 def test_another_run_ends_all_sessions_but_lets_their_groups_back() -> None:

@@ -1,0 +1,99 @@
+"""When evaluation groups may act: each task's round of whole episodes, all on one frozen version of the weights.
+
+| an evaluation group waits for | unblocked by |
+|---|---|
+| a round of its task | CREDIT that asks for one, and weights at least as new as it wants |
+| frozen weights | the compute thread; once for an evaluation, however many tasks it has |
+| the end of the round, its own quota played | the other groups of its task |
+"""
+
+from collections.abc import Iterable, Sequence
+
+from inference_svc.evaluation import EvaluationResult, EvaluationRound
+from inference_svc.group import Group
+from shared.protocol.layout import Array
+from shared.protocol.messages import Evaluation
+
+
+class Evaluations:
+    """The rounds of all tasks. Owned by the service's loop; memory: a round for each task, see `EvaluationRound`.
+
+    A task that joins late plays the version that the others are playing: the engine has one frozen copy.
+    """
+
+    def __init__(self) -> None:
+        self._rounds: dict[str, EvaluationRound] = {}
+        self._frozen_id = self._frozen_version = 0  # the evaluation that weights are frozen for, and their version
+        self._freezing_id = 0  # while the compute thread is at it
+
+    def ask(self, task: str, request: Evaluation | None) -> None:
+        """The learner wants this evaluation of a task now, or none."""
+        self._round(task).ask(request)
+
+    def claim_freeze(self, groups: Iterable[Group], version: int) -> bool:
+        """Whether weights have to be frozen now: a round waits for it, and `version` is new enough. True once."""
+        if self._freezing_id:
+            return False
+        waiting = [self._round(task) for task in _by_task(groups)]
+        ids = [item.request.id for item in waiting if item.request is not None and item.wants_start(version)]
+        if not ids or max(ids) == self._frozen_id:
+            return False
+        self._freezing_id = max(ids)
+        return True
+
+    def frozen(self, version: int) -> None:
+        """The weights that `claim_freeze` asked for are frozen."""
+        self._frozen_id, self._frozen_version, self._freezing_id = self._freezing_id, version, 0
+
+    def forget_frozen(self) -> None:
+        """The policy was built anew and the frozen copy is gone: running rounds start again."""
+        self._frozen_id = self._frozen_version = 0
+        for item in self._rounds.values():
+            item.restart()
+
+    def start(self, groups: Iterable[Group]) -> list[Group]:
+        """Begin the rounds that the frozen weights are for; their groups, which may act now."""
+        started: list[Group] = []
+        for task, members in _by_task(groups).items():
+            item = self._round(task)
+            request = item.request
+            if request is None or request.id != self._frozen_id or not item.wants_start(self._frozen_version):
+                continue
+            for group in members:
+                group.lanes.greedy = request.greedy
+            item.start(self._frozen_version, {group.session.id: group.lanes.count for group in members})
+            started += members
+        return started
+
+    def reset_seed(self, group: Group) -> int | None:
+        """The seed to reset a group with, the first time in its round; None when it needs no reset."""
+        return self._of(group).reset_seed(group.session.id)
+
+    def version(self, group: Group) -> int:
+        """Of the frozen weights that a group's round is played with, packed."""
+        return self._of(group).version
+
+    def may_act(self, group: Group) -> bool:
+        """Whether a group still owes episodes."""
+        return self._of(group).may_act(group.session.id)
+
+    def record(self, group: Group, statistics: Array) -> EvaluationResult | None:
+        """Count the episodes that ended in a group's newest tick; the task's result when they were the last."""
+        return self._of(group).record(group.session.id, group.flags, statistics)
+
+    def lose(self, group: Group) -> None:
+        """A group is gone: a round in which it owed episodes starts again."""
+        self._of(group).lose(group.session.id)
+
+    def _of(self, group: Group) -> EvaluationRound:
+        return self._round(group.task)
+
+    def _round(self, task: str) -> EvaluationRound:
+        return self._rounds.setdefault(task, EvaluationRound())
+
+
+def _by_task(groups: Iterable[Group]) -> dict[str, Sequence[Group]]:
+    found: dict[str, list[Group]] = {}
+    for group in groups:
+        found.setdefault(group.task, []).append(group)
+    return dict(found)

@@ -1,0 +1,114 @@
+"""[tasks.NAME]: several environments that one policy learns at once, each with its own settings, weight and scores.
+
+`[env]` has what they share; a task's `env` says what is its own. Weights are those of a task's share in every batch.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, Field, model_validator
+
+from shared.errors import ConfigError
+from shared.runtime.config import EnvConfig, RunConfig, Section, suggest
+
+SEVERAL = "tasks"  # stands for the environment's id where there are several
+MAX_TASKS = 128
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
+
+
+class TaskConfig(Section):
+    """One task: its environments, how much it counts, and between which scores it is placed."""
+
+    env: EnvConfig = Field(description="What differs from [env]; kwargs are joined key by key.")
+    weight: float = Field(1.0, gt=0, description="Its share of every batch, beside the other tasks' weights.")
+    reward_scale: float = Field(1.0, gt=0, description="Multiplies its rewards in training, before algorithm's own.")
+    actors: int | None = Field(None, ge=0, description="Training actors, processes; none: launch.actors.")
+    groups: int | None = Field(None, ge=1, le=64, description="Groups of each actor; none: actor.groups.")
+    lanes: int | None = Field(None, ge=1, le=65536, description="Environment copies in a group; none: actor.lanes.")
+    random_score: float | None = Field(None, description="Return of random play: 0 on the normalised scale.")
+    human_score: float | None = Field(None, description="Return of a person: 1 on the normalised scale.")
+
+    @model_validator(mode="after")
+    def _check_scores(self) -> "TaskConfig":
+        if (self.random_score is None) != (self.human_score is None) or (
+            self.random_score is not None and self.random_score == self.human_score
+        ):
+            raise ValueError("random_score and human_score go together, and differ")
+        return self
+
+    def normalise(self, score: float) -> float | None:
+        """(score - random) / (human - random); None where the scores are not given."""
+        if self.random_score is None or self.human_score is None:
+            return None
+        return (score - self.random_score) / (self.human_score - self.random_score)
+
+
+def _check_names(tasks: dict[str, TaskConfig]) -> dict[str, TaskConfig]:
+    if len(tasks) > MAX_TASKS:
+        raise ValueError(f"{len(tasks)} tasks, at most {MAX_TASKS}")
+    for name in tasks:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"a task named {name!r}: up to 64 letters, digits, _, - and dots within")
+    return tasks
+
+
+Tasks = Annotated[dict[str, TaskConfig], AfterValidator(_check_names)]
+
+
+class RunSettings(BaseModel):
+    """The sections that say what is trained. Every task's `env` is complete, and [env] has an id in any case."""
+
+    run: RunConfig = RunConfig()
+    env: EnvConfig
+    tasks: Tasks = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, sections: Any) -> Any:
+        """Give each task what [env] says for all of them."""
+        if not isinstance(sections, dict) or not isinstance(sections.get("tasks"), dict) or not sections["tasks"]:
+            return sections
+        shared = sections.get("env", {})
+        if not isinstance(shared, dict):
+            return sections
+        filled = {name: _filled(task, shared) for name, task in sections["tasks"].items()}
+        return {**sections, "env": {"id": SEVERAL, **shared}, "tasks": filled}
+
+    @property
+    def policy_env_id(self) -> str:
+        """What the policy's environment is called."""
+        return SEVERAL if self.tasks else self.env.id
+
+    def env_of(self, task: str) -> EnvConfig:
+        """The environment of a task; [env] without tasks. Raises: ConfigError for a name that is none of the run's."""
+        if not self.tasks:
+            return self.env
+        check_task(task, self.tasks)
+        return self.tasks[task].env
+
+
+def _filled(task: Any, shared: Mapping[str, Any]) -> Any:
+    own = task.get("env", {}) if isinstance(task, dict) else None
+    if not isinstance(own, dict):
+        return task
+    env = {**shared, **own}
+    if isinstance(shared.get("kwargs"), dict) and isinstance(own.get("kwargs"), dict):
+        env["kwargs"] = {**shared["kwargs"], **own["kwargs"]}
+    return {**task, "env": env}
+
+
+def check_task(name: str, tasks: Mapping[str, object], key: str = "task") -> None:
+    """Raise ConfigError unless the name is one of the tasks."""
+    if not name:
+        raise ConfigError(f"{key}: this run has the tasks {', '.join(tasks)}; say which, as {key}=NAME")
+    if name not in tasks:
+        raise ConfigError(f"{key}: no task {name!r}{suggest(name, tuple(tasks))}")
+
+
+def normalised_weights(tasks: Mapping[str, TaskConfig]) -> dict[str, float]:
+    """Each task's share, in the order of the file, summing to 1; one nameless task where there are none."""
+    if not tasks:
+        return {"": 1.0}
+    total = sum(task.weight for task in tasks.values())
+    return {name: task.weight / total for name, task in tasks.items()}

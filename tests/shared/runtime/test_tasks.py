@@ -1,0 +1,127 @@
+"""[tasks.NAME]: what a file may say, and what a mistake is told as."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import ConfigDict
+
+from shared.errors import ConfigError
+from shared.runtime.config import RunConfig, load_settings
+from shared.runtime.tasks import RunSettings, TaskConfig, normalised_weights
+
+FILE = """
+[env]
+backend = "vector"
+kwargs = { a = 1, b = 1 }
+
+[tasks.one]
+env.id = "E1"
+
+[tasks.two]
+weight = 3.0
+lanes = 4
+env = { id = "E2", backend = "auto", kwargs = { b = 2 } }
+"""
+
+
+class Settings(RunSettings):
+    """As a service reads them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+@pytest.fixture
+def load(tmp_path: Path):
+    def load_text(text: str = FILE, *words: str) -> Settings:
+        file = tmp_path / "set.toml"
+        file.write_text(text)
+        return load_settings(Settings, file, words)
+
+    return load_text
+
+
+def test_a_task_has_what_env_says_and_its_own_over_it(load) -> None:
+    """Keyword arguments are joined key by key; [env] itself needs no id."""
+    settings = load()
+    one, two = settings.tasks["one"], settings.tasks["two"]
+    assert (one.env.id, one.env.backend, one.env.kwargs) == ("E1", "vector", {"a": 1, "b": 1})
+    assert (two.env.id, two.env.backend, two.env.kwargs) == ("E2", "auto", {"a": 1, "b": 2})
+    assert (two.lanes, two.weight, one.lanes) == (4, 3.0, None)
+    assert normalised_weights(settings.tasks) == {"one": 0.25, "two": 0.75}
+    assert settings.policy_env_id == "tasks"
+    assert settings.env_of("two").id == "E2"
+
+
+def test_words_and_variables_reach_one_task_or_add_one(load, monkeypatch) -> None:
+    """By its name, like any other key."""
+    monkeypatch.setenv("SEEDBED_TASKS__ONE__WEIGHT", "7")
+    settings = load(FILE, "tasks.two.env.kwargs={b=9}", "tasks.three.env.id=E3")
+    assert settings.tasks["one"].weight == 7.0
+    assert settings.tasks["two"].env.kwargs == {"a": 1, "b": 9}
+    assert list(settings.tasks) == ["one", "two", "three"]
+
+
+def test_a_file_without_tasks_is_what_it_was(load) -> None:
+    """One environment, with an id of its own."""
+    settings = load('[env]\nid = "E"\n')
+    assert (settings.tasks, settings.env_of("").id, settings.policy_env_id) == ({}, "E", "E")
+    assert normalised_weights(settings.tasks) == {"": 1.0}
+    with pytest.raises(ConfigError, match=r"\[env\] id: must be set"):
+        load("[run]\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "told"),
+    [
+        (FILE + "\n[tasks.one]\nweight = 2\n", (), r"set\.toml: not valid TOML: .*twice"),
+        (FILE, ("tasks.two.weight=0",), r"'tasks.two.weight=0'.* two.weight: .*greater than 0"),
+        (FILE.replace("weight = 3.0", "weight = -1"), (), r"set\.toml: \[tasks\] two.weight: .*greater than 0, not -1"),
+        (FILE.replace("weight = 3.0", "wieght = 3"), (), r"set\.toml: \[tasks\] two.wieght: .*did you mean 'weight'"),
+        (FILE.replace("backend = \"auto\", ", "bakend = 1, "), (), r"two.env.bakend: .*did you mean 'backend'"),
+        ("[tasks.one]\nweight = 1\n", (), r"set\.toml: \[tasks\] one.env.id: must be set"),
+        ("[[tasks]]\nname = 'one'\n", (), r"set\.toml: tasks is a table: write \[tasks\.NAME\]"),
+        ("[tasks]\none = 3\n", (), r"set\.toml: \[tasks\] one: "),
+        (FILE, ("tasks.a/b.env.id=E",), r"\[tasks\]: a task named 'a/b'"),
+        (FILE, ("tasks.one.random_score=1",), r"\[tasks\] one: random_score and human_score go together"),
+        (FILE, ("tasks.one.random_score=1", "tasks.one.human_score=1"), r"go together, and differ"),
+    ],
+)  # fmt: skip
+def test_a_mistake_names_file_and_key(load, text: str, words: tuple[str, ...], told: str) -> None:
+    """And what to write instead, where it can be guessed."""
+    with pytest.raises(ConfigError, match=told) as caught:
+        load(text, *words)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_mistake_in_env_is_told_once(load) -> None:
+    """Not again for every task that inherits it; a task's own mistake is told beside it."""
+    with pytest.raises(ConfigError) as caught:
+        load(FILE.replace("[env]\n", "[env]\nframe_skp = 3\n"), "tasks.one.env.frame_skip=0")
+    told = str(caught.value).splitlines()
+    assert len(told) == 2
+    assert any("[env] frame_skp: unknown key" in line for line in told)
+    assert any("[tasks] one.env.frame_skip" in line for line in told)
+
+
+def test_what_a_run_kept_is_read_back_the_same(load, tmp_path: Path) -> None:
+    """The run folder's config.toml has every task in full."""
+    from learner_svc.record import to_toml
+
+    settings = load()
+    again = load(to_toml(settings.model_dump(mode="json")))
+    assert again.tasks == settings.tasks
+    assert again.run == RunConfig()
+
+
+def test_scores_lie_between_random_and_human() -> None:
+    """None without both."""
+    task = TaskConfig.model_validate({"env": {"id": "E"}, "random_score": -20.0, "human_score": 20.0})
+    assert task.normalise(0.0) == 0.5
+    assert TaskConfig.model_validate({"env": {"id": "E"}}).normalise(0.0) is None
+
+
+@pytest.mark.parametrize(("name", "told"), [("", r"has the tasks one, two"), ("tow", r"did you mean 'two'")])
+def test_a_task_that_is_none_is_named_with_those_there_are(load, name: str, told: str) -> None:
+    """Nobody has to look into the file."""
+    with pytest.raises(ConfigError, match=told):
+        load().env_of(name)
