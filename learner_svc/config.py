@@ -1,6 +1,7 @@
 """The learner's configuration: section [learner], and everything else that the learner reads."""
 
 import math
+from pathlib import Path
 
 from pydantic import Field
 
@@ -25,6 +26,9 @@ class LearnerConfig(Section):
         2.0, gt=0, description="Credit granted beyond what was copied, batches; over all inference services together."
     )
     publish_every: int = Field(1, ge=1, description="Weights are published after every so many batches.")
+    init_from: Path | None = Field(
+        None, description="A new run starts with the weights of this run folder (or checkpoint, its .json)."
+    )
     checkpoint_every_s: float = Field(30.0, gt=0, description="Time between checkpoints, s.")
     keep_checkpoints: int = Field(3, ge=1, description="So many of the newest checkpoints are kept.")
     milestone_steps: int = Field(0, ge=0, description="Keep a checkpoint for ever each so many trained steps; 0: none.")

@@ -14,6 +14,7 @@ import torch
 from learner_svc.batch import Batch
 from learner_svc.checkpoint import Checkpoint
 from learner_svc.config import LearnerSettings
+from learner_svc.initial_weights import find_source, policy_difference, start_from
 from learner_svc.update import Updater, UpdateResult
 from shared.errors import CheckpointError, ConfigError
 from shared.policy.allocator import keep_freed_memory
@@ -83,6 +84,8 @@ class Trainer:
         if checkpoint:
             self.updater.load_state(checkpoint.arrays, checkpoint.meta["updater"])
             self.trained_steps = checkpoint.meta["run"]["counters"]["trained_steps"]
+        elif settings.learner.init_from is not None:
+            start_from(self.updater, find_source(settings.learner.init_from))
         self._batches: list[Batch] = []
 
     @property
@@ -165,11 +168,6 @@ def _resumed(settings: LearnerSettings, checkpoint: Checkpoint) -> Policy:
     policy = policy_from_manifest(manifest)
     if policy.spec.env_id != settings.policy_env_id:
         raise ConfigError(f"{checkpoint.path} is of {policy.spec.env_id}, and env.id is {settings.policy_env_id}")
-    ours, theirs = settings.policy.model_dump(mode="json"), policy.config.model_dump(mode="json")
-    for name, value in ours.items():
-        if theirs.get(name) != value:
-            raise ConfigError(
-                f"policy.{name} is {value!r}, and {checkpoint.path} was trained with {theirs.get(name)!r}: "
-                f"set it back, or start a new run"
-            )
+    if difference := policy_difference(settings.policy, policy.config):
+        raise ConfigError(f"{checkpoint.path}: {difference}: set it back, or start a new run")
     return policy

@@ -180,6 +180,18 @@ class Updater:
             for name, tensor in tensors.items():
                 tensor.copy_(torch.from_numpy(np.array(arrays[name])))
 
+    def statistics(self) -> dict[str, Tensor]:
+        """The live tensors without which the policy's weights mean something else: of observations and value head."""
+        return {name: x for name, x in self._tensors().items() if name.startswith(("normaliser.", "algorithm.value."))}
+
+    @torch.no_grad()
+    def start_from(self, weights: Mapping[str, Tensor], statistics: Mapping[str, Array]) -> None:
+        """Take another run's weights, by name and in any memory format, and all of its `statistics`."""
+        for name, tensor in self.parameters.views(self.parameters.flat).items():
+            tensor.copy_(weights[name])
+        for name, tensor in self.statistics().items():
+            tensor.copy_(torch.from_numpy(np.array(statistics[name])))
+
     def _tensors(self) -> dict[str, Tensor]:
         """The live tensors of the whole state, by name."""
         named = {"policy.flat": self.parameters.flat}

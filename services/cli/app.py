@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import importlib.util
+import json
 import logging
 import os
 import sys
@@ -53,6 +54,7 @@ class Which(StrEnum):
 
     BEST = "best"
     LATEST = "latest"
+    MILESTONE = "milestone"
 
 
 class Bench(StrEnum):
@@ -80,13 +82,29 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the newest run, or with that in --run-dir.")
     ] = False,
+    init_from: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Start with another run's weights.", show_default=False)
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Train so many seeds, one after the other.", show_default=False)
+    ] = None,
 ) -> int:
     """Train an experiment with all services on this machine."""
-    from services.cli.experiment import find_experiment, load_experiment
+    from services.cli.experiment import find_experiment, load_experiment, resolve_source
 
-    given = {"run.seconds": seconds, "run.steps": steps, "run.until_return": until_return}
+    source = resolve_source(init_from, resume=resume) if init_from is not None else None
+    given = {
+        "run.seconds": seconds, "run.steps": steps, "run.until_return": until_return,
+        "learner.init_from": json.dumps(str(source)) if source else None,
+    }  # fmt: skip
     chosen = [*(words or []), *(f"{key}={value}" for key, value in given.items() if value is not None)]
-    found = load_experiment(find_experiment(experiment), chosen, run_dir=run_dir, resume=resume)
+    file = find_experiment(experiment)
+    if seeds is not None:
+        require_torch()
+        from services.cli.seeds import train_seeds
+
+        return train_seeds(file, chosen, seeds, run_dir=run_dir, resume=resume, console=console)
+    found = load_experiment(file, chosen, run_dir=run_dir, resume=resume)
     require_torch()
     from services.cli.training import train as run_training
 

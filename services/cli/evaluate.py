@@ -27,7 +27,12 @@ from shared.protocol.rows import EnvSpec, Flags, describe_space_difference
 from shared.runtime.config import EvalConfig, load_settings
 from shared.runtime.tasks import RunSettings, check_task
 
-Which = Literal["best", "latest"]
+Which = Literal["best", "latest", "milestone"]
+REMEDIES = {
+    "latest": "",
+    "best": "; evaluations during training (eval.every_s) find it. Use --which latest",
+    "milestone": "; learner.milestone_steps asks for them. Use --which latest",
+}
 NOISE_TICKS = 32  # ticks whose sampling noise is drawn in one go
 
 
@@ -64,7 +69,7 @@ class Played:
 
 
 def load_policy(run_dir: Path, which: Which = "latest", *, device: str = "auto") -> TrainedPolicy:
-    """The policy of a run's newest or best checkpoint.
+    """The policy of a run's newest checkpoint ("latest": of any kind), its best, or its newest milestone.
 
     Raises: CheckpointError if there is none that can be read.
     """
@@ -81,12 +86,14 @@ def load_policy(run_dir: Path, which: Which = "latest", *, device: str = "auto")
 
 
 def find_checkpoint(run_dir: Path, which: Which) -> Checkpoint:
-    """A run's newest or best checkpoint. Raises CheckpointError if there is none."""
+    """A run's newest checkpoint ("latest": of any kind), its best, or its newest milestone.
+
+    Raises: CheckpointError if there is none that can be read.
+    """
     folder = run_dir / "checkpoints"
-    checkpoint = load_latest(folder, kinds=("best",)) if which == "best" else load_latest(folder)
+    checkpoint = load_latest(folder) if which == "latest" else load_latest(folder, kinds=(which,))
     if checkpoint is None:
-        more = "; evaluations during training (eval.every_s) find it. Use --which latest" if which == "best" else ""
-        raise CheckpointError(f"{folder}: no {which} checkpoint yet{more}")
+        raise CheckpointError(f"{folder}: no {which} checkpoint yet{REMEDIES[which]}")
     return checkpoint
 
 

@@ -8,6 +8,7 @@ import difflib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +139,7 @@ def check_lanes(settings: LaunchSettings) -> None:
 def _default_folder(name: str, resume: bool, now: float) -> Path:
     """runs/<name>-<time>, or the newest such folder when resuming."""
     if resume:
-        earlier = sorted(path.parent for path in RUNS.glob(f"{name}-[0-9]*/{RECORD}"))
+        earlier = sorted(path.parent for path in RUNS.glob(f"{escape(name)}-[0-9]*/{RECORD}"))
         if not earlier:
             raise ConfigError(f"no run of {name!r} under {RUNS.resolve()} to resume; give --run-dir")
         return earlier[-1]
@@ -150,10 +151,27 @@ def resolve_run(text: str) -> Path:
     for path in (Path(text), RUNS / text):
         if (path / RECORD).is_file():
             return path.resolve()
-    newest = sorted(path.parent for path in RUNS.glob(f"{text}-[0-9]*/{RECORD}"))
+    is_name = len(Path(text).parts) == 1
+    newest = sorted(path.parent for path in RUNS.glob(f"{escape(text)}-[0-9]*/{RECORD}")) if is_name else []
     if newest:
         return newest[-1].resolve()
     known = sorted(path.parent.name for path in RUNS.glob(f"*/{RECORD}"))
     near = difflib.get_close_matches(text, known, n=1)
     hint = f"did you mean {RUNS / near[0]}?" if near else "a run folder has a config.toml in it"
     raise ConfigError(f"{text}: no run there; {hint}")
+
+
+def resolve_source(text: str, *, resume: bool) -> Path:
+    """What `--init-from` names: a run as `resolve_run` finds it, or one checkpoint's .json file.
+
+    Raises: ConfigError; also together with `resume`, and for a run without a checkpoint.
+    """
+    if resume:
+        raise ConfigError("--init-from is for new runs; --resume goes on with the run's own weights")
+    file = Path(text)
+    if file.suffix == ".json" and file.is_file():
+        return file.resolve()
+    run = resolve_run(text)
+    if not any((run / "checkpoints").glob("*.json")):
+        raise ConfigError(f"--init-from: {run} has no checkpoint yet")
+    return run

@@ -122,7 +122,7 @@ def report_evaluation(
     *,
     video: Path | None,
     greedy: bool | None,
-    which: Literal["best", "latest"],
+    which: Literal["best", "latest", "milestone"],
     seed: int | None,
     only_task: str | None = None,
 ) -> None:

@@ -156,7 +156,7 @@ def test_a_refused_resume_changes_nothing(tmp_path: Path) -> None:
     other = LearnerProcess(tmp_path, "policy.hidden=[9]")
     output, _ = other.process.communicate(timeout=60)
     assert other.process.returncode == 78
-    assert "policy.hidden is [9]" in output
+    assert "policy.hidden is [9] here and [8] there" in output
     assert (tmp_path / "run" / "config.toml").read_text() == config
 
 

@@ -53,11 +53,12 @@ def test_a_run_folder_that_cannot_be_made_is_a_configuration_error(tmp_path, cap
     assert "file/run: Not a directory" in capsys.readouterr().err.replace("\n", "")
 
 
+@pytest.mark.parametrize("run", ["absent", "/absent", "runs/absent", "**"])
 @pytest.mark.parametrize("command", ["eval", "explain"])
-def test_an_unknown_run_is_told_so(command, tmp_path, monkeypatch, capsys):
+def test_an_unknown_run_is_told_so(command, run, tmp_path, monkeypatch, capsys):
     """With what a run folder is."""
     monkeypatch.chdir(tmp_path)
-    assert main([command, "absent"]) == 78
+    assert main([command, run]) == 78
     assert "no run there" in capsys.readouterr().err
 
 

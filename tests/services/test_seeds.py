@@ -1,0 +1,94 @@
+"""Several seeds of one experiment, and what they say together."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from services.cli.app import main
+from services.cli.experiment import resolve_source
+from services.cli.seeds import interval
+from shared.errors import ConfigError
+from tests.support.run_folders import write_run
+
+WORDS = [
+    "run.steps=4096", "actor.lanes=8", "learner.batch=16", "learner.unroll_length=16", "eval.episodes=4",
+    "eval.lanes=4",
+    "launch.video=false", "learner.tensorboard=false", "run.seed=5",
+]  # fmt: skip
+
+
+def test_the_interval_is_students(tmp_path):
+    """As tables give it: ten values of deviation 1 lie 0.715 about their mean; one value has none."""
+    values = np.random.default_rng(0).normal(size=10)
+    values = (values - values.mean()) / values.std(ddof=1) + 3
+    low, high = interval(list(values)) or (0, 0)
+    assert (low, high) == (pytest.approx(3 - 0.7154, abs=1e-3), pytest.approx(3 + 0.7154, abs=1e-3))
+    assert interval([1.0]) is None
+    wide = interval([0.0, 1.0] * 50) or (0, 0)
+    assert wide[1] - wide[0] == pytest.approx(2 * 1.984 * 0.5025 / 10, rel=0.03)
+
+
+def training(tmp_path, folder, *words):
+    """The command line that trains CartPole for a moment."""
+    file = tmp_path / "short.toml"
+    file.write_text('[env]\nid = "CartPole-v1"\n')
+    return ["train", str(file), *WORDS, "--run-dir", str(folder), *words]
+
+
+@pytest.mark.timeout(400)
+def test_seeds_are_trained_kept_and_summed_up(tmp_path, capsys):
+    """Each has a run folder of its own; what was trained is not trained again; one more seed is one more run."""
+    folder = tmp_path / "runs"
+    assert main(training(tmp_path, folder, "--seeds", "1")) == 0
+    first = (folder / "seed-5" / "metrics.csv").read_bytes()
+    assert main(training(tmp_path, folder, "--seeds", "2")) == 78
+    assert "already holds seeds" in capsys.readouterr().err.replace("\n", "")
+    source = folder / "seed-5"
+    assert main(training(tmp_path, folder, "--seeds", "2", "--resume", f"learner.init_from={source}")) == 0
+    assert (folder / "seed-5" / "metrics.csv").read_bytes() == first
+    assert "seed = 6" in (folder / "seed-6" / "config.toml").read_text()
+    result = json.loads((folder / "seeds.json").read_text())
+    returns = [item["fresh_return_mean"] for item in result["seeds"]]
+    assert [item["seed"] for item in result["seeds"]] == [5, 6]
+    assert [item["fresh_episodes"] for item in result["seeds"]] == [4, 4]
+    assert result["mean"] == pytest.approx(np.mean(returns))
+    assert result["interval"][0] <= result["mean"] <= result["interval"][1]
+    with (folder / "curves.csv").open() as file:
+        assert {row["seed"] for row in csv.DictReader(file)} == {"5", "6"}
+    assert (folder / "curves.png").stat().st_size > 1000
+    assert "over 2 seeds" in capsys.readouterr().out
+    assert str(source / "checkpoints") in taken_over(folder / "seed-6"), "it began from scratch"
+
+
+def taken_over(run_dir):
+    """Whose weights a run began with, as its learner logged it."""
+    lines = [json.loads(line) for line in (run_dir / "logs" / "learner.jsonl").read_text().splitlines()]
+    return next((line["path"] for line in lines if line["event"] == "weights_taken_over"), "")
+
+
+def test_seeds_and_sources_that_are_not_there_are_told(tmp_path, capsys):
+    """Before anything starts."""
+    for words, message in (
+        (["--seeds", "2", "--resume"], "no seeds to go on with"),
+        (["--init-from", str(tmp_path / "absent")], "no run there"),
+        (["--init-from", "some*where"], "no run there"),
+        (["--init-from", str(tmp_path / "absent"), "--resume"], "--init-from is for new runs"),
+    ):
+        assert main(training(tmp_path, tmp_path / "run", *words)) == 78
+        assert message in capsys.readouterr().err.replace("\n", "")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_source_is_a_run_or_one_of_its_checkpoints(tmp_path, monkeypatch):
+    """By path or by name; a run that has saved nothing yet is refused."""
+    monkeypatch.chdir(tmp_path)
+    run = write_run(tmp_path / "runs" / "toy-20260101-000000", [])
+    with pytest.raises(ConfigError, match="no checkpoint yet"):
+        resolve_source("toy", resume=False)
+    (run / "checkpoints").mkdir()
+    file = run / "checkpoints" / "00000001-latest-step3.json"
+    file.touch()
+    assert resolve_source("toy", resume=False) == run
+    assert resolve_source(str(file), resume=False) == file
