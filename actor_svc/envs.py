@@ -11,7 +11,7 @@ import gymnasium
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
-from actor_svc.backends.backend import Backend, LanesError, call_environment
+from actor_svc.backends.backend import Backend, LanesError, call_environment, describe_failure
 from actor_svc.backends.lanes import LaneBackend
 from actor_svc.backends.vector import VectorBackend
 from actor_svc.group import Group
@@ -166,6 +166,8 @@ def load_function(name: str, key: str = "env.id") -> MakeEnvironment:
         ) from error
     except AttributeError as error:
         raise ConfigError(f"{key}: {name!r}: {error}") from error
+    except (Exception, SystemExit) as error:  # whatever the module's code does
+        raise ConfigError(f"{key}: {name!r}: importing {module_name} failed: {describe_failure(error)}") from error
     if not callable(found):
         raise ConfigError(f"{key}: {name!r} is no function or class")
     return found  # type: ignore[no-any-return]

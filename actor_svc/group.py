@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from actor_svc.backends.backend import Array, Backend, RowViews
+from actor_svc.backends.backend import MAX_FIGURE, Array, Backend, RowViews
 from shared.protocol.layout import Layout
 from shared.protocol.messages import StepBits
 from shared.protocol.rows import EnvSpec, act_layout, step_layout
@@ -108,7 +108,7 @@ class Group:
     def _report(self, ended: Array) -> None:
         """Take down the statistics of the lanes whose episode ended in this tick."""
         table = np.empty((len(ended), 2 + self._extra), np.float32)
-        table[:, 0] = self._return[ended]
+        table[:, 0] = self._return[ended].clip(-MAX_FIGURE, MAX_FIGURE)
         table[:, 1] = self._ticks - self._first_tick[ended]
         if self._extra and len(ended):
             table[:, 2:] = self._backend.extra_statistics(ended)

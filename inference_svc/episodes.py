@@ -63,7 +63,8 @@ def _pack(spec: EnvSpec, statistics: Sequence[Array], versions: Sequence[int]) -
 def read_statistics(spec: EnvSpec, step: Step, flags: Array, extras: Sequence[bytes]) -> Array | None:
     """Statistics f32 [ended lanes, K] of a STEP, None if no episode ended.
 
-    Raises: RemoteWireError if the frame does not have a row for each lane that ended, or a value is not finite.
+    Return and length are finite; another figure that the environment did not give is NaN.
+    Raises: RemoteWireError if the frame does not have a row for each lane that ended, or holds another value.
     """
     if not step.bits & StepBits.STATISTICS:
         return None
@@ -71,8 +72,8 @@ def read_statistics(spec: EnvSpec, step: Step, flags: Array, extras: Sequence[by
     if not extras or len(extras[0]) != ended * width * 4:
         raise RemoteWireError("statistics", f"{ended} lanes ended with {width} statistics each")
     statistics = np.frombuffer(extras[0], np.float32).reshape(ended, width)
-    if not np.isfinite(statistics).all():
-        raise RemoteWireError("statistics", "a statistic that is not finite")
+    if not np.isfinite(statistics[:, :2]).all() or np.isinf(statistics).any():
+        raise RemoteWireError("statistics", "a return or length that is not finite, or an infinite figure")
     return statistics
 
 

@@ -5,7 +5,8 @@ holds the final observation; the lane's next row is its reset row (`first`), its
 A lane that raised or gave values that are no numbers is rebuilt; its row is then `first` without an end before it.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, Protocol, TypeVar, runtime_checkable
 
@@ -28,6 +29,7 @@ TRUNCATED = int(Flags.TRUNCATED)
 LIFE_LOST = int(Flags.LIFE_LOST)
 ABSENT = int(Flags.ABSENT)
 NO_LANES: Array = np.empty(0, np.int64)
+MAX_FIGURE = float(np.finfo(np.float32).max)  # what a statistic can tell
 MAX_FAILURES = 20  # in a row, without one good step between them
 
 
@@ -99,20 +101,45 @@ def call_environment(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwa
     """Call foreign environment code; whatever it raises becomes an EnvError.
 
     The only broad `except` outside the top of a service: an environment may raise anything, and hurts only its lane.
+    That holds for sys.exit() and for what extensions raise beside Exception; only Ctrl-C is its user's.
     """
     try:
         return function(*args, **kwargs)
-    except SeedbedError:
+    except (SeedbedError, KeyboardInterrupt):
         raise
-    except Exception as error:
-        raise EnvError(f"{type(error).__name__}: {error}") from error
+    except BaseException as error:
+        raise EnvError(describe_failure(error)) from error
+
+
+def describe_failure(error: BaseException) -> str:
+    """Type and message of what foreign code raised, whose message may itself be broken."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return type(error).__name__
+
+
+def read_info(info: Any) -> Mapping[str, Any]:
+    """An environment's info. Raises: EnvError if it is no mapping."""
+    if type(info) is dict or isinstance(info, Mapping):
+        return info
+    raise EnvError(f"info is a {type(info).__name__}: return a dict")
+
+
+def read_figure(value: Any) -> float:
+    """One episode statistic as a finite float32, NaN where it is none."""
+    try:
+        figure = float(value)
+    except (TypeError, ValueError):
+        return math.nan
+    return figure if abs(figure) <= MAX_FIGURE else math.nan
 
 
 def read_traits(
     env: gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any],
     observation: gymnasium.Space[Any],
     action: gymnasium.Space[Any],
-    info: dict[str, Any],
+    info: Mapping[str, Any],
     *,
     seeding: str,
     image: str = "",
@@ -131,6 +158,8 @@ def read_traits(
             f"statistics {sorted(reserved)} are always reported: leave them out of metadata['statistics']"
         )
     own_action = space_from_gymnasium(action, image=None)
+    if any(leaf.kind == "text" for leaf in own_action.leaves()):
+        raise ConfigError("a Text action cannot be chosen by a policy: wrap the environment to take numbers")
     masked = "action_mask" in info
     if masked and not mask_size(own_action):
         raise ConfigError("the environment gives an action_mask, but no part of its action space is discrete")

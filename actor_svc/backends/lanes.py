@@ -21,6 +21,8 @@ from actor_svc.backends.backend import (
     RowViews,
     ValueCheck,
     call_environment,
+    read_figure,
+    read_info,
     read_picture,
     read_traits,
 )
@@ -58,7 +60,7 @@ class LaneBackend:
         self._make, self._track_lives = make, track_lives
         self._lanes = [_Lane(call_environment(make))]
         env = self._lanes[0].env
-        _, info = call_environment(env.reset, seed=0)
+        _, info = call_environment(_reset, env, seed=0)
         self.traits = read_traits(env, env.observation_space, env.action_space, info, seeding="lane", image=image)
         self._lanes += [_Lane(call_environment(make)) for _ in range(lanes - 1)]
         is_concurrent = lanes > 1 and bool((env.metadata or {}).get("concurrent", False))
@@ -96,7 +98,7 @@ class LaneBackend:
             lane.seed = child
         pool = self._pool
         answers: list[Answer | None] = [
-            None if pool is None else pool.submit(call_environment, lane.env.reset, seed=draw_seed(lane.seed))
+            None if pool is None else pool.submit(call_environment, _reset, lane.env, seed=draw_seed(lane.seed))
             for lane in self._lanes
         ]
         for index, lane in enumerate(self._lanes):
@@ -109,8 +111,7 @@ class LaneBackend:
     def step(self, actions: Sequence[Array]) -> None:
         """Step every lane, or reset it where its last row ended an episode."""
         values = self._action([np.array(leaf) for leaf in actions])
-        rows = self._rows
-        reward, flags, repairs = rows.reward, rows.flags, self._repairs
+        flags, repairs = self._rows.flags, self._repairs
         answers = None if self._pool is None else self._ask(self._pool, values)
         for index, lane in enumerate(self._lanes):
             if index in repairs.waiting:
@@ -120,27 +121,31 @@ class LaneBackend:
                 if lane.needs_reset:
                     self._begin(index, lane, None, None if answers is None else answers[index])
                     continue
-                observation, value, terminated, truncated, info = (
-                    call_environment(lane.env.step, values[index]) if answers is None else answers[index].result()
+                bits = call_environment(
+                    self._advance, index, lane, values[index], None if answers is None else answers[index]
                 )
-                self._write(index, observation, info)
-                reward[index] = call_environment(float, value)
             except EnvError as error:
                 repairs.fail(index, error)
                 continue
-            bits = (TERMINATED if terminated else 0) | (TRUNCATED if truncated else 0)
-            if self._track_lives:
-                bits |= self._count_lives(lane, info)
             flags[index] = bits
-            lane.info, lane.needs_reset = info, bits & ENDED_BITS != 0
+            lane.needs_reset = bits & ENDED_BITS != 0
         self._settle()
+
+    def _advance(self, index: int, lane: _Lane, action: Any, answer: Answer | None) -> int:
+        """Step one lane, or take the answer of a step that is under way, and write its row; its flags."""
+        observation, value, terminated, truncated, info = lane.env.step(action) if answer is None else answer.result()
+        lane.info = read_info(info)
+        self._write(index, observation, info)
+        self._rows.reward[index] = float(value)
+        bits = (TERMINATED if terminated else 0) | (TRUNCATED if truncated else 0)
+        return bits | self._count_lives(lane, info) if self._track_lives else bits
 
     def _ask(self, pool: ThreadPoolExecutor, values: Sequence[Any] | Array) -> list[Answer]:
         """Let all lanes step or reset at the same time; those that wait for their repair do nothing."""
         return [
             Future()
             if index in self._repairs.waiting
-            else pool.submit(call_environment, lane.env.reset, seed=None)
+            else pool.submit(call_environment, _reset, lane.env, seed=None)
             if lane.needs_reset
             else pool.submit(call_environment, lane.env.step, values[index])
             for index, lane in enumerate(self._lanes)
@@ -148,12 +153,12 @@ class LaneBackend:
 
     def _begin(self, index: int, lane: _Lane, seed: int | None, answer: Answer | None = None) -> None:
         """Reset one lane, or take the answer of a reset that is under way, and write its `first` row."""
-        observation, info = call_environment(lane.env.reset, seed=seed) if answer is None else answer.result()
-        self._write(index, observation, info)
+        observation, info = call_environment(_reset, lane.env, seed=seed) if answer is None else answer.result()
+        call_environment(self._write, index, observation, info)
         self._rows.reward[index] = 0.0
         self._rows.flags[index] = FIRST
         lane.info, lane.needs_reset = info, False
-        lane.lives = int(info.get("lives", 0))
+        lane.lives = call_environment(_lives, info)
 
     def _rebuild(self, index: int) -> None:
         """Another environment for a lane, at its `first` row."""
@@ -170,7 +175,7 @@ class LaneBackend:
 
     def _count_lives(self, lane: _Lane, info: Mapping[str, Any]) -> int:
         """LIFE_LOST if there are fewer lives than before."""
-        before, lane.lives = lane.lives, int(info.get("lives", 0))
+        before, lane.lives = lane.lives, _lives(info)
         return LIFE_LOST if lane.lives < before else 0
 
     def _write(self, index: int, observation: Any, info: Mapping[str, Any]) -> None:
@@ -180,7 +185,7 @@ class LaneBackend:
     def extra_statistics(self, lanes: Array) -> Array:
         """f32 [n, K] of the ended lanes, from their last info; NaN where the environment did not say."""
         names = self.traits.statistics
-        values = [[float(self._lanes[index].info.get(name, np.nan)) for name in names] for index in lanes.tolist()]
+        values = [[read_figure(self._lanes[index].info.get(name)) for name in names] for index in lanes.tolist()]
         return np.array(values, np.float32).reshape(len(lanes), len(names))
 
     def render(self) -> Array | None:
@@ -191,5 +196,19 @@ class LaneBackend:
         """Let go of every environment."""
         if self._pool is not None:
             self._pool.shutdown()
-        for lane in self._lanes:
-            call_environment(lane.env.close)
+        for index, lane in enumerate(self._lanes):
+            try:
+                call_environment(lane.env.close)
+            except EnvError as error:  # what it did is done
+                self._repairs.last_failure = f"lane {index}: close: {error}"
+
+
+def _reset(env: gymnasium.Env[Any, Any], *, seed: int | None) -> tuple[Any, Mapping[str, Any]]:
+    """Reset: first observation and info."""
+    observation, info = env.reset(seed=seed)
+    return observation, read_info(info)
+
+
+def _lives(info: Mapping[str, Any]) -> int:
+    """How many are left, 0 where there is no such thing."""
+    return int(info.get("lives", 0))

@@ -16,6 +16,8 @@ from actor_svc.backends.backend import (
     RowViews,
     ValueCheck,
     call_environment,
+    read_figure,
+    read_info,
     read_picture,
     read_traits,
 )
@@ -48,7 +50,7 @@ class VectorBackend:
         if not isinstance(sample, VectorEnv):
             raise ConfigError(f"a function that takes num_envs must return a VectorEnv, not a {type(sample).__name__}")
         self._is_disabled = check_autoreset(sample) is AutoresetMode.DISABLED
-        _, info = call_environment(sample.reset, seed=0)
+        _, info = call_environment(_first_reset, sample)
         self.traits = read_traits(
             sample,
             sample.single_observation_space,
@@ -76,7 +78,7 @@ class VectorBackend:
         """Begin a fresh episode in every lane."""
         self._seed, self._num_failures = seed, 0
         try:
-            self._begin(seed)
+            call_environment(self._begin, seed)
             self._raise_if_bad()
         except EnvError as error:
             self._rebuild(error)
@@ -85,7 +87,7 @@ class VectorBackend:
         """Step every lane; whatever fails rebuilds the group."""
         rows = self._rows
         try:
-            self._step(rows, actions)
+            call_environment(self._step, rows, actions)
             self._raise_if_bad()
         except EnvError as error:
             self._rebuild(error)
@@ -101,9 +103,10 @@ class VectorBackend:
     def _step(self, rows: RowViews, actions: Sequence[Array]) -> None:
         """One tick of the environment, written to the rows."""
         assert self._env is not None
-        observation, reward, terminated, truncated, info = call_environment(self._env.step, self._action(actions))
+        observation, reward, terminated, truncated, given = self._env.step(self._action(actions))
+        info = read_info(given)
         self._write(rows, observation)
-        call_environment(np.copyto, rows.reward, reward, casting="unsafe")
+        np.copyto(rows.reward, reward, casting="unsafe")
         flags, ended = rows.flags, self.ended
         truncated_bits = np.asarray(truncated, np.bool_).view(np.uint8)
         np.add(truncated_bits, truncated_bits, out=flags)
@@ -127,7 +130,7 @@ class VectorBackend:
         assert self._env is not None
         chosen = np.zeros(self._lanes, np.bool_)
         chosen[lanes] = True
-        observation, info = call_environment(self._env.reset, options={"reset_mask": chosen})
+        observation, info = self._env.reset(options={"reset_mask": chosen})
         for view, values in zip(rows.observation, flatten(self.traits.observation, observation), strict=True):
             view[lanes] = values[lanes]
         if rows.mask is not None:
@@ -138,10 +141,10 @@ class VectorBackend:
     def _begin(self, seed: int) -> None:
         """Reset all lanes and write their `first` rows."""
         if self._env is None:
-            self._env = call_environment(self._make, self._lanes)
-        observation, info = call_environment(self._env.reset, seed=seed)
+            self._env = self._make(self._lanes)
+        observation, given = self._env.reset(seed=seed)
         rows = self._rows
-        self._info = info
+        self._info = info = read_info(given)
         self._write(rows, observation)
         rows.reward[:] = 0.0
         rows.flags[:] = FIRST
@@ -162,7 +165,7 @@ class VectorBackend:
             fresh = int(np.random.SeedSequence([self._seed, self.num_rebuilds]).generate_state(1)[0] >> 1)
             try:
                 self._close_env()
-                self._begin(fresh)
+                call_environment(self._begin, fresh)
                 self._raise_if_bad()
                 return
             except EnvError as error:
@@ -199,7 +202,7 @@ class VectorBackend:
         table = np.full((len(lanes), len(self.traits.statistics)), np.nan, np.float32)
         for column, name in enumerate(self.traits.statistics):
             if name in self._info:
-                table[:, column] = np.asarray(self._info[name], np.float64)[lanes]
+                table[:, column] = _pick(self._info[name], lanes)
         return table
 
     def render(self) -> Array | None:
@@ -214,6 +217,20 @@ class VectorBackend:
     def close(self) -> None:
         """Let go of the environment."""
         self._close_env()
+
+
+def _first_reset(env: VectorEnv[Any, Any, Any]) -> tuple[Any, Mapping[str, Any]]:
+    """Reset: first observation and info."""
+    observation, info = env.reset(seed=0)
+    return observation, read_info(info)
+
+
+def _pick(values: Any, lanes: Array) -> list[float]:
+    """The lanes' own of what an info entry holds for all; NaN where it holds nothing of the kind."""
+    try:
+        return [read_figure(values[lane]) for lane in lanes.tolist()]
+    except (TypeError, IndexError, KeyError):
+        return [np.nan] * len(lanes)
 
 
 def check_autoreset(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:

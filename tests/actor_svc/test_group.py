@@ -307,3 +307,76 @@ def test_concurrent_lanes_send_what_single_ones_do():
         sent.append([group.reset(7).payload] + [act(group, *generator.integers(0, 5, 4)).payload for _ in range(40)])
         group.close()
     assert sent[0] == sent[1]
+
+
+@pytest.mark.parametrize("way", [*toy_envs.OUTCOMES, "exits", "raises beside Exception", "raises what cannot be told"])
+def test_whatever_an_environment_does_costs_its_lane_an_episode(way):
+    """It is rebuilt with `first`, the reason is told, and nothing that is no number travels."""
+    group = make_group(EnvConfig(id="mischievous"), 2, make=lambda: toy_envs.MischievousEnv(way))
+    group.reset(1)
+    act(group, 0, 0)
+    act(group, 0, 0)
+    act(group, 0, 0)
+    assert group.views.flags.tolist() == [FIRST, FIRST]
+    assert np.isfinite(group.views.reward).all()
+    assert group.counters().aborted == 2
+    assert group.counters().last_failure.startswith("lane 1: ")
+    group.close()
+
+
+def test_an_environment_that_fails_to_close_spoils_nothing():
+    """What it did is done; the other lanes are closed as well."""
+    group = make_group(EnvConfig(id="mischievous"), 2, make=lambda: toy_envs.MischievousEnv("exits when closed"))
+    group.reset(1)
+    group.close()
+    assert "close: SystemExit: 4" in group.counters().last_failure
+
+
+@pytest.mark.parametrize("figure", toy_envs.FIGURES.values(), ids=toy_envs.FIGURES)
+@pytest.mark.parametrize("kind", ["single", "next-step"])
+def test_a_statistic_that_is_no_number_is_not_known(monkeypatch, kind, figure):
+    """NaN in its place; return and length are told."""
+    made = KINDS[kind]
+    if kind == "single":
+        step = toy_envs.CountingEnv.step
+        monkeypatch.setattr(
+            toy_envs.CountingEnv, "step", lambda env, action: (*step(env, action)[:4], {"score": figure})
+        )
+    else:
+        step = toy_envs.CountingVectorEnv.step
+        monkeypatch.setattr(
+            toy_envs.CountingVectorEnv, "step", lambda env, action: (*step(env, action)[:4], {"score": [figure]})
+        )
+    group = make_group(EnvConfig(id="counting"), 1, make=made)
+    group.reset(1)
+    act(group, 1)
+    assert group.ended_statistics[0, :2].tolist() == [1, 1]
+    assert np.isnan(group.ended_statistics[0, 2])
+    group.close()
+
+
+def test_a_return_beyond_float32_is_the_largest():
+    """An infinite one would be refused by inference, again and again."""
+
+    class RichEnv(toy_envs.CountingEnv):
+        def step(self, action):
+            observation, _, terminated, truncated, info = super().step(action)
+            return observation, 3e38, terminated, truncated, info
+
+    group = make_group(EnvConfig(id="rich"), 1, make=RichEnv)
+    group.reset(1)
+    act(group, 0)
+    act(group, 1)
+    assert np.isfinite(group.ended_statistics).all()
+
+
+def test_a_text_action_is_refused():
+    """No policy can choose one."""
+
+    def make():
+        env = toy_envs.CountingEnv()
+        env.action_space = spaces.Text(5)
+        return env
+
+    with pytest.raises(ConfigError, match="a Text action cannot be chosen"):
+        make_group(EnvConfig(id="talking"), 1, make=make)

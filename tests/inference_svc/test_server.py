@@ -360,7 +360,7 @@ def test_statistics_of_the_wrong_size_are_refused_before_the_step_counts(world: 
 
 
 def test_statistics_that_are_not_finite_are_refused(world: World) -> None:
-    """They would spoil the run's mean return."""
+    """They would spoil the run's mean return. (A figure of the environment's own may be NaN: not known.)"""
     world.serve()
     session = world.hello().session
     payload = [*rows(0, (Flags.TERMINATED, 0)), np.array([np.nan, 1], np.float32).tobytes()]

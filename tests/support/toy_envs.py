@@ -1,5 +1,7 @@
 """Environments that do on demand what real ones do by accident: end, raise, send NaN, mask actions, nest spaces."""
 
+import sys
+
 import gymnasium
 import numpy as np
 from gymnasium import spaces
@@ -41,6 +43,52 @@ class CountingEnv(gymnasium.Env):
 
     def close(self):
         self.closed = True
+
+
+class MischievousEnv(CountingEnv):
+    """A CountingEnv whose third step, or one of whose other methods, does what its author should not have done."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way = way
+
+    def step(self, action):
+        observation, reward, _, _, info = super().step(0)
+        if self.t < 3:
+            return observation, reward, False, False, info
+        if self.way in OUTCOMES:
+            return OUTCOMES[self.way](observation, reward, info)
+        if self.way == "exits":
+            sys.exit(3)
+        if self.way == "raises beside Exception":
+            raise BaseException("a panic of an extension")
+        if self.way == "raises what cannot be told":
+            raise UntoldError
+        return observation, reward, True, False, info
+
+    def close(self):
+        if self.way == "exits when closed":
+            sys.exit(4)
+
+
+class UntoldError(Exception):
+    """Its message is broken."""
+
+    def __str__(self):
+        raise RuntimeError("no message")
+
+
+OUTCOMES = {
+    "four values": lambda observation, reward, info: (observation, reward, True, info),
+    "nothing": lambda observation, reward, info: None,
+    "another shape": lambda observation, reward, info: (observation[:1], reward, False, False, info),
+    "objects": lambda observation, reward, info: (np.array(["x", {}], object), reward, False, False, info),
+    "no reward": lambda observation, reward, info: (observation, None, False, False, info),
+    "a reward beyond float32": lambda observation, reward, info: (observation, 1e300, False, False, info),
+    "ends of many lanes": lambda observation, reward, info: (observation, reward, np.array([1, 0]), False, info),
+    "no info": lambda observation, reward, info: (observation, reward, False, False, None),
+}
+FIGURES = {"text": "abc", "nothing": None, "an array": np.ones(2), "beyond float32": 1e300, "infinite": np.inf}
 
 
 class ServedEnv(CountingEnv):
