@@ -1,6 +1,6 @@
 """[policy]: which network plays, what it remembers, and how it speaks its actions."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -12,7 +12,7 @@ class PolicyConfig(Section):
 
     network: str = Field("mlp", description="mlp, impala_shallow, impala_deep, football, or module:Class of your own.")
     network_kwargs: dict[str, Any] = Field({}, description="Passed to the torso's constructor.")
-    hidden: list[int] = Field([64, 64], description="mlp: units of each layer.")
+    hidden: list[Annotated[int, Field(ge=1, le=65536)]] = Field([64, 64], description="mlp: units of each layer.")
     activation: Literal["tanh", "relu", "elu"] = Field("tanh", description="mlp: after each layer.")
     lstm: int = Field(0, ge=0, description="Units of the LSTM behind the torso; 0: none.")
     previous_action: bool = Field(True, description="The LSTM also sees the previous action.")

@@ -26,6 +26,7 @@ KNOWN_SECTIONS = (
     "monitor",
 )  # fmt: skip
 ENVIRONMENT_PREFIX = "SEEDBED_"
+MAX_PROCESSES = 1024  # of one role on one machine
 MAX_LISTED = 40  # names that an error message tells
 
 
@@ -37,7 +38,12 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _split_lists(cls, value: Any, info: Any) -> Any:
-        """Let a word or variable give a list of strings as a,b,c (a single address needs no brackets)."""
+        """Let a word or variable give a list of strings as a,b,c (a single address needs no brackets).
+
+        Integers beyond 64 bits, which no array or library takes, are refused here once for all.
+        """
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise ValueError("a number of at most 64 bits is expected")
         annotation = cls.model_fields[info.field_name].annotation
         if isinstance(value, str) and typing.get_origin(annotation) in (list, tuple):
             return [part.strip() for part in value.split(",") if part.strip()]
@@ -54,6 +60,22 @@ class RunConfig(Section):
     seconds: float = Field(0.0, ge=0, description="Stop after this long, seconds; 0: no limit.")
     until_return: float | None = Field(None, description="Stop once an evaluation's mean return reaches this.")
     resume: bool = Field(False, description="Go on from the run folder's newest checkpoint.")
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, value: str) -> str:
+        """It becomes part of a folder's name."""
+        if not value.strip() or not value.isprintable() or "/" in value or value.startswith("."):
+            raise ValueError("a name that a folder can have is expected: not empty, no slash, no dot at its start")
+        return value
+
+    @field_validator("dir", mode="before")
+    @classmethod
+    def _read_empty_as_none(cls, value: Any) -> Any:
+        """An empty variable means no choice, not the working directory; and no path holds a zero byte."""
+        if isinstance(value, str) and "\0" in value:
+            raise ValueError("a path without zero bytes is expected")
+        return None if value == "" else value
 
 
 class EnvConfig(Section):
@@ -98,7 +120,7 @@ class EvalConfig(Section):
     """[eval]: how a policy version is measured."""
 
     episodes: int = Field(100, ge=1, description="Episodes of one evaluation.")
-    lanes: int = Field(20, ge=1, description="Environment copies that play them.")
+    lanes: int = Field(20, ge=1, le=65536, description="Environment copies that play them.")
     every_s: float = Field(0.0, ge=0, description="Evaluate this often, seconds; 0: only at the end.")
     greedy: bool = Field(True, description="Take the most likely action instead of a sampled one.")
     seed: int = Field(10_000, ge=0, description="Seed of the evaluation's environments.")
@@ -107,9 +129,13 @@ class EvalConfig(Section):
 class LaunchConfig(Section):
     """[launch]: which services the launcher starts on this machine."""
 
-    actors: int = Field(1, ge=0, description="Training actors, processes; in a run with tasks, of each.")
-    inference: int = Field(1, ge=1, description="Inference replicas, processes.")
-    eval_actors: int = Field(1, ge=0, description="Evaluation actors, processes; in a run with tasks, of each.")
+    actors: int = Field(
+        1, ge=0, le=MAX_PROCESSES, description="Training actors, processes; in a run with tasks, of each."
+    )
+    inference: int = Field(1, ge=1, le=MAX_PROCESSES, description="Inference replicas, processes.")
+    eval_actors: int = Field(
+        1, ge=0, le=MAX_PROCESSES, description="Evaluation actors, processes; in a run with tasks, of each."
+    )
     cores: int = Field(0, ge=0, description="Cores to divide among the services; 0: all that this process may use.")
     learner_threads: int = Field(0, ge=0, description="Compute threads of the learner; 0: its share of the cores.")
     inference_threads: int = Field(0, ge=0, description="Compute threads of each inference; 0: its share of the cores.")
@@ -160,6 +186,7 @@ def load_settings(model: type[S], file: Path | None, overrides: Sequence[str] = 
                 raise ConfigError(f"{file}: {section} is a table: write [{name}] and its keys below")
             merged[section] = table
     for variable, text in sorted(os.environ.items()):
+        _check_underscores(variable)
         if variable.startswith(ENVIRONMENT_PREFIX) and "__" in variable:
             path = variable.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
             _place(merged, origins, path, text, f"environment variable {variable}", model)
@@ -184,15 +211,28 @@ def load_settings(model: type[S], file: Path | None, overrides: Sequence[str] = 
 def _read_toml(file: Path) -> dict[str, Any]:
     """The file's tables; a missing or broken file is a ConfigError."""
     try:
-        with file.open("rb") as stream:
-            return tomllib.load(stream)
+        return tomllib.loads(file.read_text(encoding="utf-8-sig"))  # Windows' editors put a mark before the text
     except FileNotFoundError as error:
         near = sorted(path.name for path in file.parent.glob("*.toml")) if file.parent.is_dir() else []
         raise ConfigError(f"{file}: no such file{suggest(file.name, near)}") from error
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: not text in UTF-8 (byte {error.start}): save it as UTF-8") from error
+    except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file}: not valid TOML: {error}") from error
+
+
+def _check_underscores(variable: str) -> None:
+    """Refuse SEEDBED_LEARNER_BATCH, which would set nothing and say nothing.
+
+    Kubernetes' own are left alone: a service named seedbed-learner gives every pod SEEDBED_LEARNER_PORT and its like.
+    """
+    section, one, key = variable.removeprefix(ENVIRONMENT_PREFIX).partition("_")
+    is_ours = variable.startswith(ENVIRONMENT_PREFIX) and section.lower() in KNOWN_SECTIONS
+    if is_ours and one and not key.startswith(("_", "SERVICE_", "PORT")):
+        meant = f"{ENVIRONMENT_PREFIX}{section}__{key}"
+        raise ConfigError(f"environment variable {variable}: write {meant}, with two underscores behind the section")
 
 
 def _check_section(section: str, where: str, is_read: bool) -> None:

@@ -169,6 +169,23 @@ def test_missing_package_of_a_module_is_told(tmp_path, monkeypatch):
         make_group(EnvConfig(id="needy:make"), 1)
 
 
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("raise RuntimeError('boom')", "RuntimeError: boom"),
+        ("def make(:", "SyntaxError"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+    ],
+)
+def test_a_module_that_fails_at_import_is_told(tmp_path, monkeypatch, code, said):
+    """Whatever its code does; no restart helps."""
+    name = f"failing_{abs(hash(code))}"
+    (tmp_path / f"{name}.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=f"importing {name} failed: {said}"):
+        make_group(EnvConfig(id=f"{name}:make"), 1)
+
+
 def test_environment_that_cannot_be_made():
     """What an author's own code raises is told as it is."""
 

@@ -154,6 +154,7 @@ def test_other_variables_are_left_alone(experiment, monkeypatch):
     """Only SEEDBED_SECTION__KEY is configuration."""
     monkeypatch.setenv("SEEDBED_DIE_WITH_PARENT", "1")
     monkeypatch.setenv("SEEDBED_LEARNER__NONSENSE", "1")
+    monkeypatch.setenv("SEEDBED_LEARNER_PORT_5556_TCP", "tcp://10.0.0.1:5556")
     assert load_settings(Settings, experiment).run.name == "tiny"
 
 
@@ -239,3 +240,45 @@ def test_keys_are_a_folder_and_an_empty_variable_means_none(monkeypatch):
     assert load_settings(Keyed, None).runtime.keys is None
     monkeypatch.setenv("SEEDBED_RUNTIME__KEYS", "keys/inference")
     assert load_settings(Keyed, None).runtime.keys == Path("keys/inference")
+
+
+def test_a_variable_with_one_underscore_is_no_silent_nothing(experiment, monkeypatch):
+    """Whoever sets it means it."""
+    monkeypatch.setenv("SEEDBED_RUN_SEED", "7")
+    with pytest.raises(ConfigError, match="write SEEDBED_RUN__SEED, with two underscores"):
+        load_settings(Settings, experiment)
+
+
+def test_a_file_may_begin_with_a_mark(tmp_path):
+    """As editors on Windows write it."""
+    (tmp_path / "marked.toml").write_bytes(b"\xef\xbb\xbf[run]\nname = 'tiny'\n[env]\nid = 'x'\n")
+    assert load_settings(Settings, tmp_path / "marked.toml").run.name == "tiny"
+
+
+def test_a_file_in_another_encoding_is_told_so(tmp_path):
+    """With what to do about it."""
+    (tmp_path / "latin.toml").write_bytes(b"[run]\nname = 'gr\xfcn'\n")
+    with pytest.raises(ConfigError, match="save it as UTF-8"):
+        load_settings(Settings, tmp_path / "latin.toml")
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("run.seed=99999999999999999999", "at most 64 bits"),
+        ("run.name=", "a name that a folder can have"),
+        ("run.name=../up", "a name that a folder can have"),
+        ('run.name="a\\u0000b"', "a name that a folder can have"),
+        ('run.dir="a\\u0000b"', "without zero bytes"),
+    ],
+)
+def test_values_that_nothing_can_be_done_with_are_refused(word, said):
+    """Before anything starts, in plain words."""
+    with pytest.raises(ConfigError, match=said) as caught:
+        load_settings(Settings, None, ["env.id=x", word])
+    assert "Value error" not in str(caught.value)
+
+
+def test_an_empty_run_folder_is_no_choice():
+    """And not the working directory."""
+    assert load_settings(Settings, None, ["env.id=x", "run.dir="]).run.dir is None
