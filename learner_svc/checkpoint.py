@@ -6,6 +6,7 @@ clock and survives a step that went back. Only the learner, who holds the run fo
 may read. Blocking: call from a thread.
 """
 
+import contextlib
 import hashlib
 import json
 import re
@@ -20,8 +21,9 @@ import safetensors.numpy
 import structlog
 
 from learner_svc.durable import TEMPORARY_PREFIX, write_durably
-from shared.errors import CheckpointError
+from shared.errors import CheckpointError, StorageError
 from shared.protocol.layout import Array
+from shared.runtime.files import writing
 
 Kind = Literal["latest", "best", "milestone"]
 FORMAT = 1
@@ -65,8 +67,10 @@ def save(
     """Write one checkpoint durably, then remove what it makes superfluous; returns the manifest's path.
 
     The newest `keep` of kind "latest" and one "best" are kept, and every "milestone".
+    Raises: StorageError; then this checkpoint is not there, and those before it are.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    with writing(folder):
+        folder.mkdir(exist_ok=True)
     existing = list_checkpoints(folder)
     serial = existing[-1].serial + 1 if existing else 1
     stem = f"{serial:08d}-{kind}-step{step}"
@@ -79,10 +83,16 @@ def save(
         "tensors": {"file": f"{stem}.safetensors", "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()},
         "meta": dict(meta),
     }
-    write_durably(folder / f"{stem}.safetensors", data)
-    path = folder / f"{stem}.json"
-    write_durably(path, json.dumps(manifest, indent=1, allow_nan=False).encode())
-    _prune(folder, keep)
+    tensors, path = folder / f"{stem}.safetensors", folder / f"{stem}.json"
+    write_durably(tensors, data)
+    try:
+        write_durably(path, json.dumps(manifest, indent=1, allow_nan=False).encode())
+    except StorageError:
+        with contextlib.suppress(OSError):
+            tensors.unlink()  # worth nothing without its manifest, and in the way of the next attempt
+        raise
+    with writing(folder):
+        _prune(folder, keep)
     return path
 
 
@@ -153,7 +163,8 @@ def clean(folder: Path) -> int:
         if path.name.startswith(TEMPORARY_PREFIX) or (path.suffix == ".safetensors" and path.stem not in manifests)
     ]
     for path in stray:
-        path.unlink(missing_ok=True)
+        with writing(path):
+            path.unlink(missing_ok=True)
     return len(stray)
 
 

@@ -1,20 +1,33 @@
 """Files that are whole or not there, whatever kills the writer: written aside, fsynced, renamed, the folder fsynced."""
 
+import contextlib
 import os
 from pathlib import Path
+
+from shared.runtime.files import writing
 
 TEMPORARY_PREFIX = ".tmp-"  # what an interrupted write leaves
 
 
 def write_durably(path: Path, content: str | bytes) -> None:
-    """The whole content under its name, or what was there before. Blocking."""
+    """The whole content under its name, or what was there before. Blocking. Raises: StorageError."""
     temporary = path.with_name(TEMPORARY_PREFIX + path.name)
-    with temporary.open("wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    with writing(path):
+        try:
+            with temporary.open("wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink()  # half a file would keep the space that the next attempt needs
+            raise
+        _sync_folder(path.parent)
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)
     finally:

@@ -4,9 +4,11 @@ A resumed run goes on in the same file: rows that tell of updates behind its che
 no longer exist. Columns only get more: one that is new in mid-run is empty in the rows above.
 """
 
+import contextlib
 import csv
 import io
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,6 +16,8 @@ from typing import Any, Protocol
 import structlog
 
 from learner_svc.durable import write_durably
+from shared.errors import StorageError
+from shared.runtime.files import writing
 
 FIRST_COLUMNS = ("seconds", "epoch", "updates", "trained_steps", "env_steps", "episodes", "return_mean", "length_mean")
 PANELS = (  # (title, columns) of the picture
@@ -24,6 +28,7 @@ PANELS = (  # (title, columns) of the picture
     ("explained variance", ("explained_variance",)),
     ("policy lag, updates", ("lag_mean", "lag_max")),
 )
+MAX_LINE = 100_000  # characters; a longer line is no row, and more than the csv module reads
 log = structlog.get_logger(__name__)
 
 
@@ -40,34 +45,61 @@ class Events(Protocol):
 
 
 class History:
-    """The metrics of one run. Owned by one thread; memory: the column names."""
+    """The metrics of one run. Owned by one thread; memory: the column names. Its methods raise StorageError."""
 
-    def __init__(self, folder: Path, *, updates: int = 0, tensorboard: bool = True) -> None:
-        """Go on after update number `updates`; 0 begins anew."""
+    def __init__(self, folder: Path, *, updates: int = 0, trained_steps: int = 0, tensorboard: bool = True) -> None:
+        """Go on after update number `updates`, which made so many trained steps; 0 begins anew."""
         self._file = folder / "metrics.csv"
         self._columns: list[str] = []
         self._cut(updates)
-        self._events = open_events(folder / "events", updates) if tensorboard else None
+        self._events_folder = folder / "events" if tensorboard else None
+        self._events: Events | None = None
+        self._open_events(trained_steps)
 
     def append(self, row: Mapping[str, float | int | None]) -> None:
-        """Add one row; a figure that is not finite stays empty."""
+        """Add one row, whole or not at all; a figure that is not finite stays empty."""
+        if not self._file.exists():  # deleted in mid-run
+            self._rewrite([])
         missing = [name for name in row if name not in self._columns]
         if missing:
             self._widen(missing)
-        cells = [_cell(row.get(name)) for name in self._columns]
-        with self._file.open("a", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerow(cells)
-        if self._events is not None:
-            step = int(row.get("trained_steps") or 0)
-            for name, value in row.items():
-                if name not in FIRST_COLUMNS[:4] and value is not None and math.isfinite(value):
-                    self._events.add_scalar(name, float(value), step)
+        line = io.StringIO()
+        csv.writer(line, lineterminator="\n").writerow([_cell(row.get(name)) for name in self._columns])
+        with writing(self._file):
+            _append_whole(self._file, line.getvalue().encode())
+        self._tell_events(row)
 
     def close(self) -> None:
         """Write the rest of the events. Idempotent."""
-        if self._events is not None:
-            self._events.close()
-            self._events = None
+        events, self._events = self._events, None
+        if events is not None and self._events_folder is not None:
+            with writing(self._events_folder):
+                events.close()
+
+    def _tell_events(self, row: Mapping[str, float | int | None]) -> None:
+        """The same for TensorBoard; a writer that the disk once refused is of no more use and replaced."""
+        step = int(row.get("trained_steps") or 0)
+        if self._events is None:
+            self._open_events(step)
+        if self._events is None or self._events_folder is None:
+            return
+        try:
+            with writing(self._events_folder):
+                for name, value in row.items():
+                    if name not in FIRST_COLUMNS[:4] and value is not None and math.isfinite(value):
+                        self._events.add_scalar(name, float(value), step)
+        except StorageError:
+            events, self._events = self._events, None
+            with contextlib.suppress(OSError):
+                events.close()
+            raise
+
+    def _open_events(self, trained_steps: int) -> None:
+        if self._events_folder is not None:
+            with writing(self._events_folder):
+                self._events = open_events(self._events_folder, trained_steps)
+            if self._events is None:  # not installed, which is not asked again
+                self._events_folder = None
 
     def _cut(self, updates: int) -> None:
         """Drop rows of updates that are lost, and a last row that was cut off."""
@@ -75,14 +107,26 @@ class History:
             self._columns = list(FIRST_COLUMNS)
             self._rewrite([])
             return
-        rows = read_metrics(self._file)
+        with writing(self._file):
+            rows = read_metrics(self._file)
+            if rows and "updates" not in rows[0]:
+                aside = self._file.with_suffix(".broken")
+                self._file.replace(aside)
+                log.error("metrics_unreadable", file=str(self._file), moved_to=str(aside))
+                rows = []
         self._columns = list(rows[0]) if rows else list(FIRST_COLUMNS)
-        self._rewrite([row for row in rows if float(row["updates"] or 0) <= updates])
+        self._rewrite([row for row in rows if _number(row["updates"]) <= updates])
 
     def _widen(self, names: Sequence[str]) -> None:
-        rows = read_metrics(self._file)
-        self._columns += names
-        self._rewrite(rows)
+        with writing(self._file):
+            rows = read_metrics(self._file)
+        before = self._columns
+        self._columns = [*before, *names]
+        try:
+            self._rewrite(rows)
+        except StorageError:
+            self._columns = before  # still the file's
+            raise
 
     def _rewrite(self, rows: Sequence[Mapping[str, str]]) -> None:
         text = io.StringIO()
@@ -93,22 +137,22 @@ class History:
 
 
 def read_metrics(file: Path) -> list[dict[str, str]]:
-    """Complete rows of a metrics.csv, as text by column."""
-    with file.open(newline="") as stream:
+    """Complete rows of a metrics.csv, as text by column; what is no row is left out."""
+    with file.open(newline="", encoding="utf-8", errors="replace") as stream:
         lines = stream.read().split("\n")[:-1]  # what has no line break was cut off
-    rows = list(csv.DictReader(lines))
+    rows = list(csv.DictReader([line for line in lines if len(line) < MAX_LINE]))
     return [row for row in rows if None not in row and None not in row.values()]
 
 
-def open_events(folder: Path, updates: int) -> Events | None:
-    """TensorBoard's writer, or None where it is not installed."""
+def open_events(folder: Path, trained_steps: int) -> Events | None:
+    """TensorBoard's writer, or None where it is not installed. What was told of later steps is withdrawn."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         log.info("tensorboard_skipped", reason="not installed")
         return None
-    folder.mkdir(parents=True, exist_ok=True)
-    writer: Any = SummaryWriter(str(folder), purge_step=updates or None)
+    folder.mkdir(exist_ok=True)
+    writer: Any = SummaryWriter(str(folder), purge_step=trained_steps + 1 if trained_steps else None)
     events: Events = writer
     return events
 
@@ -129,7 +173,7 @@ def draw_curves(folder: Path) -> bool:
     for place, (title, columns) in enumerate(panels, 1):
         axes = figure.add_subplot(height, 3, place)
         for name in columns:
-            points = [(float(row["trained_steps"]), float(row[name])) for row in rows if row.get(name)]
+            points = [(_number(row["trained_steps"]), _number(row[name])) for row in rows if row.get(name)]
             if points:
                 kind, _, task = name.partition("/")
                 marker = "o" if kind.startswith("eval_") else None
@@ -140,7 +184,9 @@ def draw_curves(folder: Path) -> bool:
         axes.grid(alpha=0.3)
         if axes.get_legend_handles_labels()[0]:
             axes.legend(fontsize="small", loc="upper left")  # looking for the best place takes longer than the rest
-    figure.savefig(folder / "curves.png", dpi=100)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=100)
+    write_durably(folder / "curves.png", picture.getvalue())
     return True
 
 
@@ -151,6 +197,30 @@ def task_panels(columns: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
         (f"return, {task}", (f"return_mean/{task}", f"eval_return_mean/{task}")) for task in tasks
     ]
     return [*panels, ("share of the batches", tuple(f"share/{task}" for task in tasks))] if tasks else []
+
+
+def _append_whole(file: Path, line: bytes) -> None:
+    """Append to a file that exists; what a full disk took of the line is cut off again."""
+    descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    try:
+        whole = os.fstat(descriptor).st_size
+        try:
+            left = memoryview(line)
+            while left:
+                left = left[os.write(descriptor, left) :]
+        except OSError:
+            os.ftruncate(descriptor, whole)
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _number(text: str) -> float:
+    """A cell; infinite if it holds no number, so that its row counts as lost."""
+    try:
+        return float(text or 0)
+    except ValueError:
+        return math.inf
 
 
 def _cell(value: float | int | None) -> str:

@@ -1,8 +1,15 @@
-"""What the record thread does: rows, checkpoints and the summary, so that the loop never waits for a disk."""
+"""What the record thread does: rows, checkpoints and the summary, so that the loop never waits for a disk.
 
-from collections.abc import Mapping
+A disk that is full or gone for a while costs what could not be written, not the run: it is said and counted, and the
+next row or checkpoint tries again. What a run leaves behind at its end must be written, else the learner fails.
+"""
+
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
+
+import structlog
 
 from learner_svc import checkpoint
 from learner_svc.config import LearnerSettings
@@ -12,9 +19,13 @@ from learner_svc.lag import name_buckets
 from learner_svc.record import RunFolder
 from learner_svc.run import Counters, Run, is_used_up
 from learner_svc.trainer import Snapshot
+from shared.errors import StorageError
 from shared.protocol.ledger import Ledger, ProducerRecord
 from shared.protocol.messages import RunState, unpack_version
 from shared.runtime.config import RunConfig
+
+TELL_EVERY_S = 60.0  # of a disk that goes on refusing
+log = structlog.get_logger(__name__)
 
 
 class Keeper:
@@ -22,29 +33,50 @@ class Keeper:
 
     def __init__(self, folder: RunFolder, history: History, *, keep: int) -> None:
         self._folder, self._history, self._keep = folder, history, keep
+        self._tell_at: dict[str, float] = {}  # by what cannot be written at present
+        self.num_failures = 0  # rows and checkpoints that could not be written
 
     def row(self, row: Mapping[str, float | int | None]) -> None:
-        """One more row of metrics."""
-        self._history.append(row)
+        """One more row of metrics. Raises: StorageError if the run folder itself is no longer there."""
+        self._folder.check_held()
+        self._attempt("row", lambda: self._history.append(row))
 
     def save(self, snapshot: Snapshot, meta: Mapping[str, Any], kind: checkpoint.Kind) -> None:
-        """A checkpoint."""
+        """A checkpoint on the way."""
+        self._folder.check_held()
+        self._attempt("checkpoint", lambda: self.save_last(snapshot, meta, kind))
+
+    def save_last(self, snapshot: Snapshot, meta: Mapping[str, Any], kind: checkpoint.Kind = "latest") -> None:
+        """A checkpoint that no other will replace. Raises: StorageError."""
         checkpoint.save(
             self._folder.checkpoints, step=snapshot.step, arrays=snapshot.arrays, meta={**snapshot.meta, **meta},
             kind=kind, keep=self._keep,
         )  # fmt: skip
 
     def summarise(self, summary: Mapping[str, Any]) -> None:
-        """The summary as far as it came."""
+        """The summary as far as it came. Raises: StorageError."""
         self._folder.write_summary(summary)
 
     def draw(self) -> None:
         """The curves as far as they came."""
-        draw_curves(self._folder.path)
+        self._attempt("curves", lambda: draw_curves(self._folder.path))
 
     def close(self) -> None:
         """Write the rest."""
-        self._history.close()
+        self._attempt("events", self._history.close)
+
+    def _attempt(self, what: str, write: Callable[[], object]) -> None:
+        try:
+            write()
+        except StorageError as error:
+            self.num_failures += 1
+            now = time.monotonic()
+            if now >= self._tell_at.get(what, now):
+                self._tell_at[what] = now + TELL_EVERY_S
+                log.error("write_failed", what=what, error=str(error))  # on the same disk nobody will read it
+        else:
+            if self._tell_at.pop(what, None) is not None:
+                log.warning("writes_work_again", what=what, failures=self.num_failures)
 
 
 class Lives:

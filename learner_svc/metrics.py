@@ -6,6 +6,7 @@ from collections.abc import Callable
 from prometheus_client import Histogram
 
 from learner_svc.figures import Figures
+from learner_svc.keeper import Keeper
 from learner_svc.lag import LAG_BOUNDS
 from learner_svc.producers import Desk
 from learner_svc.run import Run
@@ -17,7 +18,7 @@ from shared.runtime.metrics import Metrics
 Reading = tuple[str, str, Callable[[], float]]
 
 
-def register(metrics: Metrics, run: Run, desk: Desk, figures: Figures, reactor: Reactor) -> Histogram:
+def register(metrics: Metrics, run: Run, desk: Desk, figures: Figures, keeper: Keeper, reactor: Reactor) -> Histogram:
     """Register everything; the histogram of update times, which the shell fills."""
     counters: tuple[Reading, ...] = (
         ("updates", "Learner updates.", lambda: run.counters.updates),
@@ -31,6 +32,7 @@ def register(metrics: Metrics, run: Run, desk: Desk, figures: Figures, reactor: 
         ("duplicate_unrolls", "UNROLLs that were here already.", lambda: desk.ledger.duplicate_unrolls),
         ("lost_unrolls", "UNROLLs whose updates were lost with an epoch.", lambda: desk.ledger.lost_unrolls),
         ("refused_messages", "Messages that broke the protocol.", lambda: desk.refused_messages),
+        ("write_failures", "Rows and checkpoints that the disk refused.", lambda: keeper.num_failures),
     )
     gauges: tuple[Reading, ...] = (
         ("state", "0 starting, 1 training, 2 finishing, 3 finished.", lambda: int(run.state)),

@@ -30,7 +30,8 @@ from typing import Any, Self
 from pydantic import BaseModel
 
 from learner_svc.durable import write_durably
-from shared.errors import ConfigError
+from shared.errors import ConfigError, StorageError
+from shared.runtime.files import writing
 
 PACKAGES = ("seedbed", "numpy", "torch", "gymnasium", "pyzmq", "ale-py", "envpool")
 SOURCE = Path(__file__).resolve().parents[1]
@@ -53,9 +54,10 @@ class RunFolder:
             holder = os.pread(self._lock, 4096, 0).decode(errors="replace").strip() or "another learner"
             os.close(self._lock)
             raise ConfigError(f"{path} is held by {holder}: stop it, or give another run.dir") from error
-        os.ftruncate(self._lock, 0)
         since = time.strftime("%Y-%m-%d %H:%M:%S")
-        os.pwrite(self._lock, f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode(), 0)
+        with writing(path / ".lock"):
+            os.ftruncate(self._lock, 0)
+            os.pwrite(self._lock, f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode(), 0)
 
     def __enter__(self) -> Self:
         return self
@@ -70,6 +72,18 @@ class RunFolder:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+    def check_held(self) -> None:
+        """See that the folder is still the one that was locked.
+
+        Raises: StorageError if it was deleted, or moved and another put in its place: what is written there is lost.
+        """
+        try:
+            is_held = os.path.samestat(os.fstat(self._lock), (self.path / ".lock").stat())
+        except OSError:
+            is_held = False
+        if not is_held:
+            raise StorageError(f"{self.path} was deleted or moved while it was in use; nothing can be kept there")
 
     @property
     def checkpoints(self) -> Path:
@@ -88,6 +102,8 @@ class RunFolder:
             epoch = int(file.read_text()) + 1
         except FileNotFoundError:
             epoch = 1
+        except OSError as error:
+            raise ConfigError(f"cannot read {file}: {error.strerror}") from error
         except ValueError as error:
             raise ConfigError(f"{file} does not hold a number: restore it from a copy, or start a new run") from error
         write_durably(file, f"{epoch}\n")
@@ -102,7 +118,7 @@ class RunFolder:
             run_id = secrets.token_hex(8)
             write_durably(file, json.dumps({"run_id": run_id, "created": time.strftime("%Y-%m-%dT%H:%M:%S%z")}))
             return run_id
-        except (ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{file} does not say which run this is: restore it, or start a new run") from error
 
     def write_config(self, settings: BaseModel) -> None:
@@ -114,15 +130,16 @@ class RunFolder:
         file = self.path / "versions.json"
         try:
             known = json.loads(file.read_text())
-        except (FileNotFoundError, ValueError):
+        except (OSError, ValueError):
             known = {}
+        known = known if isinstance(known, dict) else {}
         write_durably(file, json.dumps(known | {str(epoch): describe_machine()}, indent=1))
 
     def summary(self) -> dict[str, Any]:
         """The last summary; empty if there is none that can be read."""
         try:
             found = json.loads((self.path / "summary.json").read_text())
-        except (FileNotFoundError, ValueError):
+        except (OSError, ValueError):
             return {}
         return found if isinstance(found, dict) else {}
 

@@ -34,7 +34,7 @@ from learner_svc.run import Run
 from learner_svc.saving import Saving
 from learner_svc.tasks import TaskBook, count_parts, reward_scales, task_environments
 from learner_svc.trainer import Snapshot, Trained, Trainer
-from shared.errors import ConfigError, RemoteWireError, SeedbedError
+from shared.errors import CheckpointError, ConfigError, RemoteWireError, SeedbedError
 from shared.net.endpoints import Router
 from shared.net.keys import bind_keys
 from shared.net.reactor import Reactor
@@ -84,14 +84,15 @@ class LearnerService:
         self.desk = Desk(identity, settings.env, self.ledger, self.publisher, self.run, self.worker.busy_s)
         self.lives = Lives(self.desk.incarnations)
         if self.checkpoint is not None:
-            self.run.restore(self.checkpoint.meta["run"])
-            self.ledger.restore(producer_records(self.checkpoint.meta))
-            self.lives.restore(self.checkpoint.meta.get("lives", {}))
-        history = History(folder.path, updates=self.run.counters.updates, tensorboard=config.tensorboard)
+            self._restore(self.checkpoint)
+        counters = self.run.counters
+        history = History(
+            folder.path, updates=counters.updates, trained_steps=counters.trained_steps, tensorboard=config.tensorboard
+        )
         self.keeper = Keeper(folder, history, keep=config.keep_checkpoints)
         self.saving = Saving(self.run, every_s=config.checkpoint_every_s, milestone_steps=config.milestone_steps)
         self.figures = Figures()
-        self.update_seconds = register(service.metrics, self.run, self.desk, self.figures, reactor)
+        self.update_seconds = register(service.metrics, self.run, self.desk, self.figures, self.keeper, reactor)
         self.reporter = Reporter(
             settings, self.run, self.desk, self.lives, self.figures, loop_lag_s=lambda: reactor.statistics().loop_lag_s,
             warn=service.log.warning,
@@ -115,8 +116,19 @@ class LearnerService:
             on_refused=Refusals(service.metrics, service.log),
             on_revoked=self._revoked,
         )
-
         self.reports = Reports(service, self.router.send, self.router.user_id)
+
+    def _restore(self, checkpoint: checkpoints.Checkpoint) -> None:
+        try:
+            self.run.restore(checkpoint.meta["run"])
+            self.ledger.restore(producer_records(checkpoint.meta))
+            self.lives.restore(checkpoint.meta.get("lives", {}))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            problem = f"{type(error).__name__}: {error}"
+            raise CheckpointError(
+                f"{checkpoint.path} does not tell a run that this version can go on with ({problem}); move it away to "
+                "go on from the one before"
+            ) from error
 
     # Messages
 
@@ -343,7 +355,9 @@ class LearnerService:
         self._perform(self.desk.credits(everyone=True))
         self._perform(self.desk.farewell("run_finished" if is_finished else "draining"))
         if self.trainer is not None:
-            self._save(await self._finish_job(self.worker, self.trainer.snapshot), ["latest"])
+            snapshot = await self._finish_job(self.worker, self.trainer.snapshot)
+            meta = checkpoint_meta(self.run, self.ledger, self.lives, run_id=self.run_id)
+            await self._finish_job(self.record, lambda: self.keeper.save_last(snapshot, meta))
             self.write_row(self.loop.time())
             summary = self.reporter.summary(device=str(self.trainer.parameters.flat.device))
             await self._finish_job(self.record, lambda: self.keeper.summarise(summary))

@@ -23,10 +23,11 @@ from learner_svc.batch import Batch, Experience, present_rows, valid_transitions
 from learner_svc.lag import Lag, lag_histogram, policy_lag
 from learner_svc.normaliser import ObservationNormaliser
 from learner_svc.optimiser import FlatOptimiser, learning_rate_at
-from shared.errors import CheckpointError, NumericsError
+from shared.errors import CheckpointError, NumericsError, StorageError
 from shared.policy.policy import Policy
 from shared.policy.weights import FlatParameters
 from shared.protocol.layout import Array
+from shared.runtime.files import writing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,10 +144,15 @@ class Updater:
         problem = f"update {step}: loss {loss}, gradient norm {norm}"
         if self._crash_folder is None:
             return problem
-        self._crash_folder.mkdir(parents=True, exist_ok=True)
         path = self._crash_folder / f"non-finite-step{step}.safetensors"
         tensors = batch.named_tensors() | {"policy.flat": self.parameters.flat.detach().cpu()}
-        safetensors.torch.save_file(tensors, str(path), metadata={"loss": str(loss), "grad_norm": str(norm)})
+        data = safetensors.torch.save(tensors, metadata={"loss": str(loss), "grad_norm": str(norm)})
+        try:
+            with writing(path):
+                self._crash_folder.mkdir(exist_ok=True)
+                path.write_bytes(data)
+        except StorageError as error:
+            return f"{problem}; its batch is lost: {error}"
         return f"{problem}; batch and weights are in {path}"
 
     def _on_device(self, array: Array) -> Tensor:

@@ -54,5 +54,11 @@ class CheckpointError(SeedbedError):
     exit_code = ConfigError.exit_code
 
 
+class StorageError(SeedbedError):
+    """A file of the run cannot be written: says which, why, and what to do. No restart mends it."""
+
+    exit_code = 74  # EX_IOERR of sysexits.h
+
+
 class NumericsError(SeedbedError):
     """A loss or gradient is not finite; the batch that caused it has been saved."""

@@ -5,6 +5,7 @@ the same thing as the first start, whatever has happened to the file or the shel
 """
 
 import difflib
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -67,9 +68,17 @@ class Experiment:
     """A checked experiment and the folder of its run."""
 
     name: str
+    file: Path
+    words: Sequence[str]
     run_dir: Path
     settings: LaunchSettings
     sections: Mapping[str, Mapping[str, Any]]  # as written, `run.dir` and `run.name` filled in
+
+    @property
+    def resume_command(self) -> str:
+        """What to type in a shell to go on with the run."""
+        source = self.file.stem if self.file.parent == EXPERIMENTS else str(self.file)
+        return shlex.join(["seedbed", "train", source, *self.words, "--resume", "--run-dir", str(self.run_dir)])
 
 
 def experiment_names() -> list[str]:
@@ -86,7 +95,11 @@ def find_experiment(name: str) -> Path:
     if path.is_file():
         return path
     if path.suffix == ".toml" or len(path.parts) > 1:
-        raise ConfigError(f"{name}: no such experiment file")
+        if path.is_dir():
+            raise ConfigError(f"{name} is a folder: give a TOML file in it")
+        near = difflib.get_close_matches(path.name, [item.name for item in path.parent.glob("*.toml")], n=1)
+        hint = f"; did you mean {path.parent / near[0]}?" if near else ""
+        raise ConfigError(f"{name}: no such experiment file{hint}")
     shipped = EXPERIMENTS / f"{name}.toml"
     if shipped.is_file():
         return shipped
@@ -121,7 +134,7 @@ def load_experiment(
     if not resume and (folder / RECORD).is_file():
         raise ConfigError(f"{folder}: already holds a run; go on with --resume, or give another --run-dir")
     sections["run"] = {**sections.get("run", {}), "name": name, "dir": str(folder), "resume": resume}
-    return Experiment(name=name, run_dir=folder, settings=settings, sections=sections)
+    return Experiment(name=name, file=file, words=tuple(words), run_dir=folder, settings=settings, sections=sections)
 
 
 def check_lanes(settings: LaunchSettings) -> None:

@@ -13,7 +13,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +22,8 @@ from typing import Protocol
 from services.cli.plan import LEARNER, Process, service_environment
 from services.cli.postmortem import last_words
 from services.cli.supervisor import Outcome, Phase, Rules, Supervisor
-from shared.runtime.service import DIE_WITH_PARENT
+from shared.runtime.files import writing
+from shared.runtime.service import DIE_WITH_PARENT, Insistence
 
 POLL_S = 0.05
 PATIENCE_S = {"actor": 5.0, "inference": 12.0, "learner": 20.0}  # inference drains for 8 s, the learner saves
@@ -93,8 +94,9 @@ class Launcher:
 
     def run(self) -> Ended:
         """Start everything, keep it running until the run is over or fails or somebody asks to stop; then stop all."""
-        for folder in ("services", "logs"):
-            (self._run_dir / folder).mkdir(parents=True, exist_ok=True)
+        for folder in (self._run_dir / "services", self._run_dir / "logs"):
+            with writing(folder):
+                folder.mkdir(parents=True, exist_ok=True)
         with self._signals():
             try:
                 while self.supervisor.outcome is None and not self._stop_requests:
@@ -133,9 +135,10 @@ class Launcher:
 
     def _start(self, process: Process, now: float) -> None:
         """Start one service in a session of its own, so that the terminal's Ctrl-C reaches only the launcher."""
-        process.status_file(self._run_dir).unlink(missing_ok=True)
+        error_file = process.error_file(self._run_dir)
         environment = {**service_environment(os.environ), **process.environment, DIE_WITH_PARENT: str(os.getpid())}
-        with process.error_file(self._run_dir).open("ab") as errors:
+        with writing(error_file), error_file.open("ab") as errors:
+            process.status_file(self._run_dir).unlink(missing_ok=True)
             self._said_from[process.name] = errors.tell()
             self._children[process.name] = subprocess.Popen(
                 process.command,
@@ -196,10 +199,10 @@ class Launcher:
         self._log(event, **figures)
 
     def _log(self, event: str, **figures: str | int) -> None:
-        """One line of launcher.jsonl."""
+        """One line of launcher.jsonl; a full disk costs the line, not the run."""
         stamp = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         line = {**figures, "event": event, "level": "info", "timestamp": stamp, "service": "launcher"}
-        with (self._run_dir / "logs" / "launcher.jsonl").open("a") as log:
+        with suppress(OSError), (self._run_dir / "logs" / "launcher.jsonl").open("a") as log:
             log.write(json.dumps(line) + "\n")
 
     def _ended(self) -> Ended:
@@ -216,8 +219,14 @@ class Launcher:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
+        insistence = Insistence()
+
+        def stop(*_: object) -> None:
+            if insistence.is_new(time.monotonic()):
+                self.request_stop()
+
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        former = {number: signal.signal(number, lambda *_: self.request_stop()) for number in numbers}
+        former = {number: signal.signal(number, stop) for number in numbers}
         try:
             yield
         finally:

@@ -5,6 +5,7 @@
 | with 0, and it is the learner | the run is over |
 | with 0, another one | nothing for a while (runs end so); if the run goes on without it, it is started again |
 | with 78 (its configuration is wrong, or a peer refused it for good) | the run fails at once: restarts would not help |
+| with 74 (its files cannot be written) | likewise |
 | in any other way | started again after a back-off |
 | in any other way, for the fifth time without a step acted or trained in between | the run fails |
 """
@@ -14,7 +15,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from signal import Signals
 
-from shared.errors import ConfigError
+from shared.errors import ConfigError, StorageError
+
+FOR_GOOD = {  # exits that no restart mends
+    ConfigError.exit_code: "refused its configuration",
+    StorageError.exit_code: "could not write its files",
+}
 
 
 class Phase(StrEnum):
@@ -107,8 +113,8 @@ class Supervisor:
         service.last_exit = describe_exit(code)
         if self.outcome is not None:
             return
-        if code == ConfigError.exit_code:
-            self.outcome = Outcome(exit_code=code, service=name, reason="refused its configuration")
+        if code in FOR_GOOD:
+            self.outcome = Outcome(exit_code=code, service=name, reason=FOR_GOOD[code])
             return
         service.deaths += 1
         service.backoff = 1 if now - service.started_at >= self.rules.healthy_s else service.backoff + 1

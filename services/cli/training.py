@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.panel import Panel
 from rich.text import Text
 
+from learner_svc.checkpoint import list_checkpoints
 from learner_svc.record import to_toml
 from services.cli.board import Board
 from services.cli.experiment import SNAPSHOT, Experiment
@@ -23,6 +25,7 @@ from shared.errors import ConfigError, SeedbedError
 from shared.protocol.messages import RunState
 
 VIDEO = "policy.mp4"
+COMPLAIN_EVERY_S = 60.0
 
 
 class Follower:
@@ -30,6 +33,8 @@ class Follower:
 
     def __init__(self, scraper: Scraper, board: Board, view: View) -> None:
         self._scraper, self._board, self._view = scraper, board, view
+        self._write_failures = 0.0
+        self._complain_at = 0.0
 
     def happened(self, text: str) -> None:
         """Pass on."""
@@ -40,10 +45,18 @@ class Follower:
         for name, samples, at in self._scraper.take():
             if supervisor.services[name].phase is Phase.RUNNING and at >= supervisor.services[name].started_at:
                 self._board.observe(name, samples, at)
+                self._watch_disk(samples.get("seedbed_learner_write_failures_total", 0.0), now)
         for name, service in supervisor.services.items():
             if service.phase is not Phase.RUNNING:
                 self._board.forget(name)
         self._view.refresh(supervisor, now)
+
+    def _watch_disk(self, failures: float, now: float) -> None:
+        """Say that the learner trains on without being able to save."""
+        if failures > self._write_failures and now >= self._complain_at:
+            self._complain_at = now + COMPLAIN_EVERY_S
+            self.happened("the run folder cannot be written: training goes on UNSAVED; logs/learner.jsonl says why")
+        self._write_failures = max(failures, self._write_failures)
 
 
 def run_experiment(experiment: Experiment, make_view: Callable[[Board, "Stop"], View]) -> Ended:
@@ -58,10 +71,10 @@ def run_experiment(experiment: Experiment, make_view: Callable[[Board, "Stop"], 
         try:
             snapshot.parent.mkdir(parents=True, exist_ok=True)
             snapshot.write_text(to_toml(experiment.sections), encoding="utf-8")
+            for process in processes:
+                process.status_file(experiment.run_dir).unlink(missing_ok=True)
         except OSError as error:
             raise ConfigError(f"run folder {experiment.run_dir}: {error.strerror}; give another --run-dir") from error
-        for process in processes:
-            process.status_file(experiment.run_dir).unlink(missing_ok=True)
         board = Board({process.name: process.role for process in processes})
         stop = Stop()
         status_files = {process.name: process.status_file(experiment.run_dir) for process in processes}
@@ -141,6 +154,8 @@ def conclude(experiment: Experiment, ended: Ended, console: Console) -> int:
     run_dir, outcome = experiment.run_dir, ended.outcome
     if outcome.service:
         console.print(render_failure(ended, run_dir))
+        if list_checkpoints(run_dir / "checkpoints"):
+            say_resume(experiment, console, "when that is mended")
         return outcome.exit_code
     summary = read_summary(run_dir)
     if outcome.exit_code == 0 and experiment.settings.launch.video:
@@ -148,9 +163,14 @@ def conclude(experiment: Experiment, ended: Ended, console: Console) -> int:
     if summary:
         console.print(render_summary(summary, run_dir, ended.restarts))
     if outcome.exit_code:
-        again = f"seedbed train {experiment.name} --resume --run-dir {run_dir}"
-        console.print(f"stopped; go on with  [bold]{again}[/]", soft_wrap=True, highlight=False)
+        say_resume(experiment, console, "stopped")
     return outcome.exit_code
+
+
+def say_resume(experiment: Experiment, console: Console, when: str) -> None:
+    """What to type to go on with a run."""
+    command = escape(experiment.resume_command)
+    console.print(f"{when}; go on with  [bold]{command}[/]", soft_wrap=True, highlight=False)
 
 
 def render_failure(ended: Ended, run_dir: Path) -> Panel:

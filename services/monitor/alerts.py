@@ -71,7 +71,7 @@ def judge_disk(free_bytes: int, total_bytes: int) -> list[Alert]:
         return []
     level = Level.ERROR if is_full else Level.WARNING
     text = f"the disk of the run folders has {free_bytes / 2**20:,.0f} MiB left, {free_bytes / total_bytes:.1%}"
-    remedy = "delete old runs or their checkpoints/: a learner that cannot save ends"
+    remedy = "delete old runs or their checkpoints/: a learner that cannot save trains on unsaved"
     return [Alert(code="disk", level=level, run="", text=text, remedy=remedy)]
 
 

@@ -5,6 +5,7 @@ measured, forward and backward, on the network and batch in question. The learne
 weights, so that behaviour and target policy agree. A restart finds it in the cache beside the run.
 """
 
+import contextlib
 import json
 import os
 import platform
@@ -187,8 +188,13 @@ def _read_cache(cache: Path | None) -> dict[str, Precision]:
 
 
 def _write_cache(cache: Path, key: str, choice: Precision) -> None:
+    """Keep a choice for the next start, unless the disk refuses: then that measures again."""
     known = _read_cache(cache) | {key: choice}
-    cache.parent.mkdir(parents=True, exist_ok=True)
     temporary = cache.with_name(f"{cache.name}.{os.getpid()}")
-    temporary.write_text(json.dumps({name: asdict(item) for name, item in known.items()}, indent=1))
-    temporary.replace(cache)
+    try:
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps({name: asdict(item) for name, item in known.items()}, indent=1))
+        temporary.replace(cache)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()

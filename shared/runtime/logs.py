@@ -4,6 +4,7 @@ Events are past-tense snake_case with key=value; service, name and incarnation a
 records (asyncio's, say) go the same way.
 """
 
+import contextlib
 import logging
 import sys
 from typing import Any, Protocol, TextIO
@@ -93,7 +94,8 @@ def close() -> None:
     root = logging.getLogger()
     for handler in [item for item in root.handlers if isinstance(item.formatter, structlog.stdlib.ProcessorFormatter)]:
         root.removeHandler(handler)
-        handler.close()
+        with contextlib.suppress(OSError):  # a full disk: the last lines are lost, and that is all
+            handler.close()
 
 
 def _attach(handler: logging.Handler, shared: list[Processor], renderers: list[Processor]) -> None:

@@ -1,8 +1,8 @@
 """What makes a process a service: loop, signals, readiness, tasks that end, and an exit code that says why.
 
 Phases: configure (log, metrics), run until the work ends or `stopping` is set, drain (the work's own, at most
-`MAX_DRAIN_S`), end the tasks, close. Exit codes: 0 finished or stopped, 78 wrong configuration (no restart helps),
-1 anything else.
+`MAX_DRAIN_S`), end the tasks, close. Exit codes: 0 finished or stopped, 78 wrong configuration and
+74 files of the run that cannot be written (no restart helps), 1 anything else.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ import os
 import secrets
 import signal
 import sys
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +27,7 @@ from shared.errors import ConfigError, SeedbedError
 from shared.runtime import logs
 from shared.runtime.config import RuntimeConfig, load_settings
 from shared.runtime.farewell import Farewell
+from shared.runtime.files import writing
 from shared.runtime.health import leave_cause
 from shared.runtime.metrics import Metrics
 from shared.runtime.modules import look_for_modules_here
@@ -33,10 +35,25 @@ from shared.runtime.modules import look_for_modules_here
 DIE_WITH_PARENT = "SEEDBED_DIE_WITH_PARENT"  # the parent's process id, or 1 when it is not to be checked
 MAX_DRAIN_S = 30.0
 LINGER_BEAT_S = 0.1
+SAME_REQUEST_S = 0.3  # signals that follow one within this are the same request
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 
 S = TypeVar("S", bound=BaseModel)
+
+
+class Insistence:
+    """Tells asking twice from asking once in two signals: `timeout` sends its own to the process and to its group."""
+
+    def __init__(self) -> None:
+        self._last = float("-inf")
+
+    def is_new(self, now: float) -> bool:
+        """Whether a signal is a request of its own."""
+        if now - self._last < SAME_REQUEST_S:
+            return False
+        self._last = now
+        return True
 
 
 class StuckError(SeedbedError):
@@ -57,6 +74,7 @@ class Service:
         self.log = logs.configure(service, self.name, self.incarnation, runtime)
         self.metrics = Metrics(service, self.name, self.incarnation)
         self.stopping = asyncio.Event()
+        self._insistence = Insistence()
         self.is_ready = False
         self.run_id = ""  # of the run served, once known
         self._group = asyncio.TaskGroup()
@@ -120,7 +138,8 @@ class Service:
         self._main = asyncio.current_task()
         self._failure: asyncio.Future[None] = loop.create_future()
         if self.runtime.status_file is not None:
-            self.runtime.status_file.unlink(missing_ok=True)  # an earlier life's: its presence means ready
+            with writing(self.runtime.status_file):  # an earlier life's: its presence means ready
+                self.runtime.status_file.unlink(missing_ok=True)
         if self.runtime.metrics_address:
             self.metrics.serve(self.runtime.metrics_address)
         await self._group.__aenter__()
@@ -159,6 +178,8 @@ class Service:
     def _signalled(self, number: int) -> None:
         """First signal: drain. Second: end at once."""
         name = signal.Signals(number).name
+        if not self._insistence.is_new(time.monotonic()):
+            return
         if self.stopping.is_set():
             self.fail(SeedbedError(f"stopped by a second {name} before it had drained"))
         self.stop(name)
@@ -224,7 +245,7 @@ async def _serve(main: Callable[[Service], Awaitable[int]], runtime: RuntimeConf
             running.log.error("service_failed", error=str(cause), kind=type(cause).__name__, exit_code=cause.exit_code)
             return report(running.name, cause)
         running.log.error("service_crashed", exc_info=error)
-        print(f"seedbed {running.name}: {type(cause).__name__}: {cause}", file=sys.stderr)
+        _say(f"seedbed {running.name}: {type(cause).__name__}: {cause}")
         return 1
     running.log.info("service_ended", exit_code=code)
     return code
@@ -234,8 +255,14 @@ def report(name: str, error: SeedbedError) -> int:
     """One clear line on stderr for each line of the error, left as the cause where one is asked for; its exit code."""
     leave_cause(str(error) or type(error).__name__)
     for line in str(error).splitlines() or [type(error).__name__]:
-        print(f"seedbed {name}: {line}", file=sys.stderr)
+        _say(f"seedbed {name}: {line}")
     return error.exit_code
+
+
+def _say(line: str) -> None:
+    """To stderr, if it takes it: a full disk or a closed pipe there changes no exit code."""
+    with contextlib.suppress(OSError, ValueError):
+        print(line, file=sys.stderr, flush=True)
 
 
 def split_words(argv: Sequence[str]) -> tuple[Path | None, list[str]]:
@@ -269,7 +296,12 @@ def _first_cause(error: BaseException) -> BaseException:
 
 def _write_atomically(path: Path, text: str) -> None:
     """Readers see the old file or the whole new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from learner_svc.checkpoint import clean, list_checkpoints, load, load_latest, save
-from shared.errors import CheckpointError
+from shared.errors import CheckpointError, StorageError
+from tests.support.full_disk import full_disk
 
 ROOT = Path(__file__).parents[2]
 
@@ -203,3 +204,13 @@ def test_twenty_kills_cost_no_checkpoint(tmp_path, killer):
 def test_two_hundred_kills_cost_no_checkpoint(tmp_path, killer):
     """The same, for longer."""
     survive_kills(tmp_path, killer, 200)
+
+
+def test_a_save_that_the_disk_refuses_leaves_what_was_there(tmp_path: Path) -> None:
+    """The error names file and remedy; nothing half written keeps the space that the next attempt needs."""
+    save(tmp_path, step=1, arrays={"x": np.zeros(4, np.float32)}, meta={})
+    with full_disk(), pytest.raises(StorageError, match=r"cannot write .*latest-step2\.safetensors: File too large"):
+        save(tmp_path, step=2, arrays={"x": np.zeros(4, np.float32)}, meta={})
+    assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".safetensors"}
+    assert len(list(tmp_path.iterdir())) == 2
+    assert save(tmp_path, step=2, arrays={"x": np.zeros(4, np.float32)}, meta={}).exists()

@@ -1,9 +1,14 @@
 """metrics.csv, events and curves."""
 
 import math
+import resource
 from pathlib import Path
 
+import pytest
+
 from learner_svc.history import FIRST_COLUMNS, History, draw_curves, read_metrics, task_panels
+from shared.errors import StorageError
+from tests.support.full_disk import full_disk
 
 
 def a_row(updates: int, **others: float | None) -> dict[str, float | int | None]:
@@ -72,3 +77,57 @@ def test_every_task_has_a_panel_and_all_share_one(tmp_path: Path) -> None:
     for step in (1, 2):
         history.append(a_row(step) | {"return_mean/a": 1.0 * step, "share/a": 1.0})
     assert draw_curves(tmp_path)
+
+
+@pytest.mark.parametrize("tensorboard", [False, True])
+def test_a_row_is_written_whole_or_not_at_all(tmp_path: Path, tensorboard: bool) -> None:
+    """A full disk costs the rows that came while it was full, also where half of one would still have fitted."""
+    history = History(tmp_path, tensorboard=tensorboard)
+    history.append(a_row(1, loss=1.0))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "metrics.csv").stat().st_size + 5, hard))
+    try:
+        with pytest.raises(StorageError, match="ulimit -f"):
+            history.append(a_row(2, loss=2.0))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with full_disk(), pytest.raises(StorageError):
+        history.append(a_row(3, loss=3.0, eval_return_mean=1.0))
+    history.append(a_row(4, loss=4.0, eval_return_mean=2.0))
+    rows = read_metrics(tmp_path / "metrics.csv")
+    assert [(row["updates"], row["loss"], row["eval_return_mean"]) for row in rows] == [("1", "1", ""), ("4", "4", "2")]
+    history.close()
+
+
+def test_a_table_that_was_deleted_begins_again(tmp_path: Path) -> None:
+    """With its columns' names."""
+    history = History(tmp_path, tensorboard=False)
+    history.append(a_row(1))
+    (tmp_path / "metrics.csv").unlink()
+    history.append(a_row(2))
+    assert [row["updates"] for row in read_metrics(tmp_path / "metrics.csv")] == ["2"]
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff\x00\xfe\n\x80,\x81\n", b"a,b\n1,2\n", b"updates,loss\nx,1\n", b"x" * 200_000 + b"\n"]
+)
+def test_a_table_that_is_garbage_does_not_stop_a_resumed_run(tmp_path: Path, content: bytes) -> None:
+    """Whatever was done to the file; rows come after it."""
+    (tmp_path / "metrics.csv").write_bytes(content)
+    resumed = History(tmp_path, updates=2, tensorboard=False)
+    resumed.append(a_row(3))
+    assert [row["updates"] for row in read_metrics(tmp_path / "metrics.csv")] == ["3"]
+
+
+def test_events_of_a_resumed_run_withdraw_only_what_is_lost(tmp_path: Path) -> None:
+    """They are told by trained steps, and those behind the checkpoint stay."""
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    history = History(tmp_path)
+    for updates in (1, 2, 3, 4):
+        history.append(a_row(updates, loss=float(updates)))
+    history.close()
+    resumed = History(tmp_path, updates=2, trained_steps=20)
+    resumed.append(a_row(3, loss=9.0))
+    resumed.close()
+    told = accumulator.EventAccumulator(str(tmp_path / "events")).Reload().Scalars("loss")
+    assert [(event.step, event.value) for event in told] == [(10, 1.0), (20, 2.0), (30, 9.0)]

@@ -9,7 +9,7 @@ import pytest
 
 from learner_svc.config import LearnerSettings
 from learner_svc.record import RunFolder, to_toml
-from shared.errors import ConfigError
+from shared.errors import ConfigError, StorageError
 from shared.runtime.config import load_settings
 
 
@@ -92,3 +92,15 @@ def test_the_summary_comes_back(tmp_path: Path) -> None:
         assert folder.summary() == {"finished": True}
         (tmp_path / "summary.json").write_text("{")
         assert folder.summary() == {}
+
+
+def test_a_folder_that_was_replaced_is_noticed(tmp_path: Path) -> None:
+    """Deleted, or another put in its place: what would be written there is nobody's."""
+    path = tmp_path / "run"
+    with RunFolder(path) as folder:
+        folder.check_held()
+        path.rename(tmp_path / "moved")
+        with pytest.raises(StorageError, match="was deleted or moved while it was in use"):
+            folder.check_held()
+        with RunFolder(path), pytest.raises(StorageError):
+            folder.check_held()

@@ -1,5 +1,6 @@
 """Experiments: found, merged, checked, and kept with their run."""
 
+import shlex
 import tomllib
 from pathlib import Path
 
@@ -157,3 +158,24 @@ def test_a_run_is_found_by_path_by_name_and_by_experiment(file, tmp_path):
     assert resolve_run("small") == folder
     with pytest.raises(ConfigError, match="did you mean"):
         resolve_run("small-20260101-000001")
+
+
+def test_a_run_says_how_it_is_gone_on_with(file, tmp_path):
+    """With the words that it was started with, as a shell reads them; an experiment of ours goes by its name."""
+    folder = tmp_path / "with space"
+    experiment = load(file, "learner.batch=32", "policy.hidden=[16]", run_dir=folder)
+    words = shlex.split(experiment.resume_command)
+    assert words == [
+        "seedbed", "train", str(file), "learner.batch=32", "policy.hidden=[16]", "--resume", "--run-dir", str(folder),
+    ]  # fmt: skip
+    shipped = load(find_experiment("cartpole"), run_dir=folder)
+    assert shipped.resume_command.startswith("seedbed train cartpole --resume")
+
+
+def test_a_file_that_is_not_there_suggests_its_neighbour(file):
+    """And a folder is told to be one."""
+    with pytest.raises(ConfigError, match=r"did you mean small\.toml"):
+        find_experiment("smll.toml")
+    (file.parent / "folder.toml").mkdir()
+    with pytest.raises(ConfigError, match="is a folder"):
+        find_experiment("folder.toml")

@@ -16,6 +16,7 @@ import pytest
 from services.cli.launcher import Ended, Launcher, Reservation
 from services.cli.plan import Process
 from services.cli.supervisor import Outcome, Rules, Supervisor
+from tests.support.full_disk import full_disk
 
 QUICK = Rules(first_delay_s=0.01, max_delay_s=0.02, leave_grace_s=0.01)
 PATIENCE_S = {"actor": 20.0, "inference": 20.0, "learner": 20.0}
@@ -284,3 +285,10 @@ def test_children_do_not_inherit_seedbeds_own_variables(tmp_path, monkeypatch):
     environment = json.loads(seen.read_text())
     assert "SEEDBED_RUN__SEED" not in environment
     assert environment["SEEDBED_DIE_WITH_PARENT"] == str(os.getpid())
+
+
+def test_a_full_disk_costs_the_launchers_log_and_not_the_run(tmp_path):
+    """Nobody's checkpoint is worth less because a line of launcher.jsonl could not be written."""
+    with full_disk():
+        ended, _ = launch([child("learner", "learner", "pass")], tmp_path)
+    assert ended.outcome == Outcome(exit_code=0)

@@ -93,6 +93,13 @@ def test_a_refused_configuration_fails_at_once():
     assert supervisor.due(100.0) == []
 
 
+def test_a_disk_that_refuses_fails_the_run_at_once():
+    """Exit 74 is not restarted: the checkpoint there is better than a loop of new attempts."""
+    supervisor = make_running()
+    supervisor.exited("learner", 74, 1.0)
+    assert supervisor.outcome == Outcome(exit_code=74, service="learner", reason="could not write its files")
+
+
 def test_the_learners_clean_end_ends_the_run():
     """Exit 0 of the learner is success."""
     supervisor = make_running()

@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from shared.errors import ConfigError
-from shared.runtime.service import DIE_WITH_PARENT, split_words
+from shared.runtime.service import DIE_WITH_PARENT, Insistence, split_words
 
 TIMEOUT_S = 60
 
@@ -117,10 +118,36 @@ def test_a_second_signal_ends_at_once():
         assert process.stdout.readline() == "ready\n"
         process.terminate()
         assert process.stdout.readline() == "draining\n"
-        process.terminate()
+        deadline = time.monotonic() + TIMEOUT_S
+        while process.poll() is None and time.monotonic() < deadline:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.1)
         code, errors = end(process)
     assert code == 1
     assert "second SIGTERM" in errors
+
+
+def test_signals_that_come_together_are_one_request():
+    """`timeout` sends its own to the process and to its group; that is no reason not to drain."""
+    insistence = Insistence()
+    assert [insistence.is_new(now) for now in (10.0, 10.001, 10.2, 10.4)] == [True, False, False, True]
+
+
+def test_a_closed_stderr_changes_no_exit_code():
+    """What nobody reads any more is not said; the cause is in the log."""
+    with probe("run.name=reject") as process:
+        process.stderr.close()
+        assert process.wait(TIMEOUT_S) == 78
+
+
+def test_a_status_file_that_cannot_be_written_ends_the_service(tmp_path):
+    """With the file and what to do; no restart would help."""
+    (tmp_path / "file").write_text("")
+    with probe("run.name=wait", f"runtime.status_file={tmp_path / 'file' / 'probe.json'}") as process:
+        code, errors = end(process)
+    assert code == 74
+    assert "a file is where a folder should be" in errors
 
 
 def test_a_drain_has_a_limit():
