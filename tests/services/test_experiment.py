@@ -175,7 +175,7 @@ def test_a_run_says_how_it_is_gone_on_with(file, tmp_path):
 def test_a_file_that_is_not_there_suggests_its_neighbour(file):
     """And a folder is told to be one."""
     with pytest.raises(ConfigError, match=r"did you mean small\.toml"):
-        find_experiment("smll.toml")
+        find_experiment("smal_.toml")
     (file.parent / "folder.toml").mkdir()
     with pytest.raises(ConfigError, match="is a folder"):
         find_experiment("folder.toml")
