@@ -77,7 +77,14 @@ class History:
                 events.close()
 
     def _tell_events(self, row: Mapping[str, float | int | None]) -> None:
-        """The same for TensorBoard; a writer that the disk once refused is of no more use and replaced."""
+        """The same for TensorBoard, whose writer may tell late what it was refused: then a new one takes over."""
+        try:
+            self._write_events(row)
+        except StorageError:
+            self._write_events(row)
+
+    def _write_events(self, row: Mapping[str, float | int | None]) -> None:
+        """Give the row to a writer; one that fails is of no more use."""
         step = int(row.get("trained_steps") or 0)
         if self._events is None:
             self._open_events(step)

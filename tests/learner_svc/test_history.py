@@ -79,6 +79,7 @@ def test_every_task_has_a_panel_and_all_share_one(tmp_path: Path) -> None:
     assert draw_curves(tmp_path)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's own thread
 @pytest.mark.parametrize("tensorboard", [False, True])
 def test_a_row_is_written_whole_or_not_at_all(tmp_path: Path, tensorboard: bool) -> None:
     """A full disk costs the rows that came while it was full, also where half of one would still have fitted."""

@@ -140,7 +140,7 @@ def test_a_phone_needs_no_sideways_scrolling(live, browser, scheme, tmp_path):
     try:
         with running(folder) as (_, where):
             browser.open(f"http://{where[0]}:{where[1]}/")
-            browser.wait(f"{TEXT}.includes('policy of update 12') && document.querySelectorAll('canvas').length > 4")
+            browser.wait(f"{TEXT}.includes('policy of update 12') && document.querySelectorAll('canvas').length > 1")
             assert browser.evaluate(NO_SIDEWAYS)
     finally:
         browser.size(1200, 900)
@@ -152,7 +152,7 @@ def test_a_folder_without_runs_says_what_makes_one(browser, tmp_path):
     with running(tmp_path / "runs") as (_, where):
         browser.open(f"http://{where[0]}:{where[1]}/")
         browser.wait(f"{TEXT}.includes('seedbed train cartpole')", "what to do")
-        assert browser.logged == []
+        assert not [said for said in browser.logged if f":{where[1]}/" in said]  # others are of pages before
 
 
 def test_a_run_of_ten_million_steps_is_there_within_a_second(browser, tmp_path):

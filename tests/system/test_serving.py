@@ -29,6 +29,7 @@ class Serving(ServiceProcess):
 
 def make_run(folder, env: EnvConfig):
     """A run with a newest checkpoint of step 9 and a best one of step 7."""
+    folder.mkdir()
     group = make_group(env, 1)
     group.close()
     policy = Policy(group.spec, PolicyConfig(hidden=[8], lstm=4))

@@ -49,7 +49,7 @@ def test_a_run_folder_that_is_deleted_ends_its_learner(tmp_path):
         deployment.add_actor("resident")
         deployment.start()
         deployment.wait_trained(100)
-        assert read_metrics(deployment.run_dir / "metrics.csv")
+        wait_until(lambda: read_metrics(deployment.run_dir / "metrics.csv"), "rows are there")
         shutil.rmtree(deployment.run_dir)
         assert deployment.learner.wait_ended() == 74
         assert "was deleted or moved while it was in use" in deployment.learner.errors()

@@ -214,13 +214,13 @@ def test_revoking_asks_for_one_key(folder):
 
 
 def test_the_list_says_who_may_connect_where(folder):
-    """Servers first; a monitor's key opens nothing yet."""
+    """Servers first; a monitor's key opens both, to look."""
     entries = [(entry.key.user_id, entry.is_server, entry.opens) for entry in Keyring(folder).entries()]
     assert sorted(entries[:2]) == [("inference:main", True, ()), ("learner:main", True, ())]
     assert entries[2:] == [
         ("environment:default", False, (Role.INFERENCE,)),
         ("inference:main", False, (Role.LEARNER,)),
-        ("monitor:default", False, ()),
+        ("monitor:default", False, (Role.INFERENCE, Role.LEARNER)),
     ]
 
 
