@@ -130,7 +130,7 @@ def test_several_runs_are_compared_in_one_chart(live, browser):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone_needs_no_sideways_scrolling(live, browser, scheme, tmp_path):
-    """At 360 pixels, with long names, alerts, pictures and every chart."""
+    """At 360 pixels, with long names, alerts, a picture and a chart; most charts of these rows are still empty."""
     folder, run = live
     write_run(folder / ("a-run-with-a-name-that-somebody-thought-was-helpful-" * 3), [row(n) for n in range(1, 9)])
     (run / "crash").mkdir()
