@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from actor_svc.client import Action, Actions, GroupClient, Phase, Received, Send
 from shared.protocol.messages import Act, Bye, Error, Message, Ping, Pong, Reject, Welcome
 
-AVOID_S = 3.0  # after a service said that it drains, is full, or has no weights yet, groups prefer others for this long
+AVOID_S = 3.0  # after a service turned a group away (leaving, full, no weights yet), groups prefer others for this long
 LASTING_S = 5.0  # a connection must have stood this long before groups are drawn to it
 
 
@@ -147,6 +147,8 @@ class ConnectionClient:
             self.num_unrequested += 1
             return ()
         self.work_age_ms = pong.work_age_ms
+        if pong.turns_away:
+            self.avoid_until = max(self.avoid_until, now + 2 * self._beat_s)
         reports = {report.session: report for report in pong.sessions}
         is_settled = all(group.phase is Phase.ACTIVE for group in self.groups)
         pinged_at = pong.sent_ms / 1000

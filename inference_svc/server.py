@@ -169,7 +169,7 @@ class Server:
 
     def _ping(self, ping: Ping, route: bytes, now: float) -> None:
         if self.table is None:
-            self._send(route, Pong(sent_ms=ping.sent_ms, server_epoch=self.incarnation, work_age_ms=0))
+            self._send(route, Pong(sent_ms=ping.sent_ms, server_epoch=self.incarnation, work_age_ms=0, turns_away=True))
         else:
             sessions = self.table.sessions.values()
             if any(session.route == route and session.hello.mode == "train" for session in sessions):

@@ -215,7 +215,13 @@ FIELDS: dict[MessageType, tuple[type[Any], dict[str, Reader]]] = {
     MessageType.PING: (Ping, {"sent_ms": _COUNT, "load": _array(_tuple(_LABEL, _number), MAX_LOAD)}),
     MessageType.PONG: (
         Pong,
-        {"sent_ms": _COUNT, "server_epoch": _ID, "work_age_ms": _COUNT, "sessions": _array(_report, MAX_SESSIONS)},
+        {
+            "sent_ms": _COUNT,
+            "server_epoch": _ID,
+            "work_age_ms": _COUNT,
+            "sessions": _array(_report, MAX_SESSIONS),
+            "turns_away": _boolean,
+        },
     ),
     MessageType.BYE: (Bye, {"session": _ID, "reason": _LABEL}),
     MessageType.ERROR: (
@@ -321,6 +327,7 @@ FIELDS: dict[MessageType, tuple[type[Any], dict[str, Reader]]] = {
 # Last fields that came with a later minor version: a writer leaves them out at their default, a reader may miss them.
 OPTIONAL: dict[MessageType, tuple[str, ...]] = {
     MessageType.HELLO: ("task",),
+    MessageType.PONG: ("turns_away",),
     MessageType.PRODUCER_HELLO: ("task",),
     MessageType.PRODUCER_WELCOME: ("tasks",),
 }

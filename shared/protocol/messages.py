@@ -178,6 +178,7 @@ class Pong:
     server_epoch: int
     work_age_ms: int  # how long the running forward pass or update has been running; a stuck thread shows here
     sessions: tuple[SessionReport, ...] = ()
+    turns_away: bool = False  # new groups would be refused for now: no policy yet, full, or leaving
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

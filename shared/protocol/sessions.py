@@ -305,7 +305,11 @@ class SessionTable:
             for session in self._by_route.get(route, {}).values()
         )
         return Pong(
-            sent_ms=ping.sent_ms, server_epoch=self.server_epoch, work_age_ms=max(0, work_age_ms), sessions=reports
+            sent_ms=ping.sent_ms,
+            server_epoch=self.server_epoch,
+            work_age_ms=max(0, work_age_ms),
+            sessions=reports,
+            turns_away=self.is_draining or self.num_lanes >= self.limits.max_lanes,
         )
 
     def heard(self, route: bytes, now: float) -> None:

@@ -93,6 +93,19 @@ def test_pongs_that_answer_no_ping_are_ignored() -> None:
     assert connection.heard_at == 2.1
 
 
+def test_a_service_that_would_turn_groups_away_says_so_with_its_beat() -> None:
+    """It is no good place while it says so; groups that are in stay, and it is one again when it stops saying so."""
+    connection, _ = greeted(1)
+    connection.connected(1.0)
+    assert connection.is_lasting(7.0)
+    connection.poll(7.0)
+    assert connection.receive(Pong(sent_ms=7000, server_epoch=7, work_age_ms=0, turns_away=True), (), 7.1) == ()
+    assert not connection.is_usable(8.0)
+    assert connection.is_usable(9.2)
+    assert not connection.is_lasting(9.2)
+    assert connection.is_lasting(15.0)
+
+
 def test_ghost_sessions_are_let_go() -> None:
     """A late HELLO of ours may have opened one that nobody uses; our beats would keep it for ever."""
     connection, _ = greeted(1)

@@ -159,6 +159,7 @@ MESSAGES: dict[str, Message] = {
             SessionReport(session=4, last_seq=300, state=RequestState.ANSWERED, age_ms=70000),
         ),
     ),
+    "pong_turns_away": Pong(sent_ms=5, server_epoch=9, work_age_ms=0, turns_away=True),
     "bye": Bye(session=0, reason="run_finished"),
     "error": Error(
         code="starting", scope="connection", session=0, nonce=5, retryable=True, message="no policy yet", hint=""
