@@ -152,6 +152,9 @@ class RuntimeConfig(Section):
     status_file: Path | None = Field(None, description="Written when ready: addresses, process id, incarnation.")
     log_file: Path | None = Field(None, description="JSON lines are appended here as well.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
+    log_format: Literal["auto", "text", "json"] = Field(
+        "auto", description="What stderr gets: text for people, JSON lines, or by whether it is a terminal."
+    )
     metrics_address: str = Field("127.0.0.1:0", description="host:port of /metrics; port 0: any; empty: none.")
     uvloop: bool = Field(True, description="Use uvloop's event loop where it is installed.")
     nice: int | None = Field(None, ge=0, le=19, description="Scheduling niceness; none: unchanged.")

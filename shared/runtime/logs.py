@@ -1,4 +1,4 @@
-"""Structured logs of one process: pretty on a terminal, JSON lines otherwise and in the log file.
+"""Structured logs of one process: text on a terminal or on request, JSON lines otherwise and in the log file.
 
 Events are past-tense snake_case with key=value; service, name and incarnation are on every line. The standard library's
 records (asyncio's, say) go the same way.
@@ -42,7 +42,7 @@ def configure(service: str, name: str, incarnation: int, runtime: RuntimeConfig,
       service: its role, e.g. "inference".
       name: of this process among its like.
       incarnation: of this process.
-      runtime: level and file.
+      runtime: level, format and file.
       stream: instead of stderr.
     """
     stream = stream or sys.stderr
@@ -65,8 +65,10 @@ def configure(service: str, name: str, incarnation: int, runtime: RuntimeConfig,
         bind_constants,
         structlog.processors.JSONRenderer(default=str),
     ]
-    if stream.isatty():
-        _attach(logging.StreamHandler(stream), shared, [structlog.dev.ConsoleRenderer()])
+    if stream.isatty() if runtime.log_format == "auto" else runtime.log_format == "text":
+        tracebacks = structlog.dev.plain_traceback  # the default one prints local variables, keys among them
+        renderer = structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=tracebacks)
+        _attach(logging.StreamHandler(stream), shared, [renderer])
     elif runtime.log_file is None:
         _attach(logging.StreamHandler(stream), shared, as_json)
     if runtime.log_file is not None:

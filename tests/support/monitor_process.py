@@ -10,8 +10,8 @@ from services.monitor.config import TOKEN_VARIABLE
 
 
 @contextmanager
-def running(runs, *words, token=""):
-    """A monitor on an ephemeral port; what it printed, and (host, port)."""
+def running(runs, *words, token="", exit_code=0):
+    """A monitor on an ephemeral port; what it printed, and (host, port). It ends with `exit_code`."""
     environment = {**os.environ, TOKEN_VARIABLE: token}
     command = [sys.executable, "-m", "services.monitor", f"monitor.runs={runs}", "monitor.port=0", *words]
     with subprocess.Popen(
@@ -25,6 +25,6 @@ def running(runs, *words, token=""):
         finally:
             process.terminate()
             rest, errors = process.communicate(timeout=20)
-        assert process.returncode == 0, errors
+        assert process.returncode == exit_code, errors
         assert rest == ""
         assert "Traceback" not in errors

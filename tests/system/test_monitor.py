@@ -3,11 +3,12 @@
 import http.client
 import json
 import re
+import signal
 from pathlib import Path
 
 import pytest
 
-from tests.support.deployment import wait_until
+from tests.support.deployment import living, wait_until
 from tests.support.monitor_process import running
 
 for module in ("starlette", "uvicorn"):
@@ -107,6 +108,27 @@ def test_services_out_of_reach_are_seen_over_the_link(deployment, tmp_path):
         wait_until(lambda: health()["inference"] == "not answering", "its silence shows")
         deployment.inference.start().wait_ready()
         wait_until(lambda: health()["inference"] == "up", "its next life shows")
+
+
+def test_a_killed_monitor_is_missed_by_nobody(deployment, tmp_path):
+    """While it asks both ends for reports and pictures; they go on, and the next one is answered."""
+    (tmp_path / "live").mkdir()
+    for name in ("config.toml", "run.json", "metrics.csv"):
+        (tmp_path / "live" / name).symlink_to(deployment.run_dir / name)
+    words = [f"monitor.inference={deployment.inference_address}", f"monitor.learner={deployment.learner_address}"]
+    lives = [service.incarnation for service in deployment.services]
+    for exit_code in (-signal.SIGKILL, 0):
+        with running(tmp_path, *words, exit_code=exit_code) as (_, where):
+
+            def seen(where=where):
+                return {item["health"] for item in json.loads(get(where, "/api/runs/live"))["services"]}
+
+            wait_until(lambda: seen() == {"up"}, "both are seen")
+            if exit_code:
+                (monitor,) = living(tmp_path)
+                monitor.kill()
+        deployment.wait_trained(200)
+    assert [service.incarnation for service in deployment.services] == lives
 
 
 def test_the_histogram_of_policy_lag_counts_every_transition_that_was_trained(watched, deployment):

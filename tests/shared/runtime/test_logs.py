@@ -69,6 +69,18 @@ def test_the_log_file_is_appended_to(tmp_path):
     assert stream.getvalue() == ""
 
 
+@pytest.mark.parametrize("is_text", [True, False])
+def test_the_format_can_be_asked_for(is_text):
+    """Text without colours where nobody would see them, and JSON on a terminal."""
+    stream = io.StringIO() if is_text else Terminal()
+    log = logs.configure("actor", "a", 1, RuntimeConfig(log_format="text" if is_text else "json"), stream)
+    log.info("started", number=3)
+    line = stream.getvalue()
+    assert "started" in line
+    assert "\x1b" not in line
+    assert line.endswith("number=3\n") if is_text else lines(line)[0]["number"] == 3
+
+
 def test_a_terminal_gets_readable_lines(tmp_path):
     """Not JSON there; JSON in the file at the same time."""
     stream, file = Terminal(), tmp_path / "a.jsonl"
