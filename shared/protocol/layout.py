@@ -60,11 +60,10 @@ class Layout:
 
     def check(self, frames: Sequence[bytes]) -> None:
         """Raise RemoteWireError unless the frames have exactly the sizes of this layout."""
-        if len(frames) != len(self.frame_bytes) or any(
-            len(frame) != size for frame, size in zip(frames, self.frame_bytes, strict=True)
-        ):
-            sizes = [len(frame) for frame in frames]
-            raise RemoteWireError("frame_size", f"payload frames of {sizes} bytes, expected {list(self.frame_bytes)}")
+        sizes = tuple(map(len, frames))
+        if sizes != self.frame_bytes:
+            given, expected = list(sizes), list(self.frame_bytes)
+            raise RemoteWireError("frame_size", f"payload frames of {given} bytes, expected {expected}")
 
     def views(self, frames: Sequence[bytes | bytearray | memoryview]) -> list[Array]:
         """The fields as arrays on the frames' own memory (read-only over bytes). Call `check` first on a peer's."""
