@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -158,6 +159,26 @@ def test_a_refused_resume_changes_nothing(tmp_path: Path) -> None:
     assert other.process.returncode == 78
     assert "policy.hidden is [9] here and [8] there" in output
     assert (tmp_path / "run" / "config.toml").read_text() == config
+
+
+async def offer_a_policy_that_is_too_large(folder: Path) -> tuple[int, str]:
+    learner = LearnerProcess(folder, "learner.max_frame_bytes=4096", "policy.hidden=[64,64]")
+    try:
+        with Reactor() as reactor:
+            producer = ScriptedProducer(reactor, await learner.wait_ready(), a_spec())
+            await producer.play(lambda: learner.process.poll() is not None)
+            producer.dealer.close()
+            assert learner.process.stdout is not None
+            return await learner.wait_ended(), learner.process.stdout.read()
+    finally:
+        learner.close()
+
+
+def test_weights_that_fit_no_message_are_told_before_any_training(tmp_path: Path) -> None:
+    """A wrong configuration, with both sizes, instead of connections that break for ever."""
+    code, output = asyncio.run(offer_a_policy_that_is_too_large(tmp_path))
+    assert code == 78
+    assert re.search(r"weights of \d+ bytes do not fit learner.max_frame_bytes = 4096", output)
 
 
 async def offer_another_environment(folder: Path) -> list[str]:
