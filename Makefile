@@ -38,7 +38,7 @@ train: $(READY)  ## Train CartPole (or EXPERIMENT=…) with all services, live i
 	@$(BIN)/seedbed train $(EXPERIMENT) $(ARGS)
 
 test: $(READY)  ## Run the tests that take seconds.
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 --dist loadfile
 
 test-openenv: .venv-openenv/.ready  ## Run the OpenEnv adapter's tests; its client brings 80 packages, so it has an environment of its own.
 	@.venv-openenv/bin/python -m pytest -q tests/services/test_openenv.py
@@ -58,7 +58,7 @@ test-chaos: $(READY)  ## Kill services at random while they train.
 	@$(BIN)/python -m pytest -q -m chaos --timeout 3600
 
 test-compose: $(READY)  ## Build the images and try the deployment by docker-compose; skipped where no engine is.
-	@$(BIN)/python -m pytest -q -m compose --timeout 1800 tests/compose
+	@$(BIN)/python -m pytest -q -m "compose and not chaos" --timeout 1800 tests/compose
 
 check: $(READY)  ## Lint, format, types and spelling.
 	@$(BIN)/ruff check .

@@ -111,6 +111,10 @@ class Stack:
         """Any docker-compose command on this deployment."""
         return run_compose(words, self._variables, timeout_s)
 
+    def change(self, **variables: str) -> None:
+        """Other variables from now on."""
+        self._variables |= variables
+
     def up(self, *words: str) -> None:
         """Start, or change, what is asked for; returns once containers run."""
         self.compose("up", "--detach", *words)
