@@ -186,7 +186,7 @@ class Timed(Answering):
 
     def waited(self, now: float) -> None:
         """Half-time, and the end."""
-        if self.num_steps and self._begun_at is None:
+        if self._begun_at is None and self._is_under_way():
             self._begun_at = now
         elif self._begun_at is None:
             if now > 5 * self.options.patience_s:
@@ -198,6 +198,12 @@ class Timed(Answering):
             self.seconds, self.num_counted = now - self._half[0], self.num_steps - self._half[1]
             if self.num_counted or self.seconds > self.options.patience_s:  # one tick at least, however slow it is
                 self.end()
+
+    def _is_under_way(self) -> bool:
+        """Whether every group has had its first actions: one may take seconds to make while another steps."""
+        asked = self.expected.groups if self.expected is not None else 1
+        sessions = self.table.sessions.values()
+        return len(self.hellos) >= asked and len(sessions) > 0 and all(item.last_seq > 0 for item in sessions)
 
     def left(self, status: int, last_words: str) -> None:
         """Too early."""
