@@ -290,6 +290,7 @@ def service_words(words: Sequence[str] | None, config: Path | None) -> list[str]
 
 def log_warnings_only() -> None:
     """What this command itself does is told in its own words; a service that it becomes sets up logs of its own."""
+    structlog.reset_defaults()  # whatever was set up in this process before
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),

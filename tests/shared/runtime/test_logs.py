@@ -5,7 +5,6 @@ import json
 import logging
 
 import pytest
-import structlog
 
 from shared.errors import ConfigError
 from shared.runtime import logs
@@ -18,16 +17,6 @@ class Terminal(io.StringIO):
     def isatty(self) -> bool:
         """Yes."""
         return True
-
-
-@pytest.fixture(autouse=True)
-def restored_logging():
-    """What a test configures ends with it."""
-    level = logging.getLogger().level
-    yield
-    logs.close()
-    structlog.reset_defaults()
-    logging.getLogger().setLevel(level)
 
 
 def lines(text: str) -> list[dict]:
