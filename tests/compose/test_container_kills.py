@@ -18,7 +18,7 @@ GIVE_UP_S = 120.0 * PATIENCE
 ENDLESS = (
     "run.steps=0 run.until_return=10000 eval.every_s=0 actor.lanes=64 learner.batch=64 learner.metrics_every_s=0.5"
 )
-TARGET = "run.until_return=475 eval.every_s=5"
+TARGET = "run.steps=0 run.until_return=475 eval.every_s=5"
 
 
 @dataclass
