@@ -100,6 +100,12 @@ def test_every_variable_has_a_default(path):
     assert not set(yaml.safe_load(text)) & {"version", "name", "include"}
 
 
+@pytest.mark.parametrize("name", sorted(ROLES))
+def test_every_service_logs_in_the_format_that_is_asked_for(name):
+    """Readable by default."""
+    assert services(MAIN)[name]["environment"]["SEEDBED_RUNTIME__LOG_FORMAT"] == "${LOG_FORMAT:-text}"
+
+
 def test_images_run_as_nobody_and_hold_no_more_than_they_need():
     """Every image ends with a user that is not root and has a health check; the context is a list of what is let in."""
     recipe = (ROOT / "compose" / "Dockerfile").read_text()
