@@ -2,8 +2,10 @@
 
 Inference calls them with one row, the learner with a whole unroll; both see the same numbers.
 
-Shape suffixes: T rows, B lanes, H units, K frames of a stack, * the shape of one frame.
+Shape suffixes: T rows, B lanes, N = T·B, H units, K frames of a stack, F frames, * the shape of one frame.
 """
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -51,14 +53,28 @@ class Lstm(nn.Module):
         return torch.stack(outputs), hidden_BH, cell_BH
 
 
-def stack_frames(frame_TB: Tensor, first_TB: Tensor, earlier_BK: Tensor) -> tuple[Tensor, Tensor]:
+@dataclass(frozen=True, slots=True)
+class FrameStacks:
+    """Stacks of N rows over F frames: what is done to each frame need not be done for each stack that it is in."""
+
+    frames: Tensor  # [F, *]
+    depth: int  # K
+    index: Tensor | None = None  # i64 [N·K], which frames make up the stacks, oldest first; None: each, in order
+
+    def of(self, prepared_F: Tensor) -> Tensor:
+        """What was made of each frame, [F, ...], as stacks [N, K, ...]."""
+        chosen = prepared_F if self.index is None else prepared_F.index_select(0, self.index)
+        return chosen.view(-1, self.depth, *chosen.shape[1:])
+
+
+def stack_frames(frame_TB: Tensor, first_TB: Tensor, earlier_BK: Tensor) -> tuple[FrameStacks, Tensor]:
     """Each row's last K frames, oldest first; a `first` row's are its own frame, repeated.
 
     Args:
       frame_TB: [T, B, *].
       first_TB: bool [T, B].
       earlier_BK: the K-1 frames before row 0, [B, K-1, *].
-    Returns: stacks [T, B, K, *], and the K-1 frames before the row that follows the last.
+    Returns: stacks of N = T·B rows, and the K-1 frames before the row that follows the last, [B, K-1, *].
     """
     rows, lanes = first_TB.shape
     depth = earlier_BK.shape[1]
@@ -71,7 +87,7 @@ def stack_frames(frame_TB: Tensor, first_TB: Tensor, earlier_BK: Tensor) -> tupl
                 stack[first_TB[0]] = newest[first_TB[0]]
         else:  # a look at `first` would wait for the device
             stack = torch.where(first_TB[0].view(lanes, 1, *trailing), newest, stack)
-        return stack.unsqueeze(0), stack[:, 1:]
+        return FrameStacks(stack.flatten(0, 1), depth + 1), stack[:, 1:]
     device = frame_TB.device
     row_T1 = torch.arange(rows, device=device).unsqueeze(1)
     # Row in which the episode of each row began; far before row 0 if before this unroll.
@@ -80,5 +96,5 @@ def stack_frames(frame_TB: Tensor, first_TB: Tensor, earlier_BK: Tensor) -> tupl
     row_TBK = torch.maximum(row_T1.unsqueeze(2) + offset_K, start_TB.unsqueeze(2)) + depth
     index_TBK = row_TBK * lanes + torch.arange(lanes, device=device).view(1, lanes, 1)
     history = torch.cat([earlier_BK.transpose(0, 1), frame_TB]).flatten(0, 1)
-    stack = history.index_select(0, index_TBK.flatten()).view(rows, lanes, depth + 1, *frame_TB.shape[2:])
-    return stack, stack[-1, :, 1:]
+    following = history.index_select(0, index_TBK[-1, :, 1:].flatten()).view_as(earlier_BK)
+    return FrameStacks(history, depth + 1, index_TBK.flatten()), following

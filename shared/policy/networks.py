@@ -1,8 +1,9 @@
 """Torsos: from prepared observations to features. Time is folded into the batch before they are called.
 
 A torso is a module with `output_size` and `forward(images, vector)`: images are floats [N, C, H, W] in 0…1, one for
-each image leaf, vector is f32 [N, V] of everything else, or None. One of your own is named `module:Class` and is built
-as `Class(image_shapes, vector_size, **network_kwargs)`, with (C, H, W) of each image.
+each image leaf, vector is f32 [N, V] of everything else, or None. One with a `patch` of P gets images cut in patches
+of P×P pixels, [N, C, H/P, W/P, P²]. One of your own is named `module:Class` and is built as
+`Class(image_shapes, vector_size, **network_kwargs)`, with (C, H, W) of each image.
 """
 
 import importlib
@@ -56,6 +57,7 @@ class Torso(nn.Module):
     """What every torso offers."""
 
     output_size: int
+    patch = 0  # 0: whole images
 
     def forward(self, images: Sequence[Tensor], vector: Tensor | None) -> Tensor:
         """Features [N, output_size]."""
@@ -111,6 +113,24 @@ def convolution(inputs: int, outputs: int, kernel: int, stride: int = 1, padding
     return layer
 
 
+class PatchConvolution(nn.Module):
+    """A convolution of kernel 2P and stride P over images that come in patches of P×P pixels.
+
+    Over patches it is one of kernel 2 and stride 1 in which P² pixels are what channels were and channels are a third
+    axis. Its weight gradient takes a third of the time on a CPU, and stacks of frames need no shuffling of channels.
+    """
+
+    def __init__(self, channels: int, outputs: int, patch: int) -> None:
+        super().__init__()
+        self._kernel = (outputs, channels, 2, 2, patch**2)
+        self.layer = dense(math.prod(self._kernel[1:]), outputs)
+
+    def forward(self, patches: Tensor) -> Tensor:
+        """[N, C, h, w, P²] → [N, outputs, h-1, w-1]."""
+        kernel = self.layer.weight.view(self._kernel).movedim(-1, 1)
+        return F.conv3d(patches.movedim(-1, 1), kernel, self.layer.bias).squeeze(2)
+
+
 class Mlp(Torso):
     """Fully connected layers, tanh by default; images are flattened."""
 
@@ -146,19 +166,29 @@ class _ImageTorso(Torso):
         self.encoders = nn.ModuleList(encoders)
         with torch.no_grad():
             flat = [
-                encoder(torch.zeros(1, *shape)).numel() for encoder, shape in zip(encoders, image_shapes, strict=True)
+                encoder(torch.zeros(1, *self._arranged(shape))).numel()
+                for encoder, shape in zip(encoders, image_shapes, strict=True)
             ]
         self.dense = dense(sum(flat) + vector_size, size)
         self.output_size = size
 
+    def _arranged(self, shape: ImageShape) -> tuple[int, ...]:
+        """What one image comes as."""
+        channels, height, width = shape
+        patch = self.patch
+        return (channels, height // patch, width // patch, patch**2) if patch else shape
+
     def forward(self, images: Sequence[Tensor], vector: Tensor | None) -> Tensor:
         """Features [N, output_size]."""
-        maps = [encoder(image).flatten(1) for encoder, image in zip(self.encoders, images, strict=True)]
-        return torch.relu(self.dense(_join(maps, vector)))
+        maps = [encoder(image) for encoder, image in zip(self.encoders, images, strict=True)]
+        # Channels last, for so they lie after a convolution in that format; another order would move them, and back.
+        return torch.relu(self.dense(_join([each.movedim(1, -1).flatten(1) for each in maps], vector)))
 
 
 class ImpalaShallow(_ImageTorso):
     """conv 16@8×8/4, 32@4×4/2, fully connected 256."""
+
+    patch = 4
 
     def __init__(
         self,
@@ -170,7 +200,7 @@ class ImpalaShallow(_ImageTorso):
     ) -> None:
         encoders = [
             nn.Sequential(
-                convolution(shape[0], channels[0], 8, 4),
+                PatchConvolution(shape[0], channels[0], self.patch),
                 nn.ReLU(),
                 convolution(channels[0], channels[1], 4, 2),
                 nn.ReLU(),

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from shared.policy.config import PolicyConfig
-from shared.policy.cores import Lstm, stack_frames
+from shared.policy.cores import FrameStacks, Lstm, stack_frames
 from shared.policy.distributions import ActionDistribution
 from shared.policy.networks import initialise, make_torso
 from shared.policy.observations import LeafNormaliser, ObservationEncoder
@@ -61,6 +61,7 @@ class Policy(nn.Module):
         self.distribution = ActionDistribution(spec.action, squash=config.squash)
         self.encoder = ObservationEncoder(spec.observation, stack=config.stack, normalise=config.normalise_observation)
         self.torso = make_torso(config, self.encoder.image_shapes, self.encoder.vector_size)
+        self.encoder.patch = getattr(self.torso, "patch", 0)
         features = self.torso.output_size
         self.core: Lstm | None = None
         self._has_previous_action = bool(config.lstm) and config.previous_action
@@ -118,13 +119,11 @@ class Policy(nn.Module):
         """
         rows, lanes = first.shape
         next_state: list[Tensor] = []
-        if self._stacked:
-            leaves = list(obs)
-            for slot, index in enumerate(self._stacked):
-                leaves[index], earlier = stack_frames(obs[index], first, state[slot])
-                next_state.append(earlier)
-            obs = leaves
-        features = self.torso_features([leaf.flatten(0, 1) for leaf in obs])
+        leaves: list[Tensor | FrameStacks] = [leaf.flatten(0, 1) for leaf in obs]
+        for slot, index in enumerate(self._stacked):
+            leaves[index], earlier = stack_frames(obs[index], first, state[slot])
+            next_state.append(earlier)
+        features = self.torso_features(leaves)
         if self.core is not None:
             features, memory = self._remembered(features.view(rows, lanes, -1), reward, first, action, state)
             next_state += memory
@@ -134,8 +133,8 @@ class Policy(nn.Module):
             params = torch.cat([params, self.log_std.expand(rows, lanes, -1)], -1)
         return PolicyOutput(params, value, tuple(next_state))
 
-    def torso_features(self, leaves: list[Tensor]) -> Tensor:
-        """Torso features f32 [N, F] of leaves [N, ...]."""
+    def torso_features(self, leaves: Sequence[Tensor | FrameStacks]) -> Tensor:
+        """Torso features f32 [N, features] of leaves [N, ...], or stacks of their frames."""
         images, vector = self.encoder(leaves, self._dtype, self._format)
         if not self._has_low_precision:
             plain: Tensor = self.torso(images, vector)
@@ -143,7 +142,7 @@ class Policy(nn.Module):
         if vector is not None:
             vector = vector.to(self._dtype)
         # Acting copies hold the torso's weights in this dtype already; then autocast finds nothing to cast.
-        with torch.autocast(leaves[0].device.type, self._dtype):
+        with torch.autocast(self.head.weight.device.type, self._dtype):
             features: Tensor = self.torso(images, vector)
         return features.float()
 

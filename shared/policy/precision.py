@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from shared.errors import ConfigError
+from shared.policy.cores import FrameStacks
 
 if TYPE_CHECKING:
     from shared.policy.policy import Policy
@@ -129,20 +130,22 @@ def _measure_all(
     return seconds
 
 
-def _random_leaves(policy: "Policy", rows: int, device: torch.device) -> list[Tensor]:
-    """Observations [rows, ...] that look like images; numbers elsewhere are zeros."""
-    leaves = []
+def _random_leaves(policy: "Policy", rows: int, device: torch.device) -> list[Tensor | FrameStacks]:
+    """Observations of `rows` rows that look like images; numbers elsewhere are zeros."""
+    leaves: list[Tensor | FrameStacks] = []
     for leaf, is_stacked in zip(policy.encoder.leaves, policy.encoder.stacked, strict=True):
-        shape = (rows, *((policy.config.stack,) if is_stacked else ()), *leaf.wire_shape)
-        dtype = getattr(torch, leaf.wire_dtype)
+        shape, dtype = (rows, *leaf.wire_shape), getattr(torch, leaf.wire_dtype)
         if leaf.image:
-            leaves.append(torch.randint(0, 255, shape, dtype=dtype, device=device))
+            frames = torch.randint(0, 255, shape, dtype=dtype, device=device)
         else:
-            leaves.append(torch.zeros(shape, dtype=dtype, device=device))
+            frames = torch.zeros(shape, dtype=dtype, device=device)
+        depth = policy.config.stack
+        index = torch.arange(rows * depth, device=device) // depth
+        leaves.append(FrameStacks(frames, depth, index) if is_stacked else frames)
     return leaves
 
 
-def _train_once(policy: "Policy", leaves: list[Tensor]) -> None:
+def _train_once(policy: "Policy", leaves: Sequence[Tensor | FrameStacks]) -> None:
     policy.torso_features(leaves).sum().backward()  # type: ignore[no-untyped-call]
 
 

@@ -25,7 +25,7 @@ from shared.policy.precision import DTYPES, Precision
 from shared.protocol.rows import spec_from_wire, spec_to_wire
 
 ALIGNMENT = 16  # elements: one cache line
-MANIFEST_FORMAT = 1
+MANIFEST_FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +187,8 @@ class Manifest:
         """Raises RemoteWireError unless every tensor lies within the buffer."""
         try:
             whole = json.loads(text)
-            if whole.pop("format") != MANIFEST_FORMAT:
-                raise ValueError("another format")
+            if (number := whole.pop("format")) != MANIFEST_FORMAT:
+                raise ValueError(f"it has format {number}, this version of seedbed reads {MANIFEST_FORMAT}")
             size = whole.pop("num_elements")
             places = tuple(_read_place(item, size) for item in whole.pop("tensors"))
             return cls(places, size, whole)

@@ -30,8 +30,8 @@ def test_stacks_repeat_the_first_frame_and_never_cross_an_episode() -> None:
         first = torch.rand(9, 6, generator=generator) < 0.3
         earlier = torch.randint(0, 255, (6, depth, 2, 3), dtype=torch.uint8, generator=generator)
         expected = reference_stack(frames, first, earlier)
-        stack, following = stack_frames(frames, first, earlier)
-        assert torch.equal(stack, expected)
+        stacks, following = stack_frames(frames, first, earlier)
+        assert torch.equal(stacks.of(stacks.frames), expected.flatten(0, 1))
         assert torch.equal(following, expected[-1, :, 1:])
 
 
@@ -41,10 +41,11 @@ def test_one_row_at_a_time_equals_the_whole() -> None:
     frames = torch.randn(6, 4, 5, generator=generator)
     first = torch.rand(6, 4, generator=generator) < 0.4
     earlier = torch.randn(4, 3, 5, generator=generator)
-    whole, last = stack_frames(frames, first, earlier)
+    stacks, last = stack_frames(frames, first, earlier)
+    whole = stacks.of(stacks.frames).view(6, 4, 4, 5)
     for row in range(6):
-        stack, earlier = stack_frames(frames[row : row + 1], first[row : row + 1], earlier)
-        assert torch.equal(stack[0], whole[row])
+        stacks, earlier = stack_frames(frames[row : row + 1], first[row : row + 1], earlier)
+        assert torch.equal(stacks.of(stacks.frames), whole[row])
     assert torch.equal(earlier, last)
 
 

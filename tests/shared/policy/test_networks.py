@@ -6,7 +6,8 @@ from torch import Tensor, nn
 
 from shared.errors import ConfigError
 from shared.policy.config import PolicyConfig
-from shared.policy.networks import RELU_GAIN, Mlp, make_torso, tanh
+from shared.policy.networks import RELU_GAIN, Mlp, PatchConvolution, make_torso, tanh
+from shared.policy.observations import to_patches
 
 
 class Doubled(nn.Module):
@@ -69,7 +70,19 @@ def test_impala_shallow_has_the_papers_layers() -> None:
     torso = make_torso(PolicyConfig(network="impala_shallow"), ((4, 84, 84),), 0)
     expected = 4 * 64 * 16 + 16 + 16 * 16 * 32 + 32 + 32 * 81 * 256 + 256
     assert count(torso) == expected
-    assert torso([torch.rand(2, 4, 84, 84)], None).shape == (2, 256)
+    assert torso([to_patches(torch.rand(2, 4, 84, 84), torso.patch)], None).shape == (2, 256)
+
+
+@pytest.mark.parametrize("size", [(20, 20), (23, 26)], ids=["whole patches", "rest at the edges"])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_a_convolution_over_patches_is_the_one_over_pixels(size: tuple[int, int], dtype: torch.dtype) -> None:
+    """Kernel 8, stride 4: the same weights, put where the pixels went, give the same maps."""
+    torch.manual_seed(0)
+    layer = PatchConvolution(3, 5, 4)
+    image = torch.randint(0, 256, (2, 3, *size)).to(dtype)
+    weight = layer.layer.weight.view(5, 3, 2, 2, 4, 4).permute(0, 1, 2, 4, 3, 5).reshape(5, 3, 8, 8)
+    wanted = torch.conv2d(image.float(), weight, layer.layer.bias, 4)
+    torch.testing.assert_close(layer(to_patches(image, 4).float()), wanted, rtol=1e-4, atol=1e-2)
 
 
 def test_impala_deep_has_three_stacks_of_two_residual_blocks() -> None:

@@ -6,7 +6,8 @@ import torch
 from gymnasium import spaces
 
 from shared.policy.config import PolicyConfig
-from shared.policy.observations import ObservationEncoder
+from shared.policy.cores import FrameStacks
+from shared.policy.observations import ObservationEncoder, to_patches
 from shared.policy.policy import Policy
 from shared.policy.precision import Precision
 from shared.protocol.layout import Field
@@ -111,17 +112,21 @@ def test_images_lose_their_mean_and_get_unit_deviation(layout: str, memory_forma
     shape = {"HW": (20, 24), "HWC": (20, 24, 3), "CHW": (3, 20, 24)}[layout]
     space = space_from_gymnasium(spaces.Box(0, 255, shape, np.uint8), image=layout)
     encoder = ObservationEncoder(space, stack=2, normalise=True)
-    frames = torch.randint(0, 256, (5, 2, *shape), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-    (plain,), _ = encoder([frames], torch.float32, memory_format)
+    frames = torch.randint(0, 256, (10, *shape), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    (plain,), _ = encoder([FrameStacks(frames, 2)], torch.float32, memory_format)
+    assert plain.is_contiguous(memory_format=memory_format)
     assert (float(plain.min()), float(plain.max())) == (0.0, 1.0)  # before there are statistics
     (normaliser,) = encoder.normalisers()
     mean = torch.linspace(0, 255, normaliser.mean.numel())
     normaliser.mean.copy_(mean)
     normaliser.rstd.fill_(0.1)
-    (centred,), _ = encoder([frames], torch.float32, memory_format)
-    wanted = (frames.float() - mean.view(shape)) * 0.1
+    (centred,), _ = encoder([FrameStacks(frames, 2)], torch.float32, memory_format)
+    wanted = FrameStacks((frames.float() - mean.view(shape)) * 0.1, 2)
     (ordered,), _ = ObservationEncoder(space, stack=2, normalise=False)([wanted], torch.float32, memory_format)
     torch.testing.assert_close(centred, ordered * 255)
+    encoder.patch = 4
+    (patches,), _ = encoder([FrameStacks(frames, 2)], torch.float32, memory_format)
+    torch.testing.assert_close(patches, to_patches(centred, 4))
 
 
 def encode(space: spaces.Space, *values: np.ndarray, image: str = "") -> tuple[list[torch.Tensor], torch.Tensor | None]:

@@ -85,7 +85,7 @@ def test_channels_last_strides_survive_flattening_and_the_wire() -> None:
     plain = make_manifest(policy).digest
     policy.use(Precision(channels_last=True))
     parameters = FlatParameters(policy)
-    weight = policy.torso.encoders[0][0].weight
+    weight = policy.torso.encoders[0][2].weight
     assert weight.is_contiguous(memory_format=torch.channels_last)
     assert weight.grad is not None
     assert weight.grad.stride() == weight.stride()
@@ -94,7 +94,7 @@ def test_channels_last_strides_survive_flattening_and_the_wire() -> None:
     reader = policy_from_manifest(manifest)
     acting = acting_parameters(reader)
     acting.load_(parameters.export())
-    assert torch.equal(reader.torso.encoders[0][0].weight, weight)
+    assert torch.equal(reader.torso.encoders[0][2].weight, weight)
     assert reader.precision == Precision(channels_last=True)
 
 
