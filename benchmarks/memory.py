@@ -1,0 +1,153 @@
+"""How the memory of each service grows in a long run, the monitor with a page open included.
+
+    .venv/bin/python benchmarks/memory.py cartpole --minutes 30 --out docs/curves
+
+Trains without a limit of steps or of return for the time given and asks the operating system every five seconds what
+each process holds by itself (its private memory: what other processes share is not counted). Growth is from the median
+of the two minutes after the warm-up (a sixth of the run, five minutes at most) to the median of the last two. Prints
+one JSON object for each service; with --out FOLDER it writes memory.csv and memory.png there.
+"""
+
+import argparse
+import contextlib
+import csv
+import json
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+EVERY_S = 5.0
+WINDOW_S = 120.0
+WARM_UP_S = 300.0  # a sixth of the run, if that is less
+RUN = "memory"
+
+Curve = list[tuple[float, float]]  # seconds, bytes
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("experiment", nargs="?", default="cartpole")
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--out", type=Path, help="folder for memory.csv and memory.png")
+    arguments = parser.parse_args()
+    seconds = 60 * arguments.minutes
+    with tempfile.TemporaryDirectory(prefix="seedbed-memory-") as folder:
+        curves = watch(arguments.experiment, Path(folder), seconds)
+    for name, curve in sorted(curves.items()):
+        print(json.dumps({"service": name} | growth(curve, seconds)), flush=True)
+    if arguments.out:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        write(curves, arguments.out)
+
+
+def watch(experiment: str, folder: Path, seconds: float) -> dict[str, Curve]:
+    """Private memory of every process of a run, by the service's name."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    train = ["train", experiment, "--run-dir", str(folder / RUN), "--seconds", str(seconds)]
+    curves: dict[str, Curve] = defaultdict(list)
+    began = time.monotonic()
+    with (
+        started("monitor", "--runs", str(folder), "--port", str(port)) as monitor,
+        started(*train, "run.steps=0", "run.until_return=1e9") as launcher,
+    ):
+        while launcher.poll() is None:
+            time.sleep(EVERY_S)
+            look_at_the_page(port)
+            now = time.monotonic() - began
+            for name, process in services_of(launcher.pid):
+                with contextlib.suppress(psutil.Error):
+                    curves[name].append((now, float(process.memory_full_info().uss)))
+            with contextlib.suppress(psutil.Error):
+                curves["monitor"].append((now, float(psutil.Process(monitor.pid).memory_full_info().uss)))
+        if launcher.returncode:
+            raise SystemExit(f"the run ended with exit status {launcher.returncode}")
+    return curves
+
+
+@contextlib.contextmanager
+def started(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """`seedbed ARGUMENTS`, stopped afterwards."""
+    command = [str(Path(sys.executable).with_name("seedbed")), *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=sys.stderr)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def services_of(launcher: int) -> Iterator[tuple[str, psutil.Process]]:
+    """The launcher and what it started, by name."""
+    with contextlib.suppress(psutil.Error):
+        parent = psutil.Process(launcher)
+        yield "launcher", parent
+        for child in parent.children():
+            with contextlib.suppress(psutil.Error):
+                names = [word for word in child.cmdline() if word.startswith("runtime.name=")]
+                if names:
+                    yield names[0].removeprefix("runtime.name=").strip('"'), child
+
+
+def look_at_the_page(port: int) -> None:
+    """What an open page asks for; before there is a run there is nothing to see."""
+    for path in ("/api/runs", f"/api/runs/{RUN}", f"/api/runs/{RUN}/curves"):
+        with (
+            contextlib.suppress(OSError),
+            urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5.0) as page,
+        ):
+            page.read()
+
+
+def growth(curve: Curve, seconds: float) -> dict[str, float]:
+    """Megabytes after the warm-up and at the end, and the growth between them."""
+    warm = min(WARM_UP_S, seconds / 6)
+    last = curve[-1][0]
+    before = statistics.median(value for at, value in curve if warm <= at <= max(warm + WINDOW_S, curve[0][0] + warm))
+    after = statistics.median(value for at, value in curve if at >= last - WINDOW_S)
+    return {
+        "mb_after_warm_up": round(before / 1e6, 1),
+        "mb_at_the_end": round(after / 1e6, 1),
+        "growth_percent": round(100 * (after / before - 1), 2),
+    }
+
+
+def write(curves: Mapping[str, Curve], folder: Path) -> None:
+    """The samples and a plot of them."""
+    with (folder / "memory.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["service", "seconds", "mb"])
+        table.writerows(
+            [name, round(at, 1), round(value / 1e6, 2)] for name, curve in sorted(curves.items()) for at, value in curve
+        )
+    plot(curves, folder / "memory.png")
+
+
+def plot(curves: Mapping[str, Curve], path: Path) -> None:
+    """One line for each service."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    axes = figure.subplots()
+    for name, curve in sorted(curves.items()):
+        columns: Sequence[tuple[float, ...]] = tuple(zip(*curve, strict=True))
+        axes.plot([at / 60 for at in columns[0]], [value / 1e6 for value in columns[1]], label=name)
+    axes.set(xlabel="minutes", ylabel="private memory, MB", ylim=(0, None))
+    axes.legend()
+    axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=110)
+
+
+if __name__ == "__main__":
+    main()
