@@ -172,12 +172,17 @@ class Stack:
 
     def page(self, path: str = "/") -> int:
         """The status with which the web page answers; 0 while nobody does."""
+        return self.fetch(path)[0]
+
+    def fetch(self, path: str) -> tuple[int, str]:
+        """Status and text of a page; 0 and nothing while nobody answers."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
         try:
             connection.request("GET", path)
-            return connection.getresponse().status
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
         except OSError:
-            return 0
+            return 0, ""
         finally:
             connection.close()
 
