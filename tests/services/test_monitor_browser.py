@@ -14,7 +14,7 @@ from shared.protocol.pictures import pack_picture
 from shared.runtime.metrics import Metrics, describe_picture
 from tests.support.browser import BROWSER, browsing
 from tests.support.monitor_process import running
-from tests.support.run_folders import log_launcher, row, write_run, write_status
+from tests.support.run_folders import log_launcher, row, write_run, write_status, write_tasks_run
 
 for module in ("starlette", "uvicorn"):
     pytest.importorskip(module, reason="the extra `monitor` is not installed")
@@ -126,6 +126,31 @@ def test_several_runs_are_compared_in_one_chart(live, browser):
             "[...document.querySelectorAll('#charts figure:first-child .label')].map((l) => l.textContent)"
         ) == ["live", "other"]
         browser.wait("!!document.querySelector('#charts figure:first-child canvas')", "a chart")
+
+
+def test_a_run_of_several_tasks_has_a_chart_with_a_line_for_each(browser, tmp_path):
+    """And its evaluations; other runs have none, and it goes when the run is no longer shown."""
+    folder = tmp_path / "runs"
+    write_tasks_run(folder / "games", {"pong": 21.0, "freeway": 34.0, "seaquest": 8.25})
+    write_tasks_run(folder / "single", {"pong": 3.5})
+    write_run(folder / "plain", [row(n) for n in range(1, 9)], finished=True)
+    titles = "[...document.querySelectorAll('#charts h3')].filter((h) => h.textContent === 'Return by task').length"
+    chart = "document.querySelector('#charts figure:nth-child(2)')"
+    with running(folder) as (_, where):
+        browser.open(f"http://{where[0]}:{where[1]}/#run=games&run=single&run=plain")
+        browser.wait(f"{titles} === 1 && !!{chart}.querySelector('canvas')", "a chart of the tasks")
+        assert browser.evaluate(f"[...{chart}.querySelectorAll('.label')].map((l) => l.textContent)") == [
+            "pong", "freeway", "seaquest",
+        ]  # fmt: skip
+        assert browser.evaluate(f"[...{chart}.querySelectorAll('.value')].map((v) => v.textContent)") == [
+            "21", "21", "34", "34", "8.25", "8.25",
+        ]  # fmt: skip
+        assert "games" in browser.evaluate(f"{chart}.querySelector('figcaption').textContent")
+        browser.evaluate("document.querySelector('#runs input[data-run=games]').click()")
+        browser.wait(f"{titles} === 0", "no chart of tasks")
+        browser.evaluate("document.querySelector('#runs input[data-run=games]').click()")
+        browser.wait(f"{titles} === 1 && !!{chart}.querySelector('canvas')", "it is back")
+        assert not [said for said in browser.logged if f":{where[1]}/" in said]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
