@@ -14,9 +14,9 @@ with one group each spread as well. Inference says in ACT when an unroll begins 
 import hashlib
 from collections.abc import Iterable, Sequence
 
-from actor_svc.client import Action, Actions, Frames, GroupClient, Phase, Received
+from actor_svc.client import Action, Actions, Frames, GroupClient, Phase, Received, Send
 from actor_svc.connection import ConnectionClient
-from shared.protocol.messages import Message
+from shared.protocol.messages import Bye, Message
 
 DRAW_EVERY_S = 1.0  # between two groups that are drawn elsewhere
 STALL_S = 0.5  # polls further apart than this mean that we stood still ourselves
@@ -94,11 +94,16 @@ class Fleet:
         return placed
 
     def leave(self, reason: str) -> list[Placed]:
-        """Take every group away, with a BYE for each session."""
+        """Take every group away, with a BYE for all that we have at each address.
+
+        Session 0: a HELLO that is still on its way there may get a session whose WELCOME nobody will read.
+        """
         placed: list[Placed] = []
         for address, connection in self.connections.items():
-            for group in list(connection.groups):
-                placed += _at(address, connection.remove(group, reason))
+            groups = list(connection.groups)
+            for group in groups:
+                connection.remove(group, reason)
+            placed += _at(address, tuple(Send(group.group, Bye(session=0, reason=reason)) for group in groups[:1]))
         self._place.clear()
         return placed
 

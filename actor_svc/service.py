@@ -115,7 +115,7 @@ class Actor:
             await self.ended.wait()
 
     def leave(self) -> None:
-        """Say BYE for every session and hang up."""
+        """Say BYE at every address and hang up."""
         self.watchdog.close()
         self._perform(self.fleet.leave("stopped"))
         for dealer in self.dealers.values():

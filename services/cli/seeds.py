@@ -34,7 +34,9 @@ from shared.runtime.config import load_settings
 RESULT = "seeds.json"
 FRESH_SEED = 777_000  # of the environments, far from every `eval.seed`; the run's own seed is added
 FIGURES = ("eval_return_mean", "eval_return_std", "eval_episodes", "seconds", "trained_steps", "trained_steps_per_s")
-COLUMNS = ("seconds", "trained_steps", "return_mean", "eval_return_mean", "entropy", "explained_variance", "lag_mean")
+RETURNS = ("return_mean", "eval_return_mean")  # with tasks also of each, its name behind a slash
+COLUMNS = ("seconds", "trained_steps", *RETURNS, "entropy", "explained_variance", "lag_mean")
+AXES = {"trained_steps": "trained agent steps", "seconds": "seconds of training"}
 CONFIDENCE = 0.95
 T_QUANTILES = (  # of Student's t at 0.975, for 1, 2, … degrees of freedom
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
@@ -173,32 +175,51 @@ def render(result: Mapping[str, Any], folder: Path) -> RenderableType:
 
 def write_csv(path: Path, curves: Mapping[int, Sequence[Mapping[str, str]]]) -> None:
     """One table for all seeds."""
+    columns = [*COLUMNS, *(f"{name}/{task}" for task in _tasks(curves) for name in RETURNS)]
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("seed", *COLUMNS))
+        writer.writerow(("seed", *columns))
         for seed, curve in curves.items():
-            writer.writerows([seed, *(row.get(name, "") for name in COLUMNS)] for row in curve)
+            writer.writerows([seed, *(row.get(name, "") for name in columns)] for row in curve)
 
 
 def draw(path: Path, title: str, curves: Mapping[int, Sequence[Mapping[str, str]]]) -> bool:
-    """Returns over steps and over time, a colour for each seed; evaluations as marks. False without matplotlib."""
+    """Returns over steps and over time, a colour for each seed; evaluations as marks. False without matplotlib.
+
+    With tasks these are means over them, and each task has a panel below.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError:
         return False
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True)
-    for axes, x, label in ((left, "trained_steps", "trained agent steps"), (right, "seconds", "seconds of training")):
+    tasks = _tasks(curves)
+    over_all = "mean over the tasks" if tasks else ""
+    panels = [("trained_steps", over_all, ""), ("seconds", over_all, "")]
+    panels += [("trained_steps", task, f"/{task}") for task in tasks]
+    num_columns = 3 if tasks else 2
+    num_rows = -(-len(panels) // num_columns)
+    figure = Figure(figsize=(5 * num_columns, 4 * num_rows), layout="constrained")
+    for place, (x, name, suffix) in enumerate(panels):
+        axes = figure.add_subplot(num_rows, num_columns, place + 1)
         for number, (seed, curve) in enumerate(curves.items()):
-            axes.plot(*_points(curve, x, "return_mean"), color=f"C{number % 10}", alpha=0.6, label=f"seed {seed}")
-            axes.plot(*_points(curve, x, "eval_return_mean"), "o", color=f"C{number % 10}")
-        axes.set_xlabel(label)
+            axes.plot(*_points(curve, x, RETURNS[0] + suffix), color=f"C{number % 10}", alpha=0.6, label=f"seed {seed}")
+            axes.plot(*_points(curve, x, RETURNS[1] + suffix), "o", color=f"C{number % 10}")
+        axes.set_title(name)
+        axes.set_xlabel(AXES[x])
         axes.grid(alpha=0.3)
-    left.set_ylabel("return (line: training, mark: evaluation)")
-    left.legend()
+        if place % num_columns == 0:
+            axes.set_ylabel("return (line: training, mark: evaluation)")
+        if place == 0:
+            axes.legend()
     figure.suptitle(title)
     figure.savefig(path, dpi=90)
     return True
+
+
+def _tasks(curves: Mapping[int, Sequence[Mapping[str, str]]]) -> list[str]:
+    """The tasks of the runs, in their order; none in runs with one environment."""
+    head = next((curve[0] for curve in curves.values() if curve), {})
+    return [name.partition("/")[2] for name in head if name.startswith(f"{RETURNS[0]}/")]
 
 
 def _points(curve: Sequence[Mapping[str, str]], x: str, y: str) -> tuple[list[float], list[float]]:

@@ -4,7 +4,7 @@ import csv
 import io
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,8 @@ COLUMNS = (  # what the page shows or judges; others are not kept
     "loss", "entropy", "kl", "explained_variance", "rho_clipped_share", "grad_norm", "learning_rate",
 )  # fmt: skip
 AXES = ("seconds", "trained_steps")
+TASK_COLUMNS = ("return_mean/", "eval_return_mean/")  # of each task, and its name behind them
+MAX_TASKS = 32  # as many lines as can be told apart; of more the first ones
 
 
 class MetricsTable:
@@ -35,6 +37,7 @@ class MetricsTable:
 
     def _begin(self) -> None:
         self.curves = Curves(COLUMNS)
+        self.tasks: tuple[str, ...] = ()  # in the table's order; none in a run with one environment
         self.problem = ""  # why nothing can be shown
         self.broken_lines = 0
         self._header: list[str] = []
@@ -64,9 +67,11 @@ class MetricsTable:
             missing = [name for name in AXES if name not in self._header]
             if missing:
                 self.problem = f"metrics.csv: its first line names no column {' and no '.join(missing)}"
+            self.tasks = find_tasks(self._header)
+            self.curves = Curves((*COLUMNS, *(column + task for task in self.tasks for column in TASK_COLUMNS)))
         if self.problem or not data:
             return
-        places = [self._header.index(name) if name in self._header else -1 for name in COLUMNS]
+        places = [self._header.index(name) if name in self._header else -1 for name in self.curves.columns]
         cells, broken = parse_rows(data, len(self._header))
         self.broken_lines += broken
         rows = np.where(np.array(places) >= 0, cells[:, places], np.nan)
@@ -82,6 +87,12 @@ class MetricsTable:
         good = (axes >= highest).all(axis=1)
         self.broken_lines += int((~good).sum())
         return rows[good]
+
+
+def find_tasks(header: Sequence[str]) -> tuple[str, ...]:
+    """The tasks that a table has returns of, the first `MAX_TASKS`."""
+    named = (name.removeprefix(TASK_COLUMNS[0]) for name in header if name.startswith(TASK_COLUMNS[0]))
+    return tuple(dict.fromkeys(name for name in named if name))[:MAX_TASKS]
 
 
 def parse_rows(data: bytes, num_columns: int) -> tuple[Array, int]:

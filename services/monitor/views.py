@@ -15,7 +15,7 @@ from services.monitor.alerts import Alert
 from services.monitor.curves import Array
 from services.monitor.health import Service
 from services.monitor.reading import RunReader
-from services.monitor.table import COLUMNS, MetricsTable
+from services.monitor.table import MetricsTable
 
 SUMMARY_NAMES = {  # in the summary → here
     "seconds": "seconds",
@@ -115,7 +115,7 @@ def curves_view(name: str, table: MetricsTable, problem: str) -> dict[str, Any]:
     """Every column that has a value, as [mean] or, where buckets hold several rows, [mean, low, high]."""
     curves = table.curves
     columns: dict[str, list[list[float | None]]] = {}
-    for column in COLUMNS:
+    for column in curves.columns:
         curve = curves.curve(column)
         if not np.isfinite(curve.mean).any():
             continue
@@ -127,6 +127,7 @@ def curves_view(name: str, table: MetricsTable, problem: str) -> dict[str, Any]:
         "rows_per_point": curves.stride,
         "share_read": round(table.share_read, 3),
         "problem": problem,
+        "tasks": list(table.tasks),
         "columns": columns,
     }
 

@@ -259,8 +259,22 @@ def _place(
         table = table.setdefault(name, {})
         if not isinstance(table, dict):
             raise ConfigError(f"{origin}: {name} is a value, not a table")
-    table[path[-1]] = parse_value(text)
+    table[path[-1]] = value = parse_value(text)
     origins[tuple(path)] = origin
+    if path[0] == "env" and isinstance(merged.get("tasks"), dict):
+        for task in merged["tasks"].values():
+            _give_way(task.get("env") if isinstance(task, dict) else None, path[1:], value)
+
+
+def _give_way(own: Any, path: Sequence[str], value: Any) -> None:
+    """Drop from a task's own [env] what is now said for all tasks; of `kwargs`, joined key by key, those keys."""
+    if not isinstance(own, dict) or not path:
+        return
+    if path[0] != "kwargs":
+        own.pop(path[0], None)
+    elif isinstance(own.get("kwargs"), dict):
+        said = path[1:2] or (value if isinstance(value, dict) else ())
+        own["kwargs"] = {key: kept for key, kept in own["kwargs"].items() if key not in said}
 
 
 def parse_value(text: str) -> Any:

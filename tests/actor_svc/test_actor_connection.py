@@ -228,6 +228,25 @@ def test_groups_leave_an_address_that_never_answers() -> None:
     assert len(fixture.tables[A].sessions) == 2
 
 
+def test_leaving_ends_every_session_also_of_a_hello_that_is_under_way() -> None:
+    """Its WELCOME would come too late to be read; without a BYE inference would miss the group as lost."""
+    fixture = Fixture(num_groups=4)
+    for address in (A, B):
+        fixture.connect(address, 0.0)
+    newcomer = GroupClient(hello(group=4), counter())
+    fixture.fleet.groups[4] = newcomer
+    placed = fixture.fleet.poll(0.1)
+    assert [type(action.message) for _, action in placed if isinstance(action, Send)] == [Hello, Ping, Ping]
+    (address, greeting), *_ = placed
+    assert isinstance(greeting, Send)
+    assert isinstance(greeting.message, Hello)
+    fixture.tables[address].hello(greeting.message, b"r", 0.1)
+    assert sum(len(table.sessions) for table in fixture.tables.values()) == 5
+    fixture.perform(fixture.fleet.leave("stopped"), 0.2)
+    assert not any(table.sessions for table in fixture.tables.values())
+    assert fixture.fleet.leave("stopped") == []
+
+
 def test_a_short_disconnection_moves_nobody() -> None:
     """The session is resumable for three seconds."""
     fixture = Fixture()

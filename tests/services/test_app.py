@@ -1,11 +1,15 @@
 """The command line itself: exit codes, messages, and what is imported for what."""
 
+import importlib.metadata
 import json
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from services.cli.app import main, service_words
 from services.cli.bench.experiment import Point, rates
@@ -138,26 +142,48 @@ def test_a_bench_without_training_is_an_error():
 
 def test_constraints_pin_what_the_project_needs():
     """Every direct dependency has exactly one pin, and it lies within its range."""
-    import re
-    import tomllib
-
-    from packaging.requirements import Requirement
-
-    pins = {}
-    for line in (ROOT / "constraints.txt").read_text().splitlines():
-        if line and not line.startswith("#"):
-            name, _, version = line.partition("==")
-            pins[re.sub(r"[-_.]+", "-", name).lower()] = version
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    needed = [
-        *project["dependencies"],
-        *(item for extra in project["optional-dependencies"].values() for item in extra),
-    ]
-    for text in needed:
-        requirement = Requirement(text)
-        version = pins[re.sub(r"[-_.]+", "-", requirement.name).lower()]
-        assert requirement.specifier.contains(version), text
+    pins = read_pins()
+    for requirement in requirements():
+        assert requirement.specifier.contains(pins[canonical(requirement.name)]), requirement
     assert pins["torch"] == "2.13.0"
+
+
+def test_constraints_pin_nothing_else():
+    """Every pin is of a package that a dependency brings along, as far as what is installed here can tell."""
+    reached = set()
+    waiting = [(requirement, "") for requirement in requirements()]
+    while waiting:
+        requirement, extra = waiting.pop()
+        key = canonical(requirement.name), extra, frozenset(requirement.extras)
+        if (requirement.marker is not None and not requirement.marker.evaluate({"extra": extra})) or key in reached:
+            continue
+        reached.add(key)
+        try:
+            brings = importlib.metadata.requires(requirement.name) or []
+        except importlib.metadata.PackageNotFoundError:
+            pytest.skip(f"{requirement.name} is not installed")
+        waiting += [(Requirement(text), name) for text in brings for name in ("", *requirement.extras)]
+    assert set(read_pins()) - {name for name, *_ in reached} == set()
+
+
+def read_pins():
+    """constraints.txt: name → version."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = [line.partition("==") for line in lines if line and not line.startswith("#")]
+    assert len(pins) == len({canonical(name) for name, _, _ in pins})
+    return {canonical(name): version for name, _, version in pins}
+
+
+def requirements():
+    """What pyproject.toml asks for, extras and all."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    return [Requirement(text) for texts in (project["dependencies"], *extras) for text in texts]
+
+
+def canonical(name):
+    """A package's name as indices compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def test_results_of_benches_are_json_lines():

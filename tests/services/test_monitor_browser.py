@@ -14,7 +14,7 @@ from shared.protocol.pictures import pack_picture
 from shared.runtime.metrics import Metrics, describe_picture
 from tests.support.browser import BROWSER, browsing
 from tests.support.monitor_process import running
-from tests.support.run_folders import log_launcher, row, write_run, write_status
+from tests.support.run_folders import log_launcher, row, write_run, write_status, write_tasks_run
 
 for module in ("starlette", "uvicorn"):
     pytest.importorskip(module, reason="the extra `monitor` is not installed")
@@ -22,6 +22,8 @@ pytestmark = [pytest.mark.skipif(BROWSER is None, reason="chromium is not instal
 
 TEXT = "(document.body?.innerText ?? '')"
 DRAWN = "performance.getEntriesByName('drawn')"  # when all curves were there, since the navigation began, ms
+NUM_PLOTS = "document.querySelectorAll('#charts canvas').length"
+NUM_PANELS = 14  # of one run with all columns
 CANVAS = "document.querySelector('.screen canvas')"
 NO_SIDEWAYS = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
 
@@ -128,10 +130,37 @@ def test_several_runs_are_compared_in_one_chart(live, browser):
         browser.wait("!!document.querySelector('#charts figure:first-child canvas')", "a chart")
 
 
+def test_a_run_of_several_tasks_has_a_chart_with_a_line_for_each(browser, tmp_path):
+    """And its evaluations; other runs have none, and it goes when the run is no longer shown."""
+    folder = tmp_path / "runs"
+    write_tasks_run(folder / "games", {"pong": 21.0, "freeway": 34.0, "seaquest": 8.25})
+    write_tasks_run(folder / "single", {"pong": 3.5})
+    write_run(folder / "plain", [row(n) for n in range(1, 9)], finished=True)
+    titles = "[...document.querySelectorAll('#charts h3')].filter((h) => h.textContent === 'Return by task').length"
+    chart = "document.querySelector('#charts figure:nth-child(2)')"
+    with running(folder) as (_, where):
+        browser.open(f"http://{where[0]}:{where[1]}/#run=games&run=single&run=plain")
+        browser.wait(f"{titles} === 1 && !!{chart}.querySelector('canvas')", "a chart of the tasks")
+        assert browser.evaluate(f"[...{chart}.querySelectorAll('.label')].map((l) => l.textContent)") == [
+            "pong", "freeway", "seaquest",
+        ]  # fmt: skip
+        assert browser.evaluate(f"[...{chart}.querySelectorAll('.value')].map((v) => v.textContent)") == [
+            "21", "21", "34", "34", "8.25", "8.25",
+        ]  # fmt: skip
+        assert "games" in browser.evaluate(f"{chart}.querySelector('figcaption').textContent")
+        browser.evaluate("document.querySelector('#runs input[data-run=games]').click()")
+        browser.wait(f"{titles} === 0", "no chart of tasks")
+        browser.evaluate("document.querySelector('#runs input[data-run=games]').click()")
+        browser.wait(f"{titles} === 1 && !!{chart}.querySelector('canvas')", "it is back")
+        assert not [said for said in browser.logged if f":{where[1]}/" in said]
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone_needs_no_sideways_scrolling(live, browser, scheme, tmp_path):
-    """At 360 pixels, with long names, alerts, a picture and a chart; most charts of these rows are still empty."""
+    """At 360 pixels, with long names, alerts, a picture, and every chart there is."""
     folder, run = live
+    write_whole_rows(run, range(1, 40))
+    write_tasks_run(folder / "games", {"a-task-with-a-name-of-64-letters" * 2: 21.0, "pong": 21.0})
     write_run(folder / ("a-run-with-a-name-that-somebody-thought-was-helpful-" * 3), [row(n) for n in range(1, 9)])
     (run / "crash").mkdir()
     (run / "crash" / ("x" * 150 + ".safetensors")).write_bytes(b"")
@@ -139,8 +168,8 @@ def test_a_phone_needs_no_sideways_scrolling(live, browser, scheme, tmp_path):
     browser.prefer(scheme)
     try:
         with running(folder) as (_, where):
-            browser.open(f"http://{where[0]}:{where[1]}/")
-            browser.wait(f"{TEXT}.includes('policy of update 12') && document.querySelectorAll('canvas').length > 1")
+            browser.open(f"http://{where[0]}:{where[1]}/#run=live&run=games")
+            browser.wait(f"{TEXT}.includes('policy of update 12') && {NUM_PLOTS} === {NUM_PANELS + 1}", "every chart")
             assert browser.evaluate(NO_SIDEWAYS)
     finally:
         browser.size(1200, 900)
@@ -162,17 +191,12 @@ def test_a_run_of_ten_million_steps_is_there_within_a_second(browser, tmp_path):
     """
     run = tmp_path / "runs" / "long"
     write_run(run, [])
-    (run / "metrics.csv").unlink()
-    history = History(run, updates=0, tensorboard=False)
-    generator = np.random.default_rng(1)
-    for number in range(1, 3334):
-        history.append(ten_million_row(number, generator))
-    history.close()
+    write_whole_rows(run, range(1, 3334))
     with running(tmp_path / "runs") as (_, where):
         address = f"http://{where[0]}:{where[1]}/"
         browser.open(address)
         browser.wait(f"{TEXT}.includes('10M') && {DRAWN}.length === 1", "curves")
-        assert browser.evaluate("document.querySelectorAll('#charts canvas').length") >= 13
+        assert browser.evaluate(NUM_PLOTS) == NUM_PANELS
         seconds = []
         for _ in range(5):  # the machine may be busy: the best tells what the page needs
             browser.call("Network.clearBrowserCache")
@@ -182,7 +206,16 @@ def test_a_run_of_ten_million_steps_is_there_within_a_second(browser, tmp_path):
     assert min(seconds) < 1.0, seconds
 
 
-def ten_million_row(number, generator):
+def write_whole_rows(run, seconds):
+    """In place of the run's table one with all columns, as a learner that trains 3000 steps a second writes it."""
+    history = History(run, updates=0, tensorboard=False)
+    generator = np.random.default_rng(1)
+    for number in seconds:
+        history.append(whole_row(number, generator))
+    history.close()
+
+
+def whole_row(number, generator):
     """A row as `Figures.row` makes them, after `number` seconds."""
     noise = generator.random
     return {

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from services.monitor.curves import RECENT_ROWS, Curves
-from services.monitor.table import MetricsTable, parse_rows
+from services.monitor.table import MAX_TASKS, MetricsTable, parse_rows
 from services.monitor.tail import LineTail
-from tests.support.run_folders import HEADER, row, write_run
+from tests.support.run_folders import HEADER, row, write_run, write_tasks_run
 
 FOREVER = float("inf")
 
@@ -176,6 +176,26 @@ def test_a_resumed_run_loses_its_lost_rows(tmp_path):
     table.advance(FOREVER)
     assert steps_of(table) == [100]
     assert table.curves.last("entropy") == 0.5
+
+
+def test_the_tasks_of_a_run_are_columns_of_their_own(tmp_path):
+    """In the table's order, as many as can be told apart; a table that gets them in mid-run is read anew."""
+    run = write_run(tmp_path / "run", [row(1)])
+    table = MetricsTable(run / "metrics.csv")
+    table.advance(FOREVER)
+    assert table.tasks == ()
+    (run / "metrics.csv").unlink()
+    write_tasks_run(run, {"pong": 21.0, "a.b-2": 5.0}, num_rows=2)
+    table.advance(FOREVER)
+    assert table.tasks == ("pong", "a.b-2")
+    assert table.curves.curve("return_mean/pong").mean.tolist() == [10.5, 21.0]
+    assert table.curves.last("eval_return_mean/a.b-2") == 5.0
+    assert steps_of(table) == [100, 200]
+    write_tasks_run(run, {f"level-{number}": 1.0 for number in range(MAX_TASKS + 9)})
+    table.advance(FOREVER)
+    assert len(table.tasks) == MAX_TASKS
+    assert "return_mean/level-31" in table.curves.columns
+    assert "return_mean/level-32" not in table.curves.columns
 
 
 def test_rows_that_go_back_are_broken(tmp_path):

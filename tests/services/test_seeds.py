@@ -2,13 +2,14 @@
 
 import csv
 import json
+import struct
 
 import numpy as np
 import pytest
 
 from services.cli.app import main
 from services.cli.experiment import resolve_source
-from services.cli.seeds import interval
+from services.cli.seeds import draw, interval, write_csv
 from shared.errors import ConfigError
 from tests.support.run_folders import write_run
 
@@ -60,6 +61,23 @@ def test_seeds_are_trained_kept_and_summed_up(tmp_path, capsys):
     assert (folder / "curves.png").stat().st_size > 1000
     assert "over 2 seeds" in capsys.readouterr().out
     assert str(source / "checkpoints") in taken_over(folder / "seed-6"), "it began from scratch"
+
+
+def test_curves_of_tasks_are_kept_and_drawn_beside_their_mean(tmp_path):
+    """Columns and a panel for each task; without tasks there are two panels."""
+    plain = [{"trained_steps": "10", "seconds": "1", "return_mean": "2"}]
+    tasked = [plain[0] | {"return_mean/easy": "3", "eval_return_mean/easy": "", "return_mean/b.2": "1"}]
+    for name, curve in (("plain", plain), ("tasked", tasked)):
+        write_csv(tmp_path / f"{name}.csv", {1: [], 2: curve})
+        assert draw(tmp_path / f"{name}.png", name, {1: [], 2: curve})
+    with (tmp_path / "tasked.csv").open() as file:
+        row = next(csv.DictReader(file))
+    assert list(row)[-4:] == ["return_mean/easy", "eval_return_mean/easy", "return_mean/b.2", "eval_return_mean/b.2"]
+    assert (row["seed"], row["return_mean"], row["return_mean/easy"], row["return_mean/b.2"]) == ("2", "2", "3", "1")
+    assert "/" not in (tmp_path / "plain.csv").read_text()
+    width, height = struct.unpack(">2I", (tmp_path / "tasked.png").read_bytes()[16:24])
+    plain_width, plain_height = struct.unpack(">2I", (tmp_path / "plain.png").read_bytes()[16:24])
+    assert (width, height) == (1.5 * plain_width, 2 * plain_height)
 
 
 def taken_over(run_dir):

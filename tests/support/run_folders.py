@@ -26,6 +26,19 @@ def write_run(folder: Path, rows: Iterable[str], *, finished: bool | None = None
     return folder
 
 
+def write_tasks_run(folder: Path, tasks: Mapping[str, float], num_rows: int = 40) -> Path:
+    """A run of several tasks: each one's return rises to its value; it is evaluated once, at the end."""
+    names = [f"{column}/{task}" for task in tasks for column in ("return_mean", "eval_return_mean")]
+    lines = []
+    for number in range(1, num_rows + 1):
+        returns = [value * number / num_rows for value in tasks.values()]
+        cells = [f"{value},{value if number == num_rows else ''}" for value in returns]
+        lines.append(",".join([row(number).strip(), *cells]) + "\n")
+    run = write_run(folder, [], finished=True)
+    (run / "metrics.csv").write_text(",".join([HEADER, *names]) + "\n" + "".join(lines))
+    return run
+
+
 def write_status(run: Path, name: str, role: str, *, incarnation: int, metrics: str) -> None:
     """What a service writes when it is ready."""
     (run / "services").mkdir(exist_ok=True)

@@ -4,7 +4,7 @@ import { Chart } from "./chart.js";
 import { count, duration, element, figure } from "./format.js";
 import { Screens } from "./live.js";
 import { LagPanel } from "./lag.js";
-import { PANELS, series } from "./panels.js";
+import { PANELS, TASKS_PANEL, series, taskSeries } from "./panels.js";
 import { map } from "./services.js";
 
 const LIVE_MS = 1500;
@@ -16,6 +16,7 @@ const at = (id) => document.getElementById(id);
 const answers = new Map(); // address → { etag, value }
 const shown = new Map(); // run → colour number
 const charts = PANELS.map((panel) => new Chart(panel));
+const taskCharts = new Map(); // run → the chart of its tasks
 const lagPanel = new LagPanel();
 const screens = new Screens(at("screens"), at("live"));
 let axis = "trained_steps";
@@ -126,7 +127,26 @@ function drawCurves() {
   at("reading").hidden = reading.length === 0;
   const runs = colored().filter(([name]) => known(name, "/curves"));
   PANELS.forEach((panel, place) => charts[place].update(runs.flatMap(([name, color]) => series(panel, known(name, "/curves"), axis, color)), axis));
+  drawTasks(runs.map(([name]) => known(name, "/curves")).filter((curves) => curves.tasks.length > 1));
   lagPanel.update(colored().map(([name, color]) => [name, color, known(name, "")?.lag]));
+}
+
+/** A chart for each run of several tasks, behind that of all returns. */
+function drawTasks(runs) {
+  for (const [name, chart] of taskCharts) {
+    if (runs.some((curves) => curves.name === name)) continue;
+    chart.remove();
+    taskCharts.delete(name);
+  }
+  let before = charts[0].figure;
+  for (const curves of runs) {
+    const chart = taskCharts.get(curves.name) ?? new Chart({ ...TASKS_PANEL, unit: curves.name });
+    taskCharts.set(curves.name, chart);
+    chart.figure.className = "tasks";
+    if (before.nextSibling !== chart.figure) before.after(chart.figure);
+    chart.update(taskSeries(curves, axis), axis);
+    before = chart.figure;
+  }
 }
 
 function drawServices() {
@@ -189,7 +209,7 @@ document.querySelectorAll("#axis input").forEach((input) => input.addEventListen
   drawCurves();
 }));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-  charts.forEach((chart) => chart.repaint(axis));
+  [...charts, ...taskCharts.values()].forEach((chart) => chart.repaint(axis));
 });
 readAddress();
 run();

@@ -7,7 +7,7 @@ const HEIGHT = 210;
 const theme = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 /**
- * A series: { run, name, color (a CSS variable), style: "line" | "dashed" | "mark", unit, x, y, low, high }.
+ * A series: { run, name, color (a CSS variable), style: "line" | "dashed" | "dotted" | "dashdot" | "mark", unit, x, y, low, high }.
  * `low` and `high` are a band around `y`, or missing.
  */
 export class Chart {
@@ -21,7 +21,8 @@ export class Chart {
     this.plot = null;
     this.signature = "";
     this.isZoomed = false;
-    new ResizeObserver(() => this.resize()).observe(this.body);
+    this.observer = new ResizeObserver(() => this.resize());
+    this.observer.observe(this.body);
     this.update([], "trained_steps");
   }
 
@@ -51,6 +52,13 @@ export class Chart {
 
   resize() {
     if (this.plot && this.body.clientWidth) this.plot.setSize({ width: this.body.clientWidth, height: HEIGHT });
+  }
+
+  /** Take it off the page, for good. */
+  remove() {
+    this.observer.disconnect();
+    this.plot?.destroy();
+    this.figure.remove();
   }
 
   build(data, axis) {
@@ -97,9 +105,9 @@ export class Chart {
   }
 
   addToKey(item, color) {
-    const shape = { dashed: "swatch dashed", mark: "swatch dot" }[item.style] ?? "swatch";
+    const shape = { line: "swatch", mark: "swatch dot" }[item.style] ?? `swatch ${item.style}`;
     const swatch = element("span", { className: shape, "aria-hidden": "true" });
-    swatch.style.borderColor = color;
+    swatch.style.borderColor = swatch.style.color = color;
     const value = element("span", { className: "value" });
     this.values.push(value);
     if (!this.runs.has(item.run)) {
@@ -123,6 +131,7 @@ export class Chart {
 }
 
 const SECONDS = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 432000, 864000];
+const DASHES = { dashed: [5, 4], dotted: [1.5, 3], dashdot: [7, 3, 1.5, 3] };
 const AXES = { trained_steps: "trained steps", seconds: "time with a policy" };
 
 function columnOf(series, number) {
@@ -132,8 +141,8 @@ function columnOf(series, number) {
 function lineOf(item, color) {
   const line = { label: `${item.run} ${item.name}`, stroke: color, width: 1.6, spanGaps: true, points: { show: false } };
   if (item.style === "mark") return { ...line, paths: () => null, points: { show: true, size: 8, width: 2, stroke: color, fill: theme("--card") } };
-  if (item.style === "dashed") return { ...line, dash: [5, 4] };
   if (item.y.length === 1) return { ...line, points: { show: true, size: 6, fill: color } };
+  if (item.style in DASHES) return { ...line, dash: DASHES[item.style] };
   return line;
 }
 

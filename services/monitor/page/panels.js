@@ -22,6 +22,20 @@ export const PANELS = [
   { title: "Gradient norm", unit: "before clipping", lines: [line("grad_norm", "")] },
 ];
 
+export const TASKS_PANEL = { title: "Return by task", unit: "", note: "line: last 100 training episodes; ○: evaluations" };
+const STYLES = ["line", "dashed", "dotted", "dashdot"]; // of 8 tasks each, a colour for each of them
+const NUM_COLORS = 8;
+
+/** A line and marks for each task of one run: series for `Chart.update`, without bands, which would hide one another. */
+export function taskSeries(curves, axis) {
+  return curves.tasks.flatMap((task, number) => {
+    const style = STYLES[Math.floor(number / NUM_COLORS) % STYLES.length];
+    const lines = [line(`return_mean/${task}`, "", { style }), line(`eval_return_mean/${task}`, "", { style: "mark" })];
+    return series({ lines }, { ...curves, name: task }, axis, `--run${number % NUM_COLORS}`)
+      .map((item) => ({ ...item, low: undefined, high: undefined }));
+  });
+}
+
 /** What a panel draws for one run: series for `Chart.update`. */
 export function series(panel, curves, axis, color) {
   const found = [];

@@ -61,6 +61,29 @@ def test_words_and_variables_reach_one_task_or_add_one(load, monkeypatch) -> Non
     assert list(settings.tasks) == ["one", "two", "three"]
 
 
+def test_what_is_said_for_all_tasks_outside_the_file_holds_for_all(load, monkeypatch) -> None:
+    """A word or variable for [env] goes over what a task's table says, key by key; other keys stay the task's own."""
+    settings = load(FILE, "env.backend=gymnasium", "env.kwargs.b=9")
+    assert [task.env.backend for task in settings.tasks.values()] == ["gymnasium", "gymnasium"]
+    assert [task.env.kwargs for task in settings.tasks.values()] == [{"a": 1, "b": 9}, {"a": 1, "b": 9}]
+    assert [task.env.id for task in settings.tasks.values()] == ["E1", "E2"]
+    assert load(FILE, "env.kwargs={c=3}").tasks["two"].env.kwargs == {"b": 2, "c": 3}
+    assert load(FILE, "env.kwargs={b=3}").tasks["two"].env.kwargs == {"b": 3}
+    monkeypatch.setenv("SEEDBED_ENV__BACKEND", "ale")
+    assert load().tasks["two"].env.backend == "ale"
+
+
+def test_the_later_of_two_words_wins_whether_for_all_tasks_or_one(load, monkeypatch) -> None:
+    """And a word over a variable, as everywhere."""
+    settings = load(FILE, "env.id=E3", "tasks.two.env.id=E4")
+    assert [task.env.id for task in settings.tasks.values()] == ["E3", "E4"]
+    settings = load(FILE, "tasks.two.env.id=E4", "env.id=E3")
+    assert [task.env.id for task in settings.tasks.values()] == ["E3", "E3"]
+    monkeypatch.setenv("SEEDBED_TASKS__TWO__ENV__ID", "E4")
+    assert load().tasks["two"].env.id == "E4"
+    assert load(FILE, "env.id=E3").tasks["two"].env.id == "E3"
+
+
 def test_a_file_without_tasks_is_what_it_was(load) -> None:
     """One environment, with an id of its own."""
     settings = load('[env]\nid = "E"\n')
@@ -81,6 +104,8 @@ def test_a_file_without_tasks_is_what_it_was(load) -> None:
         ("[tasks.one]\nweight = 1\n", (), r"set\.toml: \[tasks\] one.env.id: must be set"),
         ("[[tasks]]\nname = 'one'\n", (), r"set\.toml: tasks is a table: write \[tasks\.NAME\]"),
         ("[tasks]\none = 3\n", (), r"set\.toml: \[tasks\] one: "),
+        ("[tasks]\none = 3\n", ("env.id=E",), r"set\.toml: \[tasks\] one: "),
+        (FILE.replace("{ b = 2 }", "2"), ("env.kwargs.b=1",), r"set\.toml: \[tasks\] two.env.kwargs: "),
         (FILE, ("tasks.a/b.env.id=E",), r"\[tasks\]: a task named 'a/b'"),
         (FILE, ("tasks.one.random_score=1",), r"\[tasks\] one: random_score and human_score go together"),
         (FILE, ("tasks.one.random_score=1", "tasks.one.human_score=1"), r"go together, and differ"),
