@@ -157,7 +157,7 @@ class RuntimeConfig(Section):
     )
     metrics_address: str = Field("127.0.0.1:0", description="host:port of /metrics; port 0: any; empty: none.")
     uvloop: bool = Field(True, description="Use uvloop's event loop where it is installed.")
-    nice: int | None = Field(None, ge=0, le=19, description="Scheduling niceness; none: unchanged.")
+    nice: int = Field(0, ge=0, le=19, description="Added to the scheduling niceness of whoever starts it.")
     threads: int = Field(0, ge=0, description="Compute threads of this process; 0: chosen by the service.")
     keys: Path | None = Field(
         None, description="Folder of this service's keys, or of all roles'; none: links stay on this machine."

@@ -220,9 +220,7 @@ def main_from(
 
 def run_service(main: Callable[[Service], Awaitable[int]], runtime: RuntimeConfig, service: str) -> int:
     """Run `main` as a service on a loop of its own; its exit code."""
-    if runtime.nice is not None:
-        with contextlib.suppress(PermissionError):  # we may not raise our own priority; it is only a preference
-            os.setpriority(os.PRIO_PROCESS, 0, runtime.nice)
+    os.nice(runtime.nice)
     sys.setswitchinterval(0.0005)  # a busy thread beside the loop hands over this soon, seconds
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop if runtime.uvloop else None) as runner:
