@@ -344,7 +344,7 @@ class Desk:
     def _episodes(self, producer: Producer, episodes: Episodes, frame: bytes) -> list[Action]:
         self._check_task(producer)
         if self.spec is None:
-            raise RemoteWireError("early", "EPISODES before there is a policy")
+            return []  # not acknowledged, so they come again: they need no credit, and WELCOME is before the policy
         layout = episodes_layout(self.spec, episodes.count)
         layout.check([frame])
         if not self.ledger.receive_episodes(producer, episodes):

@@ -106,6 +106,12 @@ def test_every_service_logs_in_the_format_that_is_asked_for(name):
     assert services(MAIN)[name]["environment"]["SEEDBED_RUNTIME__LOG_FORMAT"] == "${LOG_FORMAT:-text}"
 
 
+def test_prometheus_may_write_where_it_keeps_what_it_gathers():
+    """A tmpfs is root's, with the mode of the image's folder, where only the owner may write."""
+    (place,) = services(ROOT / "compose" / "metrics.yaml")["prometheus"]["tmpfs"]
+    assert place == "/prometheus:uid=${SEEDBED_UID:-1000},gid=${SEEDBED_GID:-1000}"
+
+
 def test_images_run_as_nobody_and_hold_no_more_than_they_need():
     """Every image ends with a user that is not root and has a health check; the context is a list of what is let in."""
     recipe = (ROOT / "compose" / "Dockerfile").read_text()

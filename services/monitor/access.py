@@ -58,6 +58,9 @@ class Access:
 
     def judge(self, request: Request) -> Verdict:
         """Admit or refuse. Secrets are compared in constant time."""
+        scheme, _, credentials = request.authorization.partition(" ")
+        if self._token and scheme.lower() == "bearer" and is_same(credentials.strip(), self._token):
+            return Verdict.ADMIT  # under any name, as Prometheus comes: no browser sends this by itself
         if self._is_local and not is_local_host(request.host):
             return Verdict.WRONG_HOST
         if not self._token:
@@ -65,9 +68,6 @@ class Access:
         given = dict(parse_qsl(request.query)).get("token")
         if given is not None:
             return Verdict.SIGN_IN if is_same(given, self._token) else Verdict.NO_TOKEN
-        scheme, _, credentials = request.authorization.partition(" ")
-        if scheme.lower() == "bearer" and is_same(credentials.strip(), self._token):
-            return Verdict.ADMIT
         return Verdict.ADMIT if is_same(self._cookie(request.cookie), self.cookie_value) else Verdict.NO_TOKEN
 
     def _cookie(self, header: str) -> str:

@@ -60,6 +60,7 @@ def configure(service: str, name: str, incarnation: int, runtime: RuntimeConfig,
     close()
     root = logging.getLogger()
     root.setLevel(runtime.log_level.upper())
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # it tells of its font cache at INFO
     as_json: list[Processor] = [
         structlog.processors.format_exc_info,
         bind_constants,

@@ -29,14 +29,14 @@ class Kill:
     container: str
     started: str  # the life's start, as the engine tells it
     at: float
-    trained: float
-    recovery_s: float | None = None  # until its successor was healthy, and more steps were trained
+    progress: tuple[float, float]
+    recovery_s: float | None = None  # until its successor was healthy, and training went on
 
 
 def kill(stack: Stack, service: str, container: str) -> Kill:
     """Kill everything in a container but the init process, which ends with it."""
     killed = Kill(
-        service, container, inspect(container)["State"]["StartedAt"], time.monotonic(), stack.trained_steps("cartpole")
+        service, container, inspect(container)["State"]["StartedAt"], time.monotonic(), stack.progress("cartpole")
     )
     docker("exec", container, "sh", "-c", "kill -9 -1", check=False)
     return killed
@@ -44,9 +44,9 @@ def kill(stack: Stack, service: str, container: str) -> Kill:
 
 def have_recovered(stack: Stack, kills: list[Kill]) -> bool:
     """Look who is back; whether all are."""
-    trained = stack.trained_steps("cartpole")
+    progress = stack.progress("cartpole")
     for item in kills:
-        if item.recovery_s is None and trained > item.trained:
+        if item.recovery_s is None and progress > item.progress:
             state = inspect(item.container)["State"]
             if state["Running"] and state["StartedAt"] != item.started and answers(item.container):
                 item.recovery_s = time.monotonic() - item.at

@@ -6,23 +6,48 @@ import stat
 
 import pytest
 
-from tests.support.compose_stack import MAIN, USER, Stack, docker, inspect, run_compose
+from tests.support.compose_stack import COMMANDS, MAIN, USER, Stack, compose_commands, docker, inspect, run_compose
 from tests.support.deployment import wait_until
 
 TRAINING = ("learner", "inference", "actor", "evaluator")
+ENDLESS = "run.steps=0 run.until_return=10000 eval.every_s=0"
 OVERRIDES = ("atari", "corridor_cpp", "custom", "doom", "football", "gpu", "metrics")
 
 
+@pytest.fixture(params=COMMANDS, ids=" ".join)
+def command(request):
+    """Each docker-compose that is there."""
+    if request.param not in compose_commands():
+        pytest.skip(f"no {' '.join(request.param)}")
+    return request.param
+
+
 @pytest.mark.parametrize("files", [MAIN, *(f"{MAIN}:compose/{name}.yaml" for name in OVERRIDES)])
-def test_the_files_are_valid_alone_and_together(files):
-    """As this docker-compose reads them."""
-    assert "services:" in run_compose(["config"], {"COMPOSE_FILE": files}, 60)
+def test_the_files_are_valid_alone_and_together(command, files):
+    """As each docker-compose reads them."""
+    assert "services:" in run_compose(["config"], {"COMPOSE_FILE": files}, 60, command)
 
 
-def test_files_can_be_named_by_option_as_well():
-    """From the root, whichever `.env` is read then."""
-    said = run_compose(["-f", MAIN, "-f", "compose/atari.yaml", "config"], {}, 60)
-    assert "image: seedbed-actor-atari" in said
+def test_files_named_by_option_mean_the_same(command):
+    """From the root, whichever `.env` is read then; an override is for actors and evaluators, and for nobody else."""
+    by_option = run_compose(["-f", MAIN, "-f", "compose/atari.yaml", "config"], {}, 60, command)
+    assert by_option.count("\n    image: seedbed-actor-atari\n") == 2
+    assert run_compose(["config"], {"COMPOSE_FILE": f"{MAIN}:compose/atari.yaml"}, 60, command) == by_option
+
+
+def test_a_second_compose_starts_scales_and_stops_the_same_deployment(command, tmp_path):
+    """The other tests are of the first one that is there."""
+    if command == compose_commands()[0]:
+        pytest.skip("all other tests use it")
+    with Stack("seedbedother", tmp_path, command, ARGS=ENDLESS) as stack:
+        stack.up()
+        stack.wait_trained("cartpole", 1)
+        assert stack.page() == 200
+        stack.up("--scale", "actor=2")
+        stack.wait_healthy(*TRAINING)
+        assert len(stack.containers("actor")) == 2
+        stack.compose("stop")
+        assert {code for _, code in stack.states().values()} == {0}
 
 
 def test_up_solves_cartpole_shows_it_and_ends_and_a_second_up_says_that_it_is_over(tmp_path):

@@ -263,6 +263,22 @@ def test_episodes_are_handed_on_once_and_acknowledged() -> None:
     assert bench.say(header, bytes(frames[0])) == []
 
 
+def test_episodes_that_come_before_the_policy_of_a_resumed_run_are_no_mistake_and_come_again() -> None:
+    """An inference that lived on sends those of the learner before it as soon as it is welcomed."""
+    bench = Bench(has_policy=False)
+    session = bench.enter(spec=a_spec(), oldest_episodes_seq=4)
+    frame = bytes(episodes_layout(a_spec(), 2).allocate()[0])
+    header = Episodes(session=session, seq=4, mode="train", evaluation=0, count=2, aborted=0, acted_steps=9)
+    assert bench.say(header, frame) == []
+    assert bench.desk.refused_messages == 0
+    credit, _ = bench.ask(Ping(sent_ms=1, load=()))
+    assert isinstance(credit, Credit)
+    assert credit.episodes_acked_through == 4
+    bench.desk.adopt(a_spec(), Assembler(a_spec(), 1, (), unroll_length=T, batch=4).check)
+    (came,) = bench.say(header, frame)
+    assert isinstance(came, EpisodesCame)
+
+
 def test_silence_ends_a_session_only_when_it_can_be_judged() -> None:
     """Not after a stall of our own, nor before the socket was emptied."""
     bench = Bench()

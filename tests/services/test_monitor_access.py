@@ -41,6 +41,16 @@ def test_a_name_that_an_attacker_may_point_at_us_is_refused(host):
         assert ask(rules, host=host, query=f"token={TOKEN}") is Verdict.WRONG_HOST
 
 
+def test_a_program_with_the_token_may_call_a_local_monitor_by_any_name():
+    """As Prometheus does in the next container; a page that was rebound does not know the token."""
+    rules = Access(token=TOKEN, is_local=True, port=8080)
+    assert ask(rules, host="monitor:8080", authorization=f"Bearer {TOKEN}") is Verdict.ADMIT
+    assert ask(rules, host="monitor:8080", authorization=f"Bearer {TOKEN}x") is Verdict.WRONG_HOST
+    for authorization in ("Bearer ", "Bearer"):
+        anyone = Access(token="", is_local=True, port=8080)
+        assert ask(anyone, host="monitor:8080", authorization=authorization) is Verdict.WRONG_HOST
+
+
 def test_the_token_opens_the_door_in_three_ways(guarded):
     """Once in the address, then as a cookie; as a bearer token for programs."""
     assert ask(guarded, query=f"a=b&token={TOKEN}", host="example.org") is Verdict.SIGN_IN

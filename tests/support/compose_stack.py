@@ -3,6 +3,7 @@
 Waits are for conditions with a deadline; `wait_until` is the only place that lets time pass.
 """
 
+import csv
 import http.client
 import json
 import os
@@ -20,6 +21,11 @@ ROOT = Path(__file__).resolve().parents[2]
 MAIN = "compose/compose.yaml"
 BUILD_S, START_S, COMMAND_S = 1500.0, 240.0, 120.0
 USER = 1000
+Command = tuple[str, ...]
+COMMANDS: tuple[Command, ...] = (
+    ("docker-compose",),
+    ("docker", "compose"),
+)  # the second is Compose v2; the first may be
 
 
 @cache
@@ -30,18 +36,19 @@ def why_not() -> str:
     asked = subprocess.run(["docker", "info"], capture_output=True, text=True, check=False, timeout=COMMAND_S)
     if asked.returncode:
         return f"no Docker engine answers: {asked.stderr.strip().splitlines()[-1:]}"
-    return "" if compose_command() else "no docker-compose 1.29, and no Compose v2"
+    return "" if compose_commands() else "no docker-compose 1.29, and no Compose v2"
 
 
 @cache
-def compose_command() -> tuple[str, ...]:
-    """`docker-compose`, or `docker compose` where that is installed; empty if neither is."""
-    for command in (("docker-compose",), ("docker", "compose")):
+def compose_commands() -> tuple[Command, ...]:
+    """Those of COMMANDS that are installed; tests use the first where they do not say which."""
+    found = []
+    for command in COMMANDS:
         if shutil.which(command[0]):
             asked = subprocess.run([*command, "version"], capture_output=True, check=False, timeout=COMMAND_S)
             if asked.returncode == 0:
-                return command
-    return ()
+                found.append(command)
+    return tuple(found)
 
 
 def docker(*words: str, check: bool = True) -> str:
@@ -68,7 +75,7 @@ def build(files: str = MAIN) -> None:
     run_compose(["build"], {"COMPOSE_FILE": files}, BUILD_S)
 
 
-def run_compose(words: Sequence[str], variables: dict[str, str], timeout_s: float) -> str:
+def run_compose(words: Sequence[str], variables: dict[str, str], timeout_s: float, command: Command = ()) -> str:
     """What a docker-compose command prints. The test's own variables do not reach it."""
     environment = {
         name: value
@@ -77,8 +84,8 @@ def run_compose(words: Sequence[str], variables: dict[str, str], timeout_s: floa
         and name not in ("EXPERIMENT", "ARGS", "RUN", "RUNS")
     }
     done = subprocess.run(
-        [*compose_command(), *words], cwd=ROOT, env=environment | variables, capture_output=True, text=True,
-        timeout=timeout_s, check=False,
+        [*(command or compose_commands()[0]), *words], cwd=ROOT, env=environment | variables, capture_output=True,
+        text=True, timeout=timeout_s, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -87,8 +94,9 @@ def run_compose(words: Sequence[str], variables: dict[str, str], timeout_s: floa
 class Stack:
     """One deployment. A context manager that leaves no container, network or volume."""
 
-    def __init__(self, name: str, folder: Path, **variables: str) -> None:
-        """`variables` are those of the user, as in docs/deployment.md."""
+    def __init__(self, name: str, folder: Path, command: Command = (), **variables: str) -> None:
+        """`variables` are those of the user, as in docs/deployment.md; `command`: one of COMMANDS."""
+        self._command = command
         self.runs = folder / "runs"
         self.runs.mkdir()
         if os.getuid() == 0:
@@ -109,7 +117,7 @@ class Stack:
 
     def compose(self, *words: str, timeout_s: float = START_S) -> str:
         """Any docker-compose command on this deployment."""
-        return run_compose(words, self._variables, timeout_s)
+        return run_compose(words, self._variables, timeout_s, self._command)
 
     def change(self, **variables: str) -> None:
         """Other variables from now on."""
@@ -193,6 +201,20 @@ class Stack:
         except FileNotFoundError:
             return 0.0
         return float(lines[-1].split(",")[lines[0].split(",").index("trained_steps")]) if len(lines) > 1 else 0.0
+
+    def progress(self, run: str) -> tuple[float, float]:
+        """(epoch, trained steps) of the last row in which something was trained.
+
+        A learner that is back counts on from its checkpoint, so from less, but in the next epoch.
+        """
+        try:
+            lines = (self.runs / run / "metrics.csv").read_text().split("\n")[:-1]
+        except FileNotFoundError:
+            return 0.0, 0.0
+        for row in reversed(list(csv.DictReader(lines))):
+            if float(row.get("trained_steps_per_s") or 0) > 0:
+                return float(row["epoch"]), float(row["trained_steps"])
+        return 0.0, 0.0
 
     def wait_trained(self, run: str, steps: float) -> float:
         """Until so many more steps are trained than now; how many there are then."""

@@ -37,6 +37,16 @@ def test_json_lines_carry_who_wrote_them():
     assert second["event"] == "careful now"
 
 
+def test_matplotlib_tells_nobody_of_its_fonts():
+    """A learner that draws its curves in a new container would."""
+    stream = io.StringIO()
+    logs.configure("learner", "learner", 1, RuntimeConfig(), stream)
+    logging.getLogger("matplotlib.font_manager").info("generated new fontManager")
+    logging.getLogger("matplotlib.font_manager").warning("no such font")
+    (only,) = lines(stream.getvalue())
+    assert only["event"] == "no such font"
+
+
 def test_the_level_is_kept():
     """Events below the level are not written."""
     stream = io.StringIO()
