@@ -1,11 +1,10 @@
 """`python -m learner_svc [EXPERIMENT.toml] [section.key=value …]`."""
 
-import sys
 from collections.abc import Sequence
 
 from learner_svc.config import LearnerSettings
 from learner_svc.service import serve
-from shared.runtime.service import main_from
+from shared.runtime.service import leave, main_from
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -14,4 +13,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from services.container import hold
+from shared.runtime.service import leave
 
 
 def service_main(package: str) -> Callable[[Sequence[str]], int]:
@@ -30,4 +31,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(main(sys.argv[1:]))

@@ -213,3 +213,18 @@ def test_an_option_that_no_service_has_is_told_so():
     """Not taken for a file."""
     with pytest.raises(ConfigError, match=r"--help: no such option; write \[EXPERIMENT.toml\]"):
         split_words(["--help"])
+
+
+@pytest.mark.parametrize(("is_stuck", "said"), [(False, "torn down\n"), (True, "")], ids=["alone", "a thread is stuck"])
+def test_who_leaves_does_not_wait_for_what_is_stuck(is_stuck, said):
+    """A simulator that never returns is left as it is: its own teardown might hang or abort."""
+    script = f"""
+import atexit, threading
+from shared.runtime.service import leave
+atexit.register(print, "torn down")
+if {is_stuck}:
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+leave(3)
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (3, said)
