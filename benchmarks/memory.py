@@ -5,7 +5,7 @@
 Trains without a limit of steps or of return for the time given and asks the operating system every five seconds what
 each process holds by itself (its private memory: what other processes share is not counted). Growth is from the median
 of the two minutes after the warm-up (a sixth of the run, five minutes at most) to the median of the last two. Prints
-one JSON object for each service; with --out FOLDER it writes memory.csv and memory.png there.
+one JSON object for each service; with --out FOLDER it writes memory_of_services.csv and .png there.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("experiment", nargs="?", default="cartpole")
     parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--out", type=Path, help="folder for memory.csv and memory.png")
+    parser.add_argument("--out", type=Path, help="folder for memory_of_services.csv and .png")
     arguments = parser.parse_args()
     seconds = 60 * arguments.minutes
     with tempfile.TemporaryDirectory(prefix="seedbed-memory-") as folder:
@@ -125,13 +125,13 @@ def growth(curve: Curve, seconds: float) -> dict[str, float]:
 
 def write(curves: Mapping[str, Curve], folder: Path) -> None:
     """The samples and a plot of them."""
-    with (folder / "memory.csv").open("w", newline="") as file:
+    with (folder / "memory_of_services.csv").open("w", newline="") as file:
         table = csv.writer(file)
         table.writerow(["service", "seconds", "mb"])
         table.writerows(
             [name, round(at, 1), round(value / 1e6, 2)] for name, curve in sorted(curves.items()) for at, value in curve
         )
-    plot(curves, folder / "memory.png")
+    plot(curves, folder / "memory_of_services.png")
 
 
 def plot(curves: Mapping[str, Curve], path: Path) -> None:
@@ -144,7 +144,7 @@ def plot(curves: Mapping[str, Curve], path: Path) -> None:
         columns: Sequence[tuple[float, ...]] = tuple(zip(*curve, strict=True))
         axes.plot([at / 60 for at in columns[0]], [value / 1e6 for value in columns[1]], label=name)
     axes.set(xlabel="minutes", ylabel="private memory, MB", ylim=(0, None))
-    axes.legend()
+    figure.legend(loc="outside right upper")
     axes.grid(alpha=0.3)
     figure.savefig(path, dpi=110)
 
