@@ -107,7 +107,8 @@ def test_services_out_of_reach_are_seen_over_the_link(deployment, tmp_path):
         deployment.inference.kill()
         wait_until(lambda: health()["inference"] == "not answering", "its silence shows")
         deployment.inference.start().wait_ready()
-        wait_until(lambda: health()["inference"] == "up", "its next life shows")
+        # It is not among the run's services until the learner has told it whose it is.
+        wait_until(lambda: health().get("inference") == "up", "its next life shows")
 
 
 def test_a_killed_monitor_is_missed_by_nobody(deployment, tmp_path):
