@@ -39,7 +39,8 @@ def test_a_run_survives_its_environment_services(tmp_path, capsys):
             for number in range(SERVICES)
         ]
         deployment.start(DEADLINE_S)
-        wait_lanes(deployment, services)
+        restarts = 0
+        wait_lanes(deployment, services, restarts)
         deployment.wait_trained(2000, DEADLINE_S)
         files, memory_mb = inference.process.num_fds(), inference.rss_mb()
         for _ in range(ROUNDS):
@@ -50,12 +51,14 @@ def test_a_run_survives_its_environment_services(tmp_path, capsys):
                 deaths[number] += 1
                 if rng.random() < 0.5:
                     victim.start()
-            wait_lanes(deployment, services)
+                    restarts += 1
+            wait_lanes(deployment, services, restarts)
             deployment.wait_trained(500, DEADLINE_S)
             for service in services:
                 if not service.is_running:
                     service.start()
-            wait_lanes(deployment, services)
+                    restarts += 1
+            wait_lanes(deployment, services, restarts)
         assert inference.metric("sessions") == SERVICES + 1
         ended = inference.by_label("groups_ended_total")
         assert ended == {"closed": deaths[signal.SIGKILL], "stopped": deaths[signal.SIGTERM]}
@@ -79,7 +82,12 @@ def test_a_run_survives_its_environment_services(tmp_path, capsys):
     assert living(tmp_path) == []
 
 
-def wait_lanes(deployment, services):
-    """Until exactly the living services' lanes are in use, beside the evaluation's."""
+def wait_lanes(deployment, services, restarts):
+    """Until each life has its session, and exactly the living services' lanes are in use, beside the evaluation's.
+
+    The lanes alone may be those of a dead one's, whose next life is not there yet.
+    """
     alive = sum(service.is_running for service in services)
+    metric = deployment.inference.metric
+    wait_until(lambda: metric("actor_restarts_total") == restarts, "every life is in", DEADLINE_S)
     deployment.wait_lanes(LANES * alive + EVAL_LANES, DEADLINE_S)
