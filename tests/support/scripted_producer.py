@@ -7,7 +7,14 @@ from collections.abc import Callable
 import gymnasium
 import numpy as np
 
-from inference_svc.upstream import CreditCame, LearnerLink, Refused, RunFinished, WeightsCame
+from inference_svc.upstream import (
+    CreditCame,
+    LearnerLink,
+    Refused,
+    RunFinished,
+    SpecificationRefused,
+    WeightsCame,
+)
 from shared.net.endpoints import Dealer
 from shared.net.keys import DialKeys
 from shared.net.reactor import Reactor
@@ -91,7 +98,7 @@ class ScriptedProducer:
                     self._push_episodes(3, "eval", wanted.id, 0)
             elif isinstance(event, RunFinished):
                 self.is_finished = True
-            elif isinstance(event, Refused):
+            elif isinstance(event, Refused | SpecificationRefused):
                 self.refusals.append(event.message)
         self._flush()
 
