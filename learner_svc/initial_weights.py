@@ -11,10 +11,10 @@ import structlog
 import torch
 
 from learner_svc.checkpoint import Checkpoint, load, load_latest
+from learner_svc.saved_policy import read_policy
 from learner_svc.update import Updater
-from shared.errors import CheckpointError, ConfigError, RemoteWireError
+from shared.errors import CheckpointError, ConfigError
 from shared.policy.config import PolicyConfig
-from shared.policy.weights import Manifest, policy_from_manifest
 from shared.protocol.rows import describe_difference
 
 log = structlog.get_logger(__name__)
@@ -40,12 +40,10 @@ def start_from(updater: Updater, source: Checkpoint) -> None:
     """
     where, policy = f"learner.init_from: {source.path}", updater.policy
     try:
-        manifest = Manifest.from_json(source.meta["manifest"])
-        theirs = policy_from_manifest(manifest)
-        flat = torch.from_numpy(source.arrays["policy.flat"])
-    except (KeyError, RemoteWireError) as error:
-        raise CheckpointError(f"{where}: holds no policy that this version can read: {error}") from error
-    ours = policy.spec
+        saved = read_policy(source)
+    except CheckpointError as error:
+        raise CheckpointError(f"learner.init_from: {error}") from error
+    theirs, flat, ours = saved.policy, torch.from_numpy(saved.flat), policy.spec
     alike = replace(theirs.spec, env_id=ours.env_id, settings=ours.settings, statistics=ours.statistics)
     if difference := describe_difference(ours, alike):
         raise ConfigError(f"{where} is of {theirs.spec.env_id}, and this environment has another {difference}")
@@ -56,7 +54,7 @@ def start_from(updater: Updater, source: Checkpoint) -> None:
         raise ConfigError(f"{where} has no {', '.join(missing)}: set algorithm.value_normalisation as it was there")
     if any(name.startswith("algorithm.value.") for name in source.arrays.keys() - statistics.keys()):
         raise ConfigError(f"{where}: its value head is normalised: set algorithm.value_normalisation as it was there")
-    updater.start_from({place.name: place.view(flat) for place in manifest.places}, statistics)
+    updater.start_from({place.name: place.view(flat) for place in saved.manifest.places}, statistics)
     log.info("weights_taken_over", path=str(source.path), step=source.step, kind=source.kind)
 
 

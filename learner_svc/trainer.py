@@ -15,13 +15,14 @@ from learner_svc.batch import Batch
 from learner_svc.checkpoint import Checkpoint
 from learner_svc.config import LearnerSettings
 from learner_svc.initial_weights import find_source, policy_difference, start_from
+from learner_svc.saved_policy import read_policy
 from learner_svc.update import Updater, UpdateResult
-from shared.errors import CheckpointError, ConfigError
+from shared.errors import ConfigError
 from shared.policy.allocator import keep_freed_memory
 from shared.policy.devices import choose_device
 from shared.policy.policy import Policy
 from shared.policy.precision import choose_precision
-from shared.policy.weights import FlatParameters, Manifest, make_manifest, policy_from_manifest
+from shared.policy.weights import FlatParameters, make_manifest
 from shared.protocol.layout import Array
 from shared.protocol.messages import pack_version
 from shared.protocol.rows import EnvSpec
@@ -161,11 +162,7 @@ def _built(settings: LearnerSettings, spec: EnvSpec | None, device: torch.device
 
 def _resumed(settings: LearnerSettings, checkpoint: Checkpoint) -> Policy:
     """The checkpoint's policy, in the precision and layout that its flat buffer has."""
-    try:
-        manifest = Manifest.from_json(checkpoint.meta["manifest"])
-    except KeyError as error:
-        raise CheckpointError(f"{checkpoint.path}: no weight manifest in it") from error
-    policy = policy_from_manifest(manifest)
+    policy = read_policy(checkpoint).policy
     if policy.spec.env_id != settings.policy_env_id:
         raise ConfigError(f"{checkpoint.path} is of {policy.spec.env_id}, and env.id is {settings.policy_env_id}")
     if difference := policy_difference(settings.policy, policy.config):

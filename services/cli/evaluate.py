@@ -15,13 +15,14 @@ from pydantic import ConfigDict
 from actor_svc.envs import make_group
 from actor_svc.group import Group
 from learner_svc.checkpoint import Checkpoint, load_latest
+from learner_svc.saved_policy import read_policy
 from services.cli.experiment import RECORD
 from services.cli.plan import usable_cores
 from services.cli.video import VIDEO_FPS, make_shown_group, write_video
-from shared.errors import CheckpointError, RemoteWireError
+from shared.errors import CheckpointError
 from shared.policy.devices import choose_device
 from shared.policy.policy import Policy, State
-from shared.policy.weights import Manifest, acting_parameters, policy_from_manifest
+from shared.policy.weights import acting_parameters
 from shared.protocol.layout import Array
 from shared.protocol.rows import EnvSpec, Flags, describe_space_difference
 from shared.runtime.config import EvalConfig, load_settings
@@ -75,13 +76,10 @@ def load_policy(run_dir: Path, which: Which = "latest", *, device: str = "auto")
     """
     settings = load_settings(EvaluationSettings, run_dir / RECORD)
     checkpoint = find_checkpoint(run_dir, which)
-    try:
-        policy = policy_from_manifest(Manifest.from_json(checkpoint.meta["manifest"]))
-        chosen = choose_device(device)
-        policy.to(chosen).eval()
-        acting_parameters(policy).load_(checkpoint.arrays["policy.flat"].tobytes())
-    except (KeyError, RemoteWireError) as error:
-        raise CheckpointError(f"{checkpoint.path}: holds no policy that this version can read: {error}") from error
+    saved = read_policy(checkpoint)
+    policy, chosen = saved.policy, choose_device(device)
+    policy.to(chosen).eval()
+    acting_parameters(policy).load_(saved.flat.tobytes())
     return TrainedPolicy(policy=policy, checkpoint=checkpoint, settings=settings, device=chosen)
 
 

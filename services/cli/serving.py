@@ -7,10 +7,9 @@ from pathlib import Path
 from inference_svc.config import InferenceSettings
 from inference_svc.service import serve
 from inference_svc.serving import Served
+from learner_svc.saved_policy import read_policy
 from services.cli.evaluate import EvaluationSettings, Which, find_checkpoint
 from services.cli.experiment import RECORD
-from shared.errors import CheckpointError, RemoteWireError
-from shared.policy.weights import Manifest
 from shared.protocol.messages import pack_version
 from shared.runtime.config import load_settings
 from shared.runtime.service import main_from
@@ -27,19 +26,14 @@ def read_served(run_dir: Path, which: Which, *, greedy: bool | None) -> Served:
     """
     settings = load_settings(EvaluationSettings, run_dir / RECORD)
     checkpoint = find_checkpoint(run_dir, which)
-    try:
-        manifest, weights = checkpoint.meta["manifest"], checkpoint.arrays["policy.flat"].tobytes()
-        run_id = str(checkpoint.meta["run_id"])
-        Manifest.from_json(manifest)
-    except (KeyError, RemoteWireError) as error:
-        raise CheckpointError(f"{checkpoint.path}: holds no policy that this version can read: {error}") from error
+    saved = read_policy(checkpoint)
     return Served(
         source=f"{checkpoint.kind} of update {checkpoint.step}, {checkpoint.path}",
-        run_id=run_id,
+        run_id=str(checkpoint.meta["run_id"]),
         run_seed=settings.run.seed,
         version=pack_version(EPOCH, checkpoint.step),
-        manifest=manifest,
-        buffer=weights,
+        manifest=saved.manifest.to_json(),
+        buffer=saved.flat.tobytes(),
         greedy=settings.eval.greedy if greedy is None else greedy,
     )
 
