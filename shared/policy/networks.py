@@ -117,7 +117,7 @@ class PatchConvolution(nn.Module):
     """A convolution of kernel 2P and stride P over images that come in patches of P×P pixels.
 
     Over patches it is one of kernel 2 and stride 1 in which P² pixels are what channels were and channels are a third
-    axis. On a CPU its weight gradient is faster (docs/benchmarks.md), and stacks of frames need no shuffling of channels.
+    axis. On a CPU its weight gradient is faster, and stacks of frames need no shuffling of channels.
     """
 
     def __init__(self, channels: int, outputs: int, patch: int) -> None:
