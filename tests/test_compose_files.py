@@ -57,6 +57,7 @@ def test_no_file_takes_protection_away(file, name, service):
     if name == "monitor":
         assert service["ports"] == ["${MONITOR_ADDRESS:-127.0.0.1}:${MONITOR_PORT:-8080}:8080"]
         assert service["environment"]["SEEDBED_MONITOR__PUBLISHED"] == "${MONITOR_ADDRESS:-127.0.0.1}"
+        assert service["environment"]["SEEDBED_MONITOR__PUBLISHED_PORT"] == "${MONITOR_PORT:-8080}"
     else:
         assert "ports" not in service, f"{file}: {name} publishes a port"
 

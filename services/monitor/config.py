@@ -19,6 +19,7 @@ class MonitorConfig(Section):
         "", description="In a container: the address on which its port is published, in place of host; empty: host's."
     )
     port: int = Field(8080, ge=0, le=65535, description="TCP port; 0: any free one.")
+    published_port: int = Field(0, ge=0, le=65535, description="Under which number port is published; 0: its own.")
     token: str = Field("", repr=False, description="What a visitor must show; empty: made where one is needed.")
 
     inference: list[str] = Field(

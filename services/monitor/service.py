@@ -48,7 +48,8 @@ async def serve(settings: MonitorSettings, service: Service) -> int:
         links = Links(config, service, reactor, desk)
         service.start(links.work(), "links")
         port = int(listener.getsockname()[1])
-        rules = Access(token=token, is_local=is_local, port=port)
+        shown_port = config.published_port or port
+        rules = Access(token=token, is_local=is_local, port=shown_port)
         labels = {"run": "", "service": "monitor", "name": service.name, "incarnation": f"{service.incarnation:x}"}
         app = make_app(Watch(folder, visitor, desk), rules, service.metrics, labels)
         server = _Server(
@@ -66,8 +67,8 @@ async def serve(settings: MonitorSettings, service: Service) -> int:
             )
         )
         work = service.start(server.serve(sockets=[listener]), "http")
-        address = f"http://{shown_host(config.host)}:{port}/"
-        service.ready(address)
+        service.ready(f"http://{shown_host(config.host)}:{port}/")
+        address = f"http://{shown_host(config.published or config.host)}:{shown_port}/"
         print(f"runs of {folder} at {address}{sign_in(config, token)}", flush=True)
         await service.stopping.wait()
         server.should_exit = True

@@ -365,6 +365,7 @@ def test_in_a_container_the_address_that_is_published_decides_who_may_look(runs)
         assert "token" not in said
         assert get(where, "/")[0] == 200
         assert get(where, "/", Host="evil.example")[0] == 421
-    with running(runs, "monitor.host=0.0.0.0", "monitor.published=192.0.2.1") as (said, where):
-        assert "?token=" in said
+    published = ("monitor.published=192.0.2.1", "monitor.published_port=9000")
+    with running(runs, "monitor.host=0.0.0.0", *published) as (said, where):
+        assert "http://192.0.2.1:9000/?token=" in said
         assert get(where, "/")[0] == 401
