@@ -4,6 +4,7 @@
 |---|---|
 | the service's first HELLO | five times `patience_s`, for it may load a simulator |
 | each answer | `patience_s` |
+| what it sent before it left | until nothing came for `LAST_MESSAGES_S` |
 | its end after SIGTERM, when all is over | `KILL_S`, then it is killed |
 """
 
@@ -30,6 +31,7 @@ from shared.net.roles import Role
 
 POLL_S = 0.05
 KILL_S = 5.0
+LAST_MESSAGES_S = 0.5
 TAIL_BYTES = 4096  # of what the process said
 ANY_PORT = "tcp://127.0.0.1:0"
 NO_PROCESS = "needs a service that the kit can start: give a folder with a service.toml"
@@ -94,17 +96,26 @@ async def _live(
                 process = stack.enter_context(_started(target, address.endpoint, options, words))
             wires = Wires(send=address.send, cut=address.cut, stop=process.stop if process else _nothing)
             life = kind(options, expected, wires, epoch=secrets.randbits(31) | 1)
-            started = reactor.loop.time()
+            heard_at = started = reactor.loop.time()
             if process is None:
                 notes.listening(address.endpoint)
-            address.listen(lambda route, frames: life.receive(route, frames, reactor.loop.time() - started))
-            said = ""
+
+            def receive(route: bytes, frames: list[bytes]) -> None:
+                nonlocal heard_at
+                heard_at = reactor.loop.time()
+                life.receive(route, frames, heard_at - started)
+
+            address.listen(receive)
+            said, left_at = "", float("inf")
             while not life.is_done:
                 await asyncio.sleep(POLL_S)
                 address.open_again()
                 life.poll(reactor.loop.time() - started)
                 if process is not None and (status := process.status()) is not None:
-                    life.exited(status, process.last_words())
+                    now = reactor.loop.time()
+                    left_at = min(left_at, now)
+                    if now - max(left_at, heard_at) >= LAST_MESSAGES_S:
+                        life.exited(status, process.last_words())
                 if life.doing != said:
                     said = life.doing
                     notes.doing(said)
