@@ -15,8 +15,9 @@ from tests.support.deployment import PATIENCE, wait_until
 KILLS, KILL_EVERY_S = int(os.environ.get("CHAOS_RANDOM_KILLS", "20")), 15.0
 KILLED = ("learner", "inference", "inference", "actor", "actor", "evaluator", "monitor")  # twice: there are two of them
 GIVE_UP_S = 120.0 * PATIENCE
-ENDLESS = (
+ENDLESS = (  # hardly learns: who trains on long after CartPole is solved, at one rate, may unlearn it for good
     "run.steps=0 run.until_return=10000 eval.every_s=0 actor.lanes=64 learner.batch=64 learner.metrics_every_s=0.5"
+    " algorithm.learning_rate=1e-6"
 )
 TARGET = "run.steps=0 run.until_return=475 eval.every_s=5"
 
