@@ -40,11 +40,11 @@ from shared.net.reactor import Reactor
 from shared.net.reports import Reports, Shown
 from shared.net.resolver import Lookup
 from shared.net.roles import Role
-from shared.policy.allocator import keep_freed_memory
 from shared.policy.devices import choose_device
 from shared.policy.weights import Manifest
 from shared.protocol.codec import decode, encode
 from shared.protocol.messages import ProducerWelcome
+from shared.runtime.allocator import keep_freed_memory
 from shared.runtime.farewell import Farewell
 from shared.runtime.metrics import Answer, describe_picture
 from shared.runtime.refusals import Refusals

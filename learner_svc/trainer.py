@@ -18,7 +18,6 @@ from learner_svc.initial_weights import find_source, policy_difference, start_fr
 from learner_svc.saved_policy import read_policy
 from learner_svc.update import Updater, UpdateResult
 from shared.errors import ConfigError
-from shared.policy.allocator import keep_freed_memory
 from shared.policy.devices import choose_device
 from shared.policy.policy import Policy
 from shared.policy.precision import choose_precision
@@ -26,6 +25,7 @@ from shared.policy.weights import FlatParameters, make_manifest
 from shared.protocol.layout import Array
 from shared.protocol.messages import pack_version
 from shared.protocol.rows import EnvSpec
+from shared.runtime.allocator import keep_freed_memory
 
 LARGEST = ("lag_max",)  # of several updates; other metrics are averaged
 

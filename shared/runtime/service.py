@@ -26,6 +26,7 @@ from pydantic import BaseModel
 
 from shared.errors import ConfigError, SeedbedError
 from shared.runtime import logs
+from shared.runtime.allocator import release_freed_memory
 from shared.runtime.config import RuntimeConfig, load_settings
 from shared.runtime.farewell import Farewell
 from shared.runtime.files import writing
@@ -36,6 +37,7 @@ from shared.runtime.modules import look_for_modules_here
 DIE_WITH_PARENT = "SEEDBED_DIE_WITH_PARENT"  # the parent's process id, or 1 when it is not to be checked
 MAX_DRAIN_S = 30.0
 LINGER_BEAT_S = 0.1
+RELEASE_EVERY_S = 120.0  # of freed memory: it stops everything for some 10 ms
 SAME_REQUEST_S = 0.3  # signals that follow one within this are the same request
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
@@ -146,6 +148,7 @@ class Service:
         await self._group.__aenter__()
         self.start(self._raise_failure(), "failure")
         self.start(self._limit_drain(), "drain_limit")
+        self.start(_give_back_memory(), "memory")
         loop.set_exception_handler(self._callback_failed)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
@@ -240,6 +243,13 @@ def run_service(main: Callable[[Service], Awaitable[int]], runtime: RuntimeConfi
         return report(service, error)
     finally:
         logs.close()
+
+
+async def _give_back_memory() -> None:
+    """What is free, every two minutes."""
+    while True:
+        await asyncio.sleep(RELEASE_EVERY_S)
+        release_freed_memory()
 
 
 async def _serve(main: Callable[[Service], Awaitable[int]], runtime: RuntimeConfig, service: str) -> int:
