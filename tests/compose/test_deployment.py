@@ -164,10 +164,10 @@ def contained(tmp_path):
 def test_what_no_restart_would_mend_stays_up_unhealthy_and_says_what_to_change(contained, words, remedy):
     """Under restart: on-failure an exit would be a loop."""
     container = contained("--restart", "on-failure", *words)
+    wait_until(lambda: remedy in docker("logs", container), "it says what to change", 120)
     wait_until(lambda: inspect(container)["State"]["Health"]["Status"] == "unhealthy", "it is unhealthy", 120)
     seen = inspect(container)
     assert (seen["State"]["Status"], seen["RestartCount"]) == ("running", 0)
-    assert remedy in docker("logs", container)
     assert remedy in seen["State"]["Health"]["Log"][-1]["Output"]
 
 
