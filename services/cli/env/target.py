@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shared.errors import ConfigError
 from shared.runtime.config import EnvConfig, load_settings, suggest
+from shared.runtime.service import DIE_WITH_PARENT
 
 MANIFEST = "service.toml"
 SHIPPED = Path(__file__).resolve().parents[2]  # services/
@@ -195,6 +196,7 @@ def service_variables(address: str, *, groups: int, lanes: int, name: str) -> di
         "SEEDBED_ACTOR__LANES": str(lanes),
         "SEEDBED_ACTOR__MODE": "train",
         "SEEDBED_ACTOR__NAME": name,
+        DIE_WITH_PARENT: "1",  # not checked: its command may be a script around it
     }
 
 
