@@ -15,6 +15,7 @@ from inference_svc.admission import judge
 from inference_svc.batcher import Batcher
 from inference_svc.complaints import Complaints, about_step
 from inference_svc.config import InferenceConfig
+from inference_svc.departures import Departures
 from inference_svc.episodes import aborted_episodes, valid_steps
 from inference_svc.evaluations import Evaluations
 from inference_svc.group import Group, Outputs, make_group, read_step
@@ -58,7 +59,7 @@ class Server:
         self.shape: UnrollShape | None = None
         self.table: SessionTable | None = None
         self.version = 0  # of the weights that act, packed
-        self._is_finished = False
+        self.departures: Departures | None = None  # once the run is over
         self.audience: Audience | None = None  # of a policy that is served without a learner
         self.evaluations = Evaluations()
         self.pictures = Pictures()
@@ -110,7 +111,9 @@ class Server:
         """One message from an environment; bad ones are counted and answered, never raised."""
         try:
             message = decode(frames[0])
-            if isinstance(message, Step):
+            if self.departures is not None:
+                self._see_off(message, route, self.departures)
+            elif isinstance(message, Step):
                 self._step(message, route, frames, now)
             elif isinstance(message, Hello):
                 self._hello(message, route, now)
@@ -126,10 +129,15 @@ class Server:
             if complaint is not None:
                 self._send(route, complaint)
 
-    def _hello(self, hello: Hello, route: bytes, now: float) -> None:
-        if self._is_finished:
+    def _see_off(self, message: Message, route: bytes, departures: Departures) -> None:
+        """The run is over: whoever says anything hears so, until they say BYE themselves."""
+        if isinstance(message, Bye):
+            departures.left(route)
+        else:
+            departures.told(route)
             self._send(route, Bye(session=0, reason="run_finished"))
-            return
+
+    def _hello(self, hello: Hello, route: bytes, now: float) -> None:
         self._greeting.pop(route, None)
         if len(self._greeting) == MAX_GREETING:
             del self._greeting[next(iter(self._greeting))]
@@ -385,8 +393,12 @@ class Server:
         self.flush_episodes()
 
     def probe(self, now: float) -> None:
-        """Each second: a PONG nobody asked for finds the connections that are closed."""
-        if self.table is not None:
+        """Each second: a PONG nobody asked for, or BYE again, finds the connections that are closed."""
+        if self.departures is not None:
+            for route in self.departures.waiting(now):
+                if not self._send(route, Bye(session=0, reason="run_finished")):
+                    self.departures.closed(route, now)
+        elif self.table is not None:
             for route in self.table.routes():
                 if not self._send(route, Pong(sent_ms=0, server_epoch=self.incarnation, work_age_ms=0)):
                     self.table.unroutable(route, now)
@@ -418,16 +430,19 @@ class Server:
 
     def dismiss(self, reason: str) -> None:
         """Tell everyone to go, who is in or asked to be: BYE(draining) means elsewhere, BYE(run_finished) for good."""
-        self._is_finished = reason == "run_finished"
+        if reason == "run_finished":
+            self.departures = Departures()
         for route in {**dict.fromkeys(self.table.routes() if self.table else ()), **self._greeting}:
             self._send(route, Bye(session=0, reason=reason))
+            if self.departures is not None:
+                self.departures.told(route)
         self._greeting.clear()
         if self.table is None:
             return
         for session in self.table.drain():
             writer = session.attached.lanes.rows if session.attached else None
             if isinstance(writer, UnrollWriter):
-                if writer.is_complete and not self._is_finished:  # held for credit, which may still come
+                if writer.is_complete and self.departures is None:  # held for credit, which may still come
                     self.streams.of(session.hello.task).push(session.attached)
                 self.tally.drain_dropped_steps += max(0, writer.row) * session.lanes
             self._release(session, reason)

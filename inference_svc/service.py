@@ -389,20 +389,25 @@ class InferenceService:
         if link.welcome is not None:
             self.learner.send(link.bye("run_finished" if self.is_finished else "draining"))
         if self.is_finished:
-            await self._tell_the_late()
+            await self._see_off()
         self.service.log.info(
             "inference_left", unacked_lanes=int(self.streams.total(lambda item: item.outbox.unacked_lanes)),
             acked=int(self.streams.total(lambda item: item.outbox.acked_unrolls)),
             dropped_steps=self.tally.drain_dropped_steps,
         )  # fmt: skip
 
-    async def _tell_the_late(self) -> None:
-        """Environments that still come hear that the run is over: `Server` answers their HELLO so by now."""
+    async def _see_off(self) -> None:
+        """The run is over: stay until the environments have left, and for those that come late."""
         self.learner.close(linger_ms=500)
+        deadline, departures = self.loop.time() + self.config.farewell_s, self.server.departures
+        assert departures is not None, "dismiss() made it"
+        await self.service.linger(lambda now: now >= deadline or not departures.waiting(now))
+        if left_behind := len(departures.waiting(self.loop.time())):
+            self.service.log.warning("environments_stay", connections=left_behind, hint="stop them: the run is over")
         self._farewell = Farewell(self.config.finished_s, self.loop.time())
         if self.server.table is not None:  # it served: whoever was there has been told
             self._farewell.heard(self.loop.time())
-        await self.service.linger(self._farewell)
+        await self.service.linger(self._farewell.is_over)
 
 
 async def serve(

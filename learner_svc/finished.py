@@ -42,6 +42,6 @@ async def tell_finished(config: LearnerConfig, service: Service) -> None:
         )
         try:
             service.ready(endpoint=router.endpoint)
-            await service.linger(farewell)
+            await service.linger(farewell.is_over)
         finally:
             router.close(linger_ms=500)

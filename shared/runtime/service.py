@@ -28,7 +28,6 @@ from shared.errors import ConfigError, SeedbedError
 from shared.runtime import logs
 from shared.runtime.allocator import release_freed_memory
 from shared.runtime.config import RuntimeConfig, load_settings
-from shared.runtime.farewell import Farewell
 from shared.runtime.files import writing
 from shared.runtime.health import leave_cause
 from shared.runtime.metrics import Metrics
@@ -36,7 +35,7 @@ from shared.runtime.modules import look_for_modules_here
 
 DIE_WITH_PARENT = "SEEDBED_DIE_WITH_PARENT"  # the parent's process id, or 1 when it is not to be checked
 MAX_DRAIN_S = 30.0
-LINGER_BEAT_S = 0.1
+LINGER_BEAT_S = 0.05
 RELEASE_EVERY_S = 120.0  # of freed memory: it stops everything for some 10 ms
 SAME_REQUEST_S = 0.3  # signals that follow one within this are the same request
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
@@ -127,10 +126,10 @@ class Service:
         if not self._failure.done():
             self._failure.set_exception(error)
 
-    async def linger(self, farewell: Farewell) -> None:
-        """Stay until nobody has to be told any more that the run is over, or a signal comes."""
+    async def linger(self, is_over: Callable[[float], bool]) -> None:
+        """Stay until it is over at the loop's time, or a signal comes."""
         loop = asyncio.get_running_loop()
-        while not farewell.is_over(loop.time()):
+        while not is_over(loop.time()):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LINGER_BEAT_S):
                     await self.stopping.wait()

@@ -546,6 +546,36 @@ def test_everyone_hears_that_the_run_is_finished(world: World) -> None:
     assert world.sent[-1] == (b"late", bye)
 
 
+def test_a_finished_run_waits_for_those_that_it_told(world: World) -> None:
+    """Until they say BYE too; one whose connection broke before it heard may dial again, and is told there."""
+    world.serve()
+    told, cut = world.hello(0, route=b"told"), world.hello(1, route=b"cut")
+    world.gone.add(b"cut")
+    world.server.dismiss("run_finished")
+    departures = world.server.departures
+    assert departures is not None
+    assert set(departures.waiting(0.0)) == {b"told", b"cut"}
+    world.step(told.session, 0, route=b"told")
+    world.tell(Bye(session=0, reason="stopped"), route=b"told")
+    world.server.probe(1.0)
+    world.tell(hello(1), route=b"again", now=2.0)
+    assert world.sent[-1] == (b"again", Bye(session=0, reason="run_finished"))
+    assert departures.waiting(3.9) == [b"cut", b"again"]
+    assert departures.waiting(4.1) == [b"again"]
+    world.tell(Bye(session=cut.session, reason="stopped"), route=b"again", now=5.0)
+    assert departures.waiting(5.0) == []
+
+
+def test_a_finished_run_says_bye_again_each_second(world: World) -> None:
+    """A full queue may have swallowed the first."""
+    world.serve()
+    world.hello(0, route=b"r")
+    world.server.dismiss("run_finished")
+    sent = len(world.sent)
+    world.server.probe(1.0)
+    assert world.sent[sent:] == [(b"r", Bye(session=0, reason="run_finished"))]
+
+
 def test_revoked_keys_lose_their_sessions_and_are_told_why(world: World) -> None:
     """Slots are free again, the groups hear a fatal ERROR once, and other connections go on."""
     world.serve()

@@ -1,0 +1,33 @@
+"""Who has been told that the run is over, and has not left yet. Pure: takes `now`, in seconds.
+
+Nobody else can tell an environment so once its inference service is gone: it would dial on for ever. One whose
+connection broke just then dials again within a moment, and hears it when it says HELLO.
+"""
+
+import math
+
+DETACH_S = 3.0  # a connection closed for longer: nobody comes back for word
+
+
+class Departures:
+    """Connections by route, from their BYE(run_finished) until they have left. Owned by the loop."""
+
+    def __init__(self) -> None:
+        self._gone_at: dict[bytes, float] = {}  # infinite while the connection stands
+
+    def told(self, route: bytes) -> None:
+        """BYE went out on this connection."""
+        self._gone_at.setdefault(route, math.inf)
+
+    def left(self, route: bytes) -> None:
+        """It said BYE too."""
+        self._gone_at.pop(route, None)
+
+    def closed(self, route: bytes, now: float) -> None:
+        """A send found the connection closed: it left without a word, or the word was lost with it."""
+        self._gone_at[route] = min(now, self._gone_at.get(route, now))
+
+    def waiting(self, now: float) -> list[bytes]:
+        """The connections that are still there, or may be replaced by a new one."""
+        self._gone_at = {route: at for route, at in self._gone_at.items() if now - at <= DETACH_S}
+        return list(self._gone_at)
