@@ -1,10 +1,14 @@
 """`seedbed env check` as a user and as CI meet it: exit status, table, JSON, and a service in a process of its own."""
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from services.cli.app import main
@@ -14,6 +18,7 @@ from services.cli.env.target import Listen, ServiceFolder, find_target
 from services.cli.env.verdicts import RULES, has_failed
 from shared.errors import ConfigError
 from shared.net.keyring import Keyring
+from tests.support.deployment import wait_until
 
 CORRIDOR = Path(__file__).parents[4] / "services" / "corridor_cpp"
 QUICK = CheckOptions(lanes=2, groups=2, soak_steps=40)
@@ -22,6 +27,20 @@ import sys
 from actor_svc.serve import serve
 from services.memory.env import make
 sys.exit(serve(make, name="services.memory.env:make"))
+"""
+
+TELLS_WHO_IT_IS = """
+import os, pathlib, sys
+from actor_svc.serve import serve
+from services.memory.env import make
+
+def make_and_tell(**settings):
+    file = pathlib.Path("pid")
+    file.with_suffix(".new").write_text(str(os.getpid()))
+    file.with_suffix(".new").rename(file)
+    return make(**settings)
+
+sys.exit(serve(make_and_tell, name="services.memory.env:make"))
 """
 
 
@@ -131,6 +150,23 @@ def test_a_service_that_ends_at_once_is_told_with_its_last_words(service):
     (result,) = check_service(service, QUICK)
     assert result.name == "started"
     assert "exit status 1 before HELLO: no simulator here" in result.found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's signal to orphans is Linux's")
+def test_a_check_that_is_killed_takes_its_service_along(service):
+    """Also by SIGKILL, which it cannot answer: a simulator that nobody steps would stay for good."""
+    (service.folder / "actor.py").write_text(TELLS_WHO_IT_IS)
+    told = service.folder / "pid"
+    command = [sys.executable, "-m", "services.cli.app", "env", "check", str(service.folder)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as check:
+        wait_until(told.is_file, "the service makes its environment")
+        started = psutil.Process(int(told.read_text()))
+        os.kill(check.pid, signal.SIGKILL)
+    try:
+        wait_until(lambda: not started.is_running() or started.status() == psutil.STATUS_ZOMBIE, "the service ends")
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            started.kill()
 
 
 @pytest.mark.slow
