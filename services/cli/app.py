@@ -215,7 +215,7 @@ def monitor(
     port: Annotated[int | None, typer.Option(help="TCP port, else 8080; 0: any free one.", show_default=False)] = None,
 ) -> int:
     """Serve a web page that shows runs, and their metrics for Prometheus."""
-    for module in ("starlette", "uvicorn"):
+    for module in ("orjson", "starlette", "uvicorn"):
         if importlib.util.find_spec(module) is None:
             raise MissingExtraError(module, "monitor")
     from services.monitor.service import main as run_monitor

@@ -55,12 +55,11 @@ class Curves:
 
     def curve(self, name: str) -> Curve:
         """One column, oldest bucket first. Raises: ValueError for a column that is not here."""
-        column = self.columns.index(name)
-        buckets = slice(0, self._num_buckets)
-        count = self._count[buckets, column]
+        column, filled = self.columns.index(name), slice(0, self._num_buckets)
+        count = self._count[:, column]
         mean = np.full(len(count), np.nan)
-        np.divide(self._total[buckets, column], count, out=mean, where=count > 0)
-        return Curve(mean=mean, low=self._low[buckets, column].copy(), high=self._high[buckets, column].copy())
+        np.divide(self._total[:, column], count, out=mean, where=count > 0)
+        return Curve(mean=mean[filled], low=self._low[filled, column].copy(), high=self._high[filled, column].copy())
 
     def last(self, name: str) -> float | None:
         """The newest value among the recent rows."""

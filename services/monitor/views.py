@@ -112,15 +112,16 @@ def service_view(service: Service) -> dict[str, Any]:
 
 
 def curves_view(name: str, table: MetricsTable, problem: str) -> dict[str, Any]:
-    """Every column that has a value, as [mean] or, where buckets hold several rows, [mean, low, high]."""
+    """Every column that has a value, as [mean] or, where buckets hold several rows, [mean, low, high], f32 [N]."""
     curves = table.curves
-    columns: dict[str, list[list[float | None]]] = {}
+    columns: dict[str, list[Array]] = {}
     for column in curves.columns:
         curve = curves.curve(column)
         if not np.isfinite(curve.mean).any():
             continue
         parts = (curve.mean,) if curves.stride == 1 else (curve.mean, curve.low, curve.high)
-        columns[column] = [numbers(part) for part in parts]
+        with np.errstate(over="ignore"):  # seven digits are enough; what is beyond f32 is infinite, null in JSON
+            columns[column] = [part.astype(np.float32) for part in parts]
     return {
         "name": name,
         "rows": curves.num_rows,
@@ -130,11 +131,6 @@ def curves_view(name: str, table: MetricsTable, problem: str) -> dict[str, Any]:
         "tasks": list(table.tasks),
         "columns": columns,
     }
-
-
-def numbers(values: Array) -> list[float | None]:
-    """For JSON: seven digits, null where there is no value."""
-    return [float(f"{value:.7g}") if math.isfinite(value) else None for value in values.tolist()]
 
 
 def _number(value: object) -> float | None:

@@ -14,11 +14,11 @@ Answers of the API carry an ETag; a page that has them already gets 304.
 """
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import orjson
 from prometheus_client import CONTENT_TYPE_LATEST, Metric
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.applications import Starlette
@@ -144,10 +144,10 @@ def known_tags(request: Request) -> set[str]:
 
 
 def as_json(request: Request, view: Mapping[str, Any] | None) -> Response:
-    """The view with an ETag, 304 if the asker has it, 404 if there is none."""
+    """The view with an ETag, 304 if the asker has it, 404 if there is none. Arrays become lists, NaN becomes null."""
     if view is None:
         return PlainTextResponse("no such run\n", status_code=404)
-    body = json.dumps(view, allow_nan=False, separators=(",", ":")).encode()
+    body = orjson.dumps(view, option=orjson.OPT_SERIALIZE_NUMPY)
     etag = f'W/"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
     if etag in known_tags(request):
         return Response(status_code=304, headers={"ETag": etag})
