@@ -108,8 +108,8 @@ class Group:
     def _report(self, ended: Array) -> None:
         """Take down the statistics of the lanes whose episode ended in this tick."""
         table = np.empty((len(ended), 2 + self._extra), np.float32)
-        table[:, 0] = self._return[ended].clip(-MAX_FIGURE, MAX_FIGURE)
-        table[:, 1] = self._ticks - self._first_tick[ended]
+        np.clip(self._return[ended], -MAX_FIGURE, MAX_FIGURE, out=table[:, 0], casting="same_kind")
+        np.subtract(self._ticks, self._first_tick[ended], out=table[:, 1], casting="unsafe")
         if self._extra and len(ended):
             table[:, 2:] = self._backend.extra_statistics(ended)
         self._episodes += len(ended)
