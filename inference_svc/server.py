@@ -153,7 +153,7 @@ class Server:
             return
         answer = self.table.hello(hello, route, now)
         if isinstance(answer, Welcome):
-            self.tally.met(hello.actor, hello.incarnation)
+            self.tally.met(hello.actor, hello.incarnation, is_start=not hello.group and not hello.run_id)
             session = self.table.sessions[answer.session]
             if session.attached is None and not self._admit(session, self.table):
                 return

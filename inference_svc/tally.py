@@ -28,7 +28,8 @@ class Tally:
     drain_dropped_steps: int = 0
     env_busy: float = 0.0  # shares of time that training actors stepped environments, summed over their PINGs
     env_busy_pings: int = 0
-    actors: dict[str, set[int]] = field(default_factory=dict)  # name → incarnations that had a session
+    actor_restarts: int = 0  # process lives of actors beyond the first of each name
+    actors: dict[str, dict[int, bool]] = field(default_factory=dict)  # name → incarnation → was counted as a restart
 
     def load(self, since: "Tally", *, sessions: int, lanes: int, loop_lag_ms: float) -> tuple[tuple[str, float], ...]:
         """Figures for the learner: totals, and means over the time since the copy `since`."""
@@ -62,14 +63,18 @@ class Tally:
         """A HELLO was not served."""
         self.hellos_refused[code] = self.hellos_refused.get(code, 0) + 1
 
-    def met(self, name: str, incarnation: int) -> None:
-        """An actor process has a session. Names and lives beyond the limits are not counted."""
-        if name in self.actors or len(self.actors) < MAX_ACTORS:
-            lives = self.actors.setdefault(name, set())
-            if len(lives) < MAX_LIVES:
-                lives.add(incarnation)
+    def met(self, name: str, incarnation: int, *, is_start: bool) -> None:
+        """An actor process has a session. Names and lives beyond the limits are not counted.
 
-    @property
-    def actor_restarts(self) -> int:
-        """Process lives of actors beyond the first of each name."""
-        return sum(len(lives) - 1 for lives in self.actors.values())
+        is_start: its group 0, new to the run. A life's groups may spread over several replicas of inference, and move:
+        only there it is counted, provided that an earlier life has been met there.
+        """
+        if name not in self.actors and len(self.actors) >= MAX_ACTORS:
+            return
+        lives = self.actors.setdefault(name, {})
+        if incarnation not in lives and len(lives) >= MAX_LIVES:
+            return
+        is_counted = lives.setdefault(incarnation, False)
+        if is_start and not is_counted and len(lives) > 1:
+            lives[incarnation] = True
+            self.actor_restarts += 1
