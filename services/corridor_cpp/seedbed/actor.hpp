@@ -82,6 +82,7 @@ class Actor {
         redial(now);
         if (now >= report_due_) report(now);
       }
+      say_bye();  // the run is over, and inference waits for those that it told so
     } catch (const Stopped&) {
       say_bye();
     } catch (const zmq::error_t& error) {
