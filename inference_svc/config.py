@@ -35,7 +35,11 @@ class InferenceConfig(Section):
     lease_s: float = Field(10.0, gt=0, description="a connected but silent group is freed after this, s")
     max_compute_s: float = Field(30.0, gt=0, description="a forward pass longer than this ends the process, s")
     drain_s: float = Field(8.0, ge=0, description="on shutdown, how long unrolls may take to be acknowledged, s")
-    farewell_s: float = Field(30.0, ge=0, description="how long a finished run waits for its environments to leave, s")
+    farewell_s: float = Field(
+        20.0,
+        ge=0,
+        description="how long a finished run waits for its environments to leave, s; the learner waits longer",
+    )
     finished_s: float = Field(
         0.0,
         ge=0,

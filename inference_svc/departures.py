@@ -16,15 +16,15 @@ class Departures:
         self._gone_at: dict[bytes, float] = {}  # infinite while the connection stands
 
     def told(self, route: bytes) -> None:
-        """BYE went out on this connection."""
-        self._gone_at.setdefault(route, math.inf)
+        """BYE went out on this connection: it stands."""
+        self._gone_at[route] = math.inf
 
     def left(self, route: bytes) -> None:
         """It said BYE too."""
         self._gone_at.pop(route, None)
 
     def closed(self, route: bytes, now: float) -> None:
-        """A send found the connection closed: it left without a word, or the word was lost with it."""
+        """A send found the connection closed (or full): it left without a word, or the word was lost with it."""
         self._gone_at[route] = min(now, self._gone_at.get(route, now))
 
     def waiting(self, now: float) -> list[bytes]:

@@ -131,11 +131,10 @@ class Server:
 
     def _see_off(self, message: Message, route: bytes, departures: Departures) -> None:
         """The run is over: whoever says anything hears so, until they say BYE themselves."""
-        if isinstance(message, Bye):
+        if isinstance(message, Bye) and message.session == 0:
             departures.left(route)
-        else:
+        elif self._send(route, Bye(session=0, reason="run_finished")):
             departures.told(route)
-            self._send(route, Bye(session=0, reason="run_finished"))
 
     def _hello(self, hello: Hello, route: bytes, now: float) -> None:
         self._greeting.pop(route, None)
@@ -396,7 +395,9 @@ class Server:
         """Each second: a PONG nobody asked for, or BYE again, finds the connections that are closed."""
         if self.departures is not None:
             for route in self.departures.waiting(now):
-                if not self._send(route, Bye(session=0, reason="run_finished")):
+                if self._send(route, Bye(session=0, reason="run_finished")):
+                    self.departures.told(route)
+                else:
                     self.departures.closed(route, now)
         elif self.table is not None:
             for route in self.table.routes():
@@ -432,9 +433,10 @@ class Server:
         """Tell everyone to go, who is in or asked to be: BYE(draining) means elsewhere, BYE(run_finished) for good."""
         if reason == "run_finished":
             self.departures = Departures()
-        for route in {**dict.fromkeys(self.table.routes() if self.table else ()), **self._greeting}:
-            self._send(route, Bye(session=0, reason=reason))
-            if self.departures is not None:
+        inside = self.table.routes() if self.table else []
+        for route in {**dict.fromkeys(inside), **self._greeting}:
+            was_sent = self._send(route, Bye(session=0, reason=reason))
+            if self.departures is not None and (was_sent or route in inside):  # who was in may dial again
                 self.departures.told(route)
         self._greeting.clear()
         if self.table is None:

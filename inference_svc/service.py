@@ -386,10 +386,13 @@ class InferenceService:
         while not (self.is_finished or self.streams.is_empty) and self.loop.time() < deadline:
             self._poll_learner()
             await asyncio.sleep(0.02)
-        if link.welcome is not None:
-            self.learner.send(link.bye("run_finished" if self.is_finished else "draining"))
         if self.is_finished:
             await self._see_off()
+        if link.welcome is not None:
+            self.learner.send(link.bye("run_finished" if self.is_finished else "draining"))
+        self.learner.close(linger_ms=500)
+        if self.is_finished:
+            await self._tell_the_late()
         self.service.log.info(
             "inference_left", unacked_lanes=int(self.streams.total(lambda item: item.outbox.unacked_lanes)),
             acked=int(self.streams.total(lambda item: item.outbox.acked_unrolls)),
@@ -397,13 +400,17 @@ class InferenceService:
         )  # fmt: skip
 
     async def _see_off(self) -> None:
-        """The run is over: stay until the environments have left, and for those that come late."""
-        self.learner.close(linger_ms=500)
+        """The run is over: stay until the environments have left. The learner waits for us meanwhile."""
+        if self.server.departures is None:  # it ended while we drained
+            self.server.dismiss("run_finished")
         deadline, departures = self.loop.time() + self.config.farewell_s, self.server.departures
         assert departures is not None, "dismiss() made it"
         await self.service.linger(lambda now: now >= deadline or not departures.waiting(now))
         if left_behind := len(departures.waiting(self.loop.time())):
             self.service.log.warning("environments_stay", connections=left_behind, hint="stop them: the run is over")
+
+    async def _tell_the_late(self) -> None:
+        """Environments that come only now hear that the run is over: `Server` answers them so."""
         self._farewell = Farewell(self.config.finished_s, self.loop.time())
         if self.server.table is not None:  # it served: whoever was there has been told
             self._farewell.heard(self.loop.time())

@@ -562,18 +562,44 @@ def test_a_finished_run_waits_for_those_that_it_told(world: World) -> None:
     assert world.sent[-1] == (b"again", Bye(session=0, reason="run_finished"))
     assert departures.waiting(3.9) == [b"cut", b"again"]
     assert departures.waiting(4.1) == [b"again"]
-    world.tell(Bye(session=cut.session, reason="stopped"), route=b"again", now=5.0)
+    world.tell(Bye(session=cut.session, reason="moved"), route=b"again", now=5.0)
+    assert departures.waiting(5.0) == [b"again"], "one group's leaving is not the connection's"
+    world.tell(Bye(session=0, reason="stopped"), route=b"again", now=5.0)
     assert departures.waiting(5.0) == []
 
 
 def test_a_finished_run_says_bye_again_each_second(world: World) -> None:
-    """A full queue may have swallowed the first."""
+    """A full queue may have swallowed the first; once it takes messages again, the connection is there as before."""
     world.serve()
     world.hello(0, route=b"r")
+    world.gone.add(b"r")
     world.server.dismiss("run_finished")
-    sent = len(world.sent)
     world.server.probe(1.0)
+    world.gone.clear()
+    sent = len(world.sent)
+    world.server.probe(2.0)
     assert world.sent[sent:] == [(b"r", Bye(session=0, reason="run_finished"))]
+    assert world.server.departures is not None
+    assert world.server.departures.waiting(30.0) == [b"r"]
+
+
+def test_who_was_not_let_in_and_has_gone_is_not_waited_for(world: World) -> None:
+    """Every run would end seconds later for those who asked too early and left."""
+    world.tell(hello(0), route=b"early")
+    world.gone.add(b"early")
+    world.server.dismiss("run_finished")
+    assert world.server.departures is not None
+    assert world.server.departures.waiting(0.0) == []
+
+
+def test_a_run_may_end_while_inference_drains(world: World) -> None:
+    """Whoever has come back meanwhile hears that it is over."""
+    world.serve()
+    world.hello(0, route=b"r")
+    world.server.dismiss("draining")
+    world.tell(hello(0), route=b"r")
+    world.server.dismiss("run_finished")
+    assert world.sent[-1] == (b"r", Bye(session=0, reason="run_finished"))
 
 
 def test_revoked_keys_lose_their_sessions_and_are_told_why(world: World) -> None:
