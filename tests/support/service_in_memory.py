@@ -14,7 +14,7 @@ from services.cli.env.kit import Drills
 from services.cli.env.life import Expected, Life, Wires
 from shared.errors import RejectedError, RemoteWireError
 from shared.protocol.codec import decode, encode
-from shared.protocol.messages import Hello, Message
+from shared.protocol.messages import Bye, Hello, Message
 from shared.runtime.config import EnvConfig
 
 TICK_S = 0.05
@@ -115,6 +115,8 @@ class Peer:
                 frames = [encode(action.message), *map(bytes, action.payload)]
                 self._up.extend(self.faults.up(action.message, frames))
             elif isinstance(action, Finished):
+                bye = Bye(session=0, reason="stopped")
+                self._up.extend(self.faults.up(bye, [encode(bye)]))
                 self.status = 0
             elif isinstance(action, Begin | ResetLanes | Perform):
                 group = self._groups[action.group]

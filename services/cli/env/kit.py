@@ -74,7 +74,12 @@ class Drills(Life):
         """As it was told, or in the middle of an exercise."""
         what = f"it left with {describe_status(status)}{quote(last_words)}"
         if self._dismissed_at is not None:
-            self.end(passed("finished", "exit status 0") if status == 0 else failed("finished", what))
+            if status != 0:
+                self.end(failed("finished", what))
+            elif self.table.sessions:
+                self.end(failed("finished", f"no BYE for {len(self.table.sessions)} of {len(self.drills)} sessions"))
+            else:
+                self.end(passed("finished", "BYE for every session, exit status 0"))
             return
         for drill in self.drills.values():
             if drill.exercise == "malformed replies" and status > 0 and last_words:

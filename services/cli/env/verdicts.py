@@ -138,7 +138,9 @@ RULES: Mapping[str, Rule] = {
         "inference leaves and another one comes: environments must outlive it",
         "after BYE(draining) say HELLO again, with patience; never exit",
     ),
-    "finished": Rule("a finished run takes its services down", "after BYE(run_finished) leave with exit status 0"),
+    "finished": Rule(
+        "a finished run takes its services down", "after BYE(run_finished) say BYE too and leave with exit status 0"
+    ),
     "unknown version": Rule(
         "rows in a version that one side does not know would be misread",
         "refuse a WELCOME with a version outside your protocol_min … protocol_max: exit status 78, or stay and say so",

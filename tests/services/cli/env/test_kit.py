@@ -99,7 +99,7 @@ def test_a_good_service_passes_every_exercise():
     assert not has_failed(list(results.values())), results
     assert {results[name].verdict for name in EXERCISES} == {Verdict.PASS}
     assert results["lanes"].found == "2 groups of 2 lanes"
-    assert results["finished"].found == "exit status 0"
+    assert results["finished"].found == "BYE for every session, exit status 0"
 
 
 @pytest.mark.parametrize(
@@ -122,6 +122,7 @@ def test_a_good_service_passes_every_exercise():
         ("forgotten session", "other rows than the outstanding one", Faults(resets_when_lost=True)),
         ("connection lost", "nothing came for 4 s", Faults(dials_again=False)),
         ("finished", "still there 4 s after", Faults(down=lambda m, frames: [] if isinstance(m, Bye) else frames)),
+        ("finished", "no BYE for 2 of 2 sessions", Faults(up=sends_no_byes)),
         ("started", "no HELLO within 20 s", Faults(up=sends_nothing)),
     ],
 )
