@@ -61,7 +61,8 @@ class Group:
         self._first_tick: Array = np.zeros(lanes, np.int64)  # of each lane's episode
         self._extra = len(traits.statistics)
         self.ended_lanes: Array = np.empty(0, np.int64)
-        self.ended_statistics: Array = np.empty((0, 2 + self._extra), np.float32)
+        self._statistics: Array = np.empty((lanes, 2 + self._extra), np.float32)
+        self.ended_statistics: Array = self._statistics[:0]
         self._ticks = self._steps = self._episodes = self._aborted = 0
 
     def _bind(self, frames: list[bytearray]) -> RowViews:
@@ -107,7 +108,7 @@ class Group:
 
     def _report(self, ended: Array) -> None:
         """Take down the statistics of the lanes whose episode ended in this tick."""
-        table = np.empty((len(ended), 2 + self._extra), np.float32)
+        table = self._statistics[: len(ended)]
         np.clip(self._return[ended], -MAX_FIGURE, MAX_FIGURE, out=table[:, 0], casting="same_kind")
         np.subtract(self._ticks, self._first_tick[ended], out=table[:, 1], casting="unsafe")
         if self._extra and len(ended):

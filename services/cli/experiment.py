@@ -5,6 +5,7 @@ the same thing as the first start, whatever has happened to the file or the shel
 """
 
 import difflib
+import json
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,7 @@ from shared.runtime.tasks import RunSettings, normalised_weights
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "compose" / "experiments"
 RUNS = Path("runs")
 SNAPSHOT = Path("services") / "experiment.toml"  # inside the run folder
+WORDS = "words.json"  # what the run was started with beyond its file
 RECORD = "config.toml"  # the learner writes it first of all: a folder that has it holds a run
 
 
@@ -77,8 +79,7 @@ class Experiment:
     @property
     def resume_command(self) -> str:
         """What to type in a shell to go on with the run."""
-        source = self.file.stem if self.file.parent == EXPERIMENTS else str(self.file)
-        return shlex.join(["seedbed", "train", source, *self.words, "--resume", "--run-dir", str(self.run_dir)])
+        return train_command(self.file, *self.words, "--resume", "--run-dir", str(self.run_dir))
 
 
 def experiment_names() -> list[str]:
@@ -109,6 +110,11 @@ def find_experiment(name: str) -> Path:
     raise ConfigError(f"no experiment named {name!r}; {hint} (or give the path of a TOML file)")
 
 
+def train_command(file: Path, *words: str) -> str:
+    """What to type in a shell to train an experiment."""
+    return shlex.join(["seedbed", "train", file.stem if file.parent == EXPERIMENTS else str(file), *words])
+
+
 def load_experiment(
     file: Path, words: Sequence[str], *, run_dir: Path | None, resume: bool, now: float | None = None
 ) -> Experiment:
@@ -116,14 +122,12 @@ def load_experiment(
 
     Args:
       file: experiment TOML.
-      words: `section.key=value`, the strongest last.
+      words: `section.key=value`, the strongest last; with `resume` those that the run was started with come before.
       run_dir: where the run goes; none: `run.dir`, or a new folder under runs/, or with `resume` the newest run there.
       now: wall-clock seconds, for the new folder's name.
     Raises: ConfigError; also if the folder already holds a run and `resume` is off.
     """
-    settings = load_settings(LaunchSettings, file, words)
-    check_lanes(settings)
-    sections = load_settings(Sections, file, words).model_dump(exclude_defaults=True)
+    settings, sections = _merge(file, words)
     name = settings.run.name if "name" in sections.get("run", {}) else file.stem
     resume = resume or settings.run.resume
     folder = (
@@ -133,8 +137,46 @@ def load_experiment(
         raise ConfigError(f"{folder}: nothing to resume here; start without --resume, or give --run-dir")
     if not resume and (folder / RECORD).is_file():
         raise ConfigError(f"{folder}: already holds a run; go on with --resume, or give another --run-dir")
+    if resume:
+        words = merge_words(read_words(folder), words)
+        settings, sections = _merge(file, words)
+    check_lanes(settings)
     sections["run"] = {**sections.get("run", {}), "name": name, "dir": str(folder), "resume": resume}
     return Experiment(name=name, file=file, words=tuple(words), run_dir=folder, settings=settings, sections=sections)
+
+
+def _merge(file: Path, words: Sequence[str]) -> tuple[LaunchSettings, dict[str, Any]]:
+    """Every section, checked, and as written."""
+    sections = load_settings(Sections, file, words).model_dump(exclude_defaults=True)
+    return load_settings(LaunchSettings, file, words), sections
+
+
+def write_words(experiment: Experiment) -> None:
+    """Keep with the run what it was started with beyond its file. Raises: OSError."""
+    (experiment.run_dir / WORDS).write_text(json.dumps(list(experiment.words)), encoding="utf-8")
+
+
+def read_words(folder: Path) -> list[str]:
+    """What a run was last started with beyond its file; nothing if that was not kept.
+
+    Raises: ConfigError if the file is damaged.
+    """
+    try:
+        words = json.loads((folder / WORDS).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{folder / WORDS}: {error}; delete it, and name the settings again") from error
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise ConfigError(f"{folder / WORDS}: not a list of words; delete it, and name the settings again")
+    return words
+
+
+def merge_words(earlier: Sequence[str], words: Sequence[str]) -> list[str]:
+    """Both, each setting once: the later word counts. Where a run lies and whether it goes on is not kept."""
+    by_name = {word.partition("=")[0].strip(): word for word in (*earlier, *words)}
+    given = {word.partition("=")[0].strip() for word in words}
+    return [word for name, word in by_name.items() if name in given or name not in ("run.dir", "run.resume")]
 
 
 def check_lanes(settings: LaunchSettings) -> None:

@@ -25,7 +25,7 @@ from rich.table import Table
 
 from learner_svc.history import read_metrics
 from services.cli.doctor import machine_label
-from services.cli.experiment import RECORD, RUNS, LaunchSettings, load_experiment
+from services.cli.experiment import RECORD, RUNS, LaunchSettings, load_experiment, train_command
 from services.cli.table import count, duration, score
 from services.cli.training import read_summary, train
 from shared.errors import ConfigError
@@ -71,7 +71,7 @@ def train_seeds(
         experiment = load_experiment(file, [*words, f"run.seed={seed}"], run_dir=run, resume=is_there)
         _keep(folder, name, known)  # from here on the folder is one of seeds
         if code := train(experiment, console):
-            again = f"seedbed train {file.stem} --seeds {seeds} --resume --run-dir {folder}"
+            again = train_command(file, *words, "--seeds", str(seeds), "--resume", "--run-dir", str(folder))
             console.print(f"the seeds go on with  [bold]{again}[/]", soft_wrap=True, highlight=False)
             return code
         with console.status("playing the final policy on fresh seeds"):

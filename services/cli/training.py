@@ -1,6 +1,7 @@
 """One run from its experiment to its summary: services, the picture in the terminal, the video at the end."""
 
 import json
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from rich.text import Text
 from learner_svc.checkpoint import list_checkpoints
 from learner_svc.record import to_toml
 from services.cli.board import Board
-from services.cli.experiment import SNAPSHOT, Experiment
+from services.cli.experiment import SNAPSHOT, Experiment, write_words
 from services.cli.launcher import Ended, Launcher, Reservation, View
 from services.cli.plan import Addresses, plan_run, usable_cores
 from services.cli.scrape import Scraper
@@ -71,6 +72,7 @@ def run_experiment(experiment: Experiment, make_view: Callable[[Board, "Stop"], 
         try:
             snapshot.parent.mkdir(parents=True, exist_ok=True)
             snapshot.write_text(to_toml(experiment.sections), encoding="utf-8")
+            write_words(experiment)
             for process in processes:
                 process.status_file(experiment.run_dir).unlink(missing_ok=True)
         except OSError as error:
@@ -131,6 +133,8 @@ def train(experiment: Experiment, console: Console) -> int:
     what = f"{len(settings.tasks)} tasks" if settings.tasks else settings.env.id
     title = " · ".join(dict.fromkeys(("seedbed", experiment.name, what)))
     console.print(f"[dim]run folder[/]  [cyan]{experiment.run_dir}[/]", soft_wrap=True, highlight=False)
+    if experiment.sections["run"]["resume"] and experiment.words:
+        console.print(f"[dim]goes on with[/]  {escape(shlex.join(experiment.words))}", soft_wrap=True, highlight=False)
     before = read_summary(experiment.run_dir)
     views: list[TerminalView] = []
 

@@ -13,6 +13,7 @@ from services.cli.experiment import (
     find_experiment,
     load_experiment,
     resolve_run,
+    write_words,
 )
 from shared.errors import ConfigError
 
@@ -116,6 +117,34 @@ def test_a_run_is_not_overwritten(file, tmp_path):
     with pytest.raises(ConfigError, match="already holds a run"):
         load(file, run_dir=folder)
     assert load(file, run_dir=folder, resume=True).sections["run"]["resume"] is True
+
+
+def test_a_run_goes_on_with_the_settings_that_it_was_started_with(file, tmp_path):
+    """Named on the command line then, not again now; what is named now counts more, and so on for the next time."""
+    folder = make_run(tmp_path / "mine")
+    write_words(load(file, "learner.batch=32", "run.seed=5", run_dir=folder, resume=True))
+    again = load(file, "run.seed=6", run_dir=folder, resume=True)
+    assert (again.settings.learner.batch, again.settings.run.seed) == (32, 6)
+    assert again.sections["learner"]["batch"] == 32
+    write_words(again)
+    assert load(file, run_dir=folder, resume=True).settings.run.seed == 6
+    assert "learner.batch=32 run.seed=6 --resume" in again.resume_command
+
+
+def test_a_moved_run_goes_on_where_it_is_now(file, tmp_path):
+    """Where it lay is not among the settings that are kept."""
+    folder = make_run(tmp_path / "mine")
+    write_words(load(file, f"run.dir={tmp_path}/mine", "run.resume=true"))
+    moved = folder.rename(tmp_path / "elsewhere")
+    assert load(file, run_dir=moved, resume=True).words == ()
+
+
+def test_damaged_words_are_named(file, tmp_path):
+    """With what to do: the settings of the first start are not guessed."""
+    folder = make_run(tmp_path / "mine")
+    (folder / "words.json").write_text('["learner.batch=32"')
+    with pytest.raises(ConfigError, match=r"words.json.*name the settings again"):
+        load(file, run_dir=folder, resume=True)
 
 
 def test_resuming_nothing_is_refused(file, tmp_path):
