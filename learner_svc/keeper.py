@@ -175,7 +175,9 @@ def summarise(
         "restarts": dict(restarts),
         "dropped_unrolls": dict(dropped_unrolls),
     }
-    if run.last_result is not None:
+    if run.last_result is None:
+        summary |= {"eval_return_mean": None, "eval_episodes": 0}
+    else:
         evaluated: dict[str, Any] = dict(evaluation_figures(run.last_result))
         evaluated["eval_version"] = "{}:{}".format(*unpack_version(run.last_result.version))
         summary |= evaluated

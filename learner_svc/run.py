@@ -85,6 +85,8 @@ class Run:
         self.training.returns.extend(meta["returns"])
         self.training.lengths.extend(meta["lengths"])
         self.best_return = meta["best_return"]
+        last = meta.get("last_result")
+        self.last_result = None if last is None else EvaluationResult(**last)
         self.tasks.restore(meta.get("tasks", {}))
 
     def to_json(self) -> dict[str, Any]:
@@ -94,6 +96,7 @@ class Run:
             "returns": list(self.training.returns),
             "lengths": list(self.training.lengths),
             "best_return": self.best_return,
+            "last_result": None if self.last_result is None else asdict(self.last_result),
             "tasks": self.tasks.to_json(),
         }
 
@@ -208,7 +211,7 @@ class Run:
         mean = self.return_mean
         is_full = self.tasks.have_returns if self.tasks.are_several else self.training.is_full
         is_likely = mean is not None and is_full and mean >= target
-        result = self.last_result
+        result = self.last_result if self.num_evaluations else None  # of this life
         was_reached = result is not None and self._evaluated_at > self._tried_at and result.return_mean >= target
         return "until_return" if is_likely or was_reached else ""
 

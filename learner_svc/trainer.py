@@ -20,7 +20,7 @@ from learner_svc.update import Updater, UpdateResult
 from shared.errors import ConfigError
 from shared.policy.devices import choose_device
 from shared.policy.policy import Policy
-from shared.policy.precision import choose_precision
+from shared.policy.precision import REQUESTS, choose_precision
 from shared.policy.weights import FlatParameters, make_manifest
 from shared.protocol.layout import Array
 from shared.protocol.messages import pack_version
@@ -167,4 +167,10 @@ def _resumed(settings: LearnerSettings, checkpoint: Checkpoint) -> Policy:
         raise ConfigError(f"{checkpoint.path} is of {policy.spec.env_id}, and env.id is {settings.policy_env_id}")
     if difference := policy_difference(settings.policy, policy.config):
         raise ConfigError(f"{checkpoint.path}: {difference}: set it back, or start a new run")
+    wanted = REQUESTS.get(settings.learner.precision, settings.learner.precision)
+    if wanted not in (None, policy.precision.dtype):
+        raise ConfigError(
+            f"{checkpoint.path} trains in {policy.precision.dtype}, and learner.precision is "
+            f"{settings.learner.precision!r}: set it back or to 'auto', or start a new run with --init-from"
+        )
     return policy

@@ -77,7 +77,7 @@ def train_seeds(
         with console.status("playing the final policy on fresh seeds"):
             fresh = play_fresh(run, seed, settings.eval.episodes if episodes is None else episodes)
         summary = read_summary(run)
-        known[seed] = {"seed": seed} | {key: summary[key] for key in FIGURES if key in summary} | fresh
+        known[seed] = {"seed": seed} | {key: summary[key] for key in FIGURES if summary.get(key) is not None} | fresh
         _keep(folder, name, known)
     curves = {seed: read_metrics(folder / f"seed-{seed}" / "metrics.csv") for seed in sorted(known)}
     write_csv(folder / "curves.csv", curves)

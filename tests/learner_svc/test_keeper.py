@@ -70,6 +70,14 @@ def test_the_summarys_figures_are_those_of_the_whole_run(run):
     assert (summary["eval_return_mean"], summary["eval_episodes"]) == (9.0, 4)
 
 
+def test_a_run_without_an_evaluation_says_so(run):
+    """The names are there all the same."""
+    run.last_result = None
+    summary = make_summary(run)
+    assert set(summary) >= REQUIRED
+    assert (summary["eval_return_mean"], summary["eval_episodes"]) == (None, 0)
+
+
 def test_restarts_are_counted_from_incarnations():
     """An inference's second life is one restart; actors are counted by each life of inference."""
     incarnations = {"inference-0": {11, 12}, "inference-1": {21}}

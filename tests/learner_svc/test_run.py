@@ -1,5 +1,6 @@
 """A run's counters, evaluations and end, with numbers for time."""
 
+import json
 from typing import Any
 
 import pytest
@@ -173,6 +174,19 @@ def test_the_training_return_is_that_of_the_last_hundred_episodes() -> None:
     resumed.restore(run.to_json())
     assert resumed.training.mean == 2.0
     assert resumed.counters == Counters(env_steps=450, episodes=150, aborted_episodes=2)
+
+
+def test_the_last_evaluation_outlives_a_restart_but_ends_no_run() -> None:
+    """The summary tells it; whether the target is reached is measured anew."""
+    run = a_run(every_s=1.0)
+    run.poll(V, 1.0, is_idle=False)
+    assert answer(run, 9.0, 2.0)
+    resumed = Run(RunConfig(until_return=8.0), EvalConfig(every_s=0), epoch=2, patience_s=1.0)
+    resumed.restore(json.loads(json.dumps(run.to_json())))
+    assert resumed.last_result == a_result(9.0)
+    resumed.start(10.0)
+    resumed.poll(V, 100.0, is_idle=True)
+    assert resumed.end_reason == ""
 
 
 @pytest.mark.parametrize(

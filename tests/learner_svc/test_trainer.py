@@ -7,10 +7,14 @@ import numpy as np
 import pytest
 import torch
 
+from learner_svc.checkpoint import load_latest, save
 from learner_svc.config import LearnerSettings
 from learner_svc.ingest import Assembler
+from learner_svc.run import Run
 from learner_svc.trainer import Trainer
+from shared.errors import ConfigError
 from shared.protocol.messages import pack_version
+from shared.runtime.config import EvalConfig, RunConfig
 from tests.support.experience import make_spec
 
 LENGTH, LANES = 8, 6
@@ -66,3 +70,22 @@ def test_reuse_ends_where_the_rows_are_too_old(tmp_path):
     trainer = make_trainer(tmp_path, reuse=5, max_policy_lag=1)
     assert trainer.train(0, wants_weights=False, wants_snapshot=False).updates == 2
     assert trainer.train(0, wants_weights=True, wants_snapshot=False).weights is None
+
+
+def test_a_resumed_run_keeps_its_precision_or_says_that_it_must(tmp_path):
+    """Another one, asked for by name, would be ignored else; "auto" takes what is there."""
+    snapshot = make_trainer(tmp_path).snapshot()
+    run = Run(RunConfig(), EvalConfig(), epoch=1, patience_s=1.0)
+    folder = tmp_path / "checkpoints"
+    save(folder, step=snapshot.step, arrays=snapshot.arrays, meta={**snapshot.meta, "run": run.to_json()})
+    checkpoint = load_latest(folder)
+    settings = LearnerSettings.model_validate({"env": {"id": make_spec().env_id}, "policy": {"hidden": [8]}})
+
+    def resume(precision):
+        chosen = settings.model_copy(update={"learner": settings.learner.model_copy(update={"precision": precision})})
+        return Trainer(chosen, tmp_path, tmp_path / "crash", epoch=2, spec=None, checkpoint=checkpoint)
+
+    for precision in ("auto", "fp32"):
+        assert resume(precision).policy.precision.dtype == "float32"
+    with pytest.raises(ConfigError, match=r"trains in float32.*precision is 'bf16'.*--init-from"):
+        resume("bf16")
