@@ -225,6 +225,19 @@ def monitor(
 
 
 @app.command()
+def settings(
+    name: Annotated[
+        str, typer.Argument(metavar="[SECTION|SECTION.KEY]", help="Only these; else all.", show_default=False)
+    ] = "",
+) -> int:
+    """List every setting: its name, default and values, and what it is for."""
+    from services.cli.settings import list_settings, render_settings
+
+    console.print(render_settings(list_settings(name)))
+    return 0
+
+
+@app.command()
 def doctor() -> int:
     """Check this machine and say what to change."""
     from services.cli.doctor import Grade, gather, judge

@@ -1,0 +1,97 @@
+"""Every setting by its name, with its default and what it is for: read from the models that check them."""
+
+import difflib
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+from rich.table import Table
+from rich.text import Text
+
+from services.cli.experiment import LaunchSettings
+from services.monitor.config import MonitorConfig
+from shared.errors import ConfigError
+from shared.runtime.tasks import TaskConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting as a user names it."""
+
+    name: str  # section.key
+    values: str
+    default: str
+    description: str
+
+
+def list_settings(prefix: str = "") -> list[Setting]:
+    """All settings, those of one section ("learner"), or one ("learner.batch").
+
+    Raises: ConfigError with the nearest name if there is none.
+    """
+    sections: dict[str, Any] = {name: field.annotation for name, field in LaunchSettings.model_fields.items()}
+    sections |= {"tasks": TaskConfig, "monitor": MonitorConfig}
+    found = [setting for section, model in sections.items() for setting in _of_section(section, model)]
+    chosen = [item for item in found if not prefix or item.name == prefix or item.name.startswith(f"{prefix}.")]
+    if not chosen:
+        known = [*sections, *(item.name for item in found)]
+        near = difflib.get_close_matches(prefix, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(sections)}"
+        raise ConfigError(f"no section or setting {prefix!r}; {hint}")
+    return chosen
+
+
+def render_settings(settings: Sequence[Setting]) -> Table:
+    """For a terminal."""
+    table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
+    table.add_column("setting", no_wrap=True)
+    table.add_column("default", overflow="fold", max_width=24)
+    table.add_column("values", overflow="fold", max_width=24)
+    table.add_column("what it is for", ratio=1)
+    for item in settings:
+        table.add_row(item.name, Text(item.default), Text(item.values, style="dim"), Text(item.description))
+    return table
+
+
+def _of_section(section: str, model: type[BaseModel]) -> list[Setting]:
+    prefix = "tasks.NAME" if section == "tasks" else section
+    return [
+        Setting(
+            name=f"{prefix}.{key}",
+            values=_values(field.annotation),
+            default="" if field.default in (None, PydanticUndefined) else _text(field.default),
+            description=_sentence(field.description or ""),
+        )
+        for key, field in model.model_fields.items()
+    ]
+
+
+def _values(annotation: Any) -> str:
+    """A type as its possible values, or its name."""
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _values(inner[0])
+    if origin is Literal:
+        return " | ".join(map(str, inner))
+    if origin in (Union, types.UnionType):
+        return " | ".join(_values(item) for item in inner if item is not type(None))
+    if origin in (tuple, list):
+        return f"list of {_values(inner[0])}"
+    if origin is not None:
+        return "table"
+    return {"Path": "path", "str": "text", "int": "integer", "float": "number", "bool": "true | false"}.get(
+        getattr(annotation, "__name__", str(annotation)), "table"
+    )
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(list(value)) if isinstance(value, tuple) else str(value)
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:].rstrip(".")
