@@ -87,6 +87,16 @@ def choose_backend(env: EnvConfig) -> str:
     return "auto"
 
 
+def describe_backend(env: EnvConfig) -> str:
+    """What steps these environments here: envpool, ale, vector, gymnasium (one by one), or function."""
+    if ":" in env.id:
+        return "function"
+    choice = choose_backend(env)
+    if choice != "auto":
+        return choice
+    return "gymnasium" if _find(env.id).vector_entry_point is None else "vector"
+
+
 def _has_gymnasium(env_id: str) -> bool:
     """Whether Gymnasium has an environment of this id, and the package that steps it is installed."""
     try:

@@ -95,6 +95,7 @@ def measure(task, seconds):
                 "system": "sample-factory 2.1.1",
                 "task": task,
                 "workers": 2,
+                "backend": "gymnasium, one by one",
                 "lanes": LANES[task],
                 "trained_steps_per_s": round(rate, 1),
             }

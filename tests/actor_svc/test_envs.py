@@ -8,7 +8,7 @@ import pytest
 
 from actor_svc.backends.lanes import LaneBackend
 from actor_svc.backends.vector import VectorBackend
-from actor_svc.envs import make_backend, make_group
+from actor_svc.envs import describe_backend, make_backend, make_group
 from shared.errors import ConfigError, EnvError
 from shared.runtime.config import EnvConfig
 from tests.support import toy_envs
@@ -271,3 +271,18 @@ def test_pendulum_takes_a_continuous_action():
         assert actions[0].dtype == np.float32
         group.advance(actions)
     assert group.views.flags.tolist() == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("env", "name"),
+    [
+        ({"id": "CartPole-v1"}, "vector"),
+        ({"id": "CartPole-v1", "backend": "gymnasium"}, "gymnasium"),
+        ({"id": "Acrobot-v1"}, "gymnasium"),
+        ({"id": "ALE/Pong-v5", "backend": "ale"}, "ale"),
+        ({"id": "services.memory.env:make"}, "function"),
+    ],
+)
+def test_what_steps_the_lanes_has_a_name(env, name):
+    """For benchmarks, which are compared by it."""
+    assert describe_backend(EnvConfig(**env)) == name

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from actor_svc.envs import describe_backend
 from services.cli.board import Board
 from services.cli.experiment import Experiment, find_experiment, load_experiment
 from services.cli.launcher import Ended, View
@@ -89,7 +90,7 @@ def _result(experiment: Experiment, points: Sequence[Point], ended: Ended) -> di
     trained, acted = rates(points)
     return {
         "env_id": settings.env.id,
-        "backend": settings.env.backend,
+        "backend": describe_backend(settings.env),
         "network": settings.policy.network,
         "actors": settings.launch.actors,
         "groups": settings.actor.groups,
