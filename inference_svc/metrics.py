@@ -69,6 +69,10 @@ def register(metrics: Metrics, tally: Tally, server: Server, streams: Streams, r
     for name, description, read in gauges:
         metrics.read_gauge(name, description, read)
     metrics.read_counters("groups_ended", "Groups whose session ended.", "reason", lambda: tally.groups_ended)
+    metrics.read_counters(
+        "dropped_steps", "Steps of unrolls that were cut off: why their group ended.", "reason",
+        lambda: tally.dropped_steps,
+    )  # fmt: skip
     metrics.read_counters("hellos_refused", "HELLOs that were not served.", "code", lambda: tally.hellos_refused)
     metrics.read_gauges("task_lanes", "Training lanes of a task.", "task", server.lanes_by_task)
     return metrics.histogram("forward_seconds", "One batch in the compute thread.")

@@ -443,10 +443,8 @@ class Server:
             return
         for session in self.table.drain():
             writer = session.attached.lanes.rows if session.attached else None
-            if isinstance(writer, UnrollWriter):
-                if writer.is_complete and self.departures is None:  # held for credit, which may still come
-                    self.streams.of(session.hello.task).push(session.attached)
-                self.tally.drain_dropped_steps += max(0, writer.row) * session.lanes
+            if isinstance(writer, UnrollWriter) and writer.is_complete and self.departures is None:
+                self.streams.of(session.hello.task).push(session.attached)  # held for credit, which may still come
             self._release(session, reason)
         self.flush_episodes()
 
@@ -469,7 +467,8 @@ class Server:
         if group is None:
             return
         session.attached = None
-        self.tally.ended(reason)
+        rows = group.lanes.rows
+        self.tally.ended(reason, max(0, rows.row) * session.lanes if isinstance(rows, UnrollWriter) else 0)
         self._batcher.discard(group)
         self._slots.release(group.lanes.start, group.lanes.count)
         if session.hello.mode == "eval":

@@ -396,7 +396,7 @@ class InferenceService:
         self.service.log.info(
             "inference_left", unacked_lanes=int(self.streams.total(lambda item: item.outbox.unacked_lanes)),
             acked=int(self.streams.total(lambda item: item.outbox.acked_unrolls)),
-            dropped_steps=self.tally.drain_dropped_steps,
+            dropped_steps=self.tally.dropped_steps,
         )  # fmt: skip
 
     async def _see_off(self) -> None:

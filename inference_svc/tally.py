@@ -25,7 +25,7 @@ class Tally:
     groups_ended: dict[str, int] = field(default_factory=dict)  # by reason
     hellos_refused: dict[str, int] = field(default_factory=dict)  # by code
     out_of_bounds: int = 0  # rows whose observation left its bounds
-    drain_dropped_steps: int = 0
+    dropped_steps: dict[str, int] = field(default_factory=dict)  # of unrolls cut off half-way, by why the group ended
     env_busy: float = 0.0  # shares of time that training actors stepped environments, summed over their PINGs
     env_busy_pings: int = 0
     actor_restarts: int = 0  # process lives of actors beyond the first of each name
@@ -55,9 +55,11 @@ class Tally:
             self.env_busy += min(1.0, share)
             self.env_busy_pings += 1
 
-    def ended(self, reason: str) -> None:
-        """A group's session is over."""
+    def ended(self, reason: str, dropped_steps: int) -> None:
+        """A group's session is over, and with it an unroll of so many steps that is not complete."""
         self.groups_ended[reason] = self.groups_ended.get(reason, 0) + 1
+        if dropped_steps:
+            self.dropped_steps[reason] = self.dropped_steps.get(reason, 0) + dropped_steps
 
     def refused(self, code: str) -> None:
         """A HELLO was not served."""

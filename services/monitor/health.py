@@ -18,6 +18,7 @@ DROPS = {  # counter → what it counts, in words
     "seedbed_learner_refused_messages_total": "messages that broke the protocol",
     "seedbed_refused_messages_total": "messages that broke the protocol",
     "seedbed_lost_groups_total": "groups whose lease ended",
+    "seedbed_dropped_steps_total": "steps of unrolls cut off as their group ended",
     "seedbed_discarded_lanes_total": "lane-unrolls that fit the learner no more",
     "seedbed_unrolls_resent_total": "unrolls sent again",
     "seedbed_actor_rebuilds_total": "lanes rebuilt after a failure",

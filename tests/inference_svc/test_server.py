@@ -483,13 +483,28 @@ def test_draining_flushes_an_unroll_that_was_held_for_credit(world: World) -> No
     world.step(session, T)
     world.server.dismiss("draining")
     assert world.link.outbox.unacked_lanes == 2
-    assert world.server.tally.drain_dropped_steps == 0
+    assert world.server.tally.dropped_steps == {}
     world.grant(2)
     outgoing = world.link.outbox.next_outgoing()
     while outgoing is not None and not isinstance(outgoing.message, Unroll):
         world.link.outbox.sent(outgoing)
         outgoing = world.link.outbox.next_outgoing()
     assert outgoing is not None
+
+
+def test_what_a_group_leaves_half_done_is_counted_by_why_it_left(world: World) -> None:
+    """The steps of its unroll so far, for every lane."""
+    world.serve()
+    for route, leave in (
+        (b"stopped", lambda: world.tell(Bye(session=0, reason="stopped"), route=b"stopped")),
+        (b"drained", lambda: world.server.dismiss("draining")),
+    ):
+        session = world.hello(int(route == b"drained"), route=route).session
+        for seq in range(T):
+            world.step(session, seq, route=route)
+            world.answer()
+        leave()
+    assert world.server.tally.dropped_steps == {"stopped": 2 * (T - 1), "draining": 2 * (T - 1)}
 
 
 def test_whoever_asks_is_told_where_unrolls_begin(world: World) -> None:
