@@ -5,6 +5,7 @@ import random
 import statistics
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -78,10 +79,7 @@ def test_a_deployment_survives_twenty_kills_of_its_containers(tmp_path, capsys):
                 return time.monotonic() >= due
 
             wait_until(is_due, "the next kill is due", GIVE_UP_S)
-            service = rng.choice(KILLED)
-            running = [item for item in stack.containers(service) if inspect(item)["State"]["Running"]]
-            if running:
-                kills.append(kill(stack, service, rng.choice(running)))
+            kills.append(kill(stack, *next(running(stack, rng))))
         lasted_s = time.monotonic() - began
         wait_until(lambda: have_recovered(stack, kills), "all have recovered", GIVE_UP_S)
         with capsys.disabled():
@@ -94,6 +92,15 @@ def test_a_deployment_survives_twenty_kills_of_its_containers(tmp_path, capsys):
         summary = stack.summary("cartpole")
         assert (summary["finished"], summary["reason"]) == (True, "until_return")
         assert summary["eval_return_mean"] >= 475
+
+
+def running(stack: Stack, rng: random.Random) -> Iterator[tuple[str, str]]:
+    """(service, container) of those that run, in random order of services and then of their containers."""
+    for service in rng.sample(KILLED, len(KILLED)):
+        containers = stack.containers(service)
+        for container in rng.sample(containers, len(containers)):
+            if inspect(container)["State"]["Running"]:
+                yield service, container
 
 
 def report(kills: list[Kill]) -> None:
