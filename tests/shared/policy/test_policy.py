@@ -42,6 +42,20 @@ def test_an_untrained_policy_is_nearly_uniform() -> None:
     assert policy.head.weight[-1].norm().item() == pytest.approx(1, abs=1e-5)
 
 
+def test_the_memory_sees_previous_rewards_clipped() -> None:
+    """To plus and minus one, whatever the environment's scale; none across the start of an episode."""
+    policy = Policy(make_spec(VECTOR, spaces.Discrete(2)), PolicyConfig(hidden=(8,), lstm=4))
+    observation = torch.randn(1, 1, *VECTOR.shape)
+
+    def value(reward: float, first: bool = False) -> float:
+        output = policy([observation], torch.tensor([[reward]]), torch.tensor([[first]]), None, policy.initial_state(1))
+        return output.value.item()
+
+    assert value(1.0) == value(7.0) != value(0.5)
+    assert value(-1.0) == value(-30.0) != value(1.0)
+    assert value(1.0, first=True) == value(0.0, first=True)
+
+
 def test_outputs_are_float32_and_of_the_stated_shapes() -> None:
     """params [T, B, P], value [T, B], for every case."""
     for name in CASES:
