@@ -78,6 +78,7 @@ class ResetLanes:
 
     group: int
     seed: int
+    wants_picture: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +255,7 @@ class GroupClient:
         if act.bits & _RESET:
             self.turn = _ENVIRONMENT
             self._frames = ()
-            return (ResetLanes(self.group, act.reset_seed),)
+            return (ResetLanes(self.group, act.reset_seed, bool(act.bits & _PICTURE)),)
         sizes = [len(frame) for frame in frames]
         if sizes != self._act_sizes:
             raise RemoteWireError("frame_size", f"an ACT with frames of {sizes} bytes, expected {self._act_sizes}")

@@ -17,7 +17,7 @@ from shared.runtime.config import EnvConfig
 
 HEADLESS = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
 MAX_SIDE = 400  # of a picture that is sent, pixels
-MAX_SHARE = 0.1  # of an environment thread's time may go into drawing: some draw all lanes to show one
+MAX_SHARE = 0.1  # of an evaluation's environment thread may go into drawing: some draw all lanes to show one
 
 
 def be_headless() -> None:
@@ -78,10 +78,16 @@ def shrink(picture: Array, max_side: int = MAX_SIDE) -> Array:
 
 
 class Camera:
-    """Draws a group until it turns out that it cannot be drawn. Owned by the thread of its environments."""
+    """Draws a group until it turns out that it cannot be drawn. Owned by the thread of its environments.
 
-    def __init__(self, group: Group, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._group, self._clock = group, clock
+    Args:
+      max_share: of the thread's time that drawing may take; 1: whenever it is asked.
+    """
+
+    def __init__(
+        self, group: Group, max_share: float = MAX_SHARE, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._group, self._max_share, self._clock = group, max_share, clock
         self._rest_until = -math.inf
         self.problem = ""  # why there are no pictures
 
@@ -92,7 +98,7 @@ class Camera:
         try:
             frame = pack_picture(shrink(picture_of(self._group)))
             ended = self._clock()
-            self._rest_until = ended + (ended - started) * (1 / MAX_SHARE - 1)
+            self._rest_until = ended + (ended - started) * (1 / self._max_share - 1)
             return frame
         except (EnvError, LocalWireError) as error:
             self.problem = str(error)

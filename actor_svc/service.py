@@ -21,12 +21,13 @@ from typing import Any
 
 import numpy as np
 
+from actor_svc.backends.backend import LanesError
 from actor_svc.client import Begin, Fatal, Finished, GroupClient, Perform, ResetLanes, Send
 from actor_svc.config import ActorSettings
 from actor_svc.envs import MakeEnvironment, make_group
 from actor_svc.fleet import Fleet, Placed
 from actor_svc.group import Group, Rows
-from actor_svc.pictures import Camera, make_watched_group
+from actor_svc.pictures import MAX_SHARE, Camera, make_watched_group
 from actor_svc.tally import LoadMeter, Tally, register
 from actor_svc.watchdog import Watchdog
 from shared import __version__
@@ -101,7 +102,8 @@ class Actor:
         self.tick_seconds = register(service.metrics, self.tally, groups, self.fleet)
         self.watchdog = Watchdog(worker.busy_s, settings.actor.hang_s, self._report_hang)
         self._submitted_at = [0.0] * len(groups)
-        self.cameras = [Camera(group) for group in groups] if shows_pictures(settings) else []
+        max_share = 1.0 if settings.actor.mode == "play" else MAX_SHARE  # a player looks at every step
+        self.cameras = [Camera(group, max_share) for group in groups] if shows_pictures(settings) else []
         self._num_in_thread = 0  # jobs of ours
         self._short: deque[tuple[int, Callable[[], Rows]]] = deque()  # wait for the thread to be idle; one per group
         self._tick_s = [1.0] * len(groups)  # smoothed; the first ticks run in the thread
@@ -220,8 +222,8 @@ class Actor:
                 group = self.groups[action.group]
                 self._in_thread(partial(self._begin, group, action.seed), partial(self._ran, action.group))
             elif isinstance(action, ResetLanes):
-                group = self.groups[action.group]
-                self._in_thread(partial(group.reset, action.seed), partial(self._ran, action.group))
+                reset = partial(self.groups[action.group].reset, action.seed)
+                self._in_thread(self._shown(action, reset), partial(self._ran, action.group))
             elif isinstance(action, Finished):
                 self.ended.set()
             elif isinstance(action, Fatal):
@@ -243,15 +245,19 @@ class Actor:
         index = perform.group
         self.tally.waits += 1
         self.tally.wait_s += self.loop.time() - self._submitted_at[index]
-        job = partial(self.groups[index].step_frames, perform.payload)
-        if perform.wants_picture and self.cameras:
-            job = partial(_step_and_shoot, job, self.cameras[index])
+        job = self._shown(perform, partial(self.groups[index].step_frames, perform.payload))
         if self._tick_s[index] >= self.settings.actor.inline_ms / 1000:
             self._in_thread(job, partial(self._ticked, index))
         elif self._num_in_thread:
             self._short.append((index, job))
         else:
             self._ticked(index, _timed(job))
+
+    def _shown(self, asked: Perform | ResetLanes, job: Callable[[], Rows]) -> Callable[[], Rows]:
+        """The same job, with a picture behind its rows where one was asked for."""
+        if not asked.wants_picture or not self.cameras:
+            return job
+        return partial(_step_and_shoot, job, self.cameras[asked.group])
 
     def _in_thread(self, job: Callable[[], Rows], done: Callable[[tuple[Rows, float]], None]) -> None:
         def came_back(result: tuple[Rows, float]) -> None:
@@ -318,7 +324,16 @@ def _make_groups(settings: ActorSettings, make: MakeEnvironment | None) -> list[
     """In the environment thread, where they will be used."""
     threads, build = settings.actor.threads, make_watched_group if shows_pictures(settings) else make_group
     env = settings.own_env()
-    return [build(env, lanes, make=make, threads=threads) for lanes in settings.group_lanes()]
+
+    def make_one(lanes: int) -> Group:
+        return build(env, lanes, make=make, threads=threads)
+
+    if settings.actor.mode != "play":
+        return [make_one(lanes) for lanes in settings.group_lanes()]
+    try:
+        return [make_one(1)]
+    except LanesError as error:  # the agents of one world
+        return [make_one(error.multiple)]
 
 
 def shows_pictures(settings: ActorSettings) -> bool:

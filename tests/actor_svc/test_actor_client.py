@@ -119,6 +119,8 @@ def test_reset_bit_begins_fresh_episodes() -> None:
     asked = act(0, bits=int(ActBits.RESET), reset_seed=9)
     assert group.receive(asked, (), 2.0) == (ResetLanes(0, 9),)
     assert sent(group.submit(rows(1), 0, 3.0)) == [Step(session=5, seq=1)]
+    asked = act(1, bits=int(ActBits.RESET | ActBits.PICTURE), reset_seed=9)
+    assert group.receive(asked, (), 4.0) == (ResetLanes(0, 9, wants_picture=True),)
 
 
 def test_a_missing_act_alone_triggers_nothing() -> None:

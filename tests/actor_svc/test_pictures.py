@@ -113,6 +113,15 @@ def test_drawing_takes_no_more_than_its_share_of_the_time():
     assert shot == [True, False, False, True]
 
 
+def test_a_player_sees_every_step():
+    """However long drawing takes."""
+    seconds = iter(range(100))
+    group = make_watched_group(ENV.model_copy(update={"image": "HWC"}), 1, make=Screen)
+    group.reset(1)
+    shown = Camera(group, max_share=1.0, clock=lambda: float(next(seconds)))
+    assert all(shown.shoot() is not None for _ in range(5))
+
+
 def test_a_watched_group_plays_the_same_episodes():
     """Being watched changes no observation: the same environments, seeds and order."""
     env = EnvConfig(id="CartPole-v1")

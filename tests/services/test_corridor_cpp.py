@@ -616,7 +616,7 @@ def test_groups_go_to_another_address_when_one_drains(built: Path) -> None:
         ("actor.lanes=0", "give a whole number from 1 to 65536"),
         ("actor.lane=3", "unknown setting; known: actor.upstream"),
         ("lanes", "give words as actor.lanes=64"),
-        ("actor.mode=rest", "give train or eval"),
+        ("actor.mode=rest", "give train, eval or play"),
         ("actor.upstream=localhost:5555", "give addresses as tcp://host:port"),
         ("actor.upstream=tcp://127.0.0.1:x", "cannot be dialled"),
         ("actor.upstream=tcp://192.0.2.1:5555", "there are no keys"),

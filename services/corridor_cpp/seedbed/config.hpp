@@ -17,7 +17,7 @@ struct Config {
   std::vector<std::string> upstream{"tcp://127.0.0.1:5555"};  // addresses of inference services
   std::uint64_t groups = 2;                                   // of this process; while one steps, another waits
   std::uint64_t lanes = 64;                                   // environments in each group
-  std::string mode = "train";                                 // or eval: one group of eval.lanes
+  std::string mode = "train";                                 // or eval: one group of eval.lanes; or play: one lane
   std::string name = "actor-" + std::to_string(getpid());     // for people
   std::string keys;                                           // folder; empty: links stay on this machine
   std::string status_file;                                    // written when it dials; empty: none
@@ -81,7 +81,8 @@ struct Settings {
   }
 
   static std::string mode(const std::string& origin, const std::string& value) {
-    if (value != "train" && value != "eval") throw Refused(origin + " is \"" + value + "\": give train or eval");
+    if (value != "train" && value != "eval" && value != "play")
+      throw Refused(origin + " is \"" + value + "\": give train, eval or play");
     return value;
   }
 
@@ -124,6 +125,8 @@ inline Config read_config(int argc, char** argv) {
   if (config.mode == "eval") {
     config.groups = 1;
     config.lanes = settings.eval_lanes;
+  } else if (config.mode == "play") {
+    config.groups = config.lanes = 1;
   }
   return config;
 }
