@@ -3,7 +3,7 @@
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from actor_svc.group import Group
 from shared.errors import ConfigError, EnvError, LocalWireError
 from shared.protocol.layout import Array
 from shared.protocol.pictures import pack_picture
+from shared.protocol.rows import EnvSpec
 from shared.runtime.config import EnvConfig
 
 HEADLESS = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
@@ -49,13 +50,21 @@ def picture_of(group: Group) -> Array:
     except EnvError as error:
         picture, why = None, f"render() failed with {str(error).rstrip(': ')}"
     if picture is None:
-        leaves = group.spec.observation.leaves()
-        index = next((index for index, leaf in enumerate(leaves) if leaf.image), None)
-        if index is None:
-            raise EnvError(f"{group.spec.env_id} cannot be shown: {why}, and no observation is an image")
-        picture = as_rgb(group.views.observation[index][0], leaves[index].image)
+        picture = observed_picture(group.spec, group.views.observation)
+    if picture is None:
+        raise EnvError(f"{group.spec.env_id} cannot be shown: {why}, and no observation is an image")
     shown: Array = picture
     return shown
+
+
+def observed_picture(spec: EnvSpec, observation: Sequence[Array]) -> Array | None:
+    """Lane 0 as the policy sees it, u8 [height, width, 3]: its first image, if there is one. Leaves [L, ...]."""
+    images = (
+        as_rgb(view[0], leaf.image)
+        for leaf, view in zip(spec.observation.leaves(), observation, strict=True)
+        if leaf.image
+    )
+    return next(images, None)
 
 
 def as_rgb(image: Array, axes: str) -> Array:

@@ -11,6 +11,7 @@ from shared.protocol.layout import Array
 
 MAX_PICTURE_BYTES = 1 << 20  # of the frame
 _SIZES = struct.Struct("<II")
+PICTURE_HEADER_BYTES = _SIZES.size
 
 
 def pack_picture(picture: Array) -> bytes:

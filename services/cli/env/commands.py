@@ -1,5 +1,7 @@
 """`seedbed env …` and `seedbed play`: what each command line means. Imports what a command needs when it is called."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,6 +10,7 @@ from rich.console import Console
 
 if TYPE_CHECKING:
     from services.cli.env.playing import Shown
+    from services.cli.env.seat import Seat
 
 env_app = typer.Typer(
     name="env",
@@ -153,31 +156,60 @@ def record(
 
 
 def play(
-    target: EnvArgument,
+    target: TargetArgument,
     words: Words = None,
     run: RunOption = None,
     keys: Annotated[str, typer.Option(help="Keys for actions, e.g. left=0,right=2,space=1.")] = "",
+    link_keys: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", show_default=False, help="With tcp://…: inference's keys, as env check --keys."),
+    ] = None,
     fps: Annotated[float, typer.Option(min=0.5, max=120.0, help="With --run: steps a second.")] = 10.0,
     seed: SeedOption = 1,
     greedy: GreedyOption = True,
 ) -> int:
-    """Play an environment in the terminal, or watch a run's policy play it."""
-    from services.cli.env.game import Game, PersonsGame, PolicysGame
+    """Play an environment or a service in the terminal, or watch a run's policy play an environment.
+
+    A person plays over the protocol: the environment's own service is started, in any language."""
+    from services.cli.env.game import PersonsGame, PolicysGame
     from services.cli.env.terminal import play_in_terminal, require_terminal
 
     require_terminal(console)
-    shown = show(target, words, run, greedy=greedy, seed=seed)
-    try:
-        game: Game = (
-            PersonsGame(shown.group, seed=seed, mapping=keys)
-            if run is None
-            else PolicysGame(shown.group, shown.ticks, fps=fps)
-        )
+    if run is not None:
+        shown = show(target, words, run, greedy=greedy, seed=seed)
+        try:
+            watched = PolicysGame(shown.group, shown.ticks, fps=fps)
+            play_in_terminal(watched, console)
+        finally:
+            shown.group.close()
+        console.print(watched.summary(), highlight=False)
+        return 0
+    with take_seat(target, words or [], link_keys, seed) as seat:
+        game = PersonsGame(seat, mapping=keys)
         play_in_terminal(game, console)
-    finally:
-        shown.group.close()
-    console.print(game.summary(), highlight=False)
+        console.print(game.summary(), highlight=False)
     return 0
+
+
+@contextlib.contextmanager
+def take_seat(target: str, words: list[str], keys: Path | None, seed: int) -> Iterator["Seat"]:
+    """A person's seat at TARGET's service. Raises: as `find_target` and `seated`."""
+    from services.cli.env.in_process import CheckOptions
+    from services.cli.env.link import Notes
+    from services.cli.env.seat import seated
+    from services.cli.env.target import as_service, find_target
+    from shared.runtime.config import EnvConfig
+
+    found = find_target(target, words, keys)
+    options = CheckOptions(mode="play", groups=1, lanes=1, seed=seed)
+    told = Notes(listening=lambda address: tell_address(address, "actor.mode=play"))
+    with contextlib.ExitStack() as stack:
+        with notes.status(f"waiting for the service of {target}"):
+            if isinstance(found, EnvConfig):
+                seat = stack.enter_context(seated(as_service(found), options, notes=told))
+            else:
+                seat = stack.enter_context(seated(found, options, words, told))
+        yield seat
 
 
 def show(target: str, words: list[str] | None, run: str | None, *, greedy: bool, seed: int) -> "Shown":
@@ -194,6 +226,7 @@ def show(target: str, words: list[str] | None, run: str | None, *, greedy: bool,
     return show_policy(target, chosen, run, greedy=greedy, seed=seed)
 
 
-def tell_address(address: str) -> None:
-    """Where a service is awaited."""
-    notes.print(f"start the service now, with actor.upstream={address}", highlight=False, soft_wrap=True)
+def tell_address(address: str, *words: str) -> None:
+    """Where a service is awaited, and the further words that it needs."""
+    shown = " ".join((f"actor.upstream={address}", *words))
+    notes.print(f"start the service now, with {shown}", highlight=False, soft_wrap=True)

@@ -1,35 +1,53 @@
-"""A game on the screen: what keys do to it and what it looks like; no terminal, no clock.
+"""A game on the screen: what keys do to it and what it looks like; no terminal, no browser, no clock.
 
 A person's game goes one step for each key. A policy's game goes on by itself, can be paused and stepped.
 """
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterator
+from typing import Protocol
 
 import numpy as np
 from rich.box import ROUNDED
 from rich.console import Group as Lines
 from rich.console import RenderableType
+from rich.markup import escape
 from rich.panel import Panel
 from rich.text import Text
 
 from actor_svc.group import Group
 from services.cli.env.keys import action_keys, describe_keys
-from services.cli.env.screen import describe_flags, draw_group
+from services.cli.env.scene import Scene, scene_of_group
+from services.cli.env.screen import describe_flags, draw_scene
 from shared.protocol.rows import Flags
 
 MAX_FPS, MIN_FPS = 120.0, 0.5
+LOOK_EVERY_S = 0.5  # whether what is played is still there, while no key comes
+MAX_ACTIONS = 12  # the newest, to show
+
+
+class Playable(Protocol):
+    """What a person plays."""
+
+    scene: Scene
+
+    def step(self, action: int) -> Scene:
+        """Act in lane 0, as the environment takes it. Raises: EnvError if there is nothing to play any more."""
+
+    def check(self) -> None:
+        """Between two steps. Raises: EnvError if there is nothing to play any more."""
 
 
 class Game(ABC):
-    """A group, of which lane 0 is shown, and how its episodes went. One thread."""
+    """What is shown of an environment, and how its episodes went. One thread at a time."""
 
-    def __init__(self, group: Group) -> None:
-        self.group = group
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
         self.is_over = False
         self.returns: list[float] = []
         self.note = ""
-        self._steps, self._return = 0, 0.0
+        self.steps, self.episode_return = 0, 0.0  # of the episode under way
 
     def press(self, key: str) -> None:
         """A key was pressed; q ends the game."""
@@ -41,19 +59,17 @@ class Game(ABC):
 
     def draw(self, columns: int, rows: int) -> RenderableType:
         """All of it, for a terminal of this size."""
-        views = self.group.views
-        flags = describe_flags(int(views.flags[0]))
-        number = len(self.returns) + (not self.has_ended)
-        figures = f"episode {number}   step {self._steps}   return {self._return:g}"
-        figures += f"   reward {float(views.reward[0]):g}" + (f"   {flags}" if flags else "")
-        lines: list[RenderableType] = [draw_group(self.group, columns - 4, rows), Text(figures, "bold")]
+        scene, flags = self.scene, describe_flags(self.scene.flags)
+        figures = f"episode {self.episode}   step {self.steps}   return {self.episode_return:g}"
+        figures += f"   reward {scene.reward:g}" + (f"   {flags}" if flags else "")
+        lines: list[RenderableType] = [draw_scene(scene, columns - 4, rows), Text(figures, "bold")]
         lines.append(Text(self.note or self.help(), "yellow" if self.note else "dim"))
-        return Panel(Lines(*lines), title=f"[bold]{self.group.spec.env_id}[/]", box=ROUNDED, expand=False)
+        return Panel(Lines(*lines), title=f"[bold]{escape(scene.spec.env_id)}[/]", box=ROUNDED, expand=False)
 
     def summary(self) -> str:
         """For when it is over."""
         if not self.returns:
-            return f"no whole episode; return so far {self._return:g} after {self._steps} steps"
+            return f"no whole episode; return so far {self.episode_return:g} after {self.steps} steps"
         shown = ", ".join(f"{value:g}" for value in self.returns[-10:])
         return f"{len(self.returns)} episodes, returns {shown}; mean {float(np.mean(self.returns)):g}"
 
@@ -75,65 +91,64 @@ class Game(ABC):
         """That long no key came."""
 
     @property
-    def has_ended(self) -> bool:
-        """The newest row ended lane 0's episode."""
-        ended = self.group.ended_lanes
-        return bool(ended.size) and int(ended[0]) == 0
+    def episode(self) -> int:
+        """Number of the episode that is shown, from 1."""
+        return len(self.returns) + (not self.scene.has_ended)
 
-    def count(self) -> None:
+    def show(self, scene: Scene) -> None:
         """Take the newest rows into the figures."""
-        views = self.group.views
-        is_first = bool(views.flags[0] & Flags.FIRST)
-        self._steps = 0 if is_first else self._steps + 1
-        self._return = 0.0 if is_first else self._return + float(views.reward[0])
-        if self.has_ended:
-            self.returns.append(float(self.group.ended_statistics[0, 0]))
+        self.scene = scene
+        is_first = bool(scene.flags & Flags.FIRST)
+        self.steps = 0 if is_first else self.steps + 1
+        self.episode_return = 0.0 if is_first else self.episode_return + scene.reward
+        if scene.has_ended:
+            self.returns.append(self.episode_return if scene.ended_return is None else scene.ended_return)
 
 
 class PersonsGame(Game):
-    """A step for each key that is an action; other lanes of the group act at random."""
+    """A step for each key that is an action."""
 
-    wait_s = None
+    wait_s = LOOK_EVERY_S
 
-    def __init__(self, group: Group, *, seed: int, mapping: str = "") -> None:
-        super().__init__(group)
-        self.keys = action_keys(group.spec.action, mapping)
-        self._generator = np.random.default_rng(seed)
-        group.reset(seed)
-        self.count()
+    def __init__(self, playable: Playable, *, mapping: str = "") -> None:
+        super().__init__(playable.scene)
+        self.keys = action_keys(self.scene.spec.action, mapping)
+        self.actions: deque[int] = deque(maxlen=MAX_ACTIONS)  # the newest last
+        self._playable = playable
+        self.show(playable.scene)
 
     def use(self, key: str) -> None:
         """Act, if the key is an action and that is allowed now."""
         action = self.keys.get(key)
-        mask = self.group.views.mask
+        mask = self.scene.mask
         if action is None:
             self.note = f"{key!r} is no action here"
-        elif mask is not None and mask[0].any() and not mask[0, action - self.group.spec.action.leaves()[0].starts[0]]:
+        elif mask is not None and mask.any() and not mask[action - self.scene.spec.action.leaves()[0].starts[0]]:
             self.note = f"action {action} is not allowed now"
         else:
-            actions = self.group.random_actions(self._generator)
-            actions[0][0] = action
-            self.group.advance(actions)
-            self.count()
+            self.actions.append(action)
+            self.show(self._playable.step(action))
 
     def help(self) -> str:
         """The actions; after an end any of them goes on."""
-        if self.has_ended:
+        if self.scene.has_ended:
             return "the episode is over; any action begins the next   q quits"
         return f"{describe_keys(self.keys)}   q quits"
 
     def pass_time(self) -> None:
-        """Nothing happens without a key."""
+        """Nothing happens without a key, as long as there is something to play."""
+        self._playable.check()
 
 
 class PolicysGame(Game):
     """Steps by itself, `fps` times a second, unless it is paused."""
 
     def __init__(self, group: Group, ticks: Iterator[None], *, fps: float) -> None:
-        super().__init__(group)
+        next(ticks)
+        super().__init__(scene_of_group(group))
         self.fps, self.is_paused = fps, False
-        self._ticks = ticks
-        self.pass_time()
+        self._group, self._ticks = group, ticks
+        self.show(self.scene)
 
     @property
     def wait_s(self) -> float | None:
@@ -166,4 +181,4 @@ class PolicysGame(Game):
 
     def _step(self) -> None:
         next(self._ticks)
-        self.count()
+        self.show(scene_of_group(self._group))

@@ -26,6 +26,7 @@ class CheckOptions:
 
     lanes: int = 4
     groups: int = 2  # of a service
+    mode: str = "train"  # in which a service is started
     soak_steps: int = 1000  # ticks
     seed: int = 1
     patience_s: float = 20.0  # for each answer of a service; starting it may take five times as long

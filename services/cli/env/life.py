@@ -18,7 +18,6 @@ from shared.protocol.rows import EnvSpec, act_layout
 from shared.protocol.sessions import Session, SessionLimits, SessionTable, Verdict
 
 BEAT_S = 0.25  # asked of the service; shorter than inference's, so that a check takes seconds
-RUN_ID = "check"
 NUM_ANSWERS = 64  # different random actions for each group, in turn
 
 Send = Callable[[bytes, Sequence[bytes]], bool]  # (route, frames) → whether it was sent
@@ -47,7 +46,7 @@ class Life(ABC):
 
     def __init__(self, options: CheckOptions, expected: Expected | None, wires: Wires, *, epoch: int) -> None:
         self.options, self.expected, self.wires = options, expected, wires
-        self.table = SessionTable(epoch, options.seed, RUN_ID, SessionLimits(beat_s=BEAT_S))
+        self.table = SessionTable(epoch, options.seed, self.run_id, SessionLimits(beat_s=BEAT_S))
         self.results: list[Result] = []
         self.is_done = False
         self.hellos: dict[int, Hello] = {}  # by group
@@ -97,6 +96,7 @@ class Life(ABC):
         return "waiting for HELLO" if not self.hellos else self.rule
 
     rule = ""  # that this life is about
+    run_id = "check"
 
     @abstractmethod
     def met(self, message: Message, route: bytes, payload: Sequence[bytes], now: float) -> None:
@@ -154,9 +154,14 @@ class Answering(Life):
 
 def random_action_frames(spec: EnvSpec, lanes: int, mask: Array | None, generator: np.random.Generator) -> list[bytes]:
     """Random actions as ACT's payload frames; a mask, u8 [L, M], is respected."""
+    return action_frames(spec, lanes, random_actions(spec.action, lanes, mask, generator))
+
+
+def action_frames(spec: EnvSpec, lanes: int, actions: Sequence[Array]) -> list[bytes]:
+    """Action leaves [L, ...] as ACT's payload frames."""
     layout = act_layout(spec, lanes)
     frames = layout.allocate()
-    for view, leaf in zip(layout.views(frames), random_actions(spec.action, lanes, mask, generator), strict=True):
+    for view, leaf in zip(layout.views(frames), actions, strict=True):
         view[...] = leaf
     return [bytes(frame) for frame in frames]
 

@@ -1,4 +1,4 @@
-"""Runs the conformance kit: sockets, the service's process, and time.
+"""Runs the lives of a service that is checked, measured or played: sockets, its process, and time.
 
 | waits for | at most |
 |---|---|
@@ -180,7 +180,9 @@ class _Process:
 @contextlib.contextmanager
 def _started(target: ServiceFolder, address: str, options: CheckOptions, words: Sequence[str]) -> Iterator[_Process]:
     """The service's process, gone at the end. Raises: ConfigError if its command cannot be run."""
-    variables = service_variables(address, groups=options.groups, lanes=options.lanes, name="check")
+    variables = service_variables(
+        address, mode=options.mode, groups=options.groups, lanes=options.lanes, name="seedbed"
+    )
     command = target.command(words)
     with tempfile.TemporaryFile() as output:
         try:

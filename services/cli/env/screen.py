@@ -12,9 +12,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from actor_svc.group import Group
-from actor_svc.pictures import picture_of
-from shared.errors import EnvError
+from services.cli.env.scene import Scene
 from shared.protocol.layout import Array
 from shared.protocol.rows import Flags
 from shared.protocol.spaces import Leaf, decode_text
@@ -49,14 +47,23 @@ def shrink(picture: Array, width: int, height: int) -> Array:
     return shrunk
 
 
-def draw_values(leaves: Sequence[Leaf], observation: Sequence[Array]) -> RenderableType:
-    """Lane 0's observation: a line for each leaf that is no image."""
+def describe_values(scene: Scene) -> list[tuple[str, str]]:
+    """The observation as text: name and value of each leaf that is no image."""
+    leaves = scene.spec.observation.leaves()
+    return [
+        (leaf.path or "observation", describe_value(leaf, view))
+        for leaf, view in zip(leaves, scene.observation, strict=True)
+        if not leaf.image
+    ]
+
+
+def draw_values(values: Sequence[tuple[str, str]]) -> RenderableType:
+    """A line for each name and value."""
     table = Table(box=SIMPLE_HEAD, show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    for leaf, view in zip(leaves, observation, strict=True):
-        if not leaf.image:
-            table.add_row(leaf.path or "observation", Text(describe_value(leaf, view[:1])))
+    for name, value in values:
+        table.add_row(name, Text(value))
     return table
 
 
@@ -69,15 +76,14 @@ def describe_value(leaf: Leaf, value: Array) -> str:
     return "  ".join(numbers) + (f"  … {flat.size} in all" if flat.size > MAX_VALUES else "")
 
 
-def draw_group(group: Group, columns: int, rows: int) -> RenderableType:
-    """Lane 0: its picture if there is one, and its values."""
-    leaves = group.spec.observation.leaves()
-    values = draw_values(leaves, group.views.observation)
+def draw_scene(scene: Scene, columns: int, rows: int) -> RenderableType:
+    """Its picture if there is one, and its values."""
+    leaves = scene.spec.observation.leaves()
+    values = draw_values(describe_values(scene))
     has_values = any(not leaf.image for leaf in leaves)
-    try:
-        picture = draw_picture(picture_of(group), columns, max(4, rows - BORDER_ROWS - len(leaves) * has_values))
-    except EnvError:
+    if scene.picture is None:
         return values
+    picture = draw_picture(scene.picture, columns, max(4, rows - BORDER_ROWS - len(leaves) * has_values))
     return Lines(picture, values) if has_values else picture
 
 

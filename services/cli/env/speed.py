@@ -13,15 +13,12 @@ Each stage contains the one before it, with the same lanes, so that the differen
 All stages are measured in turn, as often as is asked for; figures are medians.
 """
 
-import json
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,7 +31,7 @@ from services.cli.env.bare import BarePool, make_bare, make_bare_pool
 from services.cli.env.in_process import CheckOptions
 from services.cli.env.life import NUM_ANSWERS, Answering, Expected, Wires, random_action_frames
 from services.cli.env.link import SILENT, Notes, live
-from services.cli.env.target import Listen, ServiceFolder, ServiceManifest, Target, pinned
+from services.cli.env.target import Listen, ServiceFolder, Target, as_service, pinned
 from services.cli.env.value_checks import BareEnv
 from shared.errors import EnvError
 from shared.protocol.codec import decode, encode
@@ -95,7 +92,7 @@ def _stages(
         with pinned(first):  # not while the caller runs: it may count cores
             measured = list(measure_in_process(target, options))
         yield from ((stage, seconds, {}) for stage, seconds in measured)
-        target = _as_service(target)
+        target = as_service(target)
     is_ours = isinstance(target, ServiceFolder)  # else its groups are what they are
     if isinstance(target, ServiceFolder) and first is not None:
         target = replace(target, cores=first)
@@ -208,23 +205,6 @@ class Timed(Answering):
     def left(self, status: int, last_words: str) -> None:
         """Too early."""
         raise EnvError(f"the service left while it was measured (exit status {status}): {last_words}")
-
-
-def _as_service(env: EnvConfig) -> ServiceFolder:
-    """An actor process for an environment of this project's own kind."""
-    words = [f"env.{key}={_as_toml(value)}" for key, value in env.model_dump(exclude_unset=True).items()]
-    command = [sys.executable, "-P", "-m", "actor_svc", *words]
-    manifest = ServiceManifest(name="actor", description="one of ours", command=command, env_id=env.id)
-    return ServiceFolder(folder=Path.cwd(), manifest=manifest)
-
-
-def _as_toml(value: Any) -> str:
-    """A setting's value as a word gives it: TOML, whose strings, numbers, booleans and lists are those of JSON."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(str(key))} = {_as_toml(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_as_toml, value)) + "]"
-    return json.dumps(value)
 
 
 def _time_bare(env: BareEnv | BarePool, options: BenchOptions, seconds: float) -> float:

@@ -3,6 +3,7 @@
 import contextlib
 import difflib
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import tomllib
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -119,12 +121,17 @@ def find_target(text: str, words: Sequence[str] = (), keys: Path | None = None) 
                 f"{word!r}: an environment in this process takes env.key=value only, e.g. env.kwargs={{}}"
             )
     env = load_settings(_EnvSettings, None, [f"env.id={text}", *words]).env
-    if ":" not in text and not env.is_atari and not is_registered(text):
+    if not _can_be_made(env):
         raise ConfigError(
             f"{text}: no environment, service or folder is called so{name_near(text)} "
             "(or give module:function for an environment of yours)"
         )
     return env
+
+
+def _can_be_made(env: EnvConfig) -> bool:
+    """Whether anybody here knows an environment of this id; `module:function` is looked for when it is made."""
+    return ":" in env.id or env.is_atari or is_registered(env.id)
 
 
 def is_registered(env_id: str) -> bool:
@@ -152,8 +159,31 @@ def find_environment(text: str, words: Sequence[str] = ()) -> EnvConfig:
         raise ConfigError(f"{text}: this command steps the environment itself; give its id or module:function")
     if isinstance(target, ServiceFolder):
         given = [word for word in target.manifest.command if word.startswith("env.")]  # its defaults
-        return load_settings(_EnvSettings, None, [f"env.id={target.manifest.env_id}", *given, *words]).env
+        env = load_settings(_EnvSettings, None, [f"env.id={target.manifest.env_id}", *given, *words]).env
+        if not _can_be_made(env):
+            raise ConfigError(
+                f"{text}: this command steps the environment itself, and {env.id} is none that Python can make: only "
+                f"its service steps it, for  seedbed env check, seedbed env bench  and  seedbed play {text}"
+            )
+        return env
     return target
+
+
+def as_service(env: EnvConfig) -> ServiceFolder:
+    """An actor process for an environment of this project's own kind."""
+    words = [f"env.{key}={_as_toml(value)}" for key, value in env.model_dump(exclude_unset=True).items()]
+    command = [sys.executable, "-P", "-m", "actor_svc", *words]
+    manifest = ServiceManifest(name="actor", description="one of ours", command=command, env_id=env.id)
+    return ServiceFolder(folder=Path.cwd(), manifest=manifest)
+
+
+def _as_toml(value: Any) -> str:
+    """A setting's value as a word gives it: TOML, whose strings, numbers, booleans and lists are those of JSON."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(str(key))} = {_as_toml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_as_toml, value)) + "]"
+    return json.dumps(value)
 
 
 def is_service(text: str) -> bool:
@@ -186,7 +216,7 @@ def service_names() -> list[str]:
     return sorted(folders)
 
 
-def service_variables(address: str, *, groups: int, lanes: int, name: str) -> dict[str, str]:
+def service_variables(address: str, *, mode: str, groups: int, lanes: int, name: str) -> dict[str, str]:
     """The environment variables that every service understands, over this process's own, without keys."""
     inherited = {key: value for key, value in os.environ.items() if key != "SEEDBED_RUNTIME__KEYS"}
     return {
@@ -194,7 +224,7 @@ def service_variables(address: str, *, groups: int, lanes: int, name: str) -> di
         "SEEDBED_ACTOR__UPSTREAM": address,
         "SEEDBED_ACTOR__GROUPS": str(groups),
         "SEEDBED_ACTOR__LANES": str(lanes),
-        "SEEDBED_ACTOR__MODE": "train",
+        "SEEDBED_ACTOR__MODE": mode,
         "SEEDBED_ACTOR__NAME": name,
         DIE_WITH_PARENT: "1",  # not checked: its command may be a script around it
     }

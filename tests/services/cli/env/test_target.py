@@ -58,9 +58,17 @@ def test_a_shipped_service_is_found_by_its_name(here):
 def test_a_service_stands_for_its_environment_where_that_is_stepped_here(here):
     """With the settings of its command, and words over them."""
     words = '"env.kwargs={level = 3}", "env.max_episode_steps=9", "actor.lanes=4"'
-    write_service(here / "mine", MANIFEST.replace('"actor.py"', f'"actor.py", {words}'))
+    text = MANIFEST.replace('"actor.py"', f'"actor.py", {words}').replace("Mine-v0", "mine.env:make")
+    write_service(here / "mine", text)
     env = find_environment("mine", ["env.max_episode_steps=5"])
-    assert env == EnvConfig(id="Mine-v0", kwargs={"level": 3}, max_episode_steps=5)
+    assert env == EnvConfig(id="mine.env:make", kwargs={"level": 3}, max_episode_steps=5)
+
+
+def test_what_only_a_service_can_step_is_said(here):
+    """An environment in another language is played and checked through its service."""
+    write_service(here / "mine")
+    with pytest.raises(ConfigError, match=r"Mine-v0 is none that Python can make: .* seedbed play mine"):
+        find_environment("mine")
 
 
 def test_an_unknown_name_gets_the_nearest_ones():

@@ -1,0 +1,171 @@
+"""A person's seat at a service: real processes over real sockets, played by keys that a script presses."""
+
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from services.cli.app import main
+from services.cli.env.game import PersonsGame
+from services.cli.env.in_process import CheckOptions
+from services.cli.env.link import Notes
+from services.cli.env.seat import seated
+from services.cli.env.target import Listen, as_service, find_target
+from shared.errors import EnvError
+from shared.protocol.rows import Flags
+from shared.runtime.config import EnvConfig
+from tests.support.deployment import wait_until
+
+OPTIONS = CheckOptions(mode="play", groups=1, lanes=1, seed=3)
+MEMORY = EnvConfig(id="services.memory.env:make", kwargs={"cues": 2, "min_delay": 0, "max_delay": 0})
+ACTOR = """
+import sys
+from actor_svc.serve import serve
+from tests.services.cli.env.test_seat import MEMORY
+sys.exit(serve(MEMORY))
+"""
+FRAGILE = """
+import sys
+import gymnasium
+import numpy as np
+from actor_svc.serve import serve
+
+class Fragile(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        if action == 1:
+            sys.stderr.write("the glass is broken\\n")
+            sys.stderr.flush()
+            __import__("os")._exit(7)
+        return np.zeros(1, np.float32), 0.0, False, False, {}
+
+sys.exit(serve(Fragile, name="Fragile-v0"))
+"""
+
+
+def write_service(folder, program, env_id="services.memory.env:make"):
+    """A folder with a service of one file."""
+    (folder / "actor.py").write_text(program)
+    (folder / "service.toml").write_text(
+        f'name = "mine"\ndescription = "for a test"\ncommand = ["python", "actor.py"]\nenv_id = "{env_id}"\n'
+    )
+    return find_target(str(folder))
+
+
+@pytest.fixture
+def importable(monkeypatch):
+    """Services of other folders find the tests."""
+    monkeypatch.setenv("PYTHONPATH", str(__file__).removesuffix("/tests/services/cli/env/test_seat.py"))
+
+
+def cue_of(scene):
+    """What must be answered in the end."""
+    return int(scene.observation[0][0].argmax())
+
+
+def test_a_python_service_is_played_from_its_folder(tmp_path, importable):
+    """Every scene has a picture, the first one too; the answer to the cue earns 1; the service leaves in order."""
+    with seated(write_service(tmp_path, ACTOR), OPTIONS) as seat:
+        (service,) = psutil.Process().children()
+        game = PersonsGame(seat)
+        assert game.scene.flags == Flags.FIRST
+        assert game.scene.picture is not None
+        cue = str(cue_of(game.scene))
+        for number in range(1, 6):
+            game.press(cue)
+            assert game.scene.picture is not None
+            assert len(game.actions) == number
+        assert game.returns[0] == 1.0
+        assert not psutil.Process().children()[1:]
+    assert not service.is_running()
+
+
+def test_the_same_seed_plays_the_same_episodes():
+    """That of the command line, not one that was derived from it."""
+    seen = []
+    for seed in (3, 3, 4):
+        options = CheckOptions(mode="play", groups=1, lanes=1, seed=seed)
+        with seated(as_service(EnvConfig(id="CartPole-v1")), options) as seat:
+            first = seat.scene.observation[0].tolist()
+            seen.append([first, seat.step(1).observation[0].tolist()])
+    assert seen[0] == seen[1]
+    assert seen[0] != seen[2]
+
+
+def test_agents_of_one_world_play_together():
+    """The person is lane 0; the others act at random."""
+    pytest.importorskip("pettingzoo", reason="pettingzoo is not installed")
+    world = EnvConfig(id="services.pettingzoo.env:make", kwargs={"env": "tests.support.arena:Arena"})
+    with seated(as_service(world), OPTIONS) as seat:
+        assert seat.step(0).spec.env_id == world.id
+
+
+def test_a_service_that_dies_is_told_with_its_last_words(tmp_path):
+    """In the middle of a step."""
+    service = write_service(tmp_path, FRAGILE, "Fragile-v0")
+    play(service, lambda seat: seat.step(0))
+    with pytest.raises(EnvError, match="exit status 7: the glass is broken"):
+        play(service, lambda seat: seat.step(1))
+
+
+def test_a_service_that_is_killed_is_missed_without_a_key(tmp_path):
+    """While the person thinks."""
+
+    def kill(seat):
+        psutil.Process().children()[0].kill()
+        wait_until(seat.check, "it is missed")
+
+    with pytest.raises(EnvError, match="signal 9"):
+        play(write_service(tmp_path, FRAGILE, "Fragile-v0"), kill)
+
+
+def test_a_service_that_never_comes_is_told(tmp_path):
+    """One that refuses its settings, with its reason; one that is silent, after a while."""
+    refuses = 'import sys\nsys.exit("actor is too old")\n'
+    with pytest.raises(EnvError, match="exit status 1 before HELLO: actor is too old"):
+        play(write_service(tmp_path, refuses))
+    hurried = CheckOptions(mode="play", groups=1, lanes=1, patience_s=0.1)
+    with pytest.raises(EnvError, match="no HELLO within"):
+        play(write_service(tmp_path, "import signal\nsignal.pause()\n"), options=hurried)
+
+
+def test_a_service_in_another_mode_is_refused(tmp_path, importable):
+    """With what to change; it ends by itself."""
+    service = write_service(tmp_path, ACTOR)
+    with pytest.raises(EnvError, match=r"mode 'train': start it with actor\.mode=play"):
+        play(service, words=["actor.mode=train"])
+
+
+def play(target, *acts, options=OPTIONS, words=()):
+    """Sit down, do these things, and get up again."""
+    with seated(target, options, words) as seat:
+        for act in acts:
+            act(seat)
+
+
+def test_a_service_that_somebody_else_starts_is_played(tmp_path, importable):
+    """It is awaited at an address, and left with BYE."""
+    service = write_service(tmp_path, ACTOR)
+    processes = []
+
+    def start(address):
+        words = [f"actor.upstream={address}", "actor.mode=play"]
+        processes.append(subprocess.Popen([sys.executable, "actor.py", *words], cwd=service.folder))
+
+    with seated(Listen("tcp://127.0.0.1:0"), OPTIONS, notes=Notes(listening=start)) as seat:
+        assert seat.step(cue_of(seat.scene)).flags == 0
+    assert processes[0].wait(30) == 0
+
+
+def test_record_names_what_it_cannot_step(tmp_path, capsys):
+    """A service in another language is played, not recorded."""
+    write_service(tmp_path, ACTOR, "Elsewhere-v1")
+    assert main(["env", "record", str(tmp_path), "--video", str(tmp_path / "x.mp4")]) == 78
+    assert "Elsewhere-v1 is none that Python can make" in capsys.readouterr().err.replace("\n", " ")
