@@ -328,12 +328,12 @@ def _make_groups(settings: ActorSettings, make: MakeEnvironment | None) -> list[
     def make_one(lanes: int) -> Group:
         return build(env, lanes, make=make, threads=threads)
 
-    if settings.actor.mode != "play":
-        return [make_one(lanes) for lanes in settings.group_lanes()]
     try:
-        return [make_one(1)]
-    except LanesError as error:  # the agents of one world
-        return [make_one(error.multiple)]
+        return [make_one(lanes) for lanes in settings.group_lanes()]
+    except LanesError as error:
+        if settings.actor.mode != "play":
+            raise
+        return [make_one(error.multiple)]  # all agents of one world
 
 
 def shows_pictures(settings: ActorSettings) -> bool:

@@ -40,6 +40,7 @@ SHELLS = {  # where the loop is; everything else takes `now` and returns
     "services/monitor/links.py",
     "services/monitor/service.py",
     "services/monitor/web.py",
+    "services/cli/env/browser.py",
     "services/cli/env/link.py",
     "shared/runtime/service.py",
 }

@@ -1,7 +1,6 @@
 """`seedbed`: the one command. Each subcommand imports what it needs when it is called, so that --help is quick."""
 
 import importlib.metadata
-import importlib.util
 import json
 import logging
 import os
@@ -17,9 +16,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from services.cli import keys
-from services.cli.env.commands import env_app, play
+from services.cli.env.commands import env_app, play, require_modules
 from services.container.role import Role
-from shared.errors import MissingExtraError, SeedbedError
+from shared.errors import SeedbedError
 from shared.runtime.modules import look_for_modules_here
 
 app = typer.Typer(
@@ -215,9 +214,7 @@ def monitor(
     port: Annotated[int | None, typer.Option(help="TCP port, else 8080; 0: any free one.", show_default=False)] = None,
 ) -> int:
     """Serve a web page that shows runs, and their metrics for Prometheus."""
-    for module in ("orjson", "starlette", "uvicorn"):
-        if importlib.util.find_spec(module) is None:
-            raise MissingExtraError(module, "monitor")
+    require_modules("monitor", "orjson", "starlette", "uvicorn")
     from services.monitor.service import main as run_monitor
 
     given = {"monitor.runs": runs and runs.absolute(), "monitor.host": host, "monitor.port": port}
@@ -311,13 +308,8 @@ def log_warnings_only() -> None:
 
 
 def require_torch() -> None:
-    """Name the extra, with the command that installs it, before anything starts.
-
-    Raises: MissingExtraError.
-    """
-    for module in ("torch", "safetensors"):
-        if importlib.util.find_spec(module) is None:
-            raise MissingExtraError(module, "torch")
+    """As `require_modules`. Raises: MissingExtraError."""
+    require_modules("torch", "torch", "safetensors")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -33,6 +33,7 @@ class Verdict(StrEnum):
     ADMIT = "admit"
     SIGN_IN = "sign_in"  # the token was right: set the cookie, go on without it in the address
     WRONG_HOST = "wrong_host"
+    FOREIGN_PAGE = "foreign_page"  # another site's page asks to change something
     NO_TOKEN = "no_token"
 
 
@@ -45,10 +46,12 @@ class Request:
     host: str
     cookie: str
     authorization: str
+    method: str = "GET"
+    origin: str = ""  # of the page that asks; browsers send it with everything but GET and HEAD
 
 
 class Access:
-    """The rules of one monitor."""
+    """The rules of one server."""
 
     def __init__(self, *, token: str, is_local: bool, port: int) -> None:
         """`token` empty: nobody is asked for one. `is_local`: bound to loopback. `port`: makes the cookie's name."""
@@ -63,6 +66,8 @@ class Access:
             return Verdict.ADMIT  # under any name, as Prometheus comes: no browser sends this by itself
         if self._is_local and not is_local_host(request.host):
             return Verdict.WRONG_HOST
+        if request.method not in ("GET", "HEAD") and request.origin not in ("", f"http://{request.host}"):
+            return Verdict.FOREIGN_PAGE
         if not self._token:
             return Verdict.ADMIT
         given = dict(parse_qsl(request.query)).get("token")

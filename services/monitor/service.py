@@ -1,20 +1,17 @@
 """The monitor as a service: binds, says where it is, serves until it is told to stop."""
 
-import contextlib
 import os
 import secrets
-import socket
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-
-import uvicorn
 
 from services.cli.experiment import RECORD, RUNS
 from services.monitor.access import MIN_TOKEN_CHARACTERS, Access
 from services.monitor.config import TOKEN_VARIABLE, MonitorConfig, MonitorSettings
 from services.monitor.desk import Desk
 from services.monitor.links import Links
+from services.monitor.listening import bind, make_server, shown_host
 from services.monitor.pages import Visitor, is_loopback
 from services.monitor.watch import Watch
 from services.monitor.web import make_app
@@ -22,19 +19,7 @@ from shared.errors import ConfigError
 from shared.net.reactor import Reactor
 from shared.runtime.service import Service, main_from
 
-BACKLOG = 64
-MAX_CONNECTIONS = 200
 MAX_TOKEN_FILE_CHARACTERS = 1024
-GRACE_S = 2  # for answers under way when the monitor ends
-
-
-class _Server(uvicorn.Server):
-    """uvicorn under our own signals."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """The service that this runs in has them."""
-        yield
 
 
 async def serve(settings: MonitorSettings, service: Service) -> int:
@@ -52,20 +37,7 @@ async def serve(settings: MonitorSettings, service: Service) -> int:
         rules = Access(token=token, is_local=is_local, port=shown_port)
         labels = {"run": "", "service": "monitor", "name": service.name, "incarnation": f"{service.incarnation:x}"}
         app = make_app(Watch(folder, visitor, desk), rules, service.metrics, labels)
-        server = _Server(
-            uvicorn.Config(
-                app,
-                lifespan="off",
-                log_config=None,
-                log_level="warning",
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                ws="none",
-                limit_concurrency=MAX_CONNECTIONS,
-                timeout_graceful_shutdown=GRACE_S,
-            )
-        )
+        server = make_server(app)
         work = service.start(server.serve(sockets=[listener]), "http")
         service.ready(f"http://{shown_host(config.host)}:{port}/")
         address = f"http://{shown_host(config.published or config.host)}:{shown_port}/"
@@ -134,31 +106,6 @@ def sign_in(config: MonitorConfig, token: str) -> str:
         return f"?token={token}"
     is_in_file = config.token_file is not None and not (os.environ.get(TOKEN_VARIABLE) or config.token)
     return f" (asks for the token in {config.token_file if is_in_file else TOKEN_VARIABLE})"
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises: ConfigError if the address is none of this machine's, or taken."""
-    bare = host.strip("[]")
-    family = socket.AF_INET6 if ":" in bare else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((bare, port))
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        remedy = "give another --port" if port else "give another --host"
-        raise ConfigError(f"monitor: cannot bind {host}:{port}: {error.strerror or error}; {remedy}") from error
-    listener.setblocking(False)
-    return listener
-
-
-def shown_host(host: str) -> str:
-    """The host as a browser on this machine would write it."""
-    bare = host.strip("[]")
-    if bare in ("0.0.0.0", "::", ""):
-        return "127.0.0.1"
-    return f"[{bare}]" if ":" in bare else bare
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -40,7 +40,8 @@ from shared.runtime.metrics import Metrics
 
 PAGE = Path(__file__).parent / "page"
 REFUSALS = {
-    Verdict.WRONG_HOST: (421, "this monitor answers as localhost or 127.0.0.1 only"),
+    Verdict.WRONG_HOST: (421, "this page answers as localhost or 127.0.0.1 only"),
+    Verdict.FOREIGN_PAGE: (403, "only this server's own page may ask for that"),
     Verdict.NO_TOKEN: (401, "open the address with ?token=… that the monitor printed, or send it as a bearer token"),
 }
 
@@ -62,6 +63,8 @@ class Guard:
             host=headers.get("host", ""),
             cookie=headers.get("cookie", ""),
             authorization=headers.get("authorization", ""),
+            method=scope["method"],
+            origin=headers.get("origin", ""),
         )
         verdict = self._rules.judge(asked)
 

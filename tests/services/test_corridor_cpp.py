@@ -15,6 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from services.cli.env.game import PersonsGame
+from services.cli.env.in_process import CheckOptions
+from services.cli.env.seat import seated
+from services.cli.env.target import ServiceFolder, ServiceManifest
 from services.cli.launcher import Reservation
 from services.cli.scrape import metrics_address, read_page, read_status
 from shared.net.endpoints import Router
@@ -608,6 +612,21 @@ def test_groups_go_to_another_address_when_one_drains(built: Path) -> None:
             await staying.until(lambda: len(staying.table.sessions) == 2)
 
     played(test)
+
+
+def test_a_person_plays_it(built: Path) -> None:
+    """Without pictures; an episode of steps to the right ends at the exit, and the next begins."""
+    manifest = ServiceManifest(
+        name="corridor_cpp", description="", command=[str(built / "corridor-sanitized")], env_id="Corridor-v1"
+    )
+    options = CheckOptions(mode="play", groups=1, lanes=1, seed=3)
+    with seated(ServiceFolder(folder=FOLDER, manifest=manifest), options) as seat:
+        game = PersonsGame(seat)
+        key = "right" if seat.scene.observation[0][0, 1] > 0 else "left"
+        assert seat.scene.picture is None
+        for _ in range(12):
+            game.press(key)
+        assert game.returns[0] == pytest.approx(1.0, abs=0.1)
 
 
 @pytest.mark.parametrize(

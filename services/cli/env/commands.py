@@ -1,12 +1,15 @@
 """`seedbed env …` and `seedbed play`: what each command line means. Imports what a command needs when it is called."""
 
 import contextlib
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+
+from shared.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
     from services.cli.env.playing import Shown
@@ -142,7 +145,9 @@ def record(
     seed: SeedOption = 1,
     greedy: GreedyOption = True,
 ) -> int:
-    """Write a video of random play, or of a run's policy."""
+    """Write a video of random play, or of a run's policy.
+
+    The environment is stepped here: what only a service in another language has is played (seedbed play)."""
     from services.cli.env.playing import record as write
 
     shown = show(target, words, run, greedy=greedy, seed=seed)
@@ -167,13 +172,26 @@ def play(
     fps: Annotated[float, typer.Option(min=0.5, max=120.0, help="With --run: steps a second.")] = 10.0,
     seed: SeedOption = 1,
     greedy: GreedyOption = True,
+    browser: Annotated[bool, typer.Option("--browser", help="On a page of this machine, not in the terminal.")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="With --browser: TCP port; 0: any free one.")] = 0,
 ) -> int:
-    """Play an environment or a service in the terminal, or watch a run's policy play an environment.
+    """Play an environment or a service, in the terminal or the browser; or watch a run's policy play an environment.
 
     A person plays over the protocol: the environment's own service is started, in any language."""
     from services.cli.env.game import PersonsGame, PolicysGame
     from services.cli.env.terminal import play_in_terminal, require_terminal
 
+    if browser:
+        if run is not None:
+            raise ConfigError("--browser is for a person's game; a policy (--run) is watched in the terminal")
+        require_modules("monitor", "orjson", "starlette", "uvicorn")
+        from services.cli.env.browser import play_in_browser
+
+        with take_seat(target, words or [], link_keys, seed) as seat:
+            game = PersonsGame(seat, mapping=keys)
+            play_in_browser(game, port, tell=tell_page, leave=seat.leave)
+            console.print(game.summary(), highlight=False)
+        return 0
     require_terminal(console)
     if run is not None:
         shown = show(target, words, run, greedy=greedy, seed=seed)
@@ -224,6 +242,18 @@ def show(target: str, words: list[str] | None, run: str | None, *, greedy: bool,
 
     require_torch()
     return show_policy(target, chosen, run, greedy=greedy, seed=seed)
+
+
+def require_modules(extra: str, *modules: str) -> None:
+    """Name the extra, with the command that installs it, before anything starts. Raises: MissingExtraError."""
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            raise MissingExtraError(module, extra)
+
+
+def tell_page(address: str) -> None:
+    """Where the game is."""
+    print(f"play at {address}   (Ctrl-C ends the game)", flush=True)
 
 
 def tell_address(address: str, *words: str) -> None:

@@ -64,12 +64,18 @@ def _read_mapping(mapping: str, leaf: Leaf) -> dict[str, int]:
     return keys
 
 
-def describe_keys(keys: Mapping[str, int]) -> str:
-    """For people: every action with its keys."""
+def keys_of_actions(keys: Mapping[str, int]) -> dict[int, list[str]]:
+    """Every action with its keys."""
     of_action: dict[int, list[str]] = {}
     for key, action in keys.items():
         of_action.setdefault(action, []).append(key)
+    return of_action
+
+
+def describe_keys(keys: Mapping[str, int]) -> str:
+    """For people: every action with its keys."""
     named = [
-        "/".join(names) + ("" if names == [str(action)] else f" → {action}") for action, names in of_action.items()
+        "/".join(names) + ("" if names == [str(action)] else f" → {action}")
+        for action, names in keys_of_actions(keys).items()
     ]
     return "actions: " + "   ".join(named)

@@ -1,0 +1,191 @@
+"""A played service beside a scripted one, without sockets: what is lost is asked again, and nothing is done twice."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from services.cli.env.in_process import CheckOptions
+from services.cli.env.life import Wires
+from services.cli.env.played import ALONE_S, Played
+from shared.protocol.codec import decode, encode
+from shared.protocol.messages import Act, ActBits, Bye, Challenge, Hello, Ping, Pong, Reject, Step, StepBits, Welcome
+from shared.protocol.pictures import pack_picture
+from shared.protocol.rows import EnvSpec, Flags, act_layout, step_layout
+from shared.protocol.spaces import space_from_gymnasium
+
+SPEC = EnvSpec(
+    env_id="Scripted-v0",
+    observation=space_from_gymnasium(spaces.Box(0, 9, (1,), np.float32)),
+    action=space_from_gymnasium(spaces.Discrete(3)),
+)
+HELLO = Hello(
+    library_version="0", actor="scripted", incarnation=5, group=0, lanes=2, nonce=1, mode="play", spec=SPEC,
+    capabilities=("reset", "render"),
+)  # fmt: skip
+OPTIONS = CheckOptions(mode="play", groups=1, lanes=1, seed=7, patience_s=4.0)
+ROUTE = b"peer"
+
+
+class Script:
+    """The service's side; what it got, and the scenes that the person got."""
+
+    def __init__(self, hello=HELLO, *, expected=None):
+        self.down, self.scenes, self.now = [], [], 0.0
+        wires = Wires(send=self._take, cut=lambda: None, stop=lambda: None)
+        self.life = Played(OPTIONS, expected, wires, epoch=3, show=self.scenes.append)
+        self.session, self.seq = 0, -1
+        self.say(hello)
+
+    def _take(self, route, frames):
+        self.down.append([bytes(frame) for frame in frames])
+        return True
+
+    def say(self, message, *payload, route=ROUTE):
+        """Send something; the answer's message, if there is one."""
+        before = len(self.down)
+        self.life.receive(route, [encode(message), *payload], self.now)
+        answer = decode(self.down[-1][0]) if len(self.down) > before else None
+        if isinstance(answer, Welcome):
+            self.session, self.seq = answer.session, answer.next_seq - 1
+        return answer
+
+    def step(self, value, flags=0, *, picture=None, again=False):
+        """Send the next STEP; the answer."""
+        layout = step_layout(SPEC, 2)
+        frames = layout.allocate()
+        observation, _reward, flag = layout.views(frames)
+        observation[...], flag[...] = value, flags
+        extra = [] if picture is None else [pack_picture(picture)]
+        self.seq += not again
+        message = Step(session=self.session, seq=self.seq, bits=int(StepBits.RENDER) if extra else 0)
+        return self.say(message, *map(bytes, frames), *extra)
+
+    def wait(self, seconds):
+        """Time passes, a few polls in a second."""
+        for _ in range(int(seconds / 0.05)):
+            self.now += 0.05
+            self.life.poll(self.now)
+
+    @property
+    def acted(self):
+        """Lane 0's action in the newest ACT."""
+        return int(act_layout(SPEC, 2).views(self.down[-1][1:])[0][0])
+
+
+@pytest.fixture
+def script():
+    """A service whose first rows have been shown."""
+    made = Script()
+    opening = made.step(1, Flags.FIRST)
+    assert (opening.bits, opening.reset_seed) == (ActBits.RESET | ActBits.PICTURE, 7)
+    assert not made.scenes
+    made.step(2, Flags.FIRST)
+    assert len(made.scenes) == 1
+    return made
+
+
+def test_a_service_that_cannot_reset_is_shown_at_once():
+    """And is asked for no picture that it cannot draw."""
+    script = Script(replace(HELLO, capabilities=()))
+    assert script.step(1, Flags.FIRST) is None
+    assert len(script.scenes) == 1
+    script.life.act(2)
+    assert decode(script.down[-1][0]).bits == 0
+
+
+def test_keys_answer_steps_one_by_one(script):
+    """A second key before the next rows does nothing; the picture is shown."""
+    script.life.act(2)
+    assert (decode(script.down[-1][0]), script.acted) == (
+        Act(session=script.session, seq=1, policy_version=1, bits=int(ActBits.PICTURE), reset_seed=7),
+        2,
+    )
+    num_sent = len(script.down)
+    script.life.act(1)
+    assert len(script.down) == num_sent
+    script.step(3, picture=np.full((2, 3, 3), 9, np.uint8))
+    assert script.scenes[-1].picture.shape == (2, 3, 3)
+    assert script.scenes[-1].observation[0].tolist() == [[3.0]]
+
+
+def test_a_lost_act_is_sent_again_and_done_once(script):
+    """The STEP comes again: the same ACT; while the person thinks: nothing."""
+    assert script.step(2, Flags.FIRST, again=True) is None
+    script.life.act(2)
+    sent = script.down[-1]
+    script.step(2, Flags.FIRST, again=True)
+    assert script.down[-1] == sent
+    assert len(script.scenes) == 1
+
+
+def test_what_was_lost_with_a_session_is_asked_again(script):
+    """The same rows come first in the new one; new rows are the answer."""
+    for value, is_shown in ((2, False), (4, True)):
+        script.life.act(2)
+        script.say(Bye(session=script.session, reason="moved"))
+        assert isinstance(script.step(9, again=True), Challenge)
+        script.say(replace(HELLO, nonce=2))
+        assert script.seq == -1
+        num_scenes = len(script.scenes)
+        answer = script.step(value, Flags.FIRST if value == 2 else 0)
+        assert len(script.scenes) == num_scenes + is_shown
+        if not is_shown:
+            assert (answer.seq, script.acted) == (0, 2)
+            script.step(3)
+
+
+def test_who_does_not_belong_here_is_refused(script):
+    """Another group, for as long as it asks."""
+    answer = script.say(replace(HELLO, incarnation=6), route=b"other")
+    assert isinstance(answer, Reject)
+    assert (answer.code, answer.retryable) == ("capacity", True)
+
+
+def test_a_group_of_another_mode_is_the_end():
+    """It hears what to change, and so does the person."""
+    script = Script(replace(HELLO, mode="train"))
+    answer = decode(script.down[-1][0])
+    assert (answer.code, answer.retryable) == ("mode", False)
+    script.wait(1.0)
+    assert script.life.is_done
+    assert "start it with actor.mode=play" in script.life.problem
+
+
+def test_pings_keep_it_however_long_the_person_thinks(script):
+    """Silence does not; nor does a BYE after which nobody comes."""
+    for _ in range(30):
+        script.wait(1.0)
+        assert isinstance(script.say(Ping(sent_ms=int(1000 * script.now))), Pong)
+    assert not script.life.is_done
+    script.wait(10.0 + ALONE_S + 1.0)
+    assert "fell silent" in script.life.problem
+
+
+def test_what_cannot_be_read_is_the_end(script):
+    """With what was wrong."""
+    script.life.act(0)
+    script.say(Step(session=script.session, seq=2), b"short")
+    script.wait(0.1)
+    assert "frame_size" in script.life.problem
+
+
+def test_the_end_is_told_and_awaited(script):
+    """BYE(run_finished); its own BYE is the end where no process is ours."""
+    script.life.dismiss()
+    assert decode(script.down[-1][0]) == Bye(session=0, reason="run_finished")
+    script.wait(1.0)
+    assert not script.life.is_done
+    script.say(Bye(session=0, reason="run_finished"))
+    script.wait(0.1)
+    assert (script.life.is_done, script.life.problem) == (True, "")
+
+
+def test_one_that_stays_is_told(script):
+    """After the patience that was given."""
+    script.life.dismiss()
+    for _ in range(6):
+        script.wait(1.0)
+        script.say(Ping(sent_ms=int(1000 * script.now)))
+    assert "still there" in script.life.problem
