@@ -151,6 +151,8 @@ class Played(Life):
             self._send(route, self.table.challenge(step.session))
             return
         tick = read_tick(session.hello.spec, session.lanes, step.bits, payload)
+        if not np.isfinite(tick.reward).all():
+            raise RemoteWireError("reward", "a reward that is not finite")
         scene = scene_of_step(session.hello.spec, step, tick, payload)
         verdict = self.table.step(step, route, now)
         if verdict is Verdict.CACHED and session.reply is not None:
@@ -170,7 +172,7 @@ class Played(Life):
             actions = act_layout(session.hello.spec, session.lanes).allocate()
             self._asked = int(ActBits.RESET), [bytes(frame) for frame in actions]
             self._answer(session)
-        else:
+        elif is_first or self._asked is not None:  # else nobody waits for it: the next scene will show it
             self._asked = None
             self._show(scene)
 

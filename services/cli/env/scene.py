@@ -1,5 +1,6 @@
 """What a person sees of a group: lane 0 in one tick, from a group of this process or from a service's STEP."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -61,6 +62,7 @@ def scene_of_step(spec: EnvSpec, step: Step, tick: Tick, payload: Sequence[bytes
     """
     flags = int(tick.flags[0])
     statistics = tick.statistics if flags & ENDED else None  # lane 0's stand first
+    ended_return = float(statistics[0, 0]) if statistics is not None and len(statistics) else math.nan
     picture = _unpack(payload[-1]) if step.bits & StepBits.RENDER else observed_picture(spec, tick.observation)
     return Scene(
         spec=spec,
@@ -68,7 +70,7 @@ def scene_of_step(spec: EnvSpec, step: Step, tick: Tick, payload: Sequence[bytes
         mask=None if tick.mask is None else tick.mask[0],
         reward=float(tick.reward[0]),
         flags=flags,
-        ended_return=float(statistics[0, 0]) if statistics is not None and len(statistics) else None,
+        ended_return=ended_return if math.isfinite(ended_return) else None,
         picture=picture,
     )
 

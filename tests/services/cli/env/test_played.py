@@ -163,6 +163,17 @@ def test_pings_keep_it_however_long_the_person_thinks(script):
     assert "fell silent" in script.life.problem
 
 
+def test_rows_that_nobody_waits_for_are_shown_with_the_next(script):
+    """A service that resets in a new session breaks the rules; one key is one scene all the same."""
+    script.say(Bye(session=script.session, reason="moved"))
+    script.say(replace(HELLO, nonce=2))
+    assert script.step(8, Flags.FIRST) is None
+    assert len(script.scenes) == 1
+    script.life.act(1)
+    script.step(9)
+    assert [scene.observation[0].tolist() for scene in script.scenes] == [[[2.0]], [[9.0]]]
+
+
 def test_what_cannot_be_read_is_the_end(script):
     """With what was wrong."""
     script.life.act(0)
