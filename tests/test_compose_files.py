@@ -123,6 +123,17 @@ def test_images_run_as_nobody_and_hold_no_more_than_they_need():
     assert (ROOT / ".dockerignore").read_text().splitlines()[1] == "*"
 
 
+def test_debian_packages_of_a_service_are_installed_by_its_image():
+    """One name a line; where a folder has no such file, nothing is asked of Debian's mirror."""
+    recipe = (ROOT / "compose" / "Dockerfile").read_text()
+    assert "COPY services/${SERVICE}/requirements.txt services/${SERVICE}/packages.tx[t] /build/service/" in recipe
+    assert "if [ -f service/packages.txt ]" in recipe
+    listed = {path.parent.name: path.read_text().splitlines() for path in (ROOT / "services").glob("*/packages.txt")}
+    assert "procgen" in listed
+    names = [line for lines in listed.values() for line in lines if not line.startswith("#")]
+    assert all(re.fullmatch(r"[a-z0-9][a-z0-9.+-]+", name) for name in names)
+
+
 def test_plain_up_in_the_root_finds_the_files():
     """`.env` names them; that of compose/, which Compose v2 reads with -f, is the same file."""
     variables = dict(
