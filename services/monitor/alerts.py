@@ -13,6 +13,7 @@ NO_PROGRESS_S = 60.0
 FLAPPING_DEATHS = 3
 FLAPPING_S = 300.0
 MAX_DROPPED_SHARE = 0.01  # of the recent steps
+CONTAINER_LOGS = "in containers docker-compose logs"
 SCARCE_BYTES = 2 * 2**30
 SCARCE_SHARE = 0.05
 FULL_BYTES = 256 * 2**20
@@ -100,7 +101,14 @@ def _no_progress(reading: Reading) -> list[tuple[str, Level, str, str]]:
     if reading.state is RunState.FINISHING or reading.stalled_s is None or reading.stalled_s < limit_s:
         return []
     text = f"no step was acted or trained for {reading.stalled_s:.0f} s"
-    return [("no_progress", Level.ERROR, text, "see which service is not up, then logs/ in the run folder")]
+    return [
+        (
+            "no_progress",
+            Level.ERROR,
+            text,
+            f"see which service is not up, then logs/ in the run folder; {CONTAINER_LOGS}",
+        )
+    ]
 
 
 def _lag(reading: Reading) -> list[tuple[str, Level, str, str]]:
@@ -122,7 +130,7 @@ def _flapping(reading: Reading, now: float) -> list[tuple[str, Level, str, str]]
             "flapping",
             Level.ERROR,
             f"{name} died {count} times in {FLAPPING_S / 60:.0f} minutes, the last: {last[name].exit or 'unknown'}",
-            f"see logs/{name}.stderr and logs/{name}.jsonl in the run folder",
+            f"see logs/{name}.stderr and logs/{name}.jsonl in the run folder; {CONTAINER_LOGS}",
         )
         for name, count in sorted(Counter(death.service for death in deaths).items())
         if count >= FLAPPING_DEATHS
@@ -134,4 +142,5 @@ def _silent(reading: Reading) -> list[tuple[str, Level, str, str]]:
     if not names:
         return []
     text = f"{', '.join(names)}: ended, or not answering"
-    return [("silent", Level.WARNING, text, "a launcher starts them again; without one, start them by hand")]
+    remedy = "a launcher or a container engine starts them again; without one, start them by hand. Their log says why: "
+    return [("silent", Level.WARNING, text, f"{remedy}logs/ in the run folder, {CONTAINER_LOGS}")]

@@ -1,7 +1,10 @@
 """What services say over the link whose /metrics is out of reach, as in other containers: asked while somebody looks.
 
+A replica whose address its name no longer stands for has left in order, and is forgotten at once. One that does not
+answer though its address is there, or was the last one, is kept as silent for `FORGET_S`: somebody should look at it.
+
 The loop asks and takes answers; visitors' threads read. Every method may be called by any thread. Memory: one page and
-one picture for each service that was heard within a minute, `MAX_SERVICES` at most.
+one picture for each service that was heard within that time, `MAX_SERVICES` at most.
 """
 
 import threading
@@ -23,7 +26,7 @@ from shared.protocol.pictures import check_picture
 WANTED_S = 10.0  # after somebody looked
 PAGE_EVERY_S, PICTURE_EVERY_S = 1.0, 0.25
 SILENT_S = 3.5  # without an answer, though asked
-FORGET_S = 60.0
+FORGET_S = 600.0  # longer than Prometheus waits before it alerts
 MAX_SERVICES = 1000
 
 
@@ -32,6 +35,7 @@ class _Told:
     """One service's last word."""
 
     status: Status
+    address: str  # where it was heard
     run_id: str
     heard_at: float
     page: bytes = b""
@@ -140,9 +144,10 @@ class Desk:
             return Look(wants_page=wants_page, wants_picture=wants_picture, have_picture=have)
 
     def forget(self, addresses: Sequence[str]) -> None:
-        """All addresses that there are; what was known of others goes."""
+        """All addresses that there are; what was known of others goes, and who was there has left."""
         with self._lock:
             self._asked = {address: asked for address, asked in self._asked.items() if address in addresses}
+            self._told = {key: told for key, told in self._told.items() if told.address in addresses}
 
     def take(self, address: str, role: Role, frames: Sequence[bytes]) -> None:
         """An answer from an address. Raises: RemoteWireError for what is none."""
@@ -156,7 +161,7 @@ class Desk:
             told = self._told.get(report.incarnation)
             if told is None:
                 told = self._meet(address, asked, report, now)
-            asked.told, told.heard_at, told.run_id = report.incarnation, now, report.run_id
+            asked.told, told.address, told.heard_at, told.run_id = report.incarnation, address, now, report.run_id
             if frames[1]:
                 told.page, told.parsed = frames[1], None
             if frames[2]:
@@ -173,7 +178,8 @@ class Desk:
         status = Status(
             name=report.name, role=report.service, incarnation=report.incarnation, metrics="", at=self.wall_clock()
         )
-        self._told[report.incarnation] = told = _Told(status=status, run_id=report.run_id, heard_at=now)
+        told = _Told(status=status, address=address, run_id=report.run_id, heard_at=now)
+        self._told[report.incarnation] = told
         return told
 
 

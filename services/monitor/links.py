@@ -50,7 +50,7 @@ class Links:
         self._dealers.clear()
 
     def _found(self, role: Role, addresses: Sequence[str]) -> None:
-        """Replicas come and go behind a name."""
+        """Replicas come and go behind a name; one that stands for nobody keeps the addresses that it had."""
         for key in [key for key in self._dealers if key[0] is role and key[1] not in addresses]:
             self._dealers.pop(key).close()
         for address in addresses:

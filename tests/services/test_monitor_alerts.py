@@ -74,6 +74,7 @@ def test_an_alert_names_what_and_what_to_do():
     assert "actor-0 died 3 times" in alert.text
     assert "exit 1" in alert.text
     assert "logs/actor-0.stderr" in alert.remedy
+    assert "docker-compose logs" in alert.remedy  # where there is no such file
 
 
 def test_errors_come_before_warnings():

@@ -1,5 +1,7 @@
 """What the monitor knows of services that it cannot visit: asked while somebody looks, told apart, silent, replaced."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,9 @@ from shared.protocol.messages import Ping, Report, pack_version
 from shared.protocol.pictures import pack_picture
 from shared.runtime.metrics import Metrics
 
+yaml = pytest.importorskip("yaml", reason="PyYAML comes with the development extra")
+
+ROOT = Path(__file__).resolve().parents[2]
 FRAME = pack_picture(np.zeros((1, 2, 3), np.uint8))
 HERE = "tcp://10.0.0.2:5555"
 
@@ -102,6 +107,30 @@ def test_silence_counts_from_when_it_was_asked(desk, clock):
     assert desk.of("run")[0][1].answer is Answer.UP
     clock.now += FORGET_S
     assert desk.of("run") == []
+
+
+def test_a_replica_that_left_its_name_is_forgotten_at_once(desk):
+    """Scaled down in order: nobody should be told to look."""
+    tell(desk, 0xA1)
+    tell(desk, 0xB2, address="tcp://10.0.0.3:5555")
+    desk.forget([HERE])
+    assert [status.incarnation for status, _ in desk.of("run")] == [0xA1]
+
+
+def test_one_that_dies_under_its_name_is_silent_for_longer_than_prometheus_waits(desk, clock):
+    """Else no alert on it would ever fire; it is back under the same address as another life."""
+    rules = yaml.safe_load((ROOT / "compose" / "prometheus-alerts.yml").read_text())["groups"][0]["rules"]
+    (waits,) = [rule["for"] for rule in rules if rule["alert"] == "SeedbedServiceDown"]
+    desk.look()
+    tell(desk, 0xA1)
+    for _ in range(int(waits.removesuffix("m")) * 60 + 30):
+        clock.now += 1.0
+        desk.look()
+        desk.forget([HERE])
+        assert len(desk.of("run")) == 1
+    assert desk.of("run")[0][1].answer is Answer.SILENT
+    tell(desk, 0xA2)
+    assert [(status.incarnation, found.answer) for status, found in desk.of("run")] == [(0xA2, Answer.UP)]
 
 
 def test_a_new_life_at_an_address_takes_the_place_of_the_former(desk):
