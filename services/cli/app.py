@@ -176,11 +176,15 @@ def container(
     words: Words = None,
     run: Annotated[str, typer.Option(help="Name of the run's folder; empty: the experiment's.")] = "",
     runs: Annotated[Path, typer.Option(help="Where the folder of runs is mounted.")] = Path("/runs"),
+    serve: Annotated[
+        Which | None, typer.Option(help="Inference's: serve this checkpoint of the run, without a learner.")
+    ] = None,
+    task: Annotated[str, typer.Option(help="An actor's: which of the run's tasks; empty: all, a process each.")] = "",
 ) -> None:
     """Become one service of a deployment in containers; a wrong setting is repeated, not restarted."""
     from services.container.start import start
 
-    start(role, experiment, words or [], run=run, runs=runs)
+    start(role, experiment, words or [], run=run, runs=runs, task=task, serve=serve.value if serve else "")
 
 
 @app.command("eval")

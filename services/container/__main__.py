@@ -1,10 +1,14 @@
-"""`python -m services.container ROLE EXPERIMENT.toml [section.key=value …]`: serve; when refused for good, hold."""
+"""`python -m services.container PACKAGE EXPERIMENT.toml [section.key=value …]`: serve; when refused for good, hold."""
 
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import cast
 
 from services.container import hold
-from shared.runtime.service import leave
+from services.container.role import SERVED
+from shared.errors import SeedbedError
+from shared.runtime.service import leave, report
 
 
 def service_main(package: str) -> Callable[[Sequence[str]], int]:
@@ -17,9 +21,23 @@ def service_main(package: str) -> Callable[[Sequence[str]], int]:
         from inference_svc.__main__ import main as inference
 
         return inference
+    if package == SERVED:
+        return served
     from actor_svc.__main__ import main as actor
 
     return actor
+
+
+def served(argv: Sequence[str]) -> int:
+    """`RUN_FOLDER WHICH EXPERIMENT.toml [section.key=value …]`: inference on a run's checkpoint, without a learner."""
+    from services.cli.evaluate import Which
+    from services.cli.serving import run_served
+
+    folder, which, *words = argv
+    try:
+        return run_served(Path(folder), cast(Which, which), words, greedy=None)
+    except SeedbedError as error:  # before it is a service
+        return report("inference", error)
 
 
 def main(argv: Sequence[str]) -> int:

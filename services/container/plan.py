@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.cli.experiment import EXPERIMENTS, LaunchSettings, find_experiment
+from services.cli.experiment import EXPERIMENTS, RECORD, LaunchSettings, find_experiment
 from services.cli.plan import NICE, split_threads, word
-from services.container.role import Role
+from services.container.role import SERVED, Role
 from shared.errors import ConfigError
-from shared.runtime.config import load_settings
+from shared.runtime.config import load_settings, suggest
+from shared.runtime.tasks import check_task
 
 ANY_IMAGE = "classic_control"  # what the actor image is built for unless something else is said
 OVERRIDES = ("atari", "corridor_cpp", "doom", "football")  # services with a file of their own in compose/
@@ -33,19 +34,28 @@ class Container:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """The words of the service's command line, the experiment file first; and variables over the present ones."""
+    """Which service, the words of its command line, and variables over the present ones.
 
+    `tasks`: a process for each, called by `label` and the task's name; empty: one process.
+    """
+
+    package: str  # as services/container/__main__.py knows it
     words: Sequence[str]
     environment: Mapping[str, str]
+    label: str
+    tasks: Sequence[str] = ()
 
 
-def plan_service(role: Role, experiment: str, words: Sequence[str], run: str, container: Container) -> Start:
+def plan_service(
+    role: Role, experiment: str, words: Sequence[str], run: str, container: Container, *, serve: str = ""
+) -> Start:
     """How one service of an experiment starts.
 
     Args:
       experiment: a name in compose/experiments, or a path from the project's root, e.g. services/x/experiment.toml.
       words: the user's section.key=value; they win.
       run: name of the run's folder; empty: the experiment's.
+      serve: of inference: which checkpoint of the run to serve, without a learner; empty: none.
     Raises: ConfigError with what to change.
     """
     inside = EXPERIMENTS.parents[1] / experiment
@@ -71,10 +81,33 @@ def plan_service(role: Role, experiment: str, words: Sequence[str], run: str, co
         given["inference.name"] = label
     elif role is Role.EVALUATOR:
         given["actor.mode"] = "eval"
+    served = (_served_run(container.runs, name), serve) if serve and role is Role.INFERENCE else ()
     return Start(
-        words=(str(file), *(word(key, value) for key, value in given.items()), *words),
+        package=SERVED if served else role.package,
+        words=(*served, str(file), *(word(key, value) for key, value in given.items()), *words),
         environment={"OMP_NUM_THREADS": str(count), "OMP_WAIT_POLICY": "PASSIVE"},
+        label=label,
+        tasks=_choose_tasks(settings) if role.package == "actor" else (),
     )
+
+
+def _served_run(runs: Path, name: str) -> str:
+    """The folder of the run that is to be served. Raises: ConfigError if there is none, with those that there are."""
+    if (runs / name / RECORD).is_file():
+        return str(runs / name)
+    known = sorted(path.parent.name for path in runs.glob(f"*/{RECORD}"))
+    raise ConfigError(f"RUN: there is no run {name!r}{suggest(name, known) or ', nor any other'}")
+
+
+def _choose_tasks(settings: LaunchSettings) -> Sequence[str]:
+    """Those that an actor's container steps, a process each: all, unless one is chosen.
+
+    Raises: ConfigError for a task that is none.
+    """
+    if settings.tasks and settings.actor.task:
+        check_task(settings.actor.task, settings.tasks, "TASK (actor.task)")
+        return ()
+    return tuple(settings.tasks)
 
 
 def _check_image(experiment: str, wanted: str, service: str) -> None:
@@ -92,7 +125,9 @@ def _check_image(experiment: str, wanted: str, service: str) -> None:
 
 
 def check_runs(runs: Path, run_dir: Path, user: tuple[int, int]) -> None:
-    """Refuse a folder of runs, or a run's own, that this user cannot write, with the lines for .env.
+    """Refuse a folder of runs, or a run's own, that this user cannot write, with what to do.
+
+    Root's is to be given away, so that no service runs as root; for another user's there are lines for .env as well.
 
     Args:
       user: number of this process's user and group.
@@ -108,9 +143,10 @@ def check_runs(runs: Path, run_dir: Path, user: tuple[int, int]) -> None:
         if os.access(folder, os.W_OK | os.X_OK):
             continue
         shown = "runs" if folder == runs else f"runs/{folder.name}"
-        chown = f"Or, on the host:  sudo chown -R {user[0]}:{user[1]} {shown}"
+        chown = f"sudo chown -R {user[0]}:{user[1]} {shown}"
+        env = f"SEEDBED_UID={owner.st_uid}\nSEEDBED_GID={owner.st_gid}"
+        remedy = f"On the host:\n{chown}" if owner.st_uid == 0 else f"Put these lines into .env:\n{env}\nOr: {chown}"
         raise ConfigError(
             f"{shown} belongs to user {owner.st_uid} and group {owner.st_gid}, and this container, which runs as "
-            f"{user[0]}:{user[1]}, cannot write there. Put these lines into .env:\n"
-            f"SEEDBED_UID={owner.st_uid}\nSEEDBED_GID={owner.st_gid}\n{chown}"
+            f"{user[0]}:{user[1]}, cannot write there. {remedy}"
         )

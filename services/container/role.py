@@ -2,6 +2,8 @@
 
 from enum import StrEnum
 
+SERVED = "served"  # inference on a run that it reads, as a package
+
 
 class Role(StrEnum):
     """A service of a deployment in containers. An evaluator is an actor that plays evaluations."""

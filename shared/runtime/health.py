@@ -1,8 +1,8 @@
 """Whether the service of this container is ready: `python -m shared.runtime.health`, exit status 0 or 1 and a line why.
 
 Ready means that it wrote its status file, and that the page named there answers for the same life. A service that was
-refused for good leaves its cause beside; then that is what is said. Nothing but the standard library is imported: a
-container asks every few seconds.
+refused for good leaves its cause beside; then that is what is said. Where several processes share a container, its file
+names theirs, and all must be ready. Nothing but the standard library is imported: a container asks every few seconds.
 """
 
 import http.client
@@ -14,6 +14,7 @@ from pathlib import Path
 
 CAUSE_VARIABLE = "SEEDBED_CAUSE_FILE"  # where a service leaves the error that ended it
 STATUS_VARIABLE = "SEEDBED_RUNTIME__STATUS_FILE"
+PARTS = "parts"  # in a status file: those of the processes that share the container
 TIMEOUT_S = 3.0
 MAX_PAGE_BYTES = 4 * 1024 * 1024
 
@@ -29,8 +30,15 @@ def judge(environment: Mapping[str, str]) -> str:
     file = environment.get(STATUS_VARIABLE, "")
     if not file:
         return f"{STATUS_VARIABLE} is not set: there is no status file to look at"
+    return _judge_status(file)
+
+
+def _judge_status(file: str) -> str:
+    """What is wrong with the service that writes this status file."""
     try:
         status = json.loads(Path(file).read_bytes())
+        if PARTS in status:
+            return next((problem for part in status[PARTS] if (problem := _judge_status(part))), "")
         page, expected = str(status["metrics"]), f'incarnation="{status["incarnation"]:x}"'
         served = str(status["endpoint"])
     except FileNotFoundError:

@@ -5,13 +5,24 @@ import re
 import stat
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.compose_stack import COMMANDS, MAIN, USER, Stack, compose_commands, docker, inspect, run_compose
+from tests.support.compose_stack import (
+    COMMANDS,
+    MAIN,
+    START_S,
+    USER,
+    Stack,
+    compose_commands,
+    docker,
+    inspect,
+    run_compose,
+)
 from tests.support.deployment import wait_until
 
 TRAINING = ("learner", "inference", "actor", "evaluator")
 ENDLESS = "run.steps=0 run.until_return=10000 eval.every_s=0"
-OVERRIDES = ("atari", "corridor_cpp", "custom", "doom", "football", "gpu", "metrics")
+OVERRIDES = ("atari", "corridor_cpp", "custom", "doom", "football", "gpu", "metrics", "serve")
 
 
 @pytest.fixture(params=COMMANDS, ids=" ".join)
@@ -68,6 +79,33 @@ def test_up_solves_cartpole_shows_it_and_ends_and_a_second_up_says_that_it_is_ov
         assert stack.wait_ended("keys", *TRAINING) == dict.fromkeys(("keys", *TRAINING), 0)
         assert "run_already_finished" in stack.compose("logs", "learner")
         assert stack.summary("cartpole") == summary
+
+
+def test_a_run_with_tasks_trains_all_of_them_and_then_its_policy_is_served_without_a_learner(tmp_path):
+    """Nothing but the experiment's name is said; the second deployment reads the first one's run."""
+    with Stack("seedbedtasks", tmp_path, EXPERIMENT="memory_tasks", ARGS="run.steps=100000 eval.episodes=5") as stack:
+        stack.up()
+        stack.wait_healthy("actor", "evaluator")
+        assert stack.wait_ended(*TRAINING) == dict.fromkeys(TRAINING, 0)
+        tasks = stack.summary("memory_tasks")["tasks"]
+        assert set(tasks) == {"short", "middling", "long"}
+        assert all(task["trained_steps"] > 0 and task["eval_episodes"] == 5 for task in tasks.values())
+        stack.compose("down", "--timeout", "1")
+
+        stack.change(COMPOSE_FILE=f"{MAIN}:compose/serve.yaml", ARGS="")
+        stack.up()
+        wait_until(lambda: played(stack) > 0, "episodes are played", START_S)
+        assert set(stack.states()) == {"keys", "inference", "evaluator", "monitor"}
+
+
+def played(stack):
+    """Episodes of a policy that is served, as Prometheus sees them."""
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(stack.fetch("/metrics")[1])
+        for sample in family.samples
+        if sample.name == "seedbed_served_episodes_total"
+    )
 
 
 def test_everyone_is_healthy_once_ready_and_nobody_has_been_restarted(training):
@@ -171,13 +209,13 @@ def test_what_no_restart_would_mend_stays_up_unhealthy_and_says_what_to_change(c
     assert remedy in seen["State"]["Health"]["Log"][-1]["Output"]
 
 
-def test_runs_that_cannot_be_written_are_told_with_the_lines_for_the_env_file(contained, tmp_path):
+def test_runs_that_cannot_be_written_are_told_with_what_to_do(contained, tmp_path):
     """Docker makes a missing folder as root, and users have other numbers."""
     runs = tmp_path / "runs"
     runs.mkdir(mode=0o755)
     words = ("--user", "4321:4321", "-v", f"{runs}:/runs", "seedbed-compute", "container", "learner", "cartpole")
     container = contained(*words)
     owner = runs.stat()
-    wait_until(lambda: f"SEEDBED_UID={owner.st_uid}" in docker("logs", container), "it says whose they are", 120)
-    assert f"SEEDBED_GID={owner.st_gid}" in docker("logs", container)
+    wait_until(lambda: "sudo chown -R 4321:4321 runs" in docker("logs", container), "it says what to do", 120)
+    assert (f"SEEDBED_UID={owner.st_uid}" in docker("logs", container)) == (owner.st_uid != 0)
     assert inspect(container)["State"]["Status"] == "running"

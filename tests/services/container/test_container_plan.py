@@ -1,6 +1,8 @@
 """What a container's service is told: names, threads, folders; and what is refused before it starts."""
 
 import os
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -54,9 +56,34 @@ def test_an_evaluator_is_an_actor_that_plays_evaluations(here):
     assert "actor.mode" not in settings_of(plan_service(Role.ACTOR, "cartpole", [], "", here))
 
 
+def test_an_actor_steps_every_task_of_the_run_unless_one_is_chosen(here):
+    """A process each; nothing must be said for that, and a name that is none is refused with the nearest."""
+    for role in (Role.ACTOR, Role.EVALUATOR):
+        assert plan_service(role, "memory_tasks", [], "", here).tasks == ("short", "middling", "long")
+        assert plan_service(role, "memory_tasks", ["actor.task=long"], "", here).tasks == ()
+        assert plan_service(role, "cartpole", [], "", here).tasks == ()
+    assert plan_service(Role.LEARNER, "memory_tasks", [], "", here).tasks == ()
+    with pytest.raises(ConfigError, match=r"TASK .* did you mean 'long'"):
+        plan_service(Role.ACTOR, "memory_tasks", ["actor.task=longer"], "", here)
+
+
+def test_inference_serves_a_run_that_is_there(here):
+    """Named as the learner's is; another is refused with those that there are."""
+    (here.runs / "pong-2").mkdir()
+    with pytest.raises(ConfigError, match="no run 'pong-2', nor any other"):
+        plan_service(Role.INFERENCE, "pong", [], "pong-2", here, serve="best")
+    (here.runs / "pong-2" / "config.toml").touch()
+    start = plan_service(Role.INFERENCE, "pong", [], "pong-2", here, serve="best")
+    assert (start.package, *start.words[:2]) == ("served", str(here.runs / "pong-2"), "best")
+    with pytest.raises(ConfigError, match="did you mean 'pong-2'"):
+        plan_service(Role.INFERENCE, "pong", [], "", here, serve="best")
+    assert plan_service(Role.INFERENCE, "pong", [], "pong-2", here).package == "inference"
+
+
 @pytest.mark.parametrize(
     ("experiment", "remedy"),
     [
+        ("atari_set", "COMPOSE_FILE=compose/compose.yaml:compose/atari.yaml EXPERIMENT=atari_set docker-compose up"),
         ("pong", "COMPOSE_FILE=compose/compose.yaml:compose/atari.yaml EXPERIMENT=pong docker-compose up --build"),
         ("procgen", "COMPOSE_FILE=compose/compose.yaml:compose/custom.yaml SERVICE=procgen EXPERIMENT=procgen "),
         ("services/minigrid/experiment.toml", "compose/custom.yaml SERVICE=minigrid "),
@@ -84,16 +111,21 @@ def test_runs_that_cannot_be_written_are_refused(tmp_path):
         check_runs(tmp_path, tmp_path / "pong", (os.getuid(), os.getgid()))
 
 
-def test_runs_that_cannot_be_written_come_with_the_lines_for_the_env_file(tmp_path, monkeypatch):
-    """The folder itself, or that of the run; a run that is not there yet will be made."""
-    owner = tmp_path.stat()
+@pytest.mark.parametrize("owner", [1234, 0])
+def test_runs_that_cannot_be_written_come_with_what_to_do(tmp_path, monkeypatch, owner):
+    """The folder itself, or that of the run; root's is given away, for no service should run as root."""
     check_runs(tmp_path, tmp_path / "pong", (1000, 1000))
     monkeypatch.setattr(os, "access", lambda path, _mode: path.name != "pong")
-    (tmp_path / "pong").mkdir()
+    monkeypatch.setattr(Path, "stat", lambda path: SimpleNamespace(st_uid=owner, st_gid=5))
     with pytest.raises(ConfigError) as refused:
         check_runs(tmp_path, tmp_path / "pong", (1000, 1001))
     said = str(refused.value)
-    assert f"\nSEEDBED_UID={owner.st_uid}\nSEEDBED_GID={owner.st_gid}\n" in said
+    assert ("\nSEEDBED_UID=1234\nSEEDBED_GID=5\n" in said) == (owner == 1234)
+    assert ("SEEDBED_UID" in said) == (owner == 1234)
     assert "sudo chown -R 1000:1001 runs/pong" in said
+
+
+def test_runs_that_are_not_mounted_are_told(tmp_path):
+    """A run that is not there yet will be made; the folder of runs must be."""
     with pytest.raises(ConfigError, match="mount a folder"):
         check_runs(tmp_path / "nowhere", tmp_path / "nowhere" / "pong", (1000, 1000))

@@ -1,10 +1,12 @@
 """Real processes: a container's service that is refused for good waits, unhealthy, until it is stopped."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 
+import psutil
 import pytest
 
 from tests.support.deployment import ServiceProcess, wait_until
@@ -29,7 +31,10 @@ def health(environment):
     return asked.returncode == 0, asked.stdout
 
 
-@pytest.mark.parametrize("words", [["actor", "pong"], ["actor", "cartpole", "actor.lanes=many"]])
+@pytest.mark.parametrize(
+    "words",
+    [["actor", "pong"], ["actor", "cartpole", "actor.lanes=many"], ["actor", "memory_tasks", "env.kwargs.cues=many"]],
+)
 def test_a_wrong_setting_is_repeated_and_not_restarted(environment, words):
     """Unhealthy with the cause, no exit; stopped, it ends with the status that it failed with."""
     command = [sys.executable, "-m", "services.cli.app", "container", *words]
@@ -62,3 +67,32 @@ def test_a_service_is_healthy_once_it_is_ready(environment, tmp_path):
     is_healthy, said = health(environment)
     assert not is_healthy
     assert "does not answer" in said
+
+
+@pytest.fixture
+def of_tasks(environment):
+    """An actor's container of a run with three tasks."""
+    command = [sys.executable, "-m", "services.cli.app", "container", "actor", "memory_tasks", "actor.lanes=2"]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            wait_until(lambda: health(environment) == (True, "ready\n"), "all are ready")
+            yield process
+        finally:
+            process.kill()
+
+
+def test_an_actor_of_a_run_with_tasks_is_a_process_for_each(of_tasks, tmp_path):
+    """Healthy once all are ready, each under a name of its own; asked to stop, all leave in order."""
+    parts = [json.loads(file.read_text()) for file in sorted(tmp_path.glob("status-*.json"))]
+    assert [part["name"].rpartition("-")[2] for part in parts] == ["short", "middling", "long"]
+    of_tasks.send_signal(signal.SIGTERM)
+    assert of_tasks.wait(TIMEOUT_S) == 0
+    assert not any(psutil.pid_exists(part["pid"]) for part in parts)
+
+
+def test_where_one_task_fails_the_container_ends_and_leaves_nobody(of_tasks, tmp_path):
+    """So that the engine starts all of them again."""
+    parts = [json.loads(file.read_text()) for file in sorted(tmp_path.glob("status-*.json"))]
+    os.kill(parts[1]["pid"], signal.SIGKILL)
+    assert of_tasks.wait(TIMEOUT_S) == 1
+    assert not any(psutil.pid_exists(part["pid"]) for part in parts)
