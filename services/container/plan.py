@@ -114,12 +114,15 @@ def _check_image(experiment: str, wanted: str, service: str) -> None:
     """Refuse an actor image that cannot step the experiment's environments, and say which override can."""
     if wanted in ("", service):
         return
-    override = wanted if wanted in OVERRIDES else "custom"
-    chosen = "" if wanted in OVERRIDES else f"SERVICE={wanted} "
+    chosen, override = "", f"compose/{wanted}.yaml"
+    if wanted not in OVERRIDES:
+        is_ours = (EXPERIMENTS.parents[1] / "services" / wanted).is_dir()
+        chosen = f"SERVICE={wanted} " if is_ours else ""
+        override = "compose/custom.yaml" if is_ours else f"FOLDER_OF_{wanted}/compose.yaml"
     raise ConfigError(
-        f"{experiment} needs the actor image of services/{wanted}, and this one was built for services/{service}. "
+        f"{experiment} needs the actor image of {wanted}, and this one was built for {service}. "
         f"Add its override:\n"
-        f"COMPOSE_FILE=compose/compose.yaml:compose/{override}.yaml {chosen}EXPERIMENT={experiment} "
+        f"COMPOSE_FILE=compose/compose.yaml:{override} {chosen}EXPERIMENT={experiment} "
         f"docker-compose up --build"
     )
 

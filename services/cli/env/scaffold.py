@@ -1,4 +1,8 @@
-"""`env new`: a folder with a small environment that trains as written, and all that stands around it."""
+"""`env new`: a folder with a small environment that trains as written, and all that stands around it.
+
+In containers it is an image made from seedbed's actor image: in a clone by compose/custom.yaml, which needs no files
+here, elsewhere by files of its own.
+"""
 
 import importlib.util
 import json
@@ -17,12 +21,32 @@ FILES = {  # to be written → template
     "env.py": "env.py",
     "service.toml": "service.toml",
     "requirements.txt": "requirements.txt",
-    "Dockerfile": "Dockerfile",
-    "compose.yaml": "compose.yaml",
     "experiment.toml": "experiment.toml",
     "README.md": "README.md",
     "test_{name}.py": "test.py",
 }
+IMAGE_FILES = {"Dockerfile": "Dockerfile", "compose.yaml": "compose.yaml", ".dockerignore": "dockerignore"}
+CLONE = "../seedbed"  # where the texts suppose it, seen from a folder of the user's own
+OWN_CONTAINERS = """\
+mkdir -p runs
+export COMPOSE_FILE={clone}/compose/compose.yaml:{name}/compose.yaml RUNS=$PWD/runs EXPERIMENT={name}/experiment.toml
+docker-compose build keys    # seedbed's own image, which {name}'s is made from
+docker-compose up --build"""
+OWN_NOTE = """\
+`{clone}` is a clone of seedbed; packages of Debian's that the environment needs go into `Dockerfile`, Python's into
+`requirements.txt`. Without a clone the image is made from any address that Docker builds from; it dials an inference
+that runs anywhere:
+
+```sh
+docker build -f compose/Dockerfile --target actor -t seedbed-actor ADDRESS_OF_SEEDBED.git
+docker build -t seedbed-actor-{name} {name}
+docker run --rm --network host seedbed-actor-{name} container actor {name}/experiment.toml actor.upstream=tcp://127.0.0.1:5555
+```"""
+CLONE_CONTAINERS = """\
+export COMPOSE_FILE=compose/compose.yaml:compose/custom.yaml SERVICE={name} EXPERIMENT=services/{name}/experiment.toml
+docker-compose up --build"""
+CLONE_NOTE = """\
+Python's packages that it needs go into `requirements.txt`, Debian's, one a line, into `packages.txt` beside it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +57,8 @@ class Place:
     package: str  # as `env.id` names it, from the working directory
     module: str  # of env.py, as __main__.py imports it
     command: tuple[str, ...]  # in the service's folder
-    docker_command: tuple[str, ...]  # in the working directory
-    context: str  # the working directory, from the folder
-    seedbed: str  # what pip installs in the image
+    run: str  # the same in the working directory
+    in_clone: bool  # whose compose/custom.yaml makes the image
 
     @property
     def env_id(self) -> str:
@@ -60,9 +83,8 @@ def choose_place(name: str, here: Path) -> Place:
             package=f"services.{name}",
             module=f"services.{name}.env",
             command=("python", "-m", f"services.{name}"),
-            docker_command=("python", "-m", f"services.{name}"),
-            context="../..",
-            seedbed=".",
+            run=f"python -m services.{name}",
+            in_clone=True,
         )
     else:
         if importlib.util.find_spec(name) is not None and not (here / name).exists():
@@ -72,9 +94,8 @@ def choose_place(name: str, here: Path) -> Place:
             package=name,
             module="env",
             command=("python", "."),
-            docker_command=("python", name),
-            context="..",
-            seedbed="seedbed",
+            run=f"python {name}",
+            in_clone=False,
         )
     if (here / place.folder).exists():
         raise ConfigError(f"{place.folder}: is there already; choose another name, or remove it")
@@ -86,6 +107,7 @@ def write_service(name: str, place: Place, here: Path, *, vector: bool) -> list[
 
     Raises: ConfigError if it cannot be written.
     """
+    image_files = {} if place.in_clone else IMAGE_FILES
     values = {
         "name": name,
         "class_name": "".join(part.capitalize() for part in name.split("_")) + ("VectorEnv" if vector else "Env"),
@@ -93,11 +115,11 @@ def write_service(name: str, place: Place, here: Path, *, vector: bool) -> list[
         "package": place.package,
         "module": place.module,
         "folder": place.folder.as_posix(),
-        "context": place.context,
-        "seedbed": place.seedbed,
         "command": json.dumps(place.command),
-        "docker_command": json.dumps(place.docker_command),
-        "run": " ".join(place.docker_command),
+        "run": place.run,
+        "containers": (CLONE_CONTAINERS if place.in_clone else OWN_CONTAINERS).format(name=name, clone=CLONE),
+        "containers_note": (CLONE_NOTE if place.in_clone else OWN_NOTE).format(name=name, clone=CLONE),
+        "image_files": ", ".join(f"`{file}`" for file in ("requirements.txt", *image_files)),
         "test_imports": "\n".join(
             sorted([f"from {place.package}.env import LEFT, RIGHT, make", "from services.cli.app import main"])
         ),
@@ -106,7 +128,7 @@ def write_service(name: str, place: Place, here: Path, *, vector: bool) -> list[
     written: list[Path] = []
     try:
         (here / place.folder).mkdir(parents=True)
-        for target, template in FILES.items():
+        for target, template in (FILES | image_files).items():
             source = f"vector_{template}" if vector and template == "env.py" else template
             path = place.folder / target.format(name=name)
             (here / path).write_text(Template(_read(source)).substitute(values), encoding="utf-8")

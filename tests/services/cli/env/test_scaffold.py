@@ -10,6 +10,13 @@ import pytest
 from services.cli.app import main
 from services.cli.env.target import read_manifest
 from services.cli.experiment import load_experiment
+from services.container.plan import Container, plan_service
+from services.container.role import Role
+from shared.errors import ConfigError
+
+yaml = pytest.importorskip("yaml", reason="PyYAML comes with the development extra")
+
+ROOT = Path(__file__).resolve().parents[4]
 
 
 @pytest.fixture
@@ -62,8 +69,34 @@ def test_its_files_agree_on_names(here, in_clone):
     assert experiment.settings.env.id == env_id
     assert "class MyWalkVectorEnv" in (folder / "env.py").read_text()
     assert tomllib.loads((folder / "experiment.toml").read_text())["run"]["name"] == "my_walk"
+    assert experiment.settings.launch.service == "my_walk"
+    assert (folder / "Dockerfile").exists() is not in_clone
     for path in folder.iterdir():
-        assert "$" not in path.read_text().replace("${SEEDBED}", ""), path
+        left = path.read_text().replace("${PWD}", "").replace("${BASE}", "").replace("$PWD/runs", "")
+        assert "$" not in left, path
+
+
+def test_its_compose_file_overrides_seedbeds_and_gives_up_nothing_of_it(here):
+    """Keys, health, the rest after a refusal and the read-only root come from there; its image from the actor's."""
+    assert main(["env", "new", "walk"]) == 0
+    override = yaml.safe_load((here / "walk" / "compose.yaml").read_text())["services"]
+    ours = yaml.safe_load((ROOT / "compose" / "compose.yaml").read_text())["services"]
+    assert set(override) == {"learner", "inference", "actor", "evaluator"} < set(ours)
+    assert {key for service in override.values() for key in service} == {"volumes", "image", "build"}
+    assert all(volume.endswith(":ro") for service in override.values() for volume in service["volumes"])
+    recipe = (here / "walk" / "Dockerfile").read_text()
+    assert "ARG BASE=seedbed-actor\nFROM ${BASE} AS actor\n" in recipe
+    assert recipe.endswith("ENV SEEDBED_SERVICE=walk\nUSER 1000:1000\n")
+    assert override["actor"]["build"]["target"] == "actor"
+    assert (here / "walk" / ".dockerignore").is_file()
+
+
+def test_the_wrong_image_names_its_override(here):
+    """Where the folder is, only its user knows."""
+    assert main(["env", "new", "walk"]) == 0
+    container = Container(host="h", service="classic_control", cores=1, runs=here)
+    with pytest.raises(ConfigError, match=r"compose.yaml:FOLDER_OF_walk/compose.yaml EXPERIMENT=walk/experiment.toml "):
+        plan_service(Role.ACTOR, "walk/experiment.toml", [], "", container)
 
 
 @pytest.mark.parametrize(
