@@ -7,7 +7,9 @@ import stat
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from services.cli.env.scaffold import choose_place, write_service
 from tests.support.compose_stack import (
+    BUILD_S,
     COMMANDS,
     MAIN,
     START_S,
@@ -96,6 +98,20 @@ def test_a_run_with_tasks_trains_all_of_them_and_then_its_policy_is_served_witho
         stack.up()
         wait_until(lambda: played(stack) > 0, "episodes are played", START_S)
         assert set(stack.states()) == {"keys", "inference", "evaluator", "monitor"}
+
+
+def test_an_environment_of_a_folder_of_the_users_own_is_learned(tmp_path):
+    """As `seedbed env new` wrote it: its image is made from seedbed's, its override is beside it."""
+    write_service("walk", choose_place("walk", tmp_path), tmp_path, vector=False)
+    files = f"{MAIN}:{tmp_path / 'walk' / 'compose.yaml'}"
+    with Stack(
+        "seedbedown", tmp_path, COMPOSE_FILE=files, EXPERIMENT="walk/experiment.toml", PWD=str(tmp_path)
+    ) as stack:
+        stack.compose("build", "actor", timeout_s=BUILD_S)
+        stack.up()
+        stack.wait_healthy("actor", "evaluator")
+        assert stack.wait_ended(*TRAINING) == dict.fromkeys(TRAINING, 0)
+        assert stack.summary("walk")["eval_return_mean"] >= 0.98
 
 
 def played(stack):
