@@ -45,7 +45,7 @@ def register(metrics: Metrics, tally: Tally, server: Server, streams: Streams, r
             total(lambda link: link.discarded_lanes),
         ),
         ("pictures_total", "Pictures of evaluations that came.", lambda: server.pictures.count),
-        ("actor_restarts_total", "Actor process lives beyond the first.", lambda: tally.actor_restarts),
+        ("actor_restarts_total", "Actor process lives beyond the first.", lambda: server.roster.num_restarts),
     )
     gauges: tuple[tuple[str, str, Callable[[], float]], ...] = (
         ("sessions", "Groups that are in.", lambda: server.num_sessions),
@@ -74,6 +74,10 @@ def register(metrics: Metrics, tally: Tally, server: Server, streams: Streams, r
         lambda: tally.dropped_steps,
     )  # fmt: skip
     metrics.read_counters("hellos_refused", "HELLOs that were not served.", "code", lambda: tally.hellos_refused)
+    metrics.read_counters(
+        "environment_restarts", "Lives of an actor beyond the first.", "actor", lambda: server.roster.restarts
+    )
+    metrics.read_gauges("environment_lanes", "Lanes of an actor; 0: it was lost.", "actor", server.lanes_by_actor)
     metrics.read_gauges("task_lanes", "Training lanes of a task.", "task", server.lanes_by_task)
     return metrics.histogram("forward_seconds", "One batch in the compute thread.")
 

@@ -20,6 +20,7 @@ from inference_svc.episodes import aborted_episodes, valid_steps
 from inference_svc.evaluations import Evaluations
 from inference_svc.group import Group, Outputs, make_group, read_step
 from inference_svc.pictures import Pictures
+from inference_svc.roster import Roster
 from inference_svc.row_check import BOUNDS
 from inference_svc.serving import Audience
 from inference_svc.slots import SlotPool
@@ -63,6 +64,7 @@ class Server:
         self.audience: Audience | None = None  # of a policy that is served without a learner
         self.evaluations = Evaluations()
         self.pictures = Pictures()
+        self.roster = Roster()
         self._batcher: Batcher[Group] = Batcher(config.idle_deadline_ms / 1e3)
         self._slots = SlotPool(config.max_lanes)
         self._greeting: dict[bytes, None] = {}  # connections that said HELLO and were not let in, the newest last
@@ -152,7 +154,7 @@ class Server:
             return
         answer = self.table.hello(hello, route, now)
         if isinstance(answer, Welcome):
-            self.tally.met(hello.actor, hello.incarnation, is_start=not hello.group and not hello.run_id)
+            self.roster.met(hello.actor, hello.incarnation, is_start=not hello.group and not hello.run_id)
             session = self.table.sessions[answer.session]
             if session.attached is None and not self._admit(session, self.table):
                 return
@@ -388,7 +390,9 @@ class Server:
         if self.table is not None:
             for session in self.table.expire(now, drained=drained, stalled_until=stalled_until):
                 self.tally.lost_groups += 1
+                self.roster.lost(session.hello.actor, now)
                 self._release(session, "silent" if session.detached_at is None else "closed")
+        self.roster.forget(now)
         self.flush_episodes()
 
     def probe(self, now: float) -> None:
@@ -495,6 +499,10 @@ class Server:
             if session.hello.mode == "train" and session.hello.task:
                 lanes[session.hello.task] = lanes.get(session.hello.task, 0) + session.lanes
         return lanes
+
+    def lanes_by_actor(self) -> dict[str, float]:
+        """Lanes of each actor; 0 for those that were lost and have not come back."""
+        return self.roster.lanes(list(self.table.sessions.values()) if self.table else [])
 
     @property
     def used_slots(self) -> int:

@@ -319,6 +319,7 @@ class InferenceService:
             self._tally_at_ping,
             sessions=self.server.num_sessions,
             lanes=self.server.training_lanes,
+            actor_restarts=self.server.roster.num_restarts,
             loop_lag_ms=1e3 * self.reactor.statistics().worst_loop_lag_s,
         )
         self._tally_at_ping = copy.copy(self.tally)

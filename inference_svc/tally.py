@@ -4,8 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-MAX_ACTORS, MAX_LIVES = 1024, 1024  # what is remembered to count restarts
-
 
 @dataclass(slots=True)
 class Tally:
@@ -28,10 +26,10 @@ class Tally:
     dropped_steps: dict[str, int] = field(default_factory=dict)  # of unrolls cut off half-way, by why the group ended
     env_busy: float = 0.0  # shares of time that training actors stepped environments, summed over their PINGs
     env_busy_pings: int = 0
-    actor_restarts: int = 0  # process lives of actors beyond the first of each name
-    actors: dict[str, dict[int, bool]] = field(default_factory=dict)  # name → incarnation → was counted as a restart
 
-    def load(self, since: "Tally", *, sessions: int, lanes: int, loop_lag_ms: float) -> tuple[tuple[str, float], ...]:
+    def load(
+        self, since: "Tally", *, sessions: int, lanes: int, actor_restarts: int, loop_lag_ms: float
+    ) -> tuple[tuple[str, float], ...]:
         """Figures for the learner: totals, and means over the time since the copy `since`."""
         batches = max(1, self.batches - since.batches)
         pings = self.env_busy_pings - since.env_busy_pings
@@ -44,7 +42,7 @@ class Tally:
             ("loop_lag_ms", loop_lag_ms),
             ("sessions", float(sessions)),
             ("lanes", float(lanes)),
-            ("actor_restarts", float(self.actor_restarts)),
+            ("actor_restarts", float(actor_restarts)),
             *env_busy,
         )
 
@@ -64,19 +62,3 @@ class Tally:
     def refused(self, code: str) -> None:
         """A HELLO was not served."""
         self.hellos_refused[code] = self.hellos_refused.get(code, 0) + 1
-
-    def met(self, name: str, incarnation: int, *, is_start: bool) -> None:
-        """An actor process has a session. Names and lives beyond the limits are not counted.
-
-        is_start: its group 0, new to the run. A life's groups may spread over several replicas of inference, and move:
-        only there it is counted, provided that an earlier life has been met there.
-        """
-        if name not in self.actors and len(self.actors) >= MAX_ACTORS:
-            return
-        lives = self.actors.setdefault(name, {})
-        if incarnation not in lives and len(lives) >= MAX_LIVES:
-            return
-        is_counted = lives.setdefault(incarnation, False)
-        if is_start and not is_counted and len(lives) > 1:
-            lives[incarnation] = True
-            self.actor_restarts += 1

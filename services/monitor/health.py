@@ -1,6 +1,6 @@
 """The map of a run's services: who is there, how it fares, how often it died, and what it let fall and why. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from services.cli.board import ServiceFigures
@@ -25,6 +25,7 @@ DROPS = {  # counter → what it counts, in words
     "seedbed_actor_resent_total": "steps sent again",
     "seedbed_actor_refused_messages_total": "messages that broke the protocol",
 }
+ACTOR_LANES, ACTOR_RESTARTS = "seedbed_environment_lanes", "seedbed_environment_restarts"  # labelled with its name
 REFUSED_PEERS = "seedbed_refused_peers"  # labelled with the reason
 
 
@@ -62,6 +63,7 @@ class Service:
     memory_bytes: float | None
     loop_lag_ms: float | None
     drops: tuple[Drop, ...]
+    lanes: int | None = None  # of an actor that only inference tells of
 
 
 def map_services(
@@ -97,7 +99,33 @@ def map_services(
                 drops=drops_of(page),
             )
         )
+    services += told_actors(pages, known={*statuses, *facts.started}, is_over=is_over)
     return sorted(services, key=lambda service: (order.get(service.role, 3), service.name))
+
+
+def told_actors(pages: Mapping[int, Page], *, known: Container[str], is_over: bool) -> list[Service]:
+    """The actors that inference tells of and nobody else does: those in other containers and on other machines."""
+    lanes, restarts = (_by_actor(pages, name) for name in (ACTOR_LANES, ACTOR_RESTARTS))
+    return [
+        Service(
+            name=name, role="actor", health=Health.UP if count else Health.ENDED if is_over else Health.GONE,
+            incarnation="", started_at=None, restarts=int(restarts.get(name, 0)), last_death=None, cpu_percent=None,
+            memory_bytes=None, loop_lag_ms=None, drops=(), lanes=int(count),
+        )
+        for name, count in lanes.items() if name not in known
+    ]  # fmt: skip
+
+
+def _by_actor(pages: Mapping[int, Page], metric: str) -> dict[str, float]:
+    """A figure of each actor, summed over the replicas of inference."""
+    found: dict[str, float] = {}
+    for page in pages.values():
+        for family in page.families if page.answer is Answer.UP else ():
+            for sample in family.samples if family.name == metric else ():
+                if not sample.name.endswith("_created"):
+                    name = sample.labels.get("actor", "")
+                    found[name] = found.get(name, 0.0) + sample.value
+    return found
 
 
 def guess_role(name: str) -> str:

@@ -507,6 +507,17 @@ def test_what_a_group_leaves_half_done_is_counted_by_why_it_left(world: World) -
     assert world.server.tally.dropped_steps == {"stopped": 2 * (T - 1), "draining": 2 * (T - 1)}
 
 
+def test_who_steps_environments_is_known_by_name(world: World) -> None:
+    """Their lanes while they are in; none once they were lost."""
+    world.serve()
+    world.hello(0)
+    world.hello(1)
+    name = hello().actor
+    assert world.server.lanes_by_actor() == {name: 4.0}
+    world.server.beat(1e3, drained=True, stalled_until=0.0)
+    assert world.server.lanes_by_actor() == {name: 0.0}
+
+
 def test_whoever_asks_is_told_where_unrolls_begin(world: World) -> None:
     """In the ACT to row 0 of each unroll, and to no other group's."""
     world.serve()

@@ -4,12 +4,12 @@ import copy
 
 import pytest
 
-from inference_svc.tally import MAX_ACTORS, MAX_LIVES, Tally
+from inference_svc.tally import Tally
 
 
 def load(tally: Tally, since: Tally) -> dict[str, float]:
     """The figures of one beat."""
-    return dict(tally.load(since, sessions=1, lanes=8, loop_lag_ms=0.5))
+    return dict(tally.load(since, sessions=1, lanes=8, actor_restarts=0, loop_lag_ms=0.5))
 
 
 def test_means_are_over_the_time_since_the_last_beat():
@@ -41,33 +41,3 @@ def test_nonsense_from_an_actor_is_ignored(value):
     tally = Tally()
     tally.pinged((("env_busy", value),))
     assert tally.env_busy_pings == 0
-
-
-def test_restarts_are_lives_beyond_the_first_of_a_name():
-    """The same life may introduce itself as often as it likes."""
-    tally = Tally()
-    for name, incarnation in (("a", 1), ("a", 1), ("a", 2), ("b", 3)):
-        tally.met(name, incarnation, is_start=True)
-    assert tally.actor_restarts == 1
-
-
-def test_a_life_whose_groups_are_at_two_replicas_counts_once():
-    """Where its first group begins; its other groups, and groups that move in later, count nowhere."""
-    here, there = Tally(), Tally()
-    here.met("a", 1, is_start=True)
-    there.met("a", 1, is_start=False)
-    here.met("a", 2, is_start=False)
-    there.met("a", 2, is_start=True)
-    assert (here.actor_restarts, there.actor_restarts) == (0, 1)
-    here.met("a", 2, is_start=False)  # group 0 has moved, and names its run
-    assert (here.actor_restarts, there.actor_restarts) == (0, 1)
-
-
-def test_made_up_names_and_lives_do_not_fill_the_memory():
-    """A peer that says HELLO for ever costs no more than the limits."""
-    tally = Tally()
-    for number in range(MAX_ACTORS + 50):
-        tally.met(f"actor-{number}", number, is_start=True)
-        tally.met("actor-0", number, is_start=True)
-    assert len(tally.actors) == MAX_ACTORS
-    assert max(map(len, tally.actors.values())) <= MAX_LIVES

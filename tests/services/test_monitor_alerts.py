@@ -183,6 +183,26 @@ def test_the_map_follows_the_data_and_has_each_ones_figures(tmp_path):
     ]  # fmt: skip
 
 
+def test_actors_that_only_inference_knows_are_on_the_map(tmp_path):
+    """Summed over its replicas; one without lanes was lost, and one with a page of its own is there once."""
+    run = write_run(tmp_path / "run", [])
+    pages = {}
+    for incarnation, lanes in ((1, {"far": 8.0, "lost": 0.0, "near": 4.0}), (2, {"far": 16.0})):
+        with Metrics("inference", f"inference-{incarnation}", incarnation) as metrics:
+            metrics.read_gauges("environment_lanes", "Lanes.", "actor", lambda lanes=lanes: lanes)
+            metrics.read_counters("environment_restarts", "Lives.", "actor", lambda: {"far": 1})
+            metrics.serve("127.0.0.1:0")
+            write_status(run, f"inference-{incarnation}", "inference", incarnation=incarnation, metrics=metrics.address)
+            status = RunFolder(run).read().statuses[-1]
+            pages[incarnation] = read_page(status)
+    write_status(run, "near", "actor", incarnation=3, metrics="127.0.0.1:1")
+    found = map_services(RunFolder(run).read(), pages, {}, is_over=False, now=NOW)
+    actors = {item.name: (item.health, item.lanes, item.restarts) for item in found if item.role == "actor"}
+    assert actors == {
+        "far": (Health.UP, 24, 2), "lost": (Health.GONE, 0, 0), "near": (Health.UNKNOWN, None, 0),
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("address", ["", "10.1.2.3:80", "example.org:80", "127.0.0.1", "127.0.0.1:x", "@127.0.0.1:80"])
 def test_only_pages_on_this_machine_are_visited(address):
     """A run folder from elsewhere sends the monitor nowhere."""

@@ -100,7 +100,8 @@ def test_services_out_of_reach_are_seen_over_the_link(deployment, tmp_path):
         def health():
             return {item["name"]: item["health"] for item in json.loads(get(where, "/api/runs/live"))["services"]}
 
-        wait_until(lambda: health() == {"inference": "up", "learner": "up"}, "both are seen")
+        actor = deployment.actors[0]
+        wait_until(lambda: health() == {"inference": "up", "learner": "up", actor.name: "up"}, "all are seen")
         page = wait_until(lambda: p if "seedbed_acted_steps_total{" in (p := get(where, "/metrics")) else "", "a page")
         assert f'incarnation="{deployment.learner.incarnation:x}",name="learner",run="live",service="learner"' in page
         assert json.loads(get(where, "/api/runs/live"))["lag"]["is_recent"]
@@ -109,6 +110,14 @@ def test_services_out_of_reach_are_seen_over_the_link(deployment, tmp_path):
         deployment.inference.start().wait_ready()
         # It is not among the run's services until the learner has told it whose it is.
         wait_until(lambda: health().get("inference") == "up", "its next life shows")
+        wait_until(lambda: health().get(actor.name) == "up", "the actor has found it")
+        actor.kill()
+        wait_until(lambda: health().get(actor.name) == "gone", "inference misses an actor")
+        assert f'name="{actor.name}",run="live",service="actor"}} 0.0' in get(where, "/metrics")
+        actor.start()
+        wait_until(lambda: health().get(actor.name) == "up", "it is back")
+        (seen,) = [item for item in json.loads(get(where, "/api/runs/live"))["services"] if item["name"] == actor.name]
+        assert (seen["restarts"], seen["lanes"] > 0) == (1, True)
 
 
 def test_a_killed_monitor_is_missed_by_nobody(deployment, tmp_path):

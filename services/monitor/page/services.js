@@ -40,6 +40,7 @@ function card(service, now) {
   if (service.cpu_percent !== null) add("processor", figure(service.cpu_percent, "% of a core"));
   if (service.memory_bytes !== null) add("memory", figure(Math.round(service.memory_bytes / 2 ** 20), "MiB"));
   if (service.loop_lag_ms !== null) add("loop lag", figure(service.loop_lag_ms, "ms"));
+  if (service.lanes) add("environments", count(service.lanes));
   if (service.restarts) add("restarts", String(service.restarts));
   const death = service.last_death;
   if (death) add("last death", `${death.exit || "?"}, ${new Date(death.at * 1000).toLocaleString()}`);
