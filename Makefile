@@ -30,7 +30,7 @@ $(READY): pyproject.toml constraints.txt
 	  { echo "No virtual environment: install Python's venv module (Debian, Ubuntu: apt install python3-venv)."; exit 1; }
 	@$(PIP) install --quiet -c constraints.txt setuptools
 	@$(if $(TORCH_INDEX),$(PIP) install --quiet --no-deps --index-url $(TORCH_INDEX) -c constraints.txt torch)
-	@$(PIP) install --quiet -c constraints.txt --no-build-isolation -e '.[torch,atari,monitor,adapters,dev]'
+	@$(PIP) install --quiet -c constraints.txt --no-build-isolation -e '.[torch,atari,monitor,export,adapters,dev]'
 	@touch $@
 	@echo "Installed."
 

@@ -211,6 +211,28 @@ def evaluate(
 
 
 @app.command()
+def export(
+    run: RunArgument,
+    file: Annotated[Path, typer.Argument(help="policy.onnx: one step as a graph; policy.safetensors: the weights.")],
+    which: Annotated[Which, typer.Option(help="Which checkpoint.")] = Which.LATEST,
+) -> int:
+    """Write a run's policy for other programs."""
+    require_torch()
+    from services.cli.evaluate import load_policy
+    from services.cli.experiment import resolve_run
+    from services.cli.export import export_policy
+
+    trained = load_policy(resolve_run(run), which.value, device="cpu")
+    with console.status("writing the policy"):
+        exported = export_policy(trained, file)
+    if exported.inputs:
+        console.print(f"takes  {', '.join(exported.inputs)}", highlight=False, soft_wrap=True)
+        console.print(f"gives  {', '.join(exported.outputs)}", highlight=False, soft_wrap=True)
+    console.print(f"{file}: update {trained.checkpoint.step}", highlight=False, soft_wrap=True)
+    return 0
+
+
+@app.command()
 def monitor(
     words: Words = None,
     runs: Annotated[Path | None, typer.Option(help="Folder of run folders; else runs/.", show_default=False)] = None,

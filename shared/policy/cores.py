@@ -82,7 +82,8 @@ def stack_frames(frame_TB: Tensor, first_TB: Tensor, earlier_BK: Tensor) -> tupl
     if rows == 1:
         newest = frame_TB[0].unsqueeze(1)
         stack = torch.cat([earlier_BK, newest], 1)
-        if frame_TB.device.type == "cpu":  # torch.where on bytes takes ten times as long as the copy above
+        is_traced = torch.compiler.is_compiling()  # for an export: no branch may depend on values
+        if frame_TB.device.type == "cpu" and not is_traced:  # torch.where on bytes takes ten times as long as the copy
             if first_TB.any():
                 stack[first_TB[0]] = newest[first_TB[0]]
         else:  # a look at `first` would wait for the device

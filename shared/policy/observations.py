@@ -129,7 +129,7 @@ class ObservationEncoder(nn.Module):
     def _vector(self, index: int, leaf: Leaf, value: Tensor) -> Tensor:
         """One leaf's frames as f32 [F, columns]."""
         if leaf.nvec:
-            number = value.reshape(len(value), -1).long() - self.get_buffer(f"_starts_{index}")
+            number = value.reshape(value.shape[0], -1).long() - self.get_buffer(f"_starts_{index}")
             number = number.index_select(-1, self.get_buffer(f"_component_{index}"))
             return (number == self.get_buffer(f"_category_{index}")).float()
         if leaf.kind == "text":
@@ -139,7 +139,7 @@ class ObservationEncoder(nn.Module):
                 self.get_buffer(f"rstd_{index}")
             )
             return scaled.clamp_(-MAX_NORMALISED, MAX_NORMALISED)
-        numbers = value.float().view(len(value), -1)
+        numbers = value.float().view(value.shape[0], -1)
         return numbers / 255 if leaf.kind == "box" and leaf.dtype == "uint8" else numbers
 
 
@@ -167,7 +167,8 @@ def to_patches(image: Tensor, size: int) -> Tensor:
     num_rows, channels, *sides = image.shape
     height, width = (side // size for side in sides)
     image = image[:, :, : height * size, : width * size]
-    if image.dtype == torch.uint8 and size == 4 and image.is_contiguous() and image.storage_offset() % 4 == 0:
+    is_aligned = image.is_contiguous() and image.storage_offset() % 4 == 0
+    if image.dtype == torch.uint8 and size == 4 and is_aligned and not torch.compiler.is_compiling():
         lines = image.view(torch.int32)  # a line of a patch is moved as one number
         return lines.view(num_rows, channels, height, size, width).transpose(3, 4).contiguous().view(torch.uint8)
     pixels = image.reshape(num_rows, channels, height, size, width, size).transpose(3, 4)
@@ -197,5 +198,5 @@ def _byte_frequencies(value: Tensor) -> Tensor:
     length = (value[:, :4].float() * scale).sum(-1, keepdim=True)
     letters = value[:, 4:].long()
     is_text = (torch.arange(letters.shape[1], device=value.device) < length).float()
-    counts = torch.zeros(len(value), BYTE_VALUES, device=value.device).scatter_add_(1, letters, is_text)
+    counts = torch.zeros(value.shape[0], BYTE_VALUES, device=value.device).scatter_add_(1, letters, is_text)
     return counts / length.clamp(min=1.0)
