@@ -3,9 +3,11 @@
     .venv/bin/python benchmarks/memory.py cartpole --minutes 30 --out docs/curves
 
 Trains without a limit of steps or of return for the time given and asks the operating system every five seconds what
-each process holds by itself (its private memory: what other processes share is not counted). Growth is from the median
-of the two minutes after the warm-up (a sixth of the run, five minutes at most) to the median of the last two. Prints
-one JSON object for each service; with --out FOLDER it writes memory_of_services.csv and .png there.
+each process has resident, and how much of that is anonymous: its own data, without the libraries that it has mapped.
+(The memory that a process shares with nobody is no measure beside other programs: a library's pages are counted to it
+as soon as the last other program that maps them ends.) Growth is from the median of the two minutes after the warm-up
+(a sixth of the run, five minutes at most) to the median of the last two. Prints one JSON object for each service; with
+--out FOLDER it writes memory_of_services.csv and .png there.
 """
 
 import argparse
@@ -30,7 +32,7 @@ WINDOW_S = 120.0
 WARM_UP_S = 300.0  # a sixth of the run, if that is less
 RUN = "memory"
 
-Curve = list[tuple[float, float]]  # seconds, bytes
+Curve = list[tuple[float, float, float]]  # seconds, bytes resident, of these anonymous
 
 
 def main() -> None:
@@ -51,7 +53,7 @@ def main() -> None:
 
 
 def watch(experiment: str, folder: Path, seconds: float) -> dict[str, Curve]:
-    """Private memory of every process of a run, by the service's name."""
+    """Memory of every process of a run, by the service's name."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -68,9 +70,9 @@ def watch(experiment: str, folder: Path, seconds: float) -> dict[str, Curve]:
             now = time.monotonic() - began
             for name, process in services_of(launcher.pid):
                 with contextlib.suppress(psutil.Error):
-                    curves[name].append((now, float(process.memory_full_info().uss)))
+                    curves[name].append((now, *resident(process)))
             with contextlib.suppress(psutil.Error):
-                curves["monitor"].append((now, float(psutil.Process(monitor.pid).memory_full_info().uss)))
+                curves["monitor"].append((now, *resident(psutil.Process(monitor.pid))))
         if launcher.returncode:
             raise SystemExit(f"the run ended with exit status {launcher.returncode}")
     return curves
@@ -110,26 +112,38 @@ def look_at_the_page(port: int) -> None:
             page.read()
 
 
+def resident(process: psutil.Process) -> tuple[float, float]:
+    """Bytes, and of these anonymous ones."""
+    memory = process.memory_info()
+    return float(memory.rss), float(memory.rss - memory.shared)
+
+
 def growth(curve: Curve, seconds: float) -> dict[str, float]:
     """Megabytes after the warm-up and at the end, and the growth between them."""
     warm = min(WARM_UP_S, seconds / 6)
     last = curve[-1][0]
-    before = statistics.median(value for at, value in curve if warm <= at <= max(warm + WINDOW_S, curve[0][0] + warm))
-    after = statistics.median(value for at, value in curve if at >= last - WINDOW_S)
-    return {
-        "mb_after_warm_up": round(before / 1e6, 1),
-        "mb_at_the_end": round(after / 1e6, 1),
-        "growth_percent": round(100 * (after / before - 1), 2),
-    }
+    began = [sample for sample in curve if warm <= sample[0] <= max(warm + WINDOW_S, curve[0][0] + warm)]
+    ended = [sample for sample in curve if sample[0] >= last - WINDOW_S]
+    figures: dict[str, float] = {}
+    for column, kind in ((1, "resident"), (2, "anonymous")):
+        before, after = (statistics.median(sample[column] for sample in part) for part in (began, ended))
+        figures |= {
+            f"{kind}_mb_after_warm_up": round(before / 1e6, 1),
+            f"{kind}_mb_at_the_end": round(after / 1e6, 1),
+            f"{kind}_growth_percent": round(100 * (after / before - 1), 2),
+        }
+    return figures
 
 
 def write(curves: Mapping[str, Curve], folder: Path) -> None:
     """The samples and a plot of them."""
     with (folder / "memory_of_services.csv").open("w", newline="") as file:
         table = csv.writer(file)
-        table.writerow(["service", "seconds", "mb"])
+        table.writerow(["service", "seconds", "resident_mb", "anonymous_mb"])
         table.writerows(
-            [name, round(at, 1), round(value / 1e6, 2)] for name, curve in sorted(curves.items()) for at, value in curve
+            [name, round(at, 1), round(whole / 1e6, 2), round(own / 1e6, 2)]
+            for name, curve in sorted(curves.items())
+            for at, whole, own in curve
         )
     plot(curves, folder / "memory_of_services.png")
 
@@ -143,7 +157,7 @@ def plot(curves: Mapping[str, Curve], path: Path) -> None:
     for name, curve in sorted(curves.items()):
         columns: Sequence[tuple[float, ...]] = tuple(zip(*curve, strict=True))
         axes.plot([at / 60 for at in columns[0]], [value / 1e6 for value in columns[1]], label=name)
-    axes.set(xlabel="minutes", ylabel="private memory, MB", ylim=(0, None))
+    axes.set(xlabel="minutes", ylabel="resident memory, MB", ylim=(0, None))
     figure.legend(loc="outside right upper")
     axes.grid(alpha=0.3)
     figure.savefig(path, dpi=110)
