@@ -220,9 +220,10 @@ def test_what_no_restart_would_mend_stays_up_unhealthy_and_says_what_to_change(c
     container = contained("--restart", "on-failure", *words)
     wait_until(lambda: remedy in docker("logs", container), "it says what to change", 120)
     wait_until(lambda: inspect(container)["State"]["Health"]["Status"] == "unhealthy", "it is unhealthy", 120)
+    # It may have been unhealthy before, for it was not ready yet.
+    wait_until(lambda: remedy in inspect(container)["State"]["Health"]["Log"][-1]["Output"], "its health says so", 120)
     seen = inspect(container)
     assert (seen["State"]["Status"], seen["RestartCount"]) == ("running", 0)
-    assert remedy in seen["State"]["Health"]["Log"][-1]["Output"]
 
 
 def test_runs_that_cannot_be_written_are_told_with_what_to_do(contained, tmp_path):
