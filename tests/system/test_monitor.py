@@ -97,11 +97,12 @@ def test_services_out_of_reach_are_seen_over_the_link(deployment, tmp_path):
     words = [f"monitor.inference={deployment.inference_address}", f"monitor.learner={deployment.learner_address}"]
     with running(tmp_path / "runs", *words) as (_, where):
 
-        def health():
+        def health():  # there may be others, which inference misses since another test
             return {item["name"]: item["health"] for item in json.loads(get(where, "/api/runs/live"))["services"]}
 
         actor = deployment.actors[0]
-        wait_until(lambda: health() == {"inference": "up", "learner": "up", actor.name: "up"}, "all are seen")
+        there = {"inference": "up", "learner": "up", actor.name: "up"}
+        wait_until(lambda: health().items() >= there.items(), "all are seen")
         page = wait_until(lambda: p if "seedbed_acted_steps_total{" in (p := get(where, "/metrics")) else "", "a page")
         assert f'incarnation="{deployment.learner.incarnation:x}",name="learner",run="live",service="learner"' in page
         assert json.loads(get(where, "/api/runs/live"))["lag"]["is_recent"]
@@ -117,7 +118,8 @@ def test_services_out_of_reach_are_seen_over_the_link(deployment, tmp_path):
         actor.start()
         wait_until(lambda: health().get(actor.name) == "up", "it is back")
         (seen,) = [item for item in json.loads(get(where, "/api/runs/live"))["services"] if item["name"] == actor.name]
-        assert (seen["restarts"], seen["lanes"] > 0) == (1, True)
+        assert seen["restarts"] >= 1
+        assert seen["lanes"] > 0
 
 
 def test_a_killed_monitor_is_missed_by_nobody(deployment, tmp_path):
@@ -131,7 +133,8 @@ def test_a_killed_monitor_is_missed_by_nobody(deployment, tmp_path):
         with running(tmp_path, *words, exit_code=exit_code) as (_, where):
 
             def seen(where=where):
-                return {item["health"] for item in json.loads(get(where, "/api/runs/live"))["services"]}
+                services = json.loads(get(where, "/api/runs/live"))["services"]
+                return {item["health"] for item in services if item["role"] != "actor"}
 
             wait_until(lambda: seen() == {"up"}, "both are seen")
             if exit_code:

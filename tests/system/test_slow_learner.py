@@ -8,7 +8,7 @@ MAX_GROWTH_MB = 15.0
 
 def test_environments_wait_for_a_slow_learner(tmp_path):
     """Groups are held for credit, what inference keeps is bounded by the window, and memory is flat."""
-    with Deployment(tmp_path, "policy.hidden=[512, 512]") as deployment:
+    with Deployment(tmp_path, "policy.hidden=[1024, 1024]") as deployment:
         deployment.add_actor("fast", "actor.lanes=24")
         deployment.start()
         deployment.wait_trained(2000)
