@@ -28,6 +28,9 @@ class ActorConfig(Section):
     pictures: bool = Field(
         True, description="Evaluation and play: draw lane 0 when somebody watches; false where drawing does harm."
     )
+    reset_when_lost: bool = Field(
+        False, description="In a new session begin fresh episodes: a policy with memory has lost it. False: they go on."
+    )
     threads: int = Field(0, ge=0, description="Threads of ALE and EnvPool in each group; 0: one for each usable core.")
 
 

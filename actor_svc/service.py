@@ -91,7 +91,11 @@ class Actor:
         self.error: RejectedError | None = None
         self.ended = asyncio.Event()
         clients = [
-            GroupClient(introduce(settings, group, index, service.incarnation), new_nonce)
+            GroupClient(
+                introduce(settings, group, index, service.incarnation),
+                new_nonce,
+                reset_when_lost=settings.actor.reset_when_lost,
+            )
             for index, group in enumerate(groups)
         ]
         self.fleet = Fleet(clients, seed=service.incarnation)

@@ -1,4 +1,4 @@
-"""How to compute a torso on this machine: dtype, memory format and threads, measured once and cached.
+"""How to compute a torso on this machine: dtype and memory format, measured once and cached.
 
 bf16 with channels_last is several times faster than plain fp32 on some processors and slower on others, so it is
 measured, forward and backward, on the network and batch in question. The learner chooses; the choice travels with the
@@ -38,7 +38,6 @@ class Precision:
 
     dtype: str = "float32"  # of the torso; everything behind it is always float32
     channels_last: bool = False
-    threads: int = 0  # that it was measured best with; 0: not measured
 
 
 def processor_name() -> str:
@@ -59,7 +58,6 @@ def choose_precision(
     rows: int,
     requested: str = "auto",
     device: torch.device | str = "cpu",
-    threads: Sequence[int] = (),
     cache: Path | None = None,
 ) -> Precision:
     """The fastest way to train this policy's torso on batches of `rows` rows.
@@ -67,7 +65,6 @@ def choose_precision(
     Args:
       policy: as built; left as it was found, its weights untouched.
       requested: "auto", or "fp32" or "bf16" to fix the dtype (the memory format is measured nevertheless).
-      threads: numbers of compute threads to try, e.g. (1, 2); empty: keep the present number, report 0.
       cache: JSON file to read the choice from, or to add it to; none: measure always.
     Raises: ConfigError for an unknown request.
     """
@@ -75,10 +72,10 @@ def choose_precision(
         raise ConfigError(f"[learner] precision = {requested!r}: known: {', '.join(REQUESTS)}")
     fixed = REQUESTS[requested]
     has_images = bool(policy.encoder.image_shapes)
-    candidates = _candidates(policy, fixed, has_images, threads)
+    candidates = _candidates(policy, fixed, has_images)
     if len(candidates) == 1:
         return candidates[0]
-    key = _cache_key(policy, rows, requested, str(device), threads)
+    key = _cache_key(policy, rows, requested, str(device))
     known = _read_cache(cache).get(key)
     if known is not None:
         return known
@@ -89,27 +86,26 @@ def choose_precision(
     return choice
 
 
-def _candidates(policy: "Policy", fixed: str | None, has_images: bool, threads: Sequence[int]) -> list[Precision]:
+def _candidates(policy: "Policy", fixed: str | None, has_images: bool) -> list[Precision]:
     num_parameters = sum(parameter.numel() for parameter in policy.torso.parameters())
     if fixed is not None:
         dtypes: Sequence[str] = (fixed,)
     else:
         dtypes = DTYPES if has_images or num_parameters > SMALL_PARAMETERS else ("float32",)
     formats = ((False, "float32"), (True, "float32"), (True, "bfloat16")) if has_images else ((False, ""),)
-    pairs = [
-        (dtype, channels_last)
+    return [
+        Precision(dtype=dtype, channels_last=channels_last)
         for dtype in dtypes
         for channels_last, only in formats
         if only in ("", dtype)
     ]  # fmt: skip
-    return [Precision(dtype=d, channels_last=c, threads=t) for t in threads or (0,) for d, c in pairs]
 
 
 def _measure_all(
     policy: "Policy", candidates: Sequence[Precision], rows: int, device: torch.device
 ) -> dict[Precision, float]:
     """Seconds of one forward and backward pass with each candidate."""
-    before, threads_before = policy.precision, torch.get_num_threads()
+    before = policy.precision
     where = next(policy.parameters()).device
     gradients = [parameter.grad for parameter in policy.parameters()]
     policy.to(device)
@@ -117,12 +113,9 @@ def _measure_all(
     try:
         leaves = _random_leaves(policy, rows, device)
         for candidate in candidates:
-            if candidate.threads:
-                torch.set_num_threads(candidate.threads)
             policy.use(candidate)
             seconds[candidate] = _fastest(lambda: _train_once(policy, leaves), device)
     finally:
-        torch.set_num_threads(threads_before)
         policy.use(before)
         policy.to(where)
         for parameter, gradient in zip(policy.parameters(), gradients, strict=True):
@@ -165,11 +158,9 @@ def _fastest(work: Callable[[], None], device: torch.device) -> float:
     return best
 
 
-def _cache_key(policy: "Policy", rows: int, requested: str, device: str, threads: Sequence[int]) -> str:
+def _cache_key(policy: "Policy", rows: int, requested: str, device: str) -> str:
     network = [policy.config.model_dump(), policy.encoder.image_shapes, policy.encoder.vector_size]
-    return json.dumps(
-        [processor_name(), torch.__version__, device, network, rows, requested, sorted(threads)], sort_keys=True
-    )
+    return json.dumps([processor_name(), torch.__version__, device, network, rows, requested], sort_keys=True)
 
 
 def _read_cache(cache: Path | None) -> dict[str, Precision]:
@@ -182,7 +173,6 @@ def _read_cache(cache: Path | None) -> dict[str, Precision]:
             key: Precision(
                 dtype=DTYPES[DTYPES.index(item["dtype"])],
                 channels_last=bool(item["channels_last"]),
-                threads=int(item["threads"]),
             )
             for key, item in stored.items()
         }

@@ -23,18 +23,18 @@ def test_a_choice_is_cached_and_the_policy_left_as_it_was(tmp_path: Path) -> Non
     cache = tmp_path / "deep" / "precision.json"
     policy = make_policy("atari")
     before = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
-    choice = choose_precision(policy, rows=4, cache=cache, threads=(1,))
-    assert choice.threads == 1
+    choice = choose_precision(policy, rows=4, cache=cache)
+    assert choice.dtype in ("float32", "bfloat16")
     assert policy.precision == Precision()
     assert all(torch.equal(before[name], tensor) for name, tensor in policy.state_dict().items())
     assert all(parameter.grad is None for parameter in policy.parameters())
     stored = json.loads(cache.read_text())
     (key,) = stored
     assert processor_name() in key
-    stored[key] = {"dtype": "bfloat16", "channels_last": True, "threads": 7}
+    stored[key] = {"dtype": "bfloat16", "channels_last": True}
     cache.write_text(json.dumps(stored))
-    found = choose_precision(policy, rows=4, cache=cache, threads=(1,))
-    assert found == Precision(dtype="bfloat16", channels_last=True, threads=7)
+    found = choose_precision(policy, rows=4, cache=cache)
+    assert found == Precision(dtype="bfloat16", channels_last=True)
 
 
 def test_another_batch_is_measured_anew_and_both_are_kept(tmp_path: Path) -> None:
