@@ -63,6 +63,11 @@ def inspect(container: str) -> dict[str, Any]:
     return dict(json.loads(docker("inspect", container))[0])
 
 
+def is_well(state: dict[str, Any]) -> bool:
+    """Whether a container (`inspect`'s state of it) is healthy or has ended well."""
+    return bool(state["Health"]["Status"] == "healthy" or (state["Status"] == "exited" and state["ExitCode"] == 0))
+
+
 def free_port() -> int:
     """A TCP port of loopback that was free a moment ago: docker-compose wants a number."""
     with socket.socket() as probe:
@@ -166,10 +171,10 @@ class Stack:
         return wait_until(are_over, f"{services} end: {self.states()}", deadline_s)
 
     def wait_healthy(self, *services: str) -> None:
-        """Until all containers of these services are."""
+        """Until all containers of these services are, or have ended well: a short run may end before anybody asks."""
         for container in [item for name in services for item in self.containers(name)]:
             wait_until(
-                lambda container=container: inspect(container)["State"]["Health"]["Status"] == "healthy",
+                lambda container=container: is_well(inspect(container)["State"]),
                 f"{inspect(container)['Name']} is healthy",
                 START_S,
             )
