@@ -1,12 +1,12 @@
 # Everything a newcomer needs: `make train`, `make test`, `make check`. Only Python >= 3.11 and make are expected.
 #
-# TORCH_INDEX   where torch comes from, e.g. PyTorch's index of CPU builds; empty: pip's own configuration
+# TORCH         which of PyTorch's builds: auto (CUDA where there is a driver), cpu, cu130, …; pip: as pip is configured
 # EXPERIMENT    what `make train` trains (a name in compose/experiments/, or a TOML file)
 # ARGS          more for `seedbed train`, e.g. ARGS="--seconds 30 run.seed=2"
 
 PYTHON ?= python3
 VENV ?= .venv
-TORCH_INDEX ?=
+TORCH ?= auto
 EXPERIMENT ?= cartpole
 ARGS ?=
 
@@ -22,14 +22,14 @@ help:  ## Show the targets.
 
 install: $(READY)  ## Create .venv with pinned dependencies.
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt compose/install_torch.sh
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "seedbed needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@echo "Installing into $(VENV), once; this takes a few minutes and some GB."
 	@$(PYTHON) -m venv $(VENV) || \
 	  { echo "No virtual environment: install Python's venv module (Debian, Ubuntu: apt install python3-venv)."; exit 1; }
 	@$(PIP) install --quiet -c constraints.txt setuptools
-	@$(if $(TORCH_INDEX),$(PIP) install --quiet --no-deps --index-url $(TORCH_INDEX) -c constraints.txt torch)
+	@compose/install_torch.sh $(BIN)/python $(TORCH)
 	@$(PIP) install --quiet -c constraints.txt --no-build-isolation -e '.[torch,atari,monitor,export,adapters,dev]'
 	@touch $@
 	@echo "Installed."

@@ -1,99 +1,130 @@
-"""How fast the C++ environment service steps, with a server that answers at once.
+"""How fast the C++ environment service steps through inference with an empty policy.
 
-The server is that of `seedbed bench transport`: real sockets, codec and sessions, no policy. Processes of
-services/corridor_cpp step the corridor; each group sends its next STEP when it has its ACT.
+Processes of services/corridor_cpp step the corridor; each group sends its next STEP when it has its ACT.
 
     .venv/bin/python benchmarks/cpp_service.py
-    .venv/bin/python benchmarks/cpp_service.py --processes 2 --groups 8 --lanes 64 --seconds 5 --repeats 5
+    .venv/bin/python benchmarks/cpp_service.py --groups 16 --lanes 64 --seconds 5 --repeats 5
+
+The server is `seedbed inference --serve`, with everything that it does for actors: sessions, checks of every row,
+batches, sampled actions, statistics of episodes; only its policy is empty (benchmarks/empty_torso.py). An actor that
+is served is one group, so there are as many processes as groups.
 
 Needs what services/corridor_cpp needs to be built. Prints one JSON object: the median of the repeats and each of them.
 """
 
 import argparse
-import asyncio
 import json
 import os
 import statistics
 import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import uvloop
-
-from services.cli.bench.transport_peers import Server
 from services.cli.doctor import machine_label
-from shared.net.reactor import Reactor
+from services.cli.plan import service_environment
+from services.cli.scrape import read_page, read_status
+from shared.runtime.service import DIE_WITH_PARENT
 
 SERVICE = Path(__file__).parents[1] / "services" / "corridor_cpp"
-WARM_UP_S, LOOK_EVERY_S, START_LOOKS = 1.0, 0.05, 200
+SEEDBED = str(Path(sys.executable).with_name("seedbed"))
+WARM_UP_S, LOOK_EVERY_S, START_S, STOP_S = 2.0, 0.05, 60.0, 15.0
+EMPTY = ("policy.network=benchmarks.empty_torso:EmptyTorso", "run.steps=1", "launch.actors=1")
 
 
 @contextmanager
-def services(address: str, processes: int, groups: int, lanes: int) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Processes of the service that dial the address; asked to leave at the end."""
-    words = [f"actor.upstream={address}", f"actor.groups={groups}", f"actor.lanes={lanes}"]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("SEEDBED_")}
-    started = [subprocess.Popen(["./corridor", *words], cwd=SERVICE, env=environment) for _ in range(processes)]
+def running(commands: Sequence[Sequence[str]], words: Mapping[str, str]) -> Iterator[list[int]]:
+    """Processes, with these variables besides ours; asked to leave at the end."""
+    environment = {**service_environment(os.environ), **words, DIE_WITH_PARENT: str(os.getpid())}
+    started = [subprocess.Popen(command, env=environment) for command in commands]
     try:
-        yield started
+        yield [process.pid for process in started]
     finally:
         for process in started:
             process.terminate()
         for process in started:
-            process.wait()
+            process.wait(STOP_S)
 
 
-def processor_s(process: subprocess.Popen[bytes]) -> float:
-    """Processor time of a process so far, seconds."""
-    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def processor_s(pids: Sequence[int]) -> float:
+    """Processor time of processes so far, seconds."""
+    fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
+    return sum(int(item[11]) + int(item[12]) for item in fields) / os.sysconf("SC_CLK_TCK")
 
 
-async def measure(processes: int, groups: int, lanes: int, seconds: float) -> dict[str, float]:
-    """Requests a second once every group steps, and processor time of both ends for each."""
-    with Reactor() as reactor:
-        server = Server(reactor, None)
-        with services(server.router.endpoint, processes, groups, lanes) as started:
-            for _ in range(START_LOOKS):
-                await asyncio.sleep(LOOK_EVERY_S)
-                if len(server.table.sessions) == processes * groups:
-                    break
-            else:
-                raise SystemExit(f"only {len(server.table.sessions)} of {processes * groups} groups came")
-            await asyncio.sleep(WARM_UP_S)
-            requests, at = server.requests, time.perf_counter()
-            own_s, their_s = time.process_time(), sum(map(processor_s, started))
-            await asyncio.sleep(seconds)
-            requests, elapsed = server.requests - requests, time.perf_counter() - at
-            return {
-                "requests_per_s": requests / elapsed,
-                "server_cpu_us_per_request": 1e6 * (time.process_time() - own_s) / requests,
-                "service_cpu_us_per_request": 1e6 * (sum(map(processor_s, started)) - their_s) / requests,
-            }
+class Inference:
+    """What the page of a service says."""
+
+    def __init__(self, status_file: Path) -> None:
+        until = time.monotonic() + START_S
+        while not (status := read_status(status_file)):
+            if time.monotonic() > until:
+                raise SystemExit(f"inference was not ready within {START_S:g} s")
+            time.sleep(LOOK_EVERY_S)
+        self.address = str(status["endpoint"])
+        self._page, self._incarnation = str(status["metrics"]), int(status["incarnation"])
+
+    def read(self) -> Mapping[str, float]:
+        """Its samples."""
+        samples = read_page(self._page, self._incarnation)
+        if samples is None:
+            raise SystemExit("inference is gone")
+        return samples
+
+    def wait_groups(self, number: int) -> None:
+        """Until so many are in."""
+        until = time.monotonic() + START_S
+        while (found := self.read()["seedbed_sessions"]) < number:
+            if time.monotonic() > until:
+                raise SystemExit(f"only {found:.0f} of {number} groups came")
+            time.sleep(LOOK_EVERY_S)
+
+
+def measure(inference: Inference, server: Sequence[int], actors: Sequence[int], seconds: float) -> dict[str, float]:
+    """Requests a second, lanes of a batch, and processor time of both ends for each request."""
+    names = ("seedbed_requests_total", "seedbed_batches_total", "seedbed_batch_lanes_total")
+    at, before, cpu_s = time.perf_counter(), inference.read(), (processor_s(server), processor_s(actors))
+    time.sleep(seconds)
+    elapsed, after = time.perf_counter() - at, inference.read()
+    requests, batches, lanes = (after[name] - before[name] for name in names)
+    return {
+        "requests_per_s": requests / elapsed,
+        "lanes_per_batch": lanes / batches,
+        "inference_cpu_us_per_request": 1e6 * (processor_s(server) - cpu_s[0]) / requests,
+        "service_cpu_us_per_request": 1e6 * (processor_s(actors) - cpu_s[1]) / requests,
+    }
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Build, measure, print."""
+    """Build, make a run with the empty policy, serve it, measure, print."""
     parser = argparse.ArgumentParser(description="Speed of the C++ environment service.")
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--groups", type=int, default=8, help="of each process, all outstanding at once")
+    parser.add_argument("--groups", type=int, default=16, help="each a process, all outstanding at once")
     parser.add_argument("--lanes", type=int, default=64, help="of each group")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each repeat")
     parser.add_argument("--repeats", type=int, default=5)
     given = parser.parse_args(argv)
     subprocess.run(["make", "-s", "-C", str(SERVICE)], check=True)
-    runs = []
-    for _ in range(given.repeats):
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runs.append(runner.run(measure(given.processes, given.groups, given.lanes, given.seconds)))
+    with tempfile.TemporaryDirectory(prefix="seedbed-cpp-") as folder:
+        run, status = Path(folder) / "run", Path(folder) / "status.json"
+        train = [SEEDBED, "train", str(SERVICE / "experiment.toml"), *EMPTY, "--run-dir", str(run)]
+        subprocess.run(train, check=True, stdout=subprocess.DEVNULL)
+        serve = [SEEDBED, "inference", "--serve", str(run), "inference.bind=tcp://127.0.0.1:0"]
+        actor = [str(SERVICE / "corridor"), "actor.mode=eval", f"eval.lanes={given.lanes}"]
+        with running([serve], {"SEEDBED_RUNTIME__STATUS_FILE": str(status)}) as server:
+            inference = Inference(status)
+            with running([[*actor, f"actor.upstream={inference.address}"]] * given.groups, {}) as actors:
+                inference.wait_groups(given.groups)
+                time.sleep(WARM_UP_S)
+                runs = [measure(inference, server, actors, given.seconds) for _ in range(given.repeats)]
     medians = {name: round(statistics.median(run[name] for run in runs), 1) for name in runs[0]}
     steps = [round(run["requests_per_s"] * given.lanes) for run in runs]
     result = {
-        "bench": "cpp_service", "machine": machine_label(), "processes": given.processes,
-        "groups": given.processes * given.groups, "lanes": given.lanes, "seconds": given.seconds,
-        "env_steps_per_s": round(statistics.median(steps)), "env_steps_per_s_of_runs": steps, **medians,
+        "bench": "cpp_service", "machine": machine_label(), "groups": given.groups, "lanes": given.lanes,
+        "seconds": given.seconds, "env_steps_per_s": round(statistics.median(steps)),
+        "env_steps_per_s_of_runs": steps, **medians,
     }  # fmt: skip
     print(json.dumps(result), flush=True)
 

@@ -188,7 +188,7 @@ def _judge_accelerator(facts: MachineFacts) -> Finding:
     if not facts.has_nvidia_driver:
         return _ok("accelerator", "none: training runs on the processor")
     if facts.torch is not None and not facts.torch.is_cuda_build:
-        advice = "this torch is a CPU build: make clean, then make install TORCH_INDEX=<PyTorch's index for your CUDA>"
+        advice = "this torch is a CPU build: make clean, then make install, or with TORCH=cu126 for an older driver"
         return _problem("accelerator", "an NVIDIA driver, and no device in torch", advice)
     return _problem(
         "accelerator", "an NVIDIA driver, and no device in torch", "check nvidia-smi and CUDA_VISIBLE_DEVICES"

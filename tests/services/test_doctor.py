@@ -59,7 +59,7 @@ def test_a_good_machine_gets_no_advice():
         ("ports", {"ephemeral_ports": 100}, Grade.ADVICE, "ip_local_port_range"),
         ("ulimits", {"max_files": 256, "max_files_hard": 2048}, Grade.ADVICE, "ulimit -n 2048"),
         ("torch", {"torch": None}, Grade.PROBLEM, "seedbed[torch]"),
-        ("accelerator", {"has_nvidia_driver": True}, Grade.PROBLEM, "TORCH_INDEX"),
+        ("accelerator", {"has_nvidia_driver": True}, Grade.PROBLEM, "TORCH="),
         ("accelerator", {"has_nvidia_driver": True, "torch": CUDA_TORCH}, Grade.PROBLEM, "nvidia-smi"),
         ("bf16", {"torch": replace(TORCH, bf16_speedup=0.5)}, Grade.ADVICE, "fp32"),
         ("bf16", {"torch": replace(TORCH, accelerators=("GPU",))}, Grade.ADVICE, "fp32"),

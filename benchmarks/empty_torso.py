@@ -1,0 +1,22 @@
+"""A policy that looks at nothing: what is left is everything else that inference does."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from shared.policy.networks import ImageShape, Torso
+
+
+class EmptyTorso(Torso):
+    """For `policy.network`: no parameters, one feature that is always 0."""
+
+    output_size = 1
+
+    def __init__(self, image_shapes: Sequence[ImageShape], vector_size: int) -> None:
+        super().__init__()
+
+    def forward(self, images: Sequence[Tensor], vector: Tensor | None) -> Tensor:
+        """Zeros f32 [N, 1]."""
+        seen = images[0] if vector is None else vector
+        return torch.zeros(len(seen), self.output_size, device=seen.device)
