@@ -50,11 +50,12 @@ class ActorSettings(RunSettings):
         return self.env_of(self.actor.task)
 
     def group_lanes(self) -> list[int]:
-        """Lanes of each group: an evaluation has one group of `eval.lanes`, play one lane."""
+        """Lanes of each group: an evaluation has one group of `eval.lanes`; play, unless told more, one lane."""
         if self.actor.mode == "eval":
             return [self.eval.lanes]
         if self.actor.mode == "play":
-            return [1]
+            given = self.actor.model_dump(include={"groups", "lanes"}, exclude_unset=True)
+            return [given.get("lanes", 1)] * given.get("groups", 1)
         task = self.tasks.get(self.actor.task)
         lanes, groups = (task.lanes, task.groups) if task else (None, None)
         return [lanes or self.actor.lanes] * (groups or self.actor.groups)

@@ -29,7 +29,6 @@ from actor_svc.fleet import Fleet, Placed
 from actor_svc.group import Group, Rows
 from actor_svc.pictures import MAX_SHARE, Camera, make_watched_group
 from actor_svc.tally import LoadMeter, Tally, register
-from actor_svc.watchdog import Watchdog
 from shared import __version__
 from shared.errors import RejectedError, RemoteWireError
 from shared.net.addresses import look_up
@@ -41,6 +40,7 @@ from shared.net.roles import Role
 from shared.protocol.codec import decode, encode
 from shared.protocol.messages import Act, Bye, Challenge, Error, Hello, Message, StepBits, Welcome
 from shared.runtime.service import Service
+from shared.runtime.watchdog import Watchdog
 from shared.runtime.worker import Worker
 
 POLL_S = 0.05

@@ -3,11 +3,10 @@
 Processes of services/corridor_cpp step the corridor; each group sends its next STEP when it has its ACT.
 
     .venv/bin/python benchmarks/cpp_service.py
-    .venv/bin/python benchmarks/cpp_service.py --groups 16 --lanes 64 --seconds 5 --repeats 5
+    .venv/bin/python benchmarks/cpp_service.py --processes 2 --groups 8 --lanes 64 --seconds 5 --repeats 5
 
 The server is `seedbed inference --serve`, with everything that it does for actors: sessions, checks of every row,
-batches, sampled actions, statistics of episodes; only its policy is empty (benchmarks/empty_torso.py). An actor that
-is served is one group, so there are as many processes as groups.
+batches, actions, statistics of episodes; only its policy is empty (benchmarks/empty_torso.py).
 
 Needs what services/corridor_cpp needs to be built. Prints one JSON object: the median of the repeats and each of them.
 """
@@ -15,6 +14,7 @@ Needs what services/corridor_cpp needs to be built. Prints one JSON object: the 
 import argparse
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -32,7 +32,8 @@ from shared.runtime.service import DIE_WITH_PARENT
 SERVICE = Path(__file__).parents[1] / "services" / "corridor_cpp"
 SEEDBED = str(Path(sys.executable).with_name("seedbed"))
 WARM_UP_S, LOOK_EVERY_S, START_S, STOP_S = 2.0, 0.05, 60.0, 15.0
-EMPTY = ("policy.network=benchmarks.empty_torso:EmptyTorso", "run.steps=1", "launch.actors=1")
+EMPTY = ("policy.network=benchmarks.empty_torso:EmptyTorso", "run.steps=1", "eval.episodes=1")
+CORRIDOR = str(SERVICE / "corridor")
 
 
 @contextmanager
@@ -98,10 +99,22 @@ def measure(inference: Inference, server: Sequence[int], actors: Sequence[int], 
     }
 
 
+def make_run(run_dir: Path) -> None:
+    """A run of one update, and an evaluation, with the empty policy."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    words = [str(SERVICE / "experiment.toml"), *EMPTY, f"inference.bind={address}", "--run-dir", str(run_dir)]
+    actor = [CORRIDOR, f"actor.upstream={address}"]
+    with running([actor, [*actor, "actor.mode=eval", "eval.lanes=1"]], {}):
+        subprocess.run([SEEDBED, "train", *words], check=True, stdout=subprocess.DEVNULL)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Build, make a run with the empty policy, serve it, measure, print."""
     parser = argparse.ArgumentParser(description="Speed of the C++ environment service.")
-    parser.add_argument("--groups", type=int, default=16, help="each a process, all outstanding at once")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--groups", type=int, default=8, help="of each process, all outstanding at once")
     parser.add_argument("--lanes", type=int, default=64, help="of each group")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each repeat")
     parser.add_argument("--repeats", type=int, default=5)
@@ -109,22 +122,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     subprocess.run(["make", "-s", "-C", str(SERVICE)], check=True)
     with tempfile.TemporaryDirectory(prefix="seedbed-cpp-") as folder:
         run, status = Path(folder) / "run", Path(folder) / "status.json"
-        train = [SEEDBED, "train", str(SERVICE / "experiment.toml"), *EMPTY, "--run-dir", str(run)]
-        subprocess.run(train, check=True, stdout=subprocess.DEVNULL)
+        make_run(run)
         serve = [SEEDBED, "inference", "--serve", str(run), "inference.bind=tcp://127.0.0.1:0"]
-        actor = [str(SERVICE / "corridor"), "actor.mode=eval", f"eval.lanes={given.lanes}"]
+        actor = [CORRIDOR, "actor.mode=play", f"actor.groups={given.groups}", f"actor.lanes={given.lanes}"]
         with running([serve], {"SEEDBED_RUNTIME__STATUS_FILE": str(status)}) as server:
             inference = Inference(status)
-            with running([[*actor, f"actor.upstream={inference.address}"]] * given.groups, {}) as actors:
-                inference.wait_groups(given.groups)
+            with running([[*actor, f"actor.upstream={inference.address}"]] * given.processes, {}) as actors:
+                inference.wait_groups(given.processes * given.groups)
                 time.sleep(WARM_UP_S)
                 runs = [measure(inference, server, actors, given.seconds) for _ in range(given.repeats)]
     medians = {name: round(statistics.median(run[name] for run in runs), 1) for name in runs[0]}
     steps = [round(run["requests_per_s"] * given.lanes) for run in runs]
     result = {
-        "bench": "cpp_service", "machine": machine_label(), "groups": given.groups, "lanes": given.lanes,
-        "seconds": given.seconds, "env_steps_per_s": round(statistics.median(steps)),
-        "env_steps_per_s_of_runs": steps, **medians,
+        "bench": "cpp_service", "machine": machine_label(), "processes": given.processes,
+        "groups": given.processes * given.groups, "lanes": given.lanes, "seconds": given.seconds,
+        "env_steps_per_s": round(statistics.median(steps)), "env_steps_per_s_of_runs": steps, **medians,
     }  # fmt: skip
     print(json.dumps(result), flush=True)
 

@@ -26,6 +26,9 @@ class InferenceConfig(Section):
     idle_deadline_ms: float = Field(
         0.5, ge=0, description="how long an idle device waits for more groups before it runs a small batch, ms"
     )
+    inline_ms: float = Field(
+        1.0, ge=0, description="batches shorter than this run in the network loop, not in a thread; 0: none do"
+    )
     out_of_bounds: OutOfBounds = Field(
         "count",
         description="observations outside their Box: 'count' them only, 'clip' them too, or 'reject' the environment",

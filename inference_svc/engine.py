@@ -110,19 +110,21 @@ class Engine:
         assert loaded is not None
         policy = loaded.policy
         version = self.pinned_version if groups[0].pinned else self.version
-        slots = self._slots(groups)
+        slots = self._slots(groups) if self._tables else slice(0)
         state = tuple(table[slots] for table in self._tables)
+        is_learned = any(isinstance(group.rows, UnrollWriter) for group in groups)
         self._keep_state_before(groups)
         inputs = self._inputs(groups)
         *observation, reward, flags = inputs
         mask = observation.pop() if policy.spec.mask_size else None
         first = (flags & int(Flags.FIRST)).bool()
         noise = None if groups[0].greedy else self._noise(groups, policy)
-        acted = policy.act(observation, reward, first, state, noise, mask)
+        acted = policy.act(observation, reward, first, state, noise, mask, needs_log_prob=is_learned)
         for table, value in zip(self._tables, acted.state, strict=True):
             table[slots] = value
-        own_NA, log_prob_N = acted.action.cpu().numpy(), acted.log_prob.cpu().numpy()
-        self._write_back(groups, own_NA, log_prob_N, version)
+        own_NA = acted.action.cpu().numpy()
+        if acted.log_prob is not None:
+            self._write_back(groups, own_NA, acted.log_prob.cpu().numpy(), version)
         return _act_frames(groups, policy.distribution.to_env(own_NA))
 
     def _slots(self, groups: Sequence[Lanes]) -> slice | Tensor:
@@ -151,7 +153,9 @@ class Engine:
                 pieces += [[array[row] for array in chunk.inputs] for chunk in group.rows.chunks]
             else:
                 pieces.append(group.rows.inputs)
-        joined = pieces[0] if len(pieces) == 1 else [np.concatenate(part) for part in zip(*pieces, strict=True)]
+        joined = [np.concatenate(part) for part in zip(*pieces, strict=True)] if len(pieces) > 1 else pieces[0]
+        if not joined[0].flags.writeable:  # torch takes no array that is still the message that it came in
+            joined = [array.copy() for array in joined]
         tensors = [torch.from_numpy(array) for array in joined]
         if self.device.type == "cpu":
             return tensors
@@ -187,9 +191,6 @@ def _act_frames(groups: Sequence[Lanes], leaves: Sequence[Array]) -> list[list[b
     """Cut the batch's environment actions into each group's payload frames."""
     result, base = [], 0
     for group in groups:
-        frames = group.act_layout.allocate()
-        for place, leaf in zip(group.act_layout.views(frames), leaves, strict=True):
-            place[...] = leaf[base : base + group.count]
-        result.append([bytes(frame) for frame in frames])
+        result.append(group.act_layout.pack([leaf[base : base + group.count] for leaf in leaves]))
         base += group.count
     return result

@@ -9,7 +9,11 @@ from shared.errors import RemoteWireError
 from shared.protocol.flow import Outbox
 from shared.protocol.layout import Array
 from shared.protocol.messages import Step, StepBits
-from shared.protocol.rows import ENDED, EnvSpec, Flags, episodes_layout
+from shared.protocol.rows import ENDED, EnvSpec, Flags, count_flagged, episodes_layout
+from shared.protocol.spaces import all_true
+
+# As plain integers: an enumeration's own operators cost as much as the arrays'.
+_STATISTICS, _FIRST, _ENDED = int(StepBits.STATISTICS), int(Flags.FIRST), int(ENDED)
 
 
 class EpisodeReport:
@@ -66,25 +70,27 @@ def read_statistics(spec: EnvSpec, step: Step, flags: Array, extras: Sequence[by
     Return and length are finite; another figure that the environment did not give is NaN.
     Raises: RemoteWireError if the frame does not have a row for each lane that ended, or holds another value.
     """
-    if not step.bits & StepBits.STATISTICS:
+    if not step.bits & _STATISTICS:
         return None
-    ended, width = int(np.count_nonzero(flags & ENDED)), len(spec.statistics)
+    ended, width = count_flagged(flags, _ENDED), len(spec.statistics)
     if not extras or len(extras[0]) != ended * width * 4:
         raise RemoteWireError("statistics", f"{ended} lanes ended with {width} statistics each")
-    statistics = np.frombuffer(extras[0], np.float32).reshape(ended, width)
-    if not np.isfinite(statistics[:, :2]).all() or np.isinf(statistics).any():
+    statistics = np.ndarray((ended, width), np.float32, extras[0])
+    if not all_true(np.isfinite(statistics)) and (
+        not np.isfinite(statistics[:, :2]).all() or np.isinf(statistics).any()
+    ):
         raise RemoteWireError("statistics", "a return or length that is not finite, or an infinite figure")
     return statistics
 
 
 def valid_steps(flags: Array) -> int:
     """Lanes whose transition into this row is a step: all but those at a reset row."""
-    return len(flags) - int(np.count_nonzero(flags & Flags.FIRST))
+    return len(flags) - count_flagged(flags, _FIRST)
 
 
 def aborted_episodes(previous: Array, flags: Array) -> int:
     """Lanes that were reset without an end: `first` after a row that had neither ended nor was itself `first`."""
-    return int(np.count_nonzero((flags & Flags.FIRST) & ~_spread(previous & (ENDED | Flags.FIRST))))
+    return int(np.count_nonzero((flags & _FIRST) & ~_spread(previous & (_ENDED | _FIRST))))
 
 
 def _spread(bits: Array) -> Array:

@@ -66,7 +66,7 @@ def make_group(session: Session, shape: UnrollShape, start: int, out_of_bounds: 
         skip = (session.number - 1) % DECORRELATE_OVER * shape.unroll_length // DECORRELATE_OVER
         rows = UnrollWriter(shape, hello.lanes, skip=skip)
     else:
-        rows = LatestRow(shape, hello.lanes)
+        rows = LatestRow()
     lanes = Lanes(
         start=start,
         count=hello.lanes,
@@ -81,7 +81,7 @@ def make_group(session: Session, shape: UnrollShape, start: int, out_of_bounds: 
         session,
         lanes,
         step_layout(hello.spec, hello.lanes),
-        RowCheck(hello.spec, out_of_bounds),
+        RowCheck(hello.spec, out_of_bounds, hello.lanes),
         none,
         none,
         wants_boundaries="boundary" in hello.capabilities,

@@ -12,16 +12,17 @@ from shared.errors import RemoteWireError
 from shared.net.reports import Shown
 from shared.protocol.messages import Step, StepBits
 from shared.protocol.pictures import check_picture
-from shared.protocol.sessions import Session, served_capabilities
+from shared.protocol.sessions import Session
 
 WATCHED_S = 10.0  # somebody who looked is watching for so long
 WATCHED_EVERY_S, IDLE_EVERY_S = 0.25, 5.0
 PATIENCE_PICTURES = 3  # so many late, and another group is asked
+_RENDER = int(StepBits.RENDER)  # plain: it is looked for in every STEP
 
 
 def read_picture(step: Step, extras: Sequence[bytes]) -> bytes | None:
     """The picture's frame among those behind a STEP's rows, if it has one. Raises: RemoteWireError if it is broken."""
-    if not step.bits & StepBits.RENDER:
+    if not step.bits & _RENDER:
         return None
     place = int(bool(step.bits & StepBits.STATISTICS))
     if len(extras) <= place:
@@ -45,7 +46,7 @@ class Pictures:
     def wants(self, session: Session, now: float) -> bool:
         """Whether to ask this group for a picture with its next rows; counts as asked if so."""
         every_s = WATCHED_EVERY_S if now - self._looked_at < WATCHED_S else IDLE_EVERY_S
-        if now - self._asked_at < every_s or "render" not in served_capabilities(session.hello):
+        if now - self._asked_at < every_s or "render" not in session.capabilities:
             return False
         if session.id != self._shown and now - self._shown_at() < PATIENCE_PICTURES * every_s:
             return False
@@ -62,6 +63,6 @@ class Pictures:
 
     def take(self, session: Session, version: int, frame: bytes, now: float) -> None:
         """A picture came; a training group's, which nobody asked for, is passed over."""
-        if "render" in served_capabilities(session.hello):
+        if "render" in session.capabilities:
             self._shown = session.id
             self.newest = Shown(number=self.count + 1, version=version, at=now, frame=frame)

@@ -28,10 +28,9 @@ from inference_svc.streams import Stream, Streams
 from inference_svc.tally import Tally
 from inference_svc.unrolls import UnrollShape, UnrollWriter
 from shared.errors import RemoteWireError
-from shared.protocol.codec import decode, encode
+from shared.protocol.codec import decode, encode, encode_act
 from shared.protocol.layout import Array
 from shared.protocol.messages import (
-    Act,
     ActBits,
     Bye,
     Challenge,
@@ -374,10 +373,7 @@ class Server:
         self, group: Group, version: int, payload: Sequence[bytes], now: float, *, bits: int = 0, reset_seed: int = 0
     ) -> None:
         session = group.session
-        header = encode(
-            Act(session=session.id, seq=session.last_seq, policy_version=version, bits=bits, reset_seed=reset_seed)
-        )
-        frames = [header, *payload]
+        frames = [encode_act(session.id, session.last_seq, version, bits, reset_seed), *payload]
         assert self.table is not None
         self.table.answer(session, frames, now)
         if not self.outputs.down(session.route, frames):

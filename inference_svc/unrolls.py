@@ -111,12 +111,9 @@ class UnrollWriter:
 class LatestRow:
     """The newest row of a group whose experience is not learned from (evaluation, play)."""
 
-    def __init__(self, shape: UnrollShape, lanes: int) -> None:
-        layout = shape.layout(lanes)
-        fields = layout.fields[: shape.num_inputs]
-        self.inputs: list[Array] = [np.zeros(item.shape[1:], item.dtype) for item in fields]
+    def __init__(self) -> None:
+        self.inputs: list[Array] = []
 
-    def write(self, inputs: Sequence[Array]) -> None:
-        """Copy one tick's inputs."""
-        for field, value in zip(self.inputs, inputs, strict=True):
-            field[...] = value
+    def write(self, inputs: list[Array]) -> None:
+        """Keep one tick's inputs, as they are."""
+        self.inputs = inputs

@@ -150,6 +150,7 @@ def inference(
 
     On another machine with its keys: [bold]inference.upstream=tcp://10.0.0.5:5556 runtime.keys=keys/inference[/]."""
     require_torch()
+    limit_threads("inference")
     if serve is not None:
         from services.cli.experiment import resolve_run
         from services.cli.serving import run_served
@@ -164,6 +165,7 @@ def inference(
 def learner(words: Words = None, config: ServiceFile = None) -> int:
     """Run the learner: [bold]seedbed learner cartpole run.dir=runs/one[/]."""
     require_torch()
+    limit_threads("learner")
     from learner_svc.__main__ import main as run_learner
 
     return run_learner(service_words(words, config))
@@ -336,6 +338,13 @@ def log_warnings_only() -> None:
 def require_torch() -> None:
     """As `require_modules`. Raises: MissingExtraError."""
     require_modules("torch", "torch", "safetensors")
+
+
+def limit_threads(role: str) -> None:
+    """As `plan.limit_threads`, of this process."""
+    from services.cli import plan
+
+    plan.limit_threads(os.environ, role)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -76,6 +76,12 @@ def split_threads(cores: int, *, inference: int, learner_threads: int = 0, infer
         learner=learner_threads or max(1, cores // 2),
         inference=inference_threads or max(1, cores // 4 // max(1, inference)),
     )
+
+
+def limit_threads(environment: MutableMapping[str, str], role: str) -> None:
+    """For a learner or inference that is started alone, before torch is loaded: as many threads as in a run here."""
+    threads = split_threads(usable_cores(), inference=1)
+    environment.setdefault("OMP_NUM_THREADS", str(threads.learner if role == LEARNER else threads.inference))
 
 
 def plan_run(experiment: Experiment, addresses: Addresses, cores: int) -> list[Process]:

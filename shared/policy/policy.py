@@ -44,7 +44,7 @@ class Acted:
     """One tick's decision."""
 
     action: Tensor  # own action f32 [B, A]
-    log_prob: Tensor  # f32 [B]
+    log_prob: Tensor | None  # f32 [B], where it was asked for
     value: Tensor  # f32 [B]
     state: State  # before the next row
 
@@ -180,15 +180,19 @@ class Policy(nn.Module):
         state: State,
         noise: Sequence[Tensor] | None = None,
         mask: Tensor | None = None,
+        *,
+        needs_log_prob: bool = True,
     ) -> Acted:
         """One tick for B lanes: leaves [B, ...], reward and first [B]. Without noise the most likely action."""
         output = self(tuple(leaf.unsqueeze(0) for leaf in obs), reward.unsqueeze(0), first.unsqueeze(0), None, state)
-        params = output.params[0]
-        if noise is None:
-            action = self.distribution.mode(params, mask)
-            log_prob = self.distribution.log_prob(params, action, mask)
-        else:
+        params, log_prob = output.params[0], None
+        if noise is not None and needs_log_prob:
             action, log_prob = self.distribution.sample_with_log_prob(params, noise, mask)
+        elif noise is not None:
+            action = self.distribution.sample(params, noise, mask)
+        else:
+            action = self.distribution.mode(params, mask)
+            log_prob = self.distribution.log_prob(params, action, mask) if needs_log_prob else None
         return Acted(action, log_prob, output.value[0], self.remember(output.state, action))
 
     def normalisers(self) -> tuple[LeafNormaliser, ...]:

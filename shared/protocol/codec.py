@@ -50,13 +50,22 @@ def encode(message: Message) -> bytes:
         values: list[Any] = [_STEP, step.session, step.seq, step.bits]
     elif kind is Act:
         act = cast(Act, message)
-        values = [_ACT, act.session, act.seq, act.policy_version, act.bits, act.reset_seed]
+        return encode_act(act.session, act.seq, act.policy_version, act.bits, act.reset_seed)
     else:
         return _encode_checked(message)
     try:
         return cast(bytes, _pack(values))
     except (TypeError, ValueError, OverflowError) as error:
         raise LocalWireError(f"{message}: {error}") from error
+
+
+def encode_act(session: int, seq: int, policy_version: int, bits: int = 0, reset_seed: int = 0) -> bytes:
+    """As `encode(Act(…))`, for who answers every tick of every group."""
+    values = [_ACT, session, seq, policy_version, bits, reset_seed]
+    try:
+        return cast(bytes, _pack(values))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise LocalWireError(f"ACT {values[1:]}: {error}") from error
 
 
 def decode(header: bytes) -> Message:

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from shared.errors import RemoteWireError
-from shared.protocol.layout import Field, Layout
+from shared.protocol.layout import Array, Field, Layout
 from shared.protocol.spaces import Leaf, Space, mask_size, space_from_wire, space_to_wire
 
 
@@ -31,9 +31,15 @@ class Flags(IntFlag):
 
 
 ENDED = Flags.TERMINATED | Flags.TRUNCATED
+_MARKS = [bytes(1 if value & bits else 0 for value in range(256)) for bits in range(int(max(Flags)) * 2)]
 MAX_NAME = 256  # characters of an id, a setting's or a statistic's name
 MAX_SETTING = 4096  # characters of a setting's value
 MAX_LIST = 64  # settings, statistics
+
+
+def count_flagged(flags: Array, bits: int) -> int:
+    """Lanes with any of these bits, of flags u8 [L]. Counted in bytes: for small groups a third of an array's time."""
+    return flags.tobytes().translate(_MARKS[bits]).count(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

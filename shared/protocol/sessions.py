@@ -95,6 +95,11 @@ class Session:
     is_ended: bool = False
     attached: Any = None
 
+    capabilities: tuple[str, ...] = field(init=False)  # of the group, that are used
+
+    def __post_init__(self) -> None:
+        self.capabilities = _served_capabilities(self.hello)
+
     @property
     def lanes(self) -> int:
         """Environment copies of the group."""
@@ -191,7 +196,7 @@ class SessionTable:
             server_epoch=self.server_epoch,
             protocol=min(hello.protocol_max, PROTOCOL_MAX),
             run_id=self.run_id,
-            capabilities=served_capabilities(hello),
+            capabilities=session.capabilities,
             beat_s=self.limits.beat_s,
             lease_s=session.lease_s,
             seed=session.seed,
@@ -455,7 +460,7 @@ def _same_group(known: Hello, hello: Hello) -> bool:
     return mine == theirs
 
 
-def served_capabilities(hello: Hello) -> tuple[str, ...]:
+def _served_capabilities(hello: Hello) -> tuple[str, ...]:
     """Those of a group's capabilities that are used: nobody asks a training group for pictures."""
     served = SERVED_CAPABILITIES if hello.mode != "train" else SERVED_CAPABILITIES[:1]
     return tuple(name for name in hello.capabilities if name in served)

@@ -26,6 +26,8 @@ __all__ = [
     "DTYPES",
     "Leaf",
     "Space",
+    "all_true",
+    "check_leaf_values",
     "check_values",
     "decode_text",
     "encode_text",
@@ -212,16 +214,26 @@ def check_values(space: Space, arrays: Sequence[Array]) -> None:
     environments exceed them, and no computation depends on them.
     """
     for leaf, array in zip(space.leaves(), arrays, strict=True):
-        if leaf.nvec:
-            nvec = np.reshape(leaf.nvec, leaf.shape)
-            index = array - np.reshape(leaf.starts, leaf.shape)
-            fine = bool(((index >= 0) & (index < nvec)).all())
-        elif leaf.kind == "multi_binary":
-            fine = bool(((array == 0) | (array == 1)).all())
-        elif leaf.kind == "text":
-            sizes = np.ascontiguousarray(array[..., :4]).view("<u4")
-            fine = bool((sizes <= array.shape[-1] - 4).all())
-        else:
-            fine = array.dtype.kind != "f" or bool(np.isfinite(array).all())
-        if not fine:
-            raise RemoteWireError("value", f"{leaf.path!r} has values that are no {leaf.describe()}")
+        check_leaf_values(leaf, array)
+
+
+def check_leaf_values(leaf: Leaf, array: Array) -> None:
+    """`check_values` of one leaf."""
+    if leaf.nvec:
+        nvec = np.reshape(leaf.nvec, leaf.shape)
+        index = array - np.reshape(leaf.starts, leaf.shape)
+        fine = all_true((index >= 0) & (index < nvec))
+    elif leaf.kind == "multi_binary":
+        fine = all_true((array == 0) | (array == 1))
+    elif leaf.kind == "text":
+        sizes = np.ascontiguousarray(array[..., :4]).view("<u4")
+        fine = all_true(sizes <= array.shape[-1] - 4)
+    else:
+        fine = array.dtype.kind != "f" or all_true(np.isfinite(array))
+    if not fine:
+        raise RemoteWireError("value", f"{leaf.path!r} has values that are no {leaf.describe()}")
+
+
+def all_true(array: Array) -> bool:
+    """Whether a bool array holds nothing else: for small ones in half the time of its own `all`."""
+    return int(np.count_nonzero(array)) == array.size

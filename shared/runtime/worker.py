@@ -18,13 +18,20 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._jobs: SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None] | None] | None] = SimpleQueue()
         self._busy_since: float | None = None
+        self._num_open = 0  # jobs whose results the loop has not seen
         self.failed: asyncio.Future[None] = self._loop.create_future()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def submit(self, job: Callable[[], Any], done: Callable[[Any], None] | None = None) -> None:
         """Run `job()` in the thread, after all before it; then `done(result)` in the loop."""
+        self._num_open += 1
         self._jobs.put((job, done))
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every job is done and its result handed back: what jobs use may be used in the loop now."""
+        return self._num_open == 0
 
     def busy_s(self) -> float:
         """How long the present job has been running, seconds; 0 when idle."""
@@ -47,12 +54,17 @@ class Worker:
                 self._post(self._fail, error)
                 return
             self._busy_since = None
-            if done is not None:
-                self._post(done, result)
+            self._post(self._hand_back, (done, result))
 
     def _post(self, call: Callable[[Any], None], value: Any) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(call, value)
+
+    def _hand_back(self, finished: tuple[Callable[[Any], None] | None, Any]) -> None:
+        done, result = finished
+        self._num_open -= 1
+        if done is not None:
+            done(result)
 
     def _fail(self, error: BaseException) -> None:
         if not self.failed.done():

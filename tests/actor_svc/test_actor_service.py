@@ -71,6 +71,20 @@ def started(service: Service, config: ActorSettings, make: Callable[[], Any] = C
     return asyncio.create_task(run(config, service, make=make))
 
 
+def test_each_mode_has_its_groups() -> None:
+    """An evaluation has one group of `eval.lanes`; who plays has one lane, unless more are asked for."""
+
+    def lanes(**actor: Any) -> list[int]:
+        return ActorSettings(env=EnvConfig(id="corridor"), actor=ActorConfig(**actor)).group_lanes()
+
+    assert lanes() == [64, 64]
+    assert lanes(groups=3, lanes=5) == [5, 5, 5]
+    assert lanes(mode="eval", groups=3, lanes=5) == [20]
+    assert lanes(mode="play") == [1]
+    assert lanes(mode="play", lanes=5) == [5]
+    assert lanes(mode="play", groups=3, lanes=5) == [5, 5, 5]
+
+
 @pytest.mark.parametrize(("is_uvloop", "inline_ms"), [(True, 0.0), (False, 1.0), (True, 1000.0)])
 def test_groups_step_until_the_actor_is_stopped(is_uvloop: bool, inline_ms: float) -> None:
     """Every group steps; SIGTERM's way out is a BYE for all sessions and success."""

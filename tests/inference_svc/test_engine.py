@@ -159,7 +159,7 @@ def test_an_evaluation_acts_with_frozen_weights() -> None:
     spec, config = CASES["mlp"]
     manifest, weights, _policy = make_policy(spec, **config)
     fleet = Fleet(spec, manifest, weights, [4])
-    lanes = Lanes(start=8, count=4, seed=0, rows=LatestRow(fleet.shape, 4), act_layout=act_layout(spec, 4),
+    lanes = Lanes(start=8, count=4, seed=0, rows=LatestRow(), act_layout=act_layout(spec, 4),
                   greedy=True, pinned=True)  # fmt: skip
     fleet.engine.forget(lanes)
     fleet.write(lanes, 1.0)

@@ -35,34 +35,34 @@ INSIDE, OUTSIDE = [[-1, 0], [1, 5], [0, 1e9]], [[-1, 0], [2, -5], [0, -1]]
 def test_values_within_bounds_pass_untouched(policy):
     """Bounds themselves are allowed, and infinite ones bound nothing."""
     inputs = rows(INSIDE)
-    assert RowCheck(SPEC, policy)(inputs) == 0
+    assert RowCheck(SPEC, policy, 3)(inputs) == 0
     assert inputs[2].tolist() == np.array(INSIDE, np.float32).tolist()
 
 
 def test_each_lane_that_leaves_its_bounds_counts_once():
     """However many of its elements do."""
     inputs = rows(OUTSIDE)
-    assert RowCheck(SPEC, "count")(inputs) == 2
+    assert RowCheck(SPEC, "count", 3)(inputs) == 2
     assert inputs[2].tolist() == OUTSIDE
 
 
 def test_clipped_values_lie_on_the_nearest_bound():
     """The policy sees these, and the count is the same."""
     inputs = rows(OUTSIDE)
-    assert RowCheck(SPEC, "clip")(inputs) == 2
+    assert RowCheck(SPEC, "clip", 3)(inputs) == 2
     assert inputs[2].tolist() == [[-1, 0], [1, 0], [0, 0]]
 
 
 def test_a_lane_without_an_agent_observes_nothing():
     """Its row holds zeros, wherever the bounds are."""
     inputs = rows(OUTSIDE, (0, Flags.ABSENT | Flags.FIRST, Flags.ABSENT | Flags.FIRST))
-    assert RowCheck(SPEC, "reject")(inputs) == 0
+    assert RowCheck(SPEC, "reject", 3)(inputs) == 0
 
 
 def test_a_refusal_names_leaf_lane_element_value_and_bounds():
     """The first that is found."""
     with pytest.raises(RemoteWireError, match=r"'place', lane 1, element 0: 2.0 is outside \[-1.0, 1.0\]") as caught:
-        RowCheck(SPEC, "reject")(rows(OUTSIDE))
+        RowCheck(SPEC, "reject", 3)(rows(OUTSIDE))
     assert caught.value.code == "bounds"
 
 
@@ -72,4 +72,4 @@ def test_no_policy_lets_nan_pass(index, said):
     inputs = rows(INSIDE)
     inputs[index][0] = np.nan
     with pytest.raises(RemoteWireError, match=said):
-        RowCheck(SPEC, "clip")(inputs)
+        RowCheck(SPEC, "clip", 3)(inputs)

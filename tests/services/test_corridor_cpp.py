@@ -363,6 +363,22 @@ def test_rows_follow_the_corridor_and_next_step_autoreset(built: Path) -> None:
     played(test)
 
 
+@pytest.mark.parametrize(
+    ("given", "lanes"), [({}, [1]), ({"actor__groups": 2, "actor__lanes": 3}, [3, 3]), ({"actor__groups": 2}, [1, 1])]
+)
+def test_who_plays_has_one_lane_unless_more_are_asked_for(built: Path, given: dict[str, int], lanes: list[int]) -> None:
+    """A person needs no more; a policy that is served may play any number."""
+
+    async def test(reactor: Reactor) -> None:
+        peer = Peer(reactor)
+        async with corridor(built, peer.address, actor__mode="play", **given):
+            hellos = [await peer.expect_hello() for _ in lanes]
+            assert [(hello.mode, hello.lanes) for hello in hellos] == [("play", count) for count in lanes]
+            assert {hello.group for hello in hellos} == set(range(len(lanes)))
+
+    played(test)
+
+
 def test_a_seed_decides_the_episodes(built: Path) -> None:
     """ACT(reset): all rows are `first`; the same seed plays the same, whatever was played before; lanes differ."""
 

@@ -6,7 +6,16 @@ from pathlib import Path
 import pytest
 
 from services.cli.experiment import load_experiment
-from services.cli.plan import Addresses, Process, cgroup_quota, plan_run, service_environment, split_threads
+from services.cli.plan import (
+    Addresses,
+    Process,
+    cgroup_quota,
+    limit_threads,
+    plan_run,
+    service_environment,
+    split_threads,
+    usable_cores,
+)
 from shared.errors import ConfigError
 from shared.runtime.config import parse_value
 
@@ -109,6 +118,18 @@ def test_threads_that_the_experiment_names_are_taken():
     """A measured split beats a rule of thumb."""
     threads = split_threads(2, inference=1, learner_threads=2, inference_threads=1)
     assert (threads.learner, threads.inference) == (2, 1)
+
+
+def test_a_service_that_is_started_alone_takes_its_share_too():
+    """Unless whoever starts it says otherwise."""
+    shares = split_threads(usable_cores(), inference=1)
+    for role, threads in (("learner", shares.learner), ("inference", shares.inference)):
+        environment: dict[str, str] = {}
+        limit_threads(environment, role)
+        assert environment == {"OMP_NUM_THREADS": str(threads)}
+    given = {"OMP_NUM_THREADS": "7"}
+    limit_threads(given, "inference")
+    assert given == {"OMP_NUM_THREADS": "7"}
 
 
 @pytest.mark.parametrize(("text", "quota"), [("max 100000\n", None), ("150000 100000\n", 1.5), ("nonsense", None)])

@@ -22,7 +22,7 @@ from shared.errors import RemoteWireError
 from shared.protocol.codec import encode
 from shared.protocol.messages import Act, ActBits, Bye, Hello, Message, Ping, Reject, Step, Welcome
 from shared.protocol.rows import act_layout
-from shared.protocol.sessions import Session, Verdict, served_capabilities
+from shared.protocol.sessions import Session, Verdict
 
 ALONE_S = 3.0  # without a session, and nobody comes back
 STALL_S = 1.0  # between two polls: it was us who slept, and messages may be waiting
@@ -180,7 +180,7 @@ class Played(Life):
         """Send what was asked as the ACT for the outstanding STEP."""
         assert self._asked is not None
         bits, actions = self._asked
-        if "render" in served_capabilities(session.hello):
+        if "render" in session.capabilities:
             bits |= int(ActBits.PICTURE)
         act = Act(session=session.id, seq=session.last_seq, policy_version=1, bits=bits, reset_seed=self.options.seed)
         reply = [encode(act), *actions]

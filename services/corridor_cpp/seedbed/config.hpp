@@ -17,7 +17,7 @@ struct Config {
   std::vector<std::string> upstream{"tcp://127.0.0.1:5555"};  // addresses of inference services
   std::uint64_t groups = 2;                                   // of this process; while one steps, another waits
   std::uint64_t lanes = 64;                                   // environments in each group
-  std::string mode = "train";                                 // or eval: one group of eval.lanes; or play: one lane
+  std::string mode = "train";                                 // or eval: one group of eval.lanes; or play
   std::string name = "actor-" + std::to_string(getpid());     // for people
   std::string keys;                                           // folder; empty: links stay on this machine
   std::string status_file;                                    // written when it dials; empty: none
@@ -62,14 +62,15 @@ inline std::vector<std::string> addresses(const std::string& name, std::string t
 // A whole configuration in the making: settings come one by one, the later one is stronger.
 struct Settings {
   Config config;
+  std::uint64_t groups = 0, lanes = 0;  // 0: not given
   std::uint64_t eval_lanes = 20;
 
   // key: section.name; origin: where the value was given, for messages. Sections of other services are ignored.
   void set(const std::string& key, const std::string& origin, const std::string& text) {
     const auto value = trimmed(text);
     if (key == "actor.upstream") config.upstream = addresses(origin, value);
-    else if (key == "actor.groups") config.groups = whole_number(origin, value, 64);
-    else if (key == "actor.lanes") config.lanes = whole_number(origin, value, 65536);
+    else if (key == "actor.groups") groups = whole_number(origin, value, 64);
+    else if (key == "actor.lanes") lanes = whole_number(origin, value, 65536);
     else if (key == "actor.name") config.name = unquoted(value);
     else if (key == "actor.mode") config.mode = mode(origin, unquoted(value));
     else if (key == "runtime.keys") config.keys = unquoted(value);
@@ -122,11 +123,12 @@ inline Config read_config(int argc, char** argv) {
     settings.set(detail::trimmed(word.substr(0, equals)), "command line \"" + word + "\"", word.substr(equals + 1));
   }
   auto config = settings.config;
+  if (config.mode == "play") config.groups = config.lanes = 1;  // unless told more
+  if (settings.groups) config.groups = settings.groups;
+  if (settings.lanes) config.lanes = settings.lanes;
   if (config.mode == "eval") {
     config.groups = 1;
     config.lanes = settings.eval_lanes;
-  } else if (config.mode == "play") {
-    config.groups = config.lanes = 1;
   }
   return config;
 }

@@ -58,6 +58,17 @@ def test_what_is_written_through_views_is_read_from_bytes(fields: list[Field]) -
         assert not view.flags.writeable
 
 
+@settings(max_examples=100, deadline=None)
+@given(FIELDS, st.sampled_from(["float64", "own"]))
+def test_packed_arrays_are_read_from_the_frames(fields: list[Field], dtype: str) -> None:
+    """Whatever the arrays' own dtype, as long as the field's holds their values."""
+    layout = Layout(fields)
+    arrays = [np.full(item.shape, 1, item.dtype if dtype == "own" else dtype) for item in fields]
+    frames = layout.pack(arrays)
+    layout.check(frames)
+    assert all((view == 1).all() for view in layout.views(frames))
+
+
 @settings(max_examples=200, deadline=None)
 @given(FIELDS, st.data())
 def test_frames_of_any_other_sizes_are_refused(fields: list[Field], data: st.DataObject) -> None:

@@ -15,6 +15,7 @@ from shared.protocol.layout import Layout
 from shared.protocol.rows import (
     EnvSpec,
     act_layout,
+    count_flagged,
     describe_difference,
     episodes_layout,
     spec_from_wire,
@@ -138,3 +139,10 @@ def test_a_bad_specification_is_refused(index: int, value: Any) -> None:
         spec_from_wire(wire)
     with pytest.raises(RemoteWireError):
         spec_from_wire(wire[:5])
+
+
+def test_flagged_lanes_are_counted_by_any_of_the_bits() -> None:
+    """Lanes, not bits; a byte may have bits that nobody knows."""
+    flags = np.arange(256, dtype=np.uint8)
+    for bits in range(32):
+        assert count_flagged(flags, bits) == np.count_nonzero(flags & bits)

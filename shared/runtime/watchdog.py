@@ -1,4 +1,4 @@
-"""Ends the process when the environment thread does not come back, even if it holds the interpreter lock."""
+"""Ends the process when its work does not come back, in a thread or in the loop, whoever holds the interpreter lock."""
 
 import faulthandler
 import os
@@ -11,9 +11,9 @@ GRACE_S = 5.0
 class Watchdog:
     """Two dogs: the loop looks at the thread, and a C thread of `faulthandler` looks at the loop.
 
-    An environment that waits for something for ever is found by the first. One that computes for ever without giving up
-    the interpreter lock stops the loop as well, and is found by the second. Both print where it hangs and end the
-    process with 1, so that its supervisor starts it again.
+    A job in the thread that waits for something for ever is found by the first. One that computes for ever without
+    giving up the interpreter lock stops the loop as well, and is found by the second, like one that runs in the loop.
+    Both print where it hangs and end the process with 1, so that its supervisor starts it again.
 
     Args:
       busy_s: how long the thread's present job has been running, seconds; 0 when idle.
