@@ -27,7 +27,7 @@ class InferenceConfig(Section):
         0.5, ge=0, description="how long an idle device waits for more groups before it runs a small batch, ms"
     )
     inline_ms: float = Field(
-        1.0, ge=0, description="batches shorter than this run in the network loop, not in a thread; 0: none do"
+        1.0, ge=0, description="on a CPU, batches shorter than this run in the network loop, not in a thread; 0: none"
     )
     out_of_bounds: OutOfBounds = Field(
         "count",

@@ -89,7 +89,8 @@ class InferenceService:
         self.engine = Engine(choose_device(config.device))
         self.worker = Worker("compute")
         self.pace = Pace()
-        self._inline_s = config.inline_ms / 1e3
+        is_cpu = self.engine.device.type == "cpu"  # a thread that waits for another device holds nobody up
+        self._inline_s = config.inline_ms / 1e3 if is_cpu else 0.0
         self.watchdog = Watchdog(self._compute_s, config.max_compute_s, self._report_stuck)
         outputs = Outputs(self._down, self._act, self._forget, self._pin, self._wake, self.worker.busy_s, self._owner)
         self.server.connect(outputs)
