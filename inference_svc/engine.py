@@ -154,7 +154,7 @@ class Engine:
             else:
                 pieces.append(group.rows.inputs)
         joined = [np.concatenate(part) for part in zip(*pieces, strict=True)] if len(pieces) > 1 else pieces[0]
-        if not joined[0].flags.writeable:  # torch takes no array that is still the message that it came in
+        if not joined[-1].flags.writeable:  # torch takes no array that is still the message that it came in
             joined = [array.copy() for array in joined]
         tensors = [torch.from_numpy(array) for array in joined]
         if self.device.type == "cpu":
