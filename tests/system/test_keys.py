@@ -52,7 +52,8 @@ def test_a_stranger_stays_out_and_its_log_says_why(keyed, tmp_path):
         refusals = wait_until(lambda: stranger.events("handshake_failed"), "the stranger is refused")
         assert "key refused: environment:stranger" in refusals[0]["cause"]
         wait_until(lambda: at_least(deployment.inference.metric("refused_peers_total"), 1), "it is counted")
-        assert "unknown_key" in {event["reason"] for event in deployment.inference.events("peer_refused")}
+        told = wait_until(lambda: deployment.inference.events("peer_refused"), "it says so")
+        assert "unknown_key" in {event["reason"] for event in told}
         deployment.wait_trained(100)
     finally:
         stranger.close()

@@ -114,7 +114,8 @@ def test_services_out_of_reach_are_seen_over_the_link(deployment, tmp_path):
         wait_until(lambda: health().get(actor.name) == "up", "the actor has found it")
         actor.kill()
         wait_until(lambda: health().get(actor.name) == "gone", "inference misses an actor")
-        assert f'name="{actor.name}",run="live",service="actor"}} 0.0' in get(where, "/metrics")
+        gone = f'name="{actor.name}",run="live",service="actor"}} 0.0'
+        wait_until(lambda: gone in get(where, "/metrics"), "so do those who scrape")
         actor.start()
         wait_until(lambda: health().get(actor.name) == "up", "it is back")
         (seen,) = [item for item in json.loads(get(where, "/api/runs/live"))["services"] if item["name"] == actor.name]
