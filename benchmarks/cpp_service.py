@@ -3,7 +3,7 @@
 Processes of services/corridor_cpp step the corridor; each group sends its next STEP when it has its ACT.
 
     .venv/bin/python benchmarks/cpp_service.py
-    .venv/bin/python benchmarks/cpp_service.py --processes 2 --groups 16 --lanes 64 --seconds 5 --repeats 5
+    .venv/bin/python benchmarks/cpp_service.py --processes 2 --groups 32 --lanes 64 --seconds 5 --repeats 5
 
 The server is `seedbed inference --serve`, with everything that it does for actors: sessions, checks of every row,
 batches, actions, statistics of episodes; only its policy is empty (benchmarks/empty_torso.py).
@@ -114,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Build, make a run with the empty policy, serve it, measure, print."""
     parser = argparse.ArgumentParser(description="Speed of the C++ environment service.")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--groups", type=int, default=16, help="of each process, all outstanding at once")
+    parser.add_argument("--groups", type=int, default=32, help="of each process, all outstanding at once")
     parser.add_argument("--lanes", type=int, default=64, help="of each group")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each repeat")
     parser.add_argument("--repeats", type=int, default=5)
