@@ -37,9 +37,9 @@ CORRIDOR = str(SERVICE / "corridor")
 
 
 @contextmanager
-def running(commands: Sequence[Sequence[str]], words: Mapping[str, str]) -> Iterator[list[int]]:
+def running(commands: Sequence[Sequence[str]], variables: Mapping[str, str]) -> Iterator[list[int]]:
     """Processes, with these variables besides ours; asked to leave at the end."""
-    environment = {**service_environment(os.environ), **words, DIE_WITH_PARENT: str(os.getpid())}
+    environment = {**service_environment(os.environ), **variables, DIE_WITH_PARENT: str(os.getpid())}
     started = [subprocess.Popen(command, env=environment) for command in commands]
     try:
         yield [process.pid for process in started]
