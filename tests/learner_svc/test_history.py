@@ -2,6 +2,7 @@
 
 import math
 import resource
+import threading
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,7 @@ def test_every_task_has_a_panel_and_all_share_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tensorboard", [False, True])
 def test_a_row_is_written_whole_or_not_at_all(tmp_path: Path, tensorboard: bool) -> None:
     """A full disk costs the rows that came while it was full, also where half of one would still have fitted."""
+    others = set(threading.enumerate())
     history = History(tmp_path, tensorboard=tensorboard)
     history.append(a_row(1, loss=1.0))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -98,6 +100,8 @@ def test_a_row_is_written_whole_or_not_at_all(tmp_path: Path, tensorboard: bool)
     rows = read_metrics(tmp_path / "metrics.csv")
     assert [(row["updates"], row["loss"], row["eval_return_mean"]) for row in rows] == [("1", "1", ""), ("4", "4", "2")]
     history.close()
+    for thread in set(threading.enumerate()) - others:  # one that failed may tell so after it told its writer
+        thread.join()
 
 
 def test_a_table_that_was_deleted_begins_again(tmp_path: Path) -> None:
