@@ -17,7 +17,7 @@ Every method takes `now`, seconds on any clock that does not go back, and return
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 
 from shared.errors import LocalWireError, RejectedError, RemoteWireError
@@ -35,6 +35,7 @@ from shared.protocol.messages import (
     Step,
     Welcome,
 )
+from shared.protocol.record import record
 from shared.protocol.rows import act_layout
 
 FIRST_RETRY_S = 0.2
@@ -44,7 +45,7 @@ Frames = Sequence[bytes | bytearray]  # to send
 Received = Sequence[bytes]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Send:
     """Send this message, with these payload frames behind its header. `group` is -1 for the connection's own."""
 
@@ -53,7 +54,7 @@ class Send:
     payload: Frames = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Begin:
     """Reset all lanes with `seed`, then submit their first rows. `fresh`: nothing was acted before in this process."""
 
@@ -62,7 +63,7 @@ class Begin:
     fresh: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Perform:
     """Step the environments with these action frames, then submit the rows."""
 
@@ -72,7 +73,7 @@ class Perform:
     wants_picture: bool = False  # somebody watches: send one with the rows
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ResetLanes:
     """Inference asks for a fresh episode in every lane: reset with `seed`, then submit the `first` rows."""
 
@@ -81,7 +82,7 @@ class ResetLanes:
     wants_picture: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Finished:
     """The run is over; leave with success."""
 
@@ -89,7 +90,7 @@ class Finished:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fatal:
     """Inference refuses this group for good."""
 
@@ -189,7 +190,7 @@ class GroupClient:
         if self.phase is not _ACTIVE:
             return ()
         self._sent_at = now
-        return (Send(self.group, Step(session=self.session, seq=self.seq, bits=bits), frames),)
+        return (Send(self.group, Step(self.session, self.seq, bits), frames),)
 
     def receive(self, message: Message, frames: Received, now: float) -> Actions:
         """A message for this group.

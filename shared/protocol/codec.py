@@ -34,12 +34,6 @@ _LIMIT_BY_TYPE = {int(kind): LARGE_HEADER_BYTES.get(kind, MAX_HEADER_BYTES) for 
 _STEP = int(MessageType.STEP)
 _ACT = int(MessageType.ACT)
 _pack = msgpack.Packer(autoreset=True).pack
-_new_step, _new_act = Step.__new__, Act.__new__
-# A frozen record's __init__ goes through object.__setattr__ for each field; the slots' own setters cost half of that.
-_set_step_session, _set_step_seq, _set_step_bits = (Step.__dict__[name].__set__ for name in Step.__slots__)
-(_set_act_session, _set_act_seq, _set_act_version, _set_act_bits, _set_act_seed) = (
-    Act.__dict__[name].__set__ for name in Act.__slots__
-)
 
 
 def encode(message: Message) -> bytes:
@@ -87,11 +81,7 @@ def decode(header: bytes) -> Message:
             and 0 <= seq <= I63
             and 0 <= bits <= ALL_STEP_BITS
         ):
-            step = _new_step(Step)
-            _set_step_session(step, session)
-            _set_step_seq(step, seq)
-            _set_step_bits(step, bits)
-            return step
+            return Step(session, seq, bits)
     elif kind == _ACT and len(values) >= 6:
         _, session, seq, version, bits, seed = values[:6]
         if (
@@ -102,13 +92,7 @@ def decode(header: bytes) -> Message:
             and 0 <= bits <= ALL_ACT_BITS
             and 0 <= seed <= I63
         ):
-            act = _new_act(Act)
-            _set_act_session(act, session)
-            _set_act_seq(act, seq)
-            _set_act_version(act, version)
-            _set_act_bits(act, bits)
-            _set_act_seed(act, seed)
-            return act
+            return Act(session, seq, version, bits, seed)
     return _decode_checked(values)  # also says what is wrong with a STEP or ACT
 
 

@@ -7,6 +7,7 @@ and, for STEP, ACT, UNROLL, EPISODES and WEIGHTS, payload frames that `shared.pr
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 
+from shared.protocol.record import record
 from shared.protocol.rows import EnvSpec
 
 PROTOCOL_MIN = 1
@@ -124,7 +125,7 @@ class Reject:
     hint: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Step:
     """Environment → inference: one tick's rows. Payload: `EnvSpec.step_layout(lanes)`."""
 
@@ -133,7 +134,7 @@ class Step:
     bits: int = 0  # StepBits
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Act:
     """Inference → environment: the actions for one STEP. Payload: `EnvSpec.act_layout(lanes)`."""
 

@@ -24,9 +24,9 @@ from shared.net.endpoints import Dealer, Router
 from shared.net.keys import bind_keys, dial_keys
 from shared.net.reactor import Reactor
 from shared.net.roles import Role
-from shared.protocol.codec import decode, encode
+from shared.protocol.codec import decode, encode, encode_act
 from shared.protocol.layout import Layout
-from shared.protocol.messages import Act, Hello, Ping, Step, Welcome
+from shared.protocol.messages import Hello, Ping, Step, Welcome
 from shared.protocol.rows import EnvSpec, act_layout, step_layout
 from shared.protocol.sessions import Session, SessionTable, Verdict
 from shared.protocol.spaces import space_from_gymnasium
@@ -132,8 +132,7 @@ class Server:
         pending, self._pending = self._pending, []
         now = self._loop.time()
         for session in pending:
-            act = Act(session=session.id, seq=session.last_seq, policy_version=1)
-            frames = [encode(act), session.attached.actions]
+            frames = [encode_act(session.id, session.last_seq, 1), session.attached.actions]
             self.table.answer(session, frames, now)
             self.router.send(session.route, frames)
         self.requests += len(pending)
