@@ -41,10 +41,10 @@ def served(argv: Sequence[str]) -> int:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the service; its exit code, unless that is 78, which starts `hold` instead."""
+    """Run the service; its exit code, unless it is not to be started again, which starts `hold` instead."""
     code = service_main(argv[0])(argv[1:])
-    if code == hold.EXIT:
-        hold.execute()
+    if hold.is_for_good(code):
+        hold.execute(code)
     return code
 
 

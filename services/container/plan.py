@@ -73,7 +73,7 @@ def plan_service(
         inference_threads=settings.launch.inference_threads,
     )
     count = {Role.LEARNER: threads.learner, Role.INFERENCE: threads.inference}.get(role, 1)
-    label = f"{role}-{container.host}"
+    label = container.host if container.host.startswith(f"{role}-") else f"{role}-{container.host}"
     given: dict[str, object] = {"runtime.name": label, "runtime.threads": count, "runtime.nice": NICE[role.package]}
     if role is Role.LEARNER:
         given["run.dir"] = str(container.runs / name)

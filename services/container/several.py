@@ -75,8 +75,8 @@ def main(argv: Sequence[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, pass_on)
     code = wait(parts)
-    if code == hold.EXIT:
-        hold.execute()
+    if hold.is_for_good(code):
+        hold.execute(code)
     return code
 
 

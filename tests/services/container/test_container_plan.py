@@ -1,6 +1,7 @@
 """What a container's service is told: names, threads, folders; and what is refused before it starts."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -30,6 +31,12 @@ def test_each_replica_has_a_name_of_its_own(here, role):
     said = settings_of(plan_service(role, "cartpole", [], "", here))
     assert said["runtime.name"] == f"{role}-4f5e"
     assert said.get("inference.name") == (f"{role}-4f5e" if role is Role.INFERENCE else None)
+
+
+def test_a_host_that_is_called_by_its_role_is_not_called_so_twice(here):
+    """Kubernetes names pods by what they run."""
+    said = settings_of(plan_service(Role.LEARNER, "cartpole", [], "", replace(here, host="learner-0")))
+    assert said["runtime.name"] == "learner-0"
 
 
 def test_the_run_goes_to_a_folder_of_the_experiments_or_the_given_name(here):

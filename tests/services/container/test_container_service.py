@@ -53,6 +53,42 @@ def test_a_wrong_setting_is_repeated_and_not_restarted(environment, words):
             process.kill()
 
 
+@pytest.fixture
+def finished(tmp_path):
+    """A run that ended."""
+    folder = tmp_path / "runs" / "cartpole"
+    words = ["run.steps=500", "actor.lanes=16", "learner.batch=16", "eval.episodes=2", "eval.lanes=2", "eval.every_s=0"]
+    command = [sys.executable, "-m", "services.cli.app", "train", "cartpole", f"--run-dir={folder}", *words]
+    subprocess.run(command, check=True, capture_output=True, timeout=4 * TIMEOUT_S)
+    return folder
+
+
+def test_who_has_nothing_left_to_do_stays_where_that_is_asked_for(environment, finished):
+    """Or it would be started again for ever; healthy it is not. Asked to leave, it does."""
+    command = [
+        sys.executable,
+        "-m",
+        "services.cli.app",
+        "container",
+        "learner",
+        "cartpole",
+        f"--runs={finished.parent}",
+    ]
+    command += ["learner.bind=tcp://127.0.0.1:0", "learner.finished_s=0", "run.steps=500"]
+    assert subprocess.run(command, env=environment, timeout=TIMEOUT_S, capture_output=True, check=False).returncode == 0
+    with subprocess.Popen(
+        command, env=environment | {"SEEDBED_STAY": "1"}, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            while "waits to be removed" not in process.stderr.readline():
+                assert process.poll() is None
+            assert health(environment) == (False, "this service has nothing left to do: its run is over\n")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(TIMEOUT_S) == 0
+        finally:
+            process.kill()
+
+
 def test_a_service_is_healthy_once_it_is_ready(environment, tmp_path):
     """Not before, and not when the file is that of a life that has ended."""
     assert health(environment) == (False, "not ready yet\n")

@@ -97,6 +97,22 @@ def test_a_secret_that_others_may_read_is_refused(folder):
     assert secret not in str(caught.value)
 
 
+@pytest.mark.parametrize(("mode", "is_read"), [(0o440, True), (0o400, True), (0o444, False)])
+def test_a_secret_that_an_orchestrator_hands_out_may_be_its_groups(folder, monkeypatch, mode, is_read):
+    """Root's, for this process's group, where nobody can write: as Kubernetes mounts secrets for a pod."""
+    file = folder / "inference" / "server.key"
+    file.chmod(mode)
+    monkeypatch.setattr("os.getuid", lambda: 1000)
+    real = os.fstat
+    monkeypatch.setattr("os.fstat", lambda place: os.stat_result((*real(place)[:4], 0, *real(place)[5:])))
+    monkeypatch.setattr("shared.net.keys._is_read_only", lambda _: True)
+    if is_read:
+        assert bind_keys(folder, Role.INFERENCE)
+    else:
+        with pytest.raises(ConfigError, match="others may read it"):
+            bind_keys(folder, Role.INFERENCE)
+
+
 def test_a_folder_that_others_may_write_to_is_refused(folder):
     """Else they could add keys of their own."""
     for place in (folder / "learner" / "clients", folder / "environment" / "default"):

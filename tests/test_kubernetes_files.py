@@ -1,0 +1,193 @@
+"""What the Kubernetes manifests say of pods, keys, names and links, by the schemas and our own code; no cluster."""
+
+import copy
+from pathlib import Path
+
+import pytest
+
+from services.cli.settings import list_settings
+from services.container.role import Role
+from shared.net.keyring import Keyring
+from shared.net.keys import bind_keys, dial_keys
+from shared.net.roles import Role as KeyRole
+
+yaml = pytest.importorskip("yaml", reason="PyYAML comes with the development extra")
+validator = pytest.importorskip("kubernetes_validate", reason="it comes with the development extra")
+
+BASE = Path(__file__).resolve().parents[1] / "compose" / "kubernetes" / "base"
+KUSTOMIZATION = yaml.safe_load((BASE / "kustomization.yaml").read_text())
+WORKLOADS = ("Deployment", "StatefulSet")
+LINKS = {
+    ("actor", "inference"), ("evaluator", "inference"), ("monitor", "inference"), ("inference", "learner"),
+    ("monitor", "learner"),
+}  # fmt: skip
+NAME = "app.kubernetes.io/name"
+
+
+def merge(base, patch):
+    """As kustomize merges pods: tables by key, lists of named things by name or path."""
+    if isinstance(base, dict) and isinstance(patch, dict):
+        return {key: merge(base.get(key), patch.get(key)) for key in {**base, **patch}}
+    if isinstance(base, list) and isinstance(patch, list):
+        key = next((key for key in ("name", "mountPath") if all(key in item for item in base + patch)), None)
+        if key == "name" and any("mountPath" in item for item in base + patch):
+            key = "mountPath"
+        if key is None:
+            return patch
+        found = {item[key]: item for item in base}
+        for item in patch:
+            found[item[key]] = merge(found.get(item[key]), item)
+        return list(found.values())
+    return copy.deepcopy(base if patch is None else patch)
+
+
+def objects():
+    """Every object of the base, its pods as they will be."""
+    pod = yaml.safe_load((BASE / "pod.yaml").read_text())["spec"]
+    found = []
+    for file in KUSTOMIZATION["resources"]:
+        for item in yaml.safe_load_all((BASE / file).read_text()):
+            if item["kind"] in WORKLOADS:
+                item["spec"] = merge(item["spec"], pod)
+            found.append(item)
+    return found
+
+
+OBJECTS = objects()
+PODS = {item["metadata"]["name"]: item["spec"]["template"] for item in OBJECTS if item["kind"] in WORKLOADS}
+POLICIES = [item["spec"] for item in OBJECTS if item["kind"] == "NetworkPolicy"]
+
+
+def container(name):
+    """A pod's only one."""
+    (found,) = PODS[name]["spec"]["containers"]
+    return found
+
+
+def variables(name):
+    """The environment that its manifest gives it."""
+    return {item["name"]: item["value"] for item in container(name)["env"]}
+
+
+def selects(selector, name):
+    """Whether a selector of labels means the pods of this name."""
+    labels = PODS[name]["metadata"]["labels"]
+    return all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
+
+
+@pytest.mark.parametrize("item", OBJECTS, ids=lambda item: f"{item['kind']}-{item['metadata']['name']}")
+@pytest.mark.parametrize("version", ["1.25", "1.37"])
+def test_every_object_is_one_that_a_cluster_takes(item, version):
+    """By Kubernetes' own schemas, of an old version and a new one; unknown fields are errors."""
+    validator.validate(item, version, strict=True)
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_a_pod_satisfies_the_restricted_standard_and_writes_nowhere_but_its_volumes(name):
+    """And the namespace enforces it."""
+    pod = PODS[name]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["automountServiceAccountToken"] is False
+    assert container(name)["securityContext"] == {
+        "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+    }  # fmt: skip
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+    assert not any("hostPath" in volume for volume in pod["volumes"])
+    writable = {mount["mountPath"] for mount in container(name)["volumeMounts"] if not mount.get("readOnly")}
+    assert writable == ({"/tmp", "/runs"} if name == "learner" else {"/tmp"})
+    (namespace,) = [item for item in OBJECTS if item["kind"] == "Namespace"]
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+
+
+def laid_out(name, keys, folder):
+    """What a pod finds below /keys, as the cluster puts it there, from a folder of keys."""
+    secrets = {item["name"]: item["files"] for item in KUSTOMIZATION["secretGenerator"]}
+    volumes = {volume["name"]: volume.get("secret", {}) for volume in PODS[name]["spec"]["volumes"]}
+    for mount in container(name)["volumeMounts"]:
+        if not mount["mountPath"].startswith("/keys/"):
+            continue
+        assert mount["readOnly"] is True
+        files = {
+            Path(file).name: keys / Path(file).relative_to("keys")
+            for file in secrets[volumes[mount["name"]]["secretName"]]
+        }
+        is_secret = any(file.suffix == ".key" for file in files.values())
+        assert volumes[mount["name"]].get("defaultMode") == (0o440 if is_secret else None)
+        chosen = {mount["subPath"]: files[mount["subPath"]]} if "subPath" in mount else files
+        place = folder / mount["mountPath"].removeprefix("/")
+        for file, source in chosen.items():
+            target = place if "subPath" in mount else place / file
+            target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            target.write_bytes(source.read_bytes())
+            target.chmod(0o600)
+    return folder / variables(name)["SEEDBED_RUNTIME__KEYS"].removeprefix("/")
+
+
+def test_a_pod_has_the_keys_that_its_links_need_and_no_others_secrets(tmp_path):
+    """Those of `seedbed keys init`, read as the service reads them."""
+    keys = tmp_path / "keys"
+    Keyring(keys).init()
+    found = {name: laid_out(name, keys, tmp_path / name) for name in PODS}
+    assert bind_keys(found["learner"], KeyRole.LEARNER)
+    assert bind_keys(found["inference"], KeyRole.INFERENCE)
+    assert dial_keys(found["inference"], KeyRole.INFERENCE, KeyRole.LEARNER)
+    for name in ("actor", "evaluator"):
+        assert dial_keys(found[name], KeyRole.ENVIRONMENT, KeyRole.INFERENCE)
+    for server in (KeyRole.LEARNER, KeyRole.INFERENCE):
+        assert dial_keys(found["monitor"], KeyRole.MONITOR, server)
+    for server, clients in (("learner", 2), ("inference", 2)):
+        assert len(list((found[server] / "clients").iterdir())) == clients
+    secrets = {name: sorted(path.name for path in (tmp_path / name).rglob("*.key")) for name in PODS}
+    assert secrets == {
+        "learner": ["server.key"], "inference": ["client.key", "server.key"], "actor": ["client.key"],
+        "evaluator": ["client.key"], "monitor": ["client.key"],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_what_a_pod_is_told_is_what_its_service_understands(name):
+    """Its role, and settings that exist."""
+    words = container(name)["args"]
+    assert words == ["monitor"] if name == "monitor" else words[:2] == ["container", Role(name)]
+    known = {setting.name for setting in list_settings("")}
+    given = [key for key in variables(name) if key.startswith("SEEDBED_") and "__" in key]
+    assert {key.removeprefix("SEEDBED_").lower().replace("__", ".") for key in given} <= known
+
+
+def test_links_go_where_the_services_are_and_the_network_lets_nothing_else_through():
+    """Each dialled name is a Service without an address of its own, so that all replicas are found."""
+    services = {item["metadata"]["name"]: item["spec"] for item in OBJECTS if item["kind"] == "Service"}
+    dialled = {
+        (name, value.removeprefix("tcp://").partition(":")[0], int(value.rpartition(":")[2]))
+        for name in PODS
+        for key, value in variables(name).items()
+        if value.startswith("tcp://") and not key.endswith("BIND")
+    }
+    assert {(name, server) for name, server, _ in dialled} == LINKS
+    for _, server, port in dialled:
+        assert services[server]["clusterIP"] == "None"
+        assert selects({"matchLabels": services[server]["selector"]}, server)
+        assert [item["port"] for item in services[server]["ports"]] == [port]
+        assert variables(server)[f"SEEDBED_{server.upper()}__BIND"] == f"tcp://0.0.0.0:{port}"
+    for way, far in (("ingress", "from"), ("egress", "to")):
+        let = {
+            (own, peer, port["port"])
+            for policy in POLICIES
+            for rule in policy.get(way, ())
+            for own in PODS
+            if selects(policy["podSelector"], own)
+            for side in rule[far]
+            for peer in PODS
+            if "podSelector" in side and selects(side["podSelector"], peer)
+            for port in rule["ports"]
+        }
+        assert let == {(a, b, port) if way == "egress" else (b, a, port) for a, b, port in dialled}
+    assert any(policy["podSelector"] == {} and "Ingress" in policy["policyTypes"] for policy in POLICIES)
+
+
+def test_nobody_is_started_again_when_the_run_is_over_and_one_learner_writes_a_run():
+    """A Deployment starts whoever ends; so they stay."""
+    assert all(variables(name)["SEEDBED_STAY"] == "1" for name in PODS)
+    (learner,) = [item for item in OBJECTS if item["metadata"]["name"] == "learner" and item["kind"] == "StatefulSet"]
+    assert learner["spec"]["replicas"] == 1
