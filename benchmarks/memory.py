@@ -70,11 +70,12 @@ def watch(experiment: str, folder: Path, seconds: float) -> dict[str, Curve]:
             now = time.monotonic() - began
             for name, process in services_of(launcher.pid):
                 with contextlib.suppress(psutil.Error):
-                    curves[name].append((now, *resident(process)))
+                    if (memory := resident(process))[0]:  # none is left of one that is just ending
+                        curves[name].append((now, *memory))
             with contextlib.suppress(psutil.Error):
                 curves["monitor"].append((now, *resident(psutil.Process(monitor.pid))))
         if launcher.returncode:
-            raise SystemExit(f"the run ended with exit status {launcher.returncode}")
+            print(f"the run ended with exit status {launcher.returncode}", file=sys.stderr)
     return curves
 
 

@@ -4,27 +4,11 @@ While the device is busy, requests accumulate; when it is free, everything queue
 few of many active groups waits a little, so that a flood of small groups does not become a flood of small batches.
 """
 
-import math
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
 SMALL_FLEET_GROUPS = 4  # up to this many active groups, waiting for more only costs latency
-
-
-class Pace:
-    """How long a batch will take, by how long the newest one took. Pessimistic: as if each lane cost as much again."""
-
-    def __init__(self) -> None:
-        self._lanes, self._seconds = 1, math.inf
-
-    def ran(self, lanes: int, seconds: float) -> None:
-        """A batch of so many lanes took so long."""
-        self._lanes, self._seconds = lanes, seconds
-
-    def seconds(self, lanes: int) -> float:
-        """What one of so many lanes will take; infinite before the first."""
-        return self._seconds * max(1.0, lanes / self._lanes)
 
 
 class Batcher(Generic[T]):

@@ -1,24 +1,21 @@
-"""Inference as a process: two sockets, one compute thread, and the clock, around `Server` and `LearnerLink`.
+"""Inference as a process: two sockets, the policy's thread, and the clock, around `Server` and `LearnerLink`.
 
-Environments dial in (ROUTER); we dial the learner (DEALER). The loop decides and copies; the thread "compute" runs the
-policy, or the loop itself while the thread has nothing to do and batches are short. Weights and evaluations' frozen
-copies are jobs of the thread, so they change between batches.
+Environments dial in (ROUTER); we dial the learner (DEALER). The loop decides and copies; `Compute` runs the policy.
 """
 
 import asyncio
 import copy
 import math
 import socket
-import time
 from collections.abc import Sequence
 from functools import partial
 
 import torch
 
 from inference_svc import metrics
-from inference_svc.batcher import Pace
+from inference_svc.compute import Compute
 from inference_svc.config import InferenceConfig, InferenceSettings
-from inference_svc.engine import Engine, Lanes
+from inference_svc.engine import Lanes
 from inference_svc.group import Group, Outputs
 from inference_svc.server import Server
 from inference_svc.serving import Audience, Served
@@ -43,7 +40,6 @@ from shared.net.reactor import Reactor
 from shared.net.reports import Reports, Shown
 from shared.net.resolver import Lookup
 from shared.net.roles import Role
-from shared.policy.devices import choose_device
 from shared.policy.weights import Manifest
 from shared.protocol.codec import decode, encode
 from shared.protocol.messages import ProducerWelcome
@@ -52,8 +48,6 @@ from shared.runtime.farewell import Farewell
 from shared.runtime.metrics import Answer, describe_picture
 from shared.runtime.refusals import Refusals
 from shared.runtime.service import Service
-from shared.runtime.watchdog import Watchdog
-from shared.runtime.worker import Worker
 
 BEAT_S = 0.5
 PROBE_EVERY_BEATS = 2
@@ -86,13 +80,10 @@ class InferenceService:
             load=self._load,
         )
         self.server = Server(config, service.incarnation, self.streams, self.tally)
-        self.engine = Engine(choose_device(config.device))
-        self.worker = Worker("compute")
-        self.pace = Pace()
-        is_cpu = self.engine.device.type == "cpu"  # a thread that waits for another device holds nobody up
-        self._inline_s = config.inline_ms / 1e3 if is_cpu else 0.0
-        self.watchdog = Watchdog(self._compute_s, config.max_compute_s, self._report_stuck)
-        outputs = Outputs(self._down, self._act, self._forget, self._pin, self._wake, self.worker.busy_s, self._owner)
+        self.compute = compute = Compute(
+            config.device, inline_s=config.inline_ms / 1e3, max_s=config.max_compute_s, report=self._report_stuck
+        )
+        outputs = Outputs(self._down, self._act, compute.forget, self._pin, self._wake, compute.busy_s, self._owner)
         self.server.connect(outputs)
         self.forward_seconds = metrics.register(service.metrics, self.tally, self.server, self.streams, reactor)
         service.metrics.page("/picture", self._picture)
@@ -163,30 +154,12 @@ class InferenceService:
         self._alarm = None
         self._launch()
 
-    # The compute thread
+    # The policy
 
     def _act(self, batches: list[list[Lanes]], groups: list[Group]) -> None:
-        """In the thread, or here if the batch will be short: then the handover costs more than it hides.
-
-        32 groups of 64 lanes with an empty policy took 80 µs of processor time for a STEP, and 103 with the thread.
-        """
-        if self.worker.is_idle and self.pace.seconds(sum(group.lanes.count for group in groups)) < self._inline_s:
-            self.loop.call_soon(partial(self._acted, groups), *self._run(batches))
-        else:
-            self.worker.submit(lambda: self._run(batches), lambda result: self._acted(groups, *result))
-
-    def _run(self, batches: list[list[Lanes]]) -> tuple[list[list[bytes]], list[int], float]:
-        """Every batch in turn."""
-        started = time.perf_counter()
-        payloads: list[list[bytes]] = []
-        versions: list[int] = []
-        for lanes in batches:
-            payloads += self.engine.act(lanes)
-            versions += [self.engine.pinned_version if lanes[0].pinned else self.engine.version] * len(lanes)
-        return payloads, versions, time.perf_counter() - started
+        self.compute.act(batches, partial(self._acted, groups))
 
     def _acted(self, groups: list[Group], payloads: list[list[bytes]], versions: list[int], seconds: float) -> None:
-        self.pace.ran(sum(group.lanes.count for group in groups), seconds)
         self.tally.compute_s += seconds
         self.forward_seconds.observe(seconds)
         self.server.acted(groups, payloads, versions, self.loop.time())
@@ -205,11 +178,8 @@ class InferenceService:
         self.server.pictures.looked(now)
         return self.server.pictures.newest
 
-    def _forget(self, lanes: Lanes) -> None:
-        self.worker.submit(lambda: self.engine.forget(lanes))
-
     def _pin(self) -> None:
-        self.worker.submit(self.engine.pin, lambda version: self.server.pinned(version, self.loop.time()))
+        self.compute.pin(lambda version: self.server.pinned(version, self.loop.time()))
 
     # The learner
 
@@ -273,15 +243,11 @@ class InferenceService:
             self._manifest = Manifest.from_json(event.manifest)
         manifest = self._manifest
         assert manifest is not None, "the link passes weights on only with a manifest"
-
-        def load() -> None:
-            self.engine.load(event.version, manifest, event.buffer)
-
-        self.worker.submit(load, lambda _none: self._loaded(event, manifest))
+        self.compute.load(event.version, manifest, event.buffer, partial(self._loaded, event, manifest))
 
     def _loaded(self, event: WeightsCame, manifest: Manifest) -> None:
         if event.manifest and self._welcome is not None:
-            policy = self.engine.policy
+            policy = self.compute.policy
             shape = UnrollShape(
                 policy.spec, policy.distribution.action_size, policy.state_fields, self._welcome.unroll_length
             )
@@ -296,8 +262,8 @@ class InferenceService:
         self.server.audience = audience = Audience(greedy=served.greedy)
         metrics.register_audience(self.service.metrics, audience)
 
-        def loaded(_none: None) -> None:
-            policy = self.engine.policy
+        def loaded() -> None:
+            policy = self.compute.policy
             shape = UnrollShape(policy.spec, policy.distribution.action_size, policy.state_fields, 1)
             self.server.serve(shape, served.run_id, served.run_seed)
             self.server.weights_changed(served.version, self.loop.time())
@@ -305,7 +271,7 @@ class InferenceService:
                 "policy_served", env_id=policy.spec.env_id, checkpoint=served.source, greedy=served.greedy
             )
 
-        self.worker.submit(lambda: self.engine.load(served.version, manifest, served.buffer), loaded)
+        self.compute.load(served.version, manifest, served.buffer, loaded)
 
     def _tell_audience(self, now: float) -> None:
         """Say now and then how those do who play."""
@@ -359,7 +325,7 @@ class InferenceService:
             self._poll_learner()
             self._await_learner(now)
             self._tell_audience(now)
-            self.watchdog.pet()
+            self.compute.pet()
 
     def _await_learner(self, now: float) -> None:
         """Without a session: try the next address where one does not answer, and tell people what is waited for."""
@@ -376,18 +342,14 @@ class InferenceService:
             for cause in self.learner.complaints(now) or [f"{self.learner.address}: {self.streams.main.state}"]:
                 self.service.log.warning("learner_awaited", cause=cause)
 
-    def _compute_s(self) -> float:
-        """How long the thread's present job has been running; the first batch may take as long as it likes."""
-        return self.worker.busy_s() if self.tally.batches else 0.0
-
     def _report_stuck(self, seconds: float) -> None:
         self.service.log.error(
             "compute_stuck", seconds=round(seconds, 1), hint="raise inference.max_compute_s if it may"
         )
 
-    async def watch_worker(self) -> None:
-        """A failure of the compute thread is ours."""
-        await self.worker.failed
+    async def watch_compute(self) -> None:
+        """A failure where the policy runs is ours."""
+        await self.compute.failed
 
     async def wait_ended(self) -> None:
         """The run finished, a signal came, or the learner refuses us for good."""
@@ -456,13 +418,12 @@ async def serve(
         inference = InferenceService(settings.inference, service, reactor, served=served, lookup=lookup)
         service.ready(endpoint=inference.router.endpoint, run_id=served.run_id if served else "")
         service.start(inference.beat(), "beat")
-        service.start(inference.watch_worker(), "worker")
+        service.start(inference.watch_compute(), "compute")
         try:
             await inference.wait_ended()
             await inference.leave()
         finally:
-            inference.watchdog.close()
             inference.router.close(linger_ms=500)
             inference.learner.close(linger_ms=500)
-            inference.worker.close()
+            inference.compute.close()
     return 0

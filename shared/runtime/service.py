@@ -26,7 +26,7 @@ from pydantic import BaseModel
 
 from shared.errors import ConfigError, SeedbedError
 from shared.runtime import logs
-from shared.runtime.allocator import release_freed_memory
+from shared.runtime.allocator import release_freed_memory, share_one_arena
 from shared.runtime.config import RuntimeConfig, load_settings
 from shared.runtime.files import writing
 from shared.runtime.health import leave_cause
@@ -37,6 +37,7 @@ DIE_WITH_PARENT = "SEEDBED_DIE_WITH_PARENT"  # the parent's process id, or 1 whe
 MAX_DRAIN_S = 30.0
 LINGER_BEAT_S = 0.05
 RELEASE_EVERY_S = 120.0  # of freed memory: it stops everything for some 10 ms
+OVER = "this service has nothing left to do: its run is over"  # left as the cause of an end that nobody asked for
 SAME_REQUEST_S = 0.3  # signals that follow one within this are the same request
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
@@ -234,6 +235,8 @@ def leave(code: int) -> NoReturn:
 def run_service(main: Callable[[Service], Awaitable[int]], runtime: RuntimeConfig, service: str) -> int:
     """Run `main` as a service on a loop of its own; its exit code."""
     os.nice(runtime.nice)
+    if service != "actor":  # simulators may have threads of their own, which would wait for each other
+        share_one_arena()
     sys.setswitchinterval(0.0005)  # a busy thread beside the loop hands over this soon, seconds
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop if runtime.uvloop else None) as runner:
@@ -266,6 +269,8 @@ async def _serve(main: Callable[[Service], Awaitable[int]], runtime: RuntimeConf
         _say(f"seedbed {running.name}: {type(cause).__name__}: {cause}")
         return 1
     running.log.info("service_ended", exit_code=code)
+    if code == 0 and not running.stopping.is_set():
+        leave_cause(OVER)
     return code
 
 

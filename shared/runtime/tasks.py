@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from shared.errors import ConfigError
-from shared.runtime.config import EnvConfig, RunConfig, Section, suggest
+from shared.runtime.config import EnvConfig, RunConfig, Section, join_env, suggest
 
 SEVERAL = "tasks"  # stands for the environment's id where there are several
 MAX_TASKS = 128
@@ -92,10 +92,7 @@ def _filled(task: Any, shared: Mapping[str, Any]) -> Any:
     own = task.get("env", {}) if isinstance(task, dict) else None
     if not isinstance(own, dict):
         return task
-    env = {**shared, **own}
-    if isinstance(shared.get("kwargs"), dict) and isinstance(own.get("kwargs"), dict):
-        env["kwargs"] = {**shared["kwargs"], **own["kwargs"]}
-    return {**task, "env": env}
+    return {**task, "env": join_env(shared, own)}
 
 
 def check_task(name: str, tasks: Mapping[str, object], key: str = "task") -> None:

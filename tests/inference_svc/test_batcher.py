@@ -1,8 +1,6 @@
 """When batches start."""
 
-import math
-
-from inference_svc.batcher import Batcher, Pace
+from inference_svc.batcher import Batcher
 
 
 def test_everything_queued_runs_when_the_device_is_free() -> None:
@@ -37,11 +35,3 @@ def test_a_group_that_left_is_not_run() -> None:
     batcher.discard("a")
     batcher.discard("never there")
     assert batcher.launch_at(1, 0.0) is None
-
-
-def test_a_batch_is_expected_to_take_what_the_newest_took_or_more_if_it_is_larger() -> None:
-    """Nothing is known of the first; a small one may have been as long for other reasons than its lanes."""
-    pace = Pace()
-    assert pace.seconds(1) == math.inf
-    pace.ran(64, 0.5)
-    assert [pace.seconds(lanes) for lanes in (1, 64, 128)] == [0.5, 0.5, 1.0]
