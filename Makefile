@@ -30,7 +30,7 @@ $(READY): pyproject.toml constraints.txt compose/install_torch.sh
 	  { echo "No virtual environment: install Python's venv module (Debian, Ubuntu: apt install python3-venv)."; exit 1; }
 	@$(PIP) install --quiet -c constraints.txt setuptools
 	@compose/install_torch.sh $(BIN)/python "$(TORCH)"
-	@$(PIP) install --quiet -c constraints.txt --no-build-isolation -e '.[torch,atari,monitor,export,adapters,dev]'
+	@$(PIP) install --quiet -c constraints.txt --no-build-isolation -e '.[torch,atari,monitor,export,adapters,wandb,dev]'
 	@touch $@
 	@echo "Installed."
 

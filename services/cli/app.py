@@ -235,6 +235,22 @@ def export(
 
 
 @app.command()
+def wandb(
+    run: RunArgument,
+    project: Annotated[str, typer.Option(help="The project there.")] = "seedbed",
+    entity: Annotated[str, typer.Option(help="User or team; empty: your own.", show_default=False)] = "",
+    once: Annotated[bool, typer.Option("--once", help="Leave when all that is there was sent.")] = False,
+) -> int:
+    """Send a run's curves, settings and summary to Weights & Biases, while it trains or afterwards."""
+    from services.cli.experiment import resolve_run
+    from services.cli.mirror import send_run
+
+    sent, place = send_run(resolve_run(run), project, entity=entity, is_live=not once)
+    console.print(f"{sent} rows: {place}", highlight=False, soft_wrap=True)
+    return 0
+
+
+@app.command()
 def monitor(
     words: Words = None,
     runs: Annotated[Path | None, typer.Option(help="Folder of run folders; else runs/.", show_default=False)] = None,
