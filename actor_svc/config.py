@@ -44,10 +44,14 @@ class ActorSettings(RunSettings):
     runtime: RuntimeConfig = RuntimeConfig()
 
     def own_env(self) -> EnvConfig:
-        """What this actor steps: its task's environment, or [env]. Raises: ConfigError for a task that is none."""
+        """What this actor steps: its task's environment, or [env], in evaluations as [eval] has it.
+
+        Raises: ConfigError for a task that is none.
+        """
         if self.tasks:
             check_task(self.actor.task, self.tasks, "actor.task")
-        return self.env_of(self.actor.task)
+        env = self.env_of(self.actor.task)
+        return self.eval.own_env(env) if self.actor.mode == "eval" else env
 
     def group_lanes(self) -> list[int]:
         """Lanes of each group: an evaluation has one group of `eval.lanes`; play, unless told more, one lane."""

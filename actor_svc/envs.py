@@ -4,6 +4,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -34,7 +35,10 @@ def make_group(
     Raises: ConfigError where the configuration names no environment, EnvError where it cannot be made.
     """
     backend = make_backend(env, lanes, make=make, render=render, threads=threads)
-    return Group(backend, lanes, env_id=env.id, settings=env.settings())
+    settings = env.settings()
+    if make is None and ":" not in env.id and (simulator := choose_backend(env)) in ("ale", "envpool"):
+        settings = tuple(sorted((*settings, ("backend", json.dumps(simulator)))))  # not quite alike
+    return Group(backend, lanes, env_id=env.id, settings=settings)
 
 
 def make_smallest_group(env: EnvConfig, *, render: bool = False, threads: int = 0) -> Group:

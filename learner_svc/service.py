@@ -356,10 +356,12 @@ class LearnerService:
         self._perform(self.desk.farewell("run_finished" if is_finished else "draining"))
         if self.trainer is not None:
             snapshot = await self._finish_job(self.worker, self.trainer.snapshot)
+            # Of one moment, without an await: steps that are still told of later count in none of them.
             meta = checkpoint_meta(self.run, self.ledger, self.lives, run_id=self.run_id)
-            await self._finish_job(self.record, lambda: self.keeper.save_last(snapshot, meta))
-            self.write_row(self.loop.time())
+            row = self.reporter.row(self.loop.time())
             summary = self.reporter.summary(device=str(self.trainer.parameters.flat.device))
+            await self._finish_job(self.record, lambda: self.keeper.save_last(snapshot, meta))
+            await self._finish_job(self.record, lambda: self.keeper.row(row))
             await self._finish_job(self.record, lambda: self.keeper.summarise(summary))
             try:
                 await self._finish_job(self.record, self.keeper.draw)

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     import torch
 
 GIB = 1024**3
+USUAL_PORTS = {  # of services that are started one by one, and how to choose another
+    5555: "inference.bind",
+    5556: "learner.bind",
+    8080: "seedbed monitor --port",
+}
 
 
 class Grade(StrEnum):
@@ -71,6 +76,7 @@ class MachineFacts:
     disk_free_bytes: int
     can_bind_loopback: bool
     ephemeral_ports: int
+    taken_ports: frozenset[int]  # of the usual ones
     max_files: int
     max_files_hard: int
     cpu_flags: frozenset[str]
@@ -100,6 +106,7 @@ def gather(folder: Path) -> MachineFacts:
         disk_free_bytes=shutil.disk_usage(folder).free,
         can_bind_loopback=_can_bind_loopback(),
         ephemeral_ports=_ephemeral_ports(),
+        taken_ports=frozenset(port for port in USUAL_PORTS if not _can_bind_loopback(port)),
         max_files=soft,
         max_files_hard=hard,
         cpu_flags=_cpu_flags(),
@@ -166,7 +173,12 @@ def _judge_ports(facts: MachineFacts) -> Finding:
         )
     if facts.ephemeral_ports < 1000:
         return _advice("ports", found, "widen it: sysctl -w net.ipv4.ip_local_port_range='32768 60999'")
-    return _ok("ports", found)
+    if facts.taken_ports:
+        taken = sorted(facts.taken_ports)
+        found = f"{', '.join(map(str, taken))} taken, {facts.ephemeral_ports} ephemeral"
+        others = ", ".join(USUAL_PORTS[port] for port in taken)
+        return _advice("ports", found, f"unless that is seedbed itself, choose others: {others}; `train` needs none")
+    return _ok("ports", f"{found}, {', '.join(map(str, USUAL_PORTS))} free")
 
 
 def _judge_files(facts: MachineFacts) -> Finding:
@@ -278,10 +290,12 @@ def _memory_limit(total: int) -> int:
     return min(total, int(limit)) if limit.isdigit() else total
 
 
-def _can_bind_loopback() -> bool:
+def _can_bind_loopback(port: int = 0) -> bool:
+    """Whether a service may listen there; port 0: on any."""
     try:
         with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a connection that was is no listener
+            listener.bind(("127.0.0.1", port))
             listener.listen()
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):

@@ -128,7 +128,7 @@ def play_episodes(
     lanes = min(trained.settings.eval.lanes, episodes)
     left = np.full(lanes, episodes // lanes)
     left[: episodes % lanes] += 1
-    group = make_group(trained.settings.env, lanes)
+    group = make_group(trained.settings.eval.own_env(trained.settings.env), lanes)
     rows: list[Array] = []
     try:
         check_specification(trained, group)
@@ -206,7 +206,7 @@ def record_video(trained: TrainedPolicy, file: Path, *, greedy: bool = True, see
       the file cannot be written.
     """
     torch.set_num_threads(usable_cores())
-    env = trained.settings.env
+    env = trained.settings.eval.own_env(trained.settings.env)
     group = make_shown_group(env)
     try:
         ticks = play(trained, group, greedy=greedy, seed=trained.settings.eval.seed if seed is None else seed)

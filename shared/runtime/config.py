@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 
 from shared.errors import ConfigError
@@ -27,6 +27,7 @@ KNOWN_SECTIONS = (
 )  # fmt: skip
 ENVIRONMENT_PREFIX = "SEEDBED_"
 MAX_PROCESSES = 1024  # of one role on one machine
+Settings = tuple[tuple[str, str], ...]  # (name, value as JSON)
 MAX_LISTED = 40  # names that an error message tells
 
 
@@ -78,6 +79,14 @@ class RunConfig(Section):
         return None if value == "" else value
 
 
+def join_env(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """An [env] table with another one's values over it; kwargs are joined key by key."""
+    env = {**shared, **own}
+    if isinstance(shared.get("kwargs"), dict) and isinstance(own.get("kwargs"), dict):
+        env["kwargs"] = {**shared["kwargs"], **own["kwargs"]}
+    return env
+
+
 class EnvConfig(Section):
     """[env]: the environment, and the settings that every actor of a run must share."""
 
@@ -100,13 +109,27 @@ class EnvConfig(Section):
         True, description="Atari: mark rows where a life was lost; training cuts the discount there."
     )
 
+    _stands_for: Settings | None = PrivateAttr(None)  # the run's, where these are an evaluation's
+
     @property
     def is_atari(self) -> bool:
         """Whether the Atari settings apply."""
         return self.id.startswith("ALE/") or self.backend == "ale"
 
-    def settings(self) -> tuple[tuple[str, str], ...]:
+    def with_differences(self, differences: Mapping[str, Any]) -> "EnvConfig":
+        """Another environment's settings that are announced as these, kwargs joined key by key.
+
+        Raises: ValidationError.
+        """
+        joined = join_env(self.model_dump(exclude_unset=True), differences)
+        changed = EnvConfig.model_validate(joined)
+        changed._stands_for = self.settings()
+        return changed
+
+    def settings(self) -> Settings:
         """(name, value as JSON), sorted by name: what must agree between the actors of one run."""
+        if self._stands_for is not None:
+            return self._stands_for
         names = ["kwargs", "max_episode_steps"]
         if self.is_atari:
             names += [
@@ -114,6 +137,16 @@ class EnvConfig(Section):
                 "life_loss",
             ]  # fmt: skip
         return tuple((name, json.dumps(getattr(self, name), sort_keys=True)) for name in sorted(names))
+
+
+EVALUATION_MAY_DIFFER = (
+    "kwargs",
+    "max_episode_steps",
+    "frame_skip",
+    "repeat_action_probability",
+    "noop_max",
+    "life_loss",
+)
 
 
 class EvalConfig(Section):
@@ -124,6 +157,23 @@ class EvalConfig(Section):
     every_s: float = Field(0.0, ge=0, description="Evaluate this often, seconds; 0: only at the end.")
     greedy: bool = Field(True, description="Take the most likely action instead of a sampled one.")
     seed: int = Field(10_000, ge=0, description="Seed of the evaluation's environments.")
+    env: dict[str, Any] = Field({}, description="What differs from [env] in evaluations; kwargs are joined key by key.")
+
+    @field_validator("env")
+    @classmethod
+    def _check_env(cls, value: dict[str, Any]) -> dict[str, Any]:
+        """Only what leaves observations and actions as they are, with values that it may have."""
+        for key in value:
+            if key in ("id", "backend"):
+                raise ValueError(f"{key}: an evaluation plays the run's environment on the run's back-end")
+            if key not in EVALUATION_MAY_DIFFER:
+                raise ValueError(f"{key}: cannot differ in evaluations{suggest(key, EVALUATION_MAY_DIFFER)}")
+        EnvConfig.model_validate({"id": "any", **value})
+        return value
+
+    def own_env(self, env: EnvConfig) -> EnvConfig:
+        """What evaluations step in a run of this environment; to the run's services it passes for that."""
+        return env.with_differences(self.env) if self.env else env
 
 
 class LaunchConfig(Section):

@@ -7,7 +7,7 @@ import pytest
 from actor_svc.backends.pool import find_id
 from actor_svc.envs import make_group
 from shared.errors import ConfigError
-from shared.protocol.rows import Flags
+from shared.protocol.rows import Flags, describe_difference, describe_space_difference
 from shared.runtime.config import EnvConfig
 
 ale_py = pytest.importorskip("ale_py")
@@ -31,7 +31,7 @@ def starts_after_one_noop(group, seeds):
 def test_ale_and_envpool_play_the_same_game(game):
     """From the same frame on, the same actions give the same pixels, rewards and lost lives on both."""
     ale, envpool = make(game, "ale", 1, noop_max=1), make(game, "envpool", 1, noop_max=1)
-    assert ale.spec == envpool.spec
+    assert describe_space_difference(ale.spec, envpool.spec) is None
     starts_after_one_noop(ale, range(20))
     envpool.reset(1)
     generator = np.random.default_rng(1)
@@ -100,6 +100,14 @@ def test_colour_comes_channels_first(backend):
     assert (leaf.image, leaf.shape) == ("CHW", (3, 42, 42))
     group.reset(1)
     assert group.views.observation[0].std() > 0
+
+
+def test_a_run_keeps_to_one_back_end():
+    """An actor with the other one is refused, by that word."""
+    ale, envpool = make("Pong", "ale", 1), make("Pong", "envpool", 1)
+    difference = describe_difference(envpool.spec, ale.spec)
+    assert difference == 'setting backend: ours "envpool", theirs "ale"'
+    assert describe_difference(make("Pong", "auto", 1).spec, envpool.spec) is None
 
 
 def test_envpool_shows_its_screen():

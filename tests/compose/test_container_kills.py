@@ -20,7 +20,7 @@ ENDLESS = (  # hardly learns: who trains on long after CartPole is solved, at on
     "run.steps=0 run.until_return=10000 eval.every_s=0 actor.lanes=64 learner.batch=64 learner.metrics_every_s=0.5"
     " algorithm.learning_rate=1e-6"
 )
-TARGET = "run.steps=0 run.until_return=475 eval.every_s=5"
+TARGET = "run.steps={steps} run.until_return=475 eval.every_s=5"
 
 
 @dataclass
@@ -85,7 +85,8 @@ def test_a_deployment_survives_twenty_kills_of_its_containers(tmp_path, capsys):
         with capsys.disabled():
             print(f"\n{len(kills)} kills in {lasted_s:.0f} s")
             report(kills)
-        stack.change(ARGS=TARGET)
+        # As many steps again, at a rate that falls from half the experiment's: at a constant one it may unlearn.
+        stack.change(ARGS=TARGET.format(steps=2 * int(stack.trained_steps("cartpole"))))
         stack.up()
         ended = ("learner", "inference", "actor", "evaluator")
         assert stack.wait_ended(*ended, deadline_s=600.0) == dict.fromkeys(ended, 0)

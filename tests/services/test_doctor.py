@@ -1,10 +1,12 @@
 """What `seedbed doctor` makes of a machine's facts."""
 
+import socket
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
+from services.cli import doctor
 from services.cli.doctor import GIB, Finding, Grade, MachineFacts, TorchFacts, gather, judge
 from services.cli.report import render_findings
 
@@ -23,6 +25,7 @@ GOOD = MachineFacts(
     disk_free_bytes=100 * GIB,
     can_bind_loopback=True,
     ephemeral_ports=28232,
+    taken_ports=frozenset(),
     max_files=65536,
     max_files_hard=65536,
     cpu_flags=frozenset({"amx_bf16", "avx2"}),
@@ -57,6 +60,7 @@ def test_a_good_machine_gets_no_advice():
         ("disk", {"disk_free_bytes": GIB}, Grade.PROBLEM, "--run-dir"),
         ("ports", {"can_bind_loopback": False}, Grade.PROBLEM, "127.0.0.1"),
         ("ports", {"ephemeral_ports": 100}, Grade.ADVICE, "ip_local_port_range"),
+        ("ports", {"taken_ports": frozenset({8080, 5555})}, Grade.ADVICE, "inference.bind, seedbed monitor --port"),
         ("ulimits", {"max_files": 256, "max_files_hard": 2048}, Grade.ADVICE, "ulimit -n 2048"),
         ("torch", {"torch": None}, Grade.PROBLEM, "seedbed[torch]"),
         ("accelerator", {"has_nvidia_driver": True}, Grade.PROBLEM, "TORCH="),
@@ -82,6 +86,17 @@ def test_an_accelerator_is_named():
     torch = replace(TORCH, accelerators=("Some GPU",), accelerator_bf16=True, is_cuda_build=True)
     assert find("accelerator", torch=torch, has_nvidia_driver=True).found == "Some GPU"
     assert find("bf16", torch=torch).grade is Grade.OK
+
+
+def test_a_port_that_somebody_listens_on_is_taken(tmp_path, monkeypatch):
+    """The usual ones are tried; here one that is free is made usual."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        monkeypatch.setattr(doctor, "USUAL_PORTS", {port: "inference.bind"})
+        assert gather(tmp_path).taken_ports == {port}
+    assert gather(tmp_path).taken_ports == frozenset()
 
 
 def test_this_machine_can_be_judged(tmp_path):

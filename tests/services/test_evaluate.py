@@ -56,6 +56,16 @@ def test_exactly_the_asked_number_of_episodes_is_played(cartpole_run, greedy, ep
     assert seen == sorted(seen)
 
 
+def test_an_evaluation_has_the_environment_that_its_section_says(cartpole_run):
+    """The policy was trained in another one, and fits all the same."""
+    with (cartpole_run / "config.toml").open("a") as file:
+        file.write("env = { max_episode_steps = 5 }\n")
+    played = play_episodes(load_policy(cartpole_run), 4, greedy=True, seed=3)
+    assert played.returns.tolist() == [5.0] * 4
+    frames = record_video(load_policy(cartpole_run), cartpole_run / "policy.mp4", seed=2)
+    assert frames == 6
+
+
 def test_the_same_seed_plays_the_same_episodes(cartpole_run):
     """Sampled actions too: their noise is keyed."""
     trained = load_policy(cartpole_run)

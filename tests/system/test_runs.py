@@ -2,12 +2,15 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 from learner_svc.history import read_metrics
 from tests.support.deployment import living
 
+FIGURES = Path(__file__).parents[2] / "docs" / "figures.md"
 WORDS = (
     "actor.lanes=8", "learner.unroll_length=8", "learner.batch=16", "learner.max_policy_lag=1000",
     "learner.metrics_every_s=0.2", "learner.tensorboard=false", "learner.precision=fp32", "policy.hidden=[16]",
@@ -36,10 +39,14 @@ def exit_codes(folder) -> dict[str, int]:
 
 
 def test_a_run_ends_says_so_and_goes_on_only_when_asked_for_more(tmp_path):
-    """Everyone exits with 0; started again it is still finished; with more steps counters and epochs go on."""
+    """Everyone exits with 0; started again it is still finished; with more steps counters and epochs go on.
+
+    Its evaluations have shorter episodes than training, by a setting of their own.
+    """
     folder = tmp_path / "run"
-    train(folder, "--steps", "4000")
+    train(folder, "--steps", "4000", "eval.env={max_episode_steps=5}")
     first = json.loads((folder / "summary.json").read_text())
+    assert (first["eval_return_mean"], first["episode_return_mean"] > 5) == (5.0, True)
     assert (first["finished"], first["reason"], first["eval_episodes"]) == (True, "steps", 4)
     assert first["trained_steps"] >= 4000
     assert exit_codes(folder) == dict.fromkeys(("learner", "inference-0", "actor-0", "eval-0"), 0)
@@ -56,6 +63,7 @@ def test_a_run_ends_says_so_and_goes_on_only_when_asked_for_more(tmp_path):
     for name in ("trained_steps", "updates", "seconds", "env_steps"):
         values = [float(row[name]) for row in rows]
         assert values == sorted(values), f"{name} went back"
+    assert {*rows[0], *second} <= set(re.findall(r"`(\w+)`", FIGURES.read_text())), "a figure that nobody explains"
     assert int(rows[0]["epoch"]) == 1
     assert int(rows[-1]["epoch"]) > 1
     assert living(folder) == []

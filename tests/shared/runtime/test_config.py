@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
+from actor_svc.config import ActorSettings
 from shared.errors import ConfigError
 from shared.runtime.config import (
     KNOWN_SECTIONS,
@@ -282,3 +283,27 @@ def test_values_that_nothing_can_be_done_with_are_refused(word, said):
 def test_an_empty_run_folder_is_no_choice():
     """And not the working directory."""
     assert load_settings(Settings, None, ["env.id=x", "run.dir="]).run.dir is None
+
+
+def test_an_evaluation_may_have_settings_of_its_own_and_passes_for_the_runs():
+    """Joined over [env]; whoever compares what actors share sees the run's."""
+    env = EnvConfig(id="E", kwargs={"levels": 200, "hard": True}, max_episode_steps=100)
+    own = EvalConfig(env={"kwargs": {"levels": 0}, "max_episode_steps": 7}).own_env(env)
+    assert (own.id, own.kwargs, own.max_episode_steps) == ("E", {"levels": 0, "hard": True}, 7)
+    assert own.settings() == env.settings()
+    assert EvalConfig().own_env(env) is env
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("eval.env={id = 'F'}", "plays the run's environment"),
+        ("eval.env={image_size = 64}", "image_size: cannot differ in evaluations"),
+        ("eval.env={frame_skp = 2}", "did you mean 'frame_skip'"),
+        ("eval.env.frame_skip=0", "frame_skip: Input should be greater"),
+    ],
+)
+def test_an_evaluations_setting_that_cannot_be_is_refused(experiment, word, said):
+    """Before anything starts: the policy could not play there, or the environment not be made."""
+    with pytest.raises(ConfigError, match=said):
+        load_settings(ActorSettings, experiment, [word])
