@@ -72,7 +72,8 @@ class Channel:
         backend: Any = super(zmq.Socket, socket)
         self._raw_receive, self._raw_send, self._raw_get = backend.recv, backend.send, backend.get
         self._is_closed = self._is_armed = self._is_draining = self._is_unfinished = False
-        self._newest: zmq.Frame | None = None  # first frame of the newest message
+        self._is_routed = socket.type == zmq.ROUTER
+        self._newest: zmq.Frame | None = None  # first frame of the newest message, behind its route
         self._descriptor = int(socket.getsockopt(zmq.FD))
         self._loop.add_reader(self._descriptor, self._wake)
         self._arm()  # what came before the reader was there
@@ -162,18 +163,20 @@ class Channel:
         """Read until empty or out of budget. An exception of the callback propagates, with the rest re-armed."""
         if self._is_closed or self._is_draining:
             return
-        receive, on_frames = self._raw_receive, self._on_frames
+        receive, on_frames, is_routed = self._raw_receive, self._on_frames, self._is_routed
         stop = perf_counter() + MAX_DRAIN_S
         self._is_draining = self._is_unfinished = True
         try:
             for _ in range(MAX_DRAIN_MESSAGES):
                 try:
+                    # A route always has more behind it, and bytes cost a third of a Frame.
+                    frames = [receive(_LAST)] if is_routed else []
                     frame = receive(_LAST, False)
                 except zmq.Again:
                     self._is_unfinished = False
                     break
                 self._newest = frame
-                frames = [frame.bytes]
+                frames.append(frame.bytes)
                 while frame.more:  # a Frame knows `more` from its own call: cheaper than asking the socket
                     frame = receive(_LAST, False)
                     if len(frames) <= MAX_FRAMES:
