@@ -8,7 +8,7 @@
 # What else torch needs is pip's business, and so is torch where PyTorch's index cannot be reached. Run where
 # constraints.txt is.
 set -eu
-python=$1 builds=$2
+python=$(command -v "$1") builds=$2  # its path: uv takes a bare name for that of a virtual environment
 [ "$builds" != pip ] || exit 0
 "$python" -m pip install --quiet -c constraints.txt uv
 if ! "$python" -m uv --quiet pip compile --torch-backend "$builds" /dev/null >/dev/null; then
