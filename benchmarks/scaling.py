@@ -266,7 +266,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     whole = {
         "machine": machine_label(), "words": chosen.words, "lanes": chosen.lanes, "step_ms": chosen.step_ms,
         "longest_gap_s": longest_gap_s(samples), "all_left_with_0": not any(codes.values()),
-        "unacked_lanes_when_replicas_left": [line["unacked_lanes"] for line in left],
+        "lost_lanes_when_replicas_left": [line["lost_lanes"] for line in left],
         "dropped_unrolls": summary.get("dropped_unrolls"), "restarts": summary.get("restarts"),
         "acted_steps": samples[-1].acted_steps,
     }  # fmt: skip

@@ -16,6 +16,7 @@ from inference_svc import metrics
 from inference_svc.compute import Compute
 from inference_svc.config import InferenceConfig, InferenceSettings
 from inference_svc.engine import Lanes
+from inference_svc.flush import Flush
 from inference_svc.group import Group, Outputs
 from inference_svc.server import Server
 from inference_svc.serving import Audience, Served
@@ -366,8 +367,8 @@ class InferenceService:
     async def leave(self) -> None:
         """Named phases: dismiss groups, flush unrolls, say goodbye."""
         self.server.dismiss("run_finished" if self.is_finished else "draining")
-        deadline, link = self.loop.time() + self.config.drain_s, self.streams.main
-        while not (self.is_finished or self.streams.is_empty) and self.loop.time() < deadline:
+        flush, link = Flush(self.streams, self.config.drain_s, self.loop.time()), self.streams.main
+        while not (self.is_finished or flush.is_over(self.loop.time())):
             self._poll_learner()
             await asyncio.sleep(0.02)
         if self.is_finished:
@@ -378,7 +379,8 @@ class InferenceService:
         if self.is_finished:
             await self._tell_the_late()
         self.service.log.info(
-            "inference_left", unacked_lanes=int(self.streams.total(lambda item: item.outbox.unacked_lanes)),
+            "inference_left", lost_lanes=int(self.streams.total(lambda item: item.outbox.unreceived_lanes)),
+            unacked_lanes=int(self.streams.total(lambda item: item.outbox.unacked_lanes)),
             acked=int(self.streams.total(lambda item: item.outbox.acked_unrolls)),
             dropped_steps=self.tally.dropped_steps,
         )  # fmt: skip

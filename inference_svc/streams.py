@@ -177,6 +177,11 @@ class Streams:
         return all(stream.link.outbox.is_empty for stream in self.all)
 
     @property
+    def is_received(self) -> bool:
+        """Whether the learner has everything, used or not."""
+        return all(stream.link.outbox.is_received for stream in self.all)
+
+    @property
     def num_held(self) -> int:
         """Groups that wait for credit."""
         return sum(len(stream.held) for stream in self.all)

@@ -64,6 +64,7 @@ class Outbox:
         self._stream = (0, 0)  # (session, epoch) from whose WELCOME `_base` and `_granted_through` count
         self._base = 0  # stream position of the session's first unroll
         self._unacked_lanes = 0
+        self._received_through = 0  # the first unroll that the learner is not known to have received
         self._episodes: deque[tuple[Episodes, tuple[Frame, ...]]] = deque()
         self._num_episodes_sent = 0
         self._next_episodes_seq = 0
@@ -93,6 +94,16 @@ class Outbox:
     def unacked_lanes(self) -> int:
         """Lane-unrolls in memory."""
         return self._unacked_lanes
+
+    @property
+    def unreceived_lanes(self) -> int:
+        """Lane-unrolls that the learner is not known to have: lost if the producer leaves now."""
+        return sum(kept.lanes for kept in self._unrolls if kept.seq >= self._received_through)
+
+    @property
+    def is_received(self) -> bool:
+        """Whether the learner has everything, used or not."""
+        return not self._episodes and (not self._unrolls or self._unrolls[-1].seq < self._received_through)
 
     @property
     def credit_lanes(self) -> int:
@@ -136,6 +147,7 @@ class Outbox:
         """
         self.session, self.epoch = welcome.session, welcome.epoch
         self._forget(welcome.next_seq, welcome.next_episodes_seq)
+        self._received_through = welcome.next_seq
         if self._stream != (self.session, self.epoch):
             self._stream = (self.session, self.epoch)
             self._granted_through = 0
@@ -147,7 +159,7 @@ class Outbox:
 
     def lost_session(self) -> None:
         """CHALLENGE, lease or connection lost: send nothing until the next WELCOME."""
-        self.session = 0
+        self.session = self._received_through = 0
         self._pings.clear()
 
     def discard(self) -> int:
@@ -205,6 +217,7 @@ class Outbox:
         """
         for ping_ms, unrolls_before, episodes_before in self._pings:
             if ping_ms == sent_ms:
+                self._received_through = max(self._received_through, received_through)
                 if received_through < unrolls_before:
                     place = max(0, received_through - self.oldest_seq)
                     self.resent_unrolls += max(0, self._num_sent - place)

@@ -72,10 +72,8 @@ def environments(stack):
 
 
 def said_when_it_left(log):
-    """What a replica counted at its end: (acknowledged unrolls, complete lanes that were not)."""
-    return tuple(
-        int(number) for number in re.search(r"inference_left .*?acked=(\d+).*?unacked_lanes=(\d+)", log).groups()
-    )
+    """What a replica counted at its end: (acknowledged unrolls, complete lanes that the learner had not received)."""
+    return tuple(int(number) for number in re.search(r"inference_left .*?acked=(\d+).*?lost_lanes=(\d+)", log).groups())
 
 
 @pytest.fixture
@@ -87,7 +85,7 @@ def watched(training, tmp_path):
 
 
 def test_scaling_up_and_down_loses_nothing_and_restarts_nobody(watched, capsys, tmp_path):
-    """Actors 1 → 4 → 1 and inference 1 → 2 → 1; who leaves has every complete unroll acknowledged."""
+    """Actors 1 → 4 → 1 and inference 1 → 2 → 1; who leaves has handed over every complete unroll."""
     stack, flow = watched
     before = starts(stack)
     first = stack.the("inference")
@@ -101,9 +99,9 @@ def test_scaling_up_and_down_loses_nothing_and_restarts_nobody(watched, capsys, 
     ):
         stack.up("--scale", "actor=1", "--scale", "inference=1")
         following.wait(60)
-    acked, unacked = said_when_it_left(log.read_text())
+    acked, lost = said_when_it_left(log.read_text())
     assert acked > 0
-    assert unacked == 0
+    assert lost == 0
     stack.wait_trained("cartpole", 10_000)
     assert starts(stack) == before
     wait_until(lambda: len(environments(stack)) == 1, "the page forgets the replica that left")

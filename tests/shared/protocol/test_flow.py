@@ -106,6 +106,37 @@ def test_an_unroll_is_kept_until_it_is_acknowledged() -> None:
     assert outbox.oldest_seq == 3
 
 
+def test_what_the_learner_received_is_not_lost_with_the_producer() -> None:
+    """Only a PONG shows it; a connection that is lost takes that knowledge with it."""
+    outbox = an_outbox(4, 3, 2)
+    outbox.welcome(a_welcome())
+    outbox.credit(a_credit(100))
+    send_all(outbox)
+    outbox.pinged(5)
+    assert (outbox.unreceived_lanes, outbox.is_received) == (9, False)
+    outbox.pong(5, 2)
+    assert (outbox.unreceived_lanes, outbox.is_received) == (2, False)
+    send_all(outbox)
+    outbox.pinged(6)
+    outbox.pong(6, 3)
+    assert (outbox.unreceived_lanes, outbox.unacked_lanes, outbox.is_received) == (0, 9, True)
+    outbox.lost_session()
+    assert (outbox.unreceived_lanes, outbox.is_received) == (9, False)
+    outbox.welcome(a_welcome(epoch=2, next_seq=1))
+    assert (outbox.unreceived_lanes, outbox.is_received) == (5, False)
+
+
+def test_episodes_are_received_when_they_are_acknowledged() -> None:
+    """They have no other receipt."""
+    outbox = Outbox()
+    assert outbox.is_received
+    outbox.push_episodes([b""], count=1, acted_steps=3)
+    outbox.welcome(a_welcome())
+    assert not outbox.is_received
+    outbox.credit(a_credit(0, episodes=1))
+    assert outbox.is_received
+
+
 @pytest.mark.parametrize("void", [a_credit(100, 2, session=2), a_credit(100, 2, epoch=2)])
 def test_credit_of_another_session_or_epoch_is_void(void: Credit) -> None:
     """A late message of an earlier life neither grants nor acknowledges."""
