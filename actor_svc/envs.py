@@ -36,7 +36,7 @@ def make_group(
     """
     backend = make_backend(env, lanes, make=make, render=render, threads=threads)
     settings = env.settings()
-    if make is None and ":" not in env.id and (simulator := choose_backend(env)) in ("ale", "envpool"):
+    if make is None and ":" not in env.id and (simulator := choose_backend(env)) in ("ale", "ale_sync", "envpool"):
         settings = tuple(sorted((*settings, ("backend", json.dumps(simulator)))))  # not quite alike
     return Group(backend, lanes, env_id=env.id, settings=settings)
 
@@ -62,6 +62,10 @@ def make_backend(
         from actor_svc.backends.atari import make_ale  # heavy, and optional
 
         return make_ale(env, lanes, threads)
+    if choice == "ale_sync":
+        from actor_svc.backends.atari import make_sync  # heavy, and optional
+
+        return make_sync(env, lanes)
     if choice == "envpool":
         from actor_svc.backends.pool import make_pool  # heavy, and optional
 

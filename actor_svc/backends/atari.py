@@ -1,6 +1,6 @@
-"""Atari games: [env]'s settings for ALE's own vector environment and for EnvPool, with the same preprocessing.
+"""Atari games: [env]'s settings for ALE's vector environment, its single games and EnvPool, preprocessed alike.
 
-Both play full games: no early end at a lost life, no clipped rewards, no automatic FIRE, one frame for each step
+All play full games: no early end at a lost life, no clipped rewards, no automatic FIRE, one frame for each step
 (stacking belongs to the policy). Each step repeats the action and takes the maximum of the last two frames, in grey,
 shrunk by area. `docs/environments.md` says what still differs.
 """
@@ -41,6 +41,17 @@ class OneFrame(VectorObservationWrapper[Any, Any, Any]):
 def make_ale(env: EnvConfig, lanes: int, threads: int) -> VectorBackend:
     """L lanes on ALE's vector environment."""
     make = functools.partial(_ale, env, threads or usable_cores(lanes))
+    return VectorBackend(make, lanes, track_lives=env.life_loss, image="CHW")
+
+
+def make_sync(env: EnvConfig, lanes: int) -> VectorBackend:
+    """L lanes one after the other, on ALE's interface to single games."""
+    rom = rom_name(env.id)
+    if env.kwargs:
+        raise ConfigError(f"env.kwargs.{next(iter(env.kwargs))}: backend 'ale_sync' has no options beside [env]'s")
+    from actor_svc.backends.atari_sync import SyncAtari  # rom_name() has said it if ALE is missing
+
+    make = functools.partial(SyncAtari, rom, env, max_episode_steps=env.max_episode_steps or MAX_EPISODE_STEPS)
     return VectorBackend(make, lanes, track_lives=env.life_loss, image="CHW")
 
 

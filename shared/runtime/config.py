@@ -91,8 +91,9 @@ class EnvConfig(Section):
     """[env]: the environment, and the settings that every actor of a run must share."""
 
     id: str = Field(description="Gymnasium or EnvPool id, ALE/Name-v5, or module:function for an environment of yours.")
-    backend: Literal["auto", "gymnasium", "vector", "ale", "envpool"] = Field(
-        "auto", description="What steps the lanes: one by one, the environment's own vector form, ALE or EnvPool."
+    backend: Literal["auto", "gymnasium", "vector", "ale", "ale_sync", "envpool"] = Field(
+        "auto",
+        description="What steps the lanes: one by one, a vector form, ALE's, its games in one thread, or EnvPool.",
     )
     kwargs: dict[str, Any] = Field({}, description="Passed to the environment's constructor.")
     image: Literal["", "HWC", "CHW"] = Field(
@@ -114,7 +115,7 @@ class EnvConfig(Section):
     @property
     def is_atari(self) -> bool:
         """Whether the Atari settings apply."""
-        return self.id.startswith("ALE/") or self.backend == "ale"
+        return self.id.startswith("ALE/") or self.backend in ("ale", "ale_sync")
 
     def with_differences(self, differences: Mapping[str, Any]) -> "EnvConfig":
         """Another environment's settings that are announced as these, kwargs joined key by key.

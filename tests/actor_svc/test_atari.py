@@ -1,4 +1,4 @@
-"""Atari by ALE and by EnvPool: one specification, the same frames, rewards and ends."""
+"""Atari by ALE, its single games and EnvPool: one specification, the same frames, rewards and ends."""
 
 import gymnasium
 import numpy as np
@@ -12,6 +12,8 @@ from shared.runtime.config import EnvConfig
 
 ale_py = pytest.importorskip("ale_py")
 pytest.importorskip("envpool")
+
+BACKENDS = ("ale", "ale_sync", "envpool")
 
 
 def make(game, backend, lanes, **options):
@@ -44,7 +46,55 @@ def test_ale_and_envpool_play_the_same_game(game):
         assert ale.views.flags.tolist() == envpool.views.flags.tolist()
 
 
-@pytest.mark.parametrize("backend", ["ale", "envpool"])
+@pytest.mark.parametrize("game", ["Breakout", "MsPacman"])
+def test_single_games_are_those_of_the_vector_environment(game):
+    """From the first frame on, but for the final one, and for a grey level where a mean is just between two."""
+    ale, sync = make(game, "ale", 1, noop_max=0), make(game, "ale_sync", 1, noop_max=0)
+    assert describe_space_difference(ale.spec, sync.spec) is None
+    ale.reset(1)
+    sync.reset(1)
+    generator = np.random.default_rng(1)
+    differences = []
+    for _ in range(250):
+        actions = ale.random_actions(generator)
+        ale.advance(actions)
+        sync.advance(actions)
+        assert ale.views.reward.tolist() == sync.views.reward.tolist()
+        assert ale.views.flags.tolist() == sync.views.flags.tolist()
+        if not ale.ended_lanes.size:
+            differences.append(ale.views.observation[0].astype(int) - sync.views.observation[0])
+    assert np.abs(differences).max() <= 1
+    assert np.count_nonzero(differences) < 1e-3 * np.size(differences)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_sticky_actions_follow_the_seed(backend):
+    """What the emulator draws is decided by the group's seed, too."""
+    group = make("Breakout", backend, 2, repeat_action_probability=0.5, noop_max=1)
+    actions = [group.random_actions(np.random.default_rng(number)) for number in range(30)]
+    tapes = []
+    for seed in (5, 5, 6):
+        tapes.append([group.reset(seed).payload, *(group.step(one).payload for one in actions)])
+    assert tapes[0] == tapes[1]
+    assert tapes[0] != tapes[2]
+
+
+@pytest.mark.parametrize("frame_skip", [1, 2, 5])
+def test_single_games_skip_frames_as_the_vector_environment_does(frame_skip):
+    """The maximum is of the last two of a step's frames, or of its only one."""
+    ale, sync = (make("Pong", backend, 1, noop_max=0, frame_skip=frame_skip) for backend in ("ale", "ale_sync"))
+    generator = np.random.default_rng(1)
+    ale.reset(1)
+    sync.reset(1)
+    for _ in range(150):
+        actions = ale.random_actions(generator)
+        ale.advance(actions)
+        sync.advance(actions)
+        assert np.abs(ale.views.observation[0].astype(int) - sync.views.observation[0]).max() <= 1
+        assert ale.views.reward.tolist() == sync.views.reward.tolist()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_episode_is_the_full_game(backend):
     """A lost life is a flag on a valid row; the game ends with the last one, and its return is of all five."""
     group = make("Breakout", backend, 2, noop_max=2)
@@ -68,9 +118,9 @@ def test_episode_is_the_full_game(backend):
     assert group.views.reward[ended] == 0
 
 
-@pytest.mark.parametrize("backend", ["ale", "envpool"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_time_limit_truncates_in_agent_steps(backend):
-    """max_episode_steps counts agent steps on both, whatever the frame skip and the no-ops."""
+    """max_episode_steps counts agent steps on all, whatever the frame skip and the no-ops."""
     group = make("Pong", backend, 2, max_episode_steps=6)
     group.reset(3)
     for _ in range(6):
@@ -79,7 +129,7 @@ def test_time_limit_truncates_in_agent_steps(backend):
     assert group.views.flags.tolist() == [Flags.TRUNCATED] * 2
 
 
-@pytest.mark.parametrize("backend", ["ale", "envpool"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_same_seed_same_game(backend):
     """The group's seed decides the no-ops at every reset, and so the whole game."""
     group = make("Pong", backend, 2, max_episode_steps=4)
@@ -92,9 +142,9 @@ def test_same_seed_same_game(backend):
     assert tapes[0] != tapes[2]
 
 
-@pytest.mark.parametrize("backend", ["ale", "envpool"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_colour_comes_channels_first(backend):
-    """Without grey, both give [3, H, W]."""
+    """Without grey, all give [3, H, W]."""
     group = make("Pong", backend, 1, grayscale=False, image_size=42)
     leaf = group.spec.observation.leaf
     assert (leaf.image, leaf.shape) == ("CHW", (3, 42, 42))
@@ -110,9 +160,10 @@ def test_a_run_keeps_to_one_back_end():
     assert describe_difference(make("Pong", "auto", 1).spec, envpool.spec) is None
 
 
-def test_envpool_shows_its_screen():
+@pytest.mark.parametrize("backend", ["ale_sync", "envpool"])
+def test_the_screen_is_shown(backend):
     """A video is of the game's own screen in colour."""
-    group = make_group(EnvConfig(id="ALE/Pong-v5"), 1, render=True)
+    group = make_group(EnvConfig(id="ALE/Pong-v5", backend=backend), 1, render=True)
     group.reset(1)
     assert group.render().shape == (210, 160, 3)
 
@@ -124,13 +175,13 @@ def test_noop_max_0_is_refused_where_it_would_crash():
 
 
 def test_unknown_game_is_named():
-    """A wrong id is a configuration error on both."""
-    for backend in ("ale", "envpool"):
+    """A wrong id is a configuration error on all."""
+    for backend in BACKENDS:
         with pytest.raises(ConfigError, match="Pongg"):
             make("Pongg", backend, 1)
 
 
-@pytest.mark.parametrize("backend", ["ale", "envpool"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_settings_of_the_papers(backend):
     """All 18 actions and another size are [env]'s own; what is set there is refused among env.kwargs."""
     spec = make("Pong", backend, 1, full_action_space=True, image_size=42).spec
