@@ -6,10 +6,8 @@ screen alone; on many cores those step games in threads of their own, which Pyth
 
 from typing import Any
 
-import ale_py
 import numpy as np
 import numpy.typing as npt
-from ale_py import roms
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
@@ -27,8 +25,8 @@ class _Game:
 
     def __init__(self, rom: str, env: EnvConfig, screens: Screen) -> None:
         self.num_steps = 0
-        self._rom, self._env, self._screens = roms.get_rom_path(rom), env, screens
-        self.ale = ale_py.ALEInterface()
+        self._rom, self._env, self._screens = rom, env, screens
+        self.ale = _make_emulator()
         self.ale.setFloat("repeat_action_probability", env.repeat_action_probability)
         self._read = self.ale.getScreenGrayscale if env.grayscale else self.ale.getScreenRGB
         self.seed(np.random.SeedSequence(0))
@@ -45,7 +43,7 @@ class _Game:
         """Begin an episode, after up to `noop_max` frames in which nothing is done."""
         self.ale.reset_game()
         for _ in range(self._random.integers(self._env.noop_max + 1)):
-            self.ale.act(ale_py.Action(NOOP))
+            self.ale.act(self.actions[NOOP])
             if self.ale.game_over():
                 self.ale.reset_game()
         self.num_steps = 0
@@ -72,7 +70,7 @@ class SyncAtari(VectorEnv[Any, Any, Any]):
     """L games of one kind with next-step autoreset. Its observations are overwritten by the next step."""
 
     def __init__(self, rom: str, env: EnvConfig, lanes: int, *, max_episode_steps: int) -> None:
-        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+        rom = _rom_path(rom)
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
         self.num_envs, self._max_steps = lanes, max_episode_steps
         height, width = _screen_dims(rom)
@@ -130,7 +128,22 @@ class SyncAtari(VectorEnv[Any, Any, Any]):
 
 def _screen_dims(rom: str) -> tuple[int, int]:
     """Height and width of a game's screen, pixels."""
-    ale = ale_py.ALEInterface()
-    ale.loadROM(roms.get_rom_path(rom))
-    height, width = ale.getScreenDims()
+    emulator = _make_emulator()
+    emulator.loadROM(rom)
+    height, width = emulator.getScreenDims()
     return int(height), int(width)
+
+
+def _make_emulator() -> Any:
+    """ALE's interface to one game, silent about what it loads."""
+    import ale_py  # of the extra 'atari', as is all that follows
+
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    return ale_py.ALEInterface()
+
+
+def _rom_path(rom: str) -> str:
+    """Where a game's program is."""
+    from ale_py import roms
+
+    return str(roms.get_rom_path(rom))
