@@ -16,7 +16,6 @@ from actor_svc.backends.area import AreaShrink
 from shared.runtime.config import EnvConfig
 
 Screen = npt.NDArray[np.uint8]  # [H, W], or [H, W, 3] in colour
-NOOP = 0  # in either set of actions
 PREVIOUS, NEWEST = 0, 1
 
 
@@ -30,6 +29,7 @@ class _Game:
         self.ale.setFloat("repeat_action_probability", env.repeat_action_probability)
         self._read = self.ale.getScreenGrayscale if env.grayscale else self.ale.getScreenRGB
         self.seed(np.random.SeedSequence(0))
+        self._noop = self.ale.getLegalActionSet()[0]  # two games lack it among their own actions
         self.actions = self.ale.getLegalActionSet() if env.full_action_space else self.ale.getMinimalActionSet()
 
     def seed(self, seed: np.random.SeedSequence) -> None:
@@ -43,7 +43,7 @@ class _Game:
         """Begin an episode, after up to `noop_max` frames in which nothing is done."""
         self.ale.reset_game()
         for _ in range(self._random.integers(self._env.noop_max + 1)):
-            self.ale.act(self.actions[NOOP])
+            self.ale.act(self._noop)
             if self.ale.game_over():
                 self.ale.reset_game()
         self.num_steps = 0
