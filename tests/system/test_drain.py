@@ -2,7 +2,7 @@
 
 import signal
 
-from tests.support.deployment import BATCH, wait_until
+from tests.support.deployment import wait_until
 
 
 def test_a_drained_actor_says_bye(deployment):
@@ -24,7 +24,6 @@ def test_a_drained_inference_flushes_its_unrolls(deployment):
     assert inference.wait_ended() == 0
     left = inference.events("inference_left")[-1]
     assert left["lost_lanes"] == 0
-    assert left["unacked_lanes"] < BATCH  # these fill no batch before the successor's come
     wait_until(lambda: any(line["reason"] == "draining" for line in resident.events("inference_said_bye")), "BYE came")
     assert resident.is_running
     inference.start().wait_ready()
