@@ -126,6 +126,7 @@ def actor(
     """Run one actor: [bold]seedbed actor cartpole actor.upstream=tcp://127.0.0.1:5555[/].
 
     From another machine with its key: [bold]actor.upstream=tcp://10.0.0.6:5555 runtime.keys=robot-7[/]."""
+    limit_threads("actor")
     from actor_svc.__main__ import main as run_actor
 
     chosen = [] if task is None else [f"actor.task={task}"]

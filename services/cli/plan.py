@@ -79,9 +79,10 @@ def split_threads(cores: int, *, inference: int, learner_threads: int = 0, infer
 
 
 def limit_threads(environment: MutableMapping[str, str], role: str) -> None:
-    """For a learner or inference that is started alone, before torch is loaded: as many threads as in a run here."""
+    """For a service that is started alone, before torch or NumPy is loaded: as many threads as in a run here."""
     threads = split_threads(usable_cores(), inference=1)
-    environment.setdefault("OMP_NUM_THREADS", str(threads.learner if role == LEARNER else threads.inference))
+    count = {LEARNER: threads.learner, "inference": threads.inference}.get(role, 1)
+    environment.setdefault("OMP_NUM_THREADS", str(count))
 
 
 def plan_run(experiment: Experiment, addresses: Addresses, cores: int) -> list[Process]:

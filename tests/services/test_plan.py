@@ -123,7 +123,7 @@ def test_threads_that_the_experiment_names_are_taken():
 def test_a_service_that_is_started_alone_takes_its_share_too():
     """Unless whoever starts it says otherwise."""
     shares = split_threads(usable_cores(), inference=1)
-    for role, threads in (("learner", shares.learner), ("inference", shares.inference)):
+    for role, threads in (("learner", shares.learner), ("inference", shares.inference), ("actor", 1)):
         environment: dict[str, str] = {}
         limit_threads(environment, role)
         assert environment == {"OMP_NUM_THREADS": str(threads)}
