@@ -44,16 +44,18 @@ def main() -> None:
     arguments = parser.parse_args()
     seconds = 60 * arguments.minutes
     with tempfile.TemporaryDirectory(prefix="seedbed-memory-") as folder:
-        curves = watch(arguments.experiment, Path(folder), seconds)
+        curves, status = watch(arguments.experiment, Path(folder), seconds)
     for name, curve in sorted(curves.items()):
         print(json.dumps({"service": name} | growth(curve, seconds)), flush=True)
     if arguments.out:
         arguments.out.mkdir(parents=True, exist_ok=True)
         write(curves, arguments.out)
+    if status:
+        sys.exit(f"the run that was watched ended with exit status {status}")
 
 
-def watch(experiment: str, folder: Path, seconds: float) -> dict[str, Curve]:
-    """Memory of every process of a run, by the service's name."""
+def watch(experiment: str, folder: Path, seconds: float) -> tuple[dict[str, Curve], int]:
+    """Memory of every process of a run, by the service's name, and the run's exit status."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -74,9 +76,7 @@ def watch(experiment: str, folder: Path, seconds: float) -> dict[str, Curve]:
                         curves[name].append((now, *memory))
             with contextlib.suppress(psutil.Error):
                 curves["monitor"].append((now, *resident(psutil.Process(monitor.pid))))
-        if launcher.returncode:
-            print(f"the run ended with exit status {launcher.returncode}", file=sys.stderr)
-    return curves
+    return curves, launcher.returncode
 
 
 @contextlib.contextmanager

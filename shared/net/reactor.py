@@ -265,7 +265,7 @@ class Reactor:
             channel.socket.disable_monitor()  # before anyone who takes its events is closed: see Dealer
         for channel in tuple(self._channels):
             channel.close()
-        self.context.term()
+        self.context.destroy(linger=0)  # with sockets that no channel took over: the context would wait for them
 
     def __enter__(self) -> Self:
         return self

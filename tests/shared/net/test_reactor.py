@@ -285,6 +285,19 @@ def test_statistics_outlive_their_channels(run):
     run(test)
 
 
+def test_a_socket_that_no_channel_took_over_does_not_hold_up_the_end(run):
+    """What failed between a socket's making and its channel's leaves it open: the reactor closes it too."""
+    sockets = []
+
+    async def test(reactor):
+        socket = reactor.context.socket(zmq.DEALER)
+        socket.connect("tcp://127.0.0.1:9")
+        sockets.append(socket)
+
+    run(test)
+    assert sockets[0].closed
+
+
 def test_a_stall_is_known_before_any_timer_ran():
     """After the loop was late by a second, whoever asks first learns that the stall ends now."""
 
