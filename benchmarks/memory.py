@@ -46,7 +46,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="seedbed-memory-") as folder:
         curves, status = watch(arguments.experiment, Path(folder), seconds)
     for name, curve in sorted(curves.items()):
-        print(json.dumps({"service": name} | growth(curve, seconds)), flush=True)
+        if curve[-1][0] > warm_up(seconds):  # else there is nothing to compare: the run failed before
+            print(json.dumps({"service": name} | growth(curve, seconds)), flush=True)
     if arguments.out:
         arguments.out.mkdir(parents=True, exist_ok=True)
         write(curves, arguments.out)
@@ -119,9 +120,14 @@ def resident(process: psutil.Process) -> tuple[float, float]:
     return float(memory.rss), float(memory.rss - memory.shared)
 
 
+def warm_up(seconds: float) -> float:
+    """How much of a run is not looked at, seconds."""
+    return min(WARM_UP_S, seconds / 6)
+
+
 def growth(curve: Curve, seconds: float) -> dict[str, float]:
     """Megabytes after the warm-up and at the end, and the growth between them."""
-    warm = min(WARM_UP_S, seconds / 6)
+    warm = warm_up(seconds)
     last = curve[-1][0]
     began = [sample for sample in curve if warm <= sample[0] <= max(warm + WINDOW_S, curve[0][0] + warm)]
     ended = [sample for sample in curve if sample[0] >= last - WINDOW_S]
