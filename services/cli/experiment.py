@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict
 
 from actor_svc.config import ActorConfig
 from inference_svc.config import InferenceConfig
-from learner_svc.algorithm_config import AlgorithmConfig
+from learner_svc.algorithm_config import AlgorithmConfig, VTraceConfig
 from learner_svc.config import LearnerConfig, check_lag
 from learner_svc.record import to_toml
 from services.cli.machine import usable_cores
@@ -75,7 +75,7 @@ class LaunchSettings(RunSettings):
     actor: ActorConfig = ActorConfig()
     inference: InferenceConfig = InferenceConfig()
     learner: LearnerConfig = LearnerConfig()
-    algorithm: AlgorithmConfig = AlgorithmConfig()
+    algorithm: AlgorithmConfig = VTraceConfig()
     policy: PolicyConfig = PolicyConfig()
     eval: EvalConfig = EvalConfig()
     launch: LaunchConfig = LaunchConfig()
