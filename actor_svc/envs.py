@@ -149,10 +149,10 @@ def _find(env_id: str) -> Any:
     try:
         return gymnasium.spec(env_id)
     except gymnasium.error.Error as error:
-        missing = "" if importlib.util.find_spec("envpool") else " (EnvPool, which has more ids, is not installed)"
+        missing = "" if importlib.util.find_spec("envpool") else "; EnvPool, which has more ids, is not installed"
         raise ConfigError(
-            f"env.id: no environment is called {env_id!r}{near_ids(env_id)}. Give a Gymnasium or EnvPool id such as "
-            f"CartPole-v1{missing}, or module:function for an environment of yours"
+            f"env.id: no environment is called {env_id!r}{near_ids(env_id)} (give a Gymnasium or EnvPool id such as "
+            f"CartPole-v1{missing}, or module:function for an environment of yours)"
         ) from error
     except ImportError as error:  # an id "module:Name-v0" asks for a module that registers it
         raise ConfigError(f"env.id: {env_id!r}: {describe_import_failure(error)}") from error

@@ -197,6 +197,7 @@ class Looked(RunSettings):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    actor: ActorConfig = ActorConfig()
     launch: LaunchConfig = LaunchConfig()
 
 
@@ -210,7 +211,8 @@ def wants_recipe(file: Path | None, looked: Looked) -> bool:
     """Whether one is to be chosen: it was asked for, or the file says nothing of how to learn."""
     if looked.run.recipe:
         return is_open(looked.run.recipe)
-    return file is None or not LEARNING & read_toml(file).keys()
+    is_stepped = looked.launch.probe and bool(looked.launch.actors or looked.launch.eval_actors)
+    return is_stepped and file is not None and not LEARNING & read_toml(file).keys()
 
 
 def recommend(looked: Looked) -> Recipe:
@@ -218,8 +220,13 @@ def recommend(looked: Looked) -> Recipe:
 
     Raises: ConfigError with what is wrong with the environment.
     """
+    if not (looked.launch.probe and (looked.launch.actors or looked.launch.eval_actors)):
+        raise ConfigError(
+            "[run] recipe: a recipe is chosen by looking at the environment, and this run makes none "
+            "(launch.actors, launch.probe); name one that `seedbed recipes` lists"
+        )
     env = looked.env_of(next(iter(looked.tasks), ""))
-    probe = probe_environment(env)
+    probe = probe_environment(env, looked.actor.hang_s)
     memory = looked.run.recipe.endswith(f"+{MEMORY}")
     cores = looked.launch.cores or usable_cores()
     return choose_recipe(probe.spec, probe, memory=memory, is_atari=env.is_atari, cores=cores)

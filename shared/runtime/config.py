@@ -111,6 +111,7 @@ class EnvConfig(Section):
     image: Literal["", "HWC", "CHW"] = Field(
         "", description="Where the channels of uint8 arrays of rank 3 are; empty: as the environment's metadata says."
     )
+    stepped_by: str = Field("", description="Back-end and wrappers, as seedbed train found them and writes them here.")
     max_episode_steps: int | None = Field(None, ge=1, description="Truncate here, agent steps; none: as registered.")
     frame_skip: int = Field(4, ge=1, description="Atari: frames for each agent step.")
     full_action_space: bool = Field(False, description="Atari: all 18 actions instead of the game's own.")
@@ -204,6 +205,9 @@ class LaunchConfig(Section):
     inference_threads: int = Field(0, ge=0, description="Compute threads of each inference; 0: its share of the cores.")
     service: str = Field(
         "", description="Folder of services/ whose image steps the environments, in containers; empty: any."
+    )
+    probe: bool = Field(
+        True, description="Make and step every environment once before the start, to find mistakes and choose a recipe."
     )
     video: bool = Field(True, description="Record a video of the final policy, where the environment can be shown.")
 

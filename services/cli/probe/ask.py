@@ -4,11 +4,10 @@ from services.cli.probe.child import Child
 from services.cli.probe.record import Probe, from_json
 from shared.runtime.config import EnvConfig
 
-TIMEOUT_S = 60.0
 _known: dict[str, Probe] = {}  # by [env] section: a command looks at an environment once
 
 
-def probe_environment(env: EnvConfig, timeout_s: float = TIMEOUT_S) -> Probe:
+def probe_environment(env: EnvConfig, timeout_s: float) -> Probe:
     """What an environment is, from a short process of its own that makes it.
 
     Raises: ConfigError with the user's mistake, or how that process ended.
