@@ -41,14 +41,19 @@ def check_name(name: str) -> str:
     return name
 
 
+def kind_of(name: str) -> str:
+    """A recipe's name without what comes on top."""
+    return name.partition("+")[0]
+
+
 def is_named(name: Any) -> bool:
     """Whether this names a recipe whose settings can be looked up: not "auto", and not none at all."""
-    return isinstance(name, str) and name.split("+")[0] in KINDS
+    return isinstance(name, str) and kind_of(name) in KINDS
 
 
 def is_open(name: Any) -> bool:
     """Whether a recipe is asked for and not chosen yet."""
-    return isinstance(name, str) and name.split("+")[0] == AUTO
+    return isinstance(name, str) and kind_of(name) == AUTO
 
 
 def read_recipe(name: str) -> dict[str, dict[str, Any]]:
@@ -74,7 +79,7 @@ def lay(tables: Mapping[str, Any], *, over: Mapping[str, Any]) -> dict[str, Any]
     """Sections with others over them, key by key.
 
     Settings of another algorithm are not kept: where the upper tables name one, the lower [algorithm] is left out
-    unless it is the same. So is `network_kwargs` below another `policy.network`.
+    unless it is the same. So is `network_kwargs` below another `policy.network`, and `value_network` below an LSTM.
     """
     joined: dict[str, Any] = dict(over)
     for section, table in tables.items():
@@ -90,6 +95,8 @@ def _fitting(section: str, below: Mapping[str, Any], above: Mapping[str, Any]) -
     """What of a section still means something under what is said above it."""
     if section == "algorithm" and above.get("name", below.get("name")) != below.get("name"):
         return {}
+    if section == "policy" and above.get("lstm"):
+        below = {key: value for key, value in below.items() if key != "value_network"}  # a memory serves both
     if section == "policy" and above.get("network", below.get("network")) != below.get("network"):
         return {key: value for key, value in below.items() if key != "network_kwargs"}
     return below
