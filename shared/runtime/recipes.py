@@ -80,7 +80,8 @@ def lay(tables: Mapping[str, Any], *, over: Mapping[str, Any]) -> dict[str, Any]
     """Sections with others over them, key by key.
 
     Settings of another algorithm are not kept: where the upper tables name one, the lower [algorithm] is left out
-    unless it is the same, and how often [learner] uses a batch. So is `network_kwargs` below another `policy.network`, and `value_network` below an LSTM.
+    unless it is the same, and how often [learner] uses a batch. So is `network_kwargs` below another `policy.network`,
+    and `value_network` below an LSTM.
     """
     joined: dict[str, Any] = dict(over)
     if _is_other_algorithm(tables.get("algorithm"), over.get("algorithm")):
