@@ -88,7 +88,7 @@ class HeldRun:
     def __enter__(self) -> Self:
         try:
             self._write(RunStatus(state=State.RUNNING))
-        except BaseException:
+        except StorageError:
             os.close(self._held)
             raise
         return self

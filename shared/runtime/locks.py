@@ -28,7 +28,7 @@ def take(path: Path) -> int:
         os.ftruncate(held, 0)
         since = time.strftime("%Y-%m-%d %H:%M:%S")
         os.pwrite(held, f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode(), 0)
-    except BaseException:
+    except (OSError, HeldError):
         os.close(held)
         raise
     return held
