@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from services.cli.experiment import RECORD
+from services.cli.runs import RECORD
 from services.monitor.tail import LineTail
 from shared.errors import ConfigError, MissingExtraError
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from services.cli.experiment import SNAPSHOT, Experiment, LaunchSettings
+from services.cli.experiment import Experiment, LaunchSettings
+from services.cli.runs import SNAPSHOT
 from shared.runtime.config import ENVIRONMENT_PREFIX, KNOWN_SECTIONS
 
 LEARNER = "learner"

@@ -25,7 +25,8 @@ from rich.table import Table
 
 from learner_svc.history import read_metrics
 from services.cli.doctor import machine_label
-from services.cli.experiment import RECORD, RUNS, LaunchSettings, load_experiment, train_command
+from services.cli.experiment import LaunchSettings, load_experiment, train_command
+from services.cli.runs import RECORD, RUNS
 from services.cli.table import count, duration, score
 from services.cli.training import read_summary, train
 from shared.errors import ConfigError

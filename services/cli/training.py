@@ -16,10 +16,11 @@ from rich.text import Text
 from learner_svc.checkpoint import list_checkpoints
 from learner_svc.record import to_toml
 from services.cli.board import Board
-from services.cli.experiment import SNAPSHOT, Experiment, write_words
+from services.cli.experiment import Experiment, write_words
 from services.cli.launcher import Ended, Launcher, Reservation, View
 from services.cli.plan import Addresses, plan_run, usable_cores
 from services.cli.run_state import HeldRun, RunStatus, State
+from services.cli.runs import SNAPSHOT
 from services.cli.scrape import Scraper
 from services.cli.supervisor import Phase, Supervisor
 from services.cli.table import TerminalView, render_summary

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import os
 import re
 import subprocess
 import sys
@@ -26,6 +27,31 @@ def test_help_names_every_command(capsys):
     text = capsys.readouterr().out
     for command in ("train", "eval", "actor", "inference", "learner", "doctor", "explain", "bench", "env", "play"):
         assert command in text
+
+
+def test_help_begins_with_what_a_newcomer_needs(capsys):
+    """Training first, then what looks at runs; the services that a launcher starts come late."""
+    main(["--help"])
+    text = capsys.readouterr().out.partition("Commands")[2]
+    places = [text.index(f"│ {command} ") for command in ("train", "runs", "eval", "env", "learner", "keys")]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("words", [[], ["keys"], ["env"]])
+def test_no_command_shows_help_and_no_empty_error(words, capsys):
+    """With the exit status of a wrong command line."""
+    assert main(words) == 2
+    shown = capsys.readouterr()
+    assert "Usage" in shown.out
+    assert shown.err == ""
+
+
+def test_completion_can_be_installed(tmp_path):
+    """The script that a shell loads asks this command."""
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "services.cli.app", "--show-completion", "bash"]
+    shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert "_SEEDBED_COMPLETE" in shown.stdout
 
 
 def test_an_unknown_experiment_exits_78_with_a_suggestion(capsys):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from actor_svc.group import Group
 from services.cli.env.target import find_environment
-from services.cli.experiment import resolve_run
+from services.cli.runs import Need, resolve_run
 from services.cli.video import VIDEO_FPS, Recorded, make_shown_group, play_randomly, write_video
 from shared.runtime.config import EnvConfig
 
@@ -35,7 +35,7 @@ def show_policy(target: str, words: list[str], run: str, *, greedy: bool, seed: 
     """
     from services.cli.evaluate import check_specification, load_policy, play
 
-    run_dir = resolve_run(run)
+    run_dir = resolve_run(run, Need.POLICY)
     trained = load_policy(run_dir)
     env = find_environment(target, words)
     if not words:
