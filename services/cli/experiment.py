@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from actor_svc.config import ActorConfig
 from inference_svc.config import InferenceConfig
-from learner_svc.algorithm_config import AlgorithmConfig
+from learner_svc.algorithm_config import AlgorithmConfig, VTraceConfig
 from learner_svc.config import LearnerConfig, check_lag
 from services.cli.runs import RECORD, RUNS, Need, newest_good, runs_of, tell_user
 from shared.errors import ConfigError
@@ -55,7 +55,7 @@ class LaunchSettings(RunSettings):
     actor: ActorConfig = ActorConfig()
     inference: InferenceConfig = InferenceConfig()
     learner: LearnerConfig = LearnerConfig()
-    algorithm: AlgorithmConfig = AlgorithmConfig()
+    algorithm: AlgorithmConfig = VTraceConfig()
     policy: PolicyConfig = PolicyConfig()
     eval: EvalConfig = EvalConfig()
     launch: LaunchConfig = LaunchConfig()

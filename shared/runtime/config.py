@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, Tag, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 
 from shared.errors import ConfigError
@@ -344,13 +344,18 @@ def _describe(
     model: type[BaseModel], detail: ErrorDetails, origins: Mapping[tuple[str, ...], str], file: Path | None
 ) -> str:
     """One validation error as "<source>: [section] key: what is wrong"."""
-    path = tuple(str(part) for part in detail["loc"])
+    loc = tuple(str(part) for part in detail["loc"])
+    _, path = _follow(model, loc)
+    path += ("name",) if detail["type"] == "union_tag_invalid" else ()
     origin = next((origins[path[:end]] for end in range(len(path), 0, -1) if path[:end] in origins), None)
     section, key = path[0], ".".join(path[1:])
     where = f"{origin or file or 'configuration'}: [{section}]" + (f" {key}" if key else "")
     if detail["type"] == "extra_forbidden":
-        owner = _model_at(model, path[:-1])
+        owner, _ = _follow(model, loc[:-1])
         return f"{where}: unknown key{suggest(path[-1], tuple(owner.model_fields) if owner else ())}"
+    if detail["type"] == "union_tag_invalid":
+        value, known = detail["ctx"]["tag"], [name.strip(" '") for name in detail["ctx"]["expected_tags"].split(",")]
+        return f"{where}: {value!r} is none of {', '.join(known)}{_nearest(value, known)}"
     if detail["type"] == "missing":
         variable = f"{ENVIRONMENT_PREFIX}{section}__{'__'.join(path[1:])}".upper()
         return f"{where}: must be set, in the file, as {variable}, or as {section}.{key or 'key'}=…"
@@ -367,17 +372,37 @@ def _is_inherited(detail: ErrorDetails, error: ValidationError) -> bool:
     return section == "tasks" and (tuple(path[1:]), detail["type"]) in said
 
 
-def _model_at(model: type[BaseModel], path: Sequence[str]) -> type[BaseModel] | None:
-    """The model that lies at a path of field names, looking through `X | None` and tables by name."""
+def _follow(model: type[BaseModel], path: Sequence[str]) -> tuple[type[BaseModel] | None, tuple[str, ...]]:
+    """The model that an error's path ends in, and the path as a user writes it.
+
+    It looks through `X | None` and tables by name. Where one field's models are told apart by a tag, the tag stands in
+    an error's path and in no file.
+    """
     found: type[BaseModel] | None = model
+    written: list[str] = []
     by_name: Any = None  # what lies under any name, within a table by name
+    tagged: dict[str, type[BaseModel]] = {}  # the models of a field that are told apart, by tag
     for name in path:
+        if name in tagged:
+            found, tagged = tagged[name], {}
+            continue
+        written.append(name)
         field = found.model_fields.get(name) if found is not None else None
         annotation: Any = by_name if by_name is not None else field.annotation if field is not None else None
         by_name = typing.get_args(annotation)[1] if typing.get_origin(annotation) is dict else None
         options = typing.get_args(annotation) if _is_union(annotation) else (annotation,)
-        found = next((item for item in options if isinstance(item, type) and issubclass(item, BaseModel)), None)
-    return found
+        tagged = {tag.tag: item for item, tag in map(_tagged, options) if tag is not None}
+        models = (item for item, _ in map(_tagged, options) if isinstance(item, type) and issubclass(item, BaseModel))
+        found = next(models, None)
+    return found, tuple(written)
+
+
+def _tagged(annotation: Any) -> tuple[Any, Tag | None]:
+    """A type, and the tag that tells it apart in a union, if it has one."""
+    if typing.get_origin(annotation) is not typing.Annotated:
+        return annotation, None
+    inner, *metadata = typing.get_args(annotation)
+    return inner, next((item for item in metadata if isinstance(item, Tag)), None)
 
 
 def _is_union(annotation: Any) -> bool:
@@ -387,7 +412,12 @@ def _is_union(annotation: Any) -> bool:
 
 def suggest(name: str, known: Sequence[str]) -> str:
     """`; did you mean …?` where something is near, else the list of what is known, unless it is long."""
-    near = difflib.get_close_matches(name, known, n=1)
-    if near:
-        return f"; did you mean {near[0]!r}?"
+    if near := _nearest(name, known):
+        return near
     return f"; known: {', '.join(known)}" if 0 < len(known) <= MAX_LISTED else ""
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    """`; did you mean …?` where something is near, else nothing."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
