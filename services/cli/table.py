@@ -152,6 +152,8 @@ def render_progress(figures: RunFigures, run: RunConfig) -> RenderableType:
     """State, bar and time left."""
     word, style = STATE_WORDS[figures.state]
     share, left_s = progress(figures, run)
+    is_evaluating = figures.state is RunState.FINISHING and figures.eval_asked > 0
+    share = figures.eval_played / figures.eval_asked if is_evaluating else share
     row = Table.grid(padding=(0, 2), expand=True)
     row.add_column(no_wrap=True)
     row.add_column(ratio=1)
@@ -159,9 +161,16 @@ def render_progress(figures: RunFigures, run: RunConfig) -> RenderableType:
     is_open = not (run.steps or run.seconds)
     bar = ProgressBar(total=1.0, completed=share, pulse=is_open and figures.state is RunState.TRAINING)
     eta = "" if is_open else f"ETA {duration(left_s)}" if figures.state is RunState.TRAINING else ""
+    if is_evaluating:
+        eta = f"{evaluated_part(figures)}; Ctrl-C skips the rest"
     times = Text.assemble((duration(figures.seconds), "bold"), ("  ", ""), (eta, LABEL_STYLE))
     row.add_row(Text(f"● {word}", style), bar, times)
     return row
+
+
+def evaluated_part(figures: RunFigures) -> str:
+    """How far the evaluation under way has come."""
+    return f"episode {figures.eval_played:.0f} of {figures.eval_asked:.0f}"
 
 
 def render_services(supervisor: Supervisor, board: Board, now: float) -> RenderableType:
@@ -211,13 +220,14 @@ def render_line(figures: RunFigures, run: RunConfig) -> str:
     parts = [
         f"{duration(figures.seconds):>7}",
         STATE_WORDS[figures.state][0],
+        *([evaluated_part(figures)] if figures.state is RunState.FINISHING and figures.eval_asked else []),
         f"trained {count(figures.trained_steps)} ({count(figures.trained_steps_per_s)}/s)",
         f"acted {count(figures.acted_steps_per_s)}/s",
         f"return {score(figures.return_mean)}",
         f"evaluated {score(figures.eval_return_mean)}",
         f"lag {number(figures.lag_mean)}",
         f"fill {number(figures.batch_fill, 0)}",
-        *([f"ETA {duration(left_s)}"] if left_s is not None else []),
+        *([f"ETA {duration(left_s)}"] if left_s is not None and figures.state is RunState.TRAINING else []),
     ]
     return "  ".join(parts)
 
@@ -236,7 +246,10 @@ def render_summary(summary: Mapping[str, Any], run_dir: Path, restarts: Mapping[
     if summary.get("eval_episodes"):
         over = f" of {len(tasks)} tasks" if tasks else ""
         evaluated = f"{figure('eval_return_mean', score)} over {figure('eval_episodes')} episodes{over}"
-        grid.add_row("evaluated return", Text(evaluated, style="bold green"))
+        earlier = evaluated_before_end(summary)
+        grid.add_row("evaluated return", Text(evaluated, style="" if earlier else "bold green"))
+        if earlier:
+            grid.add_row("", Text(earlier, style="yellow"))
     else:
         grid.add_row("evaluated return", "not evaluated")
     for name, task in tasks.items():
@@ -247,12 +260,22 @@ def render_summary(summary: Mapping[str, Any], run_dir: Path, restarts: Mapping[
     grid.add_row("training return", f"{figure('episode_return_mean', score)} over the last 100 episodes")
     trained = f"{figure('trained_steps')} steps in {figure('seconds', duration)}"
     grid.add_row("trained", f"{trained}, {figure('trained_steps_per_s')} steps/s, {figure('updates')} updates")
+    if (summary.get("evaluation_seconds") or 0.0) >= 1.0:
+        grid.add_row("final evaluation", f"{figure('evaluation_seconds', duration)} beyond that")
     grid.add_row("acted", f"{figure('env_steps')} steps, {figure('env_steps_per_s')} steps/s")
     grid.add_row("policy lag", f"{figure('policy_lag_mean', number)} mean, {figure('policy_lag_max')} max")
     died = {name: times for name, times in restarts.items() if times}
     grid.add_row("restarts", ", ".join(f"{name} {times}" for name, times in died.items()) or "none")
     grid.add_row("run folder", Text(str(run_dir), style="cyan", overflow="fold"))
     return Panel(grid, title=f"[bold]{summary.get('experiment', run_dir.name)}[/]", box=ROUNDED, expand=False)
+
+
+def evaluated_before_end(summary: Mapping[str, Any]) -> str:
+    """Says so where the evaluation of a summary.json is not of the run's last update; else empty."""
+    update = str(summary.get("eval_version", "")).rpartition(":")[2]
+    if not update or update == str(summary.get("updates")):
+        return ""
+    return f"of update {int(update):,} of {summary.get('updates'):,}: not of the final policy"
 
 
 def summarise_task(task: Mapping[str, Any]) -> str:

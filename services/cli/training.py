@@ -104,7 +104,8 @@ def describe_end(ended: Ended, run_dir: Path) -> RunStatus:
             state=State.FAILED, service=outcome.service, reason=outcome.reason, last_words=ended.last_words
         )
     if outcome.exit_code:
-        return RunStatus(state=State.STOPPED, reason=outcome.reason)
+        where = ", in the final evaluation" if is_trained(read_summary(run_dir)) else ""
+        return RunStatus(state=State.STOPPED, reason=f"{outcome.reason}{where}")
     return RunStatus(state=State.FINISHED, reason=str(read_summary(run_dir).get("reason", "")))
 
 
@@ -182,9 +183,20 @@ def conclude(experiment: Experiment, ended: Ended, console: Console) -> int:
         make_video(run_dir, console)
     if summary:
         console.print(render_summary(summary, run_dir, ended.restarts))
-    if outcome.exit_code:
+    if outcome.exit_code and is_trained(summary):
+        measure = shlex.join(["seedbed", "eval", str(run_dir)])
+        console.print(
+            f"trained to its end; the final evaluation was cut short. Play it with  [bold]{escape(measure)}[/]",
+            soft_wrap=True, highlight=False,
+        )  # fmt: skip
+    elif outcome.exit_code:
         say_resume(experiment, console, "stopped")
     return outcome.exit_code
+
+
+def is_trained(summary: Mapping[str, Any]) -> bool:
+    """Whether a run that was stopped had been trained to its end, and stood in its final evaluation."""
+    return not summary.get("finished") and summary.get("reason") in ("steps", "seconds")
 
 
 def say_resume(experiment: Experiment, console: Console, when: str) -> None:
