@@ -52,6 +52,13 @@ class RowViews:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """What people are told of an environment; no session depends on it."""
+
+    fps: float | None = None  # at which it is to be watched
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
     """What an environment is, as far as a policy and a session must know."""
 
@@ -60,6 +67,7 @@ class Traits:
     mask_size: int  # 0 without action masks
     statistics: tuple[str, ...]  # of an ended episode, beyond return and length
     seeding: str  # "lane" or "group"
+    about: About = About()
 
 
 @runtime_checkable
@@ -169,7 +177,14 @@ def read_traits(
         mask_size=mask_size(own_action) if masked else 0,
         statistics=statistics,
         seeding=seeding,
+        about=read_about(env),
     )
+
+
+def read_about(env: gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any]) -> About:
+    """What an environment's metadata says for people."""
+    fps = (env.metadata or {}).get("render_fps")
+    return About(fps=float(fps) if isinstance(fps, int | float) and fps > 0 else None)
 
 
 def read_picture(frame: Any) -> Array | None:

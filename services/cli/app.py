@@ -241,7 +241,9 @@ def container(
 def evaluate(
     run: RunArgument,
     episodes: Annotated[int, typer.Option(min=1, help="Whole episodes to play.")] = 100,
-    video: Annotated[Path | None, typer.Option(help="Also write one episode as MP4.", show_default=False)] = None,
+    video: Annotated[
+        Path | None, typer.Option(help="Also write episodes as MP4, 8 s at least.", show_default=False)
+    ] = None,
     greedy: Annotated[
         bool | None, typer.Option("--greedy/--sample", help="Most likely or sampled actions; else as the run says.")
     ] = None,

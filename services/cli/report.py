@@ -150,8 +150,9 @@ def report_evaluation(
         assert video is not None
         file = video_of(video, name if len(players) > 1 else "")
         with console.status("recording"):
-            frames = record_video(player, file, greedy=is_greedy, seed=played_seed)
-        console.print(f"[dim]video[/] [cyan]{file}[/] [dim]{frames} frames[/]", soft_wrap=True, highlight=False)
+            recorded = record_video(player, file, greedy=is_greedy, seed=played_seed)
+        told = f"{recorded.seconds:.1f} s, {len(recorded.returns)} episodes"
+        console.print(f"[dim]video[/] [cyan]{file}[/] [dim]{told}[/]", soft_wrap=True, highlight=False)
 
 
 def _play_all(

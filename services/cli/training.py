@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -234,11 +233,12 @@ def make_video(run_dir: Path, console: Console) -> None:
         console.print(f"[yellow]no video: {error}[/]", highlight=False, soft_wrap=True)
         return
     for task, policy in trained.items():
-        start, file = time.monotonic(), video_of(run_dir / VIDEO, task)
+        file = video_of(run_dir / VIDEO, task)
         try:
             with console.status(f"recording the final policy{' in ' + task if task else ''}"):
-                record_video(policy, file)
+                recorded = record_video(policy, file)
         except SeedbedError as error:
             console.print(f"[yellow]no video: {error}[/]", highlight=False, soft_wrap=True)
         else:
-            console.print(f"[dim]video[/]  [cyan]{file}[/] [dim]{time.monotonic() - start:.1f} s[/]", soft_wrap=True)
+            told = f"{recorded.seconds:.1f} s, {len(recorded.returns)} episodes"
+            console.print(f"[dim]video[/]  [cyan]{file}[/] [dim]{told}[/]", soft_wrap=True, highlight=False)
