@@ -16,7 +16,7 @@ from actor_svc.envs import make_group
 from actor_svc.group import Group
 from learner_svc.checkpoint import Checkpoint, load_latest
 from learner_svc.saved_policy import read_policy
-from services.cli.plan import usable_cores
+from services.cli.machine import usable_cores
 from services.cli.runs import RECORD
 from services.cli.video import Recorded, make_shown_group, speed, write_video
 from shared.errors import CheckpointError

@@ -1,7 +1,8 @@
 """From an experiment file, the environment and the command line to one checked model; an unknown key is an error.
 
-Precedence, weakest first: TOML file, then `SEEDBED_SECTION__KEY` variables, then `section.key=value` words. A service
-reads the sections that its model names; the other services' are ignored, one that nobody knows is not.
+Precedence, weakest first: the recipe that `run.recipe` names, then the TOML file, then `SEEDBED_SECTION__KEY`
+variables, then `section.key=value` words. A service reads the sections that its model names; the other services' are
+ignored, one that nobody knows is not.
 """
 
 import difflib
@@ -18,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, Tag, ValidationE
 from pydantic_core import ErrorDetails
 
 from shared.errors import ConfigError
+from shared.runtime import recipes
 
 S = TypeVar("S", bound=BaseModel)
 
@@ -61,6 +63,11 @@ class RunConfig(Section):
     seconds: float = Field(0.0, ge=0, description="Stop after this long, seconds; 0: no limit.")
     until_return: float | None = Field(None, description="Stop once an evaluation's mean return reaches this.")
     resume: bool = Field(False, description="Go on from the run folder's newest checkpoint.")
+    recipe: str = Field(
+        "",
+        description="Default settings by kind of environment: auto (seedbed train looks which), none, or a name that "
+        "`seedbed recipes` lists; empty: auto for a file without [actor], [learner], [policy] and [algorithm].",
+    )
 
     @field_validator("name")
     @classmethod
@@ -69,6 +76,11 @@ class RunConfig(Section):
         if not value.strip() or not value.isprintable() or "/" in value or value.startswith("."):
             raise ValueError("a name that a folder can have is expected: not empty, no slash, no dot at its start")
         return value
+
+    @field_validator("recipe")
+    @classmethod
+    def _check_recipe(cls, value: str) -> str:
+        return recipes.check_name(value)
 
     @field_validator("dir", mode="before")
     @classmethod
@@ -99,6 +111,7 @@ class EnvConfig(Section):
     image: Literal["", "HWC", "CHW"] = Field(
         "", description="Where the channels of uint8 arrays of rank 3 are; empty: as the environment's metadata says."
     )
+    stepped_by: str = Field("", description="Back-end and wrappers, as seedbed train found them and writes them here.")
     max_episode_steps: int | None = Field(None, ge=1, description="Truncate here, agent steps; none: as registered.")
     frame_skip: int = Field(4, ge=1, description="Atari: frames for each agent step.")
     full_action_space: bool = Field(False, description="Atari: all 18 actions instead of the game's own.")
@@ -193,6 +206,9 @@ class LaunchConfig(Section):
     service: str = Field(
         "", description="Folder of services/ whose image steps the environments, in containers; empty: any."
     )
+    probe: bool = Field(
+        True, description="Make and step every environment once before the start, to find mistakes and choose a recipe."
+    )
     video: bool = Field(True, description="Record a video of the final policy, where the environment can be shown.")
 
 
@@ -221,19 +237,26 @@ class RuntimeConfig(Section):
         return None if value == "" else value
 
 
-def load_settings(model: type[S], file: Path | None, overrides: Sequence[str] = ()) -> S:
-    """The model, filled from file, environment and words.
+def load_settings(
+    model: type[S],
+    file: Path | None,
+    overrides: Sequence[str] = (),
+    *,
+    below: recipes.Tables | None = None,
+) -> S:
+    """The model, filled from recipe, file, environment and words.
 
     Args:
       model: its fields are the sections that the caller reads.
       file: experiment TOML, or none.
       overrides: words like "learner.batch=32"; the value is TOML, or else a plain string.
+      below: what counts least, in place of the settings that `run.recipe` stands for.
     Raises: ConfigError naming source and key, with the nearest known name.
     """
     merged: dict[str, Any] = {}
     origins: dict[tuple[str, ...], str] = {}
     if file is not None:
-        for section, table in _read_toml(file).items():
+        for section, table in read_toml(file).items():
             _check_section(section, f"{file}: [{section}]", section in model.model_fields)
             if not isinstance(table, dict):
                 name = "tasks.NAME" if section == "tasks" else section
@@ -249,6 +272,7 @@ def load_settings(model: type[S], file: Path | None, overrides: Sequence[str] = 
         if not equals or "." not in name:
             raise ConfigError(f"{word!r} is not section.key=value, for example learner.batch=32")
         _place(merged, origins, name.strip().split("."), text, f"command line {word!r}", model)
+    merged = recipes.lay(merged, over=_find_recipe(merged) if below is None else below)
     chosen = {
         name: merged.get(name, {})
         for name, field in model.model_fields.items()
@@ -262,7 +286,22 @@ def load_settings(model: type[S], file: Path | None, overrides: Sequence[str] = 
         raise ConfigError("\n".join(problems)) from error
 
 
-def _read_toml(file: Path) -> dict[str, Any]:
+def _find_recipe(merged: Mapping[str, Any]) -> recipes.Tables:
+    """The settings of the recipe that is named, if one is.
+
+    Raises: ConfigError where it is still to be chosen: nobody but `seedbed train` looks at the environment.
+    """
+    run = merged.get("run", {})
+    name = run.get("recipe", "") if isinstance(run, dict) else ""
+    if recipes.is_open(name):
+        raise ConfigError(
+            f"[run] recipe = {name!r}: only `seedbed train` looks at the environment to choose one. For services that "
+            "are started one by one write its name there; `seedbed recipes EXPERIMENT` tells it"
+        )
+    return recipes.read_recipe(name) if recipes.is_named(name) else {}
+
+
+def read_toml(file: Path) -> dict[str, Any]:
     """The file's tables; a missing or broken file is a ConfigError."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8-sig"))  # Windows' editors put a mark before the text

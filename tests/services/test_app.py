@@ -67,13 +67,19 @@ def test_an_unknown_key_exits_78_before_anything_starts(tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    "words", [["train"], ["train", "cartpole", "--bogus"], ["train", "cartpole", "--seconds", "x"]]
-)
+@pytest.mark.parametrize("words", [["eval"], ["train", "cartpole", "--bogus"], ["train", "cartpole", "--seconds", "x"]])
 def test_a_wrong_command_line_is_told_without_a_traceback(words, capsys):
     """With where to read on, and the exit status of every command-line tool."""
     assert main(words) == 2
-    assert "seedbed train --help" in capsys.readouterr().err
+    assert f"seedbed {words[0]} --help" in capsys.readouterr().err
+
+
+def test_training_nothing_in_particular_names_what_there_is(capsys):
+    """The experiments, and the command that says what each is."""
+    assert main(["train"]) == 78
+    said = capsys.readouterr().err
+    assert "cartpole" in said
+    assert "seedbed experiments" in said
 
 
 def test_a_run_folder_that_cannot_be_made_is_a_configuration_error(tmp_path, capsys):
