@@ -344,9 +344,8 @@ def runs(
     if as_json:
         print(json.dumps([run.to_json() for run in found], indent=1))
     elif found:
-        width = list_width()
-        shown = render_runs(found, most=len(found) if everything else 20, width=width)
-        console.print(shown, highlight=False, width=width)
+        page = list_console()
+        page.print(render_runs(found, most=len(found) if everything else 20, width=page.width), highlight=False)
     else:
         console.print(f"no runs{f' of {name}' if name else ''} under {Path('runs').resolve()}", highlight=False)
     return 0
@@ -357,8 +356,8 @@ def experiments() -> int:
     """List what can be trained: the experiments that come with seedbed, and those in this folder."""
     from services.cli.listing import list_experiments, render_experiments
 
-    width = list_width()
-    console.print(render_experiments(list_experiments(), width=width), highlight=False, width=width)
+    page = list_console()
+    page.print(render_experiments(list_experiments(), width=page.width), highlight=False)
     return 0
 
 
@@ -427,9 +426,9 @@ def options(
         raise typer.Exit
 
 
-def list_width() -> int:
-    """Of a list that may go through a pipe, where no line is to be cut off."""
-    return console.width if console.is_terminal else 200
+def list_console() -> Console:
+    """For a list that may go through a pipe, where no line is to be cut off."""
+    return console if console.is_terminal else Console(width=200)
 
 
 def service_words(words: Sequence[str] | None, config: Path | None) -> list[str]:

@@ -99,7 +99,7 @@ def test_runs_are_listed_with_state_cause_and_result(runs: Path, capsys: pytest.
     assert (good["return_mean"], good["eval_return_mean"], good["checkpoint_update"]) == (4.0, 9.5, 7)
     assert main(["runs"]) == 0
     text = capsys.readouterr().out
-    assert text.index(FAILED) < text.index(GOOD)
+    assert text.index(FAILED) < text.index(GOOD), "whole names, also through a pipe"
     assert "OSError: no" in text
     assert main(["runs", "other"]) == 0
     assert "no runs of other" in capsys.readouterr().out
