@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -173,15 +174,19 @@ def evaluated_part(figures: RunFigures) -> str:
     return f"episode {figures.eval_played:.0f} of {figures.eval_asked:.0f}"
 
 
-def render_services(supervisor: Supervisor, board: Board, now: float) -> RenderableType:
-    """One line for each service."""
+def render_services(supervisor: Supervisor, board: Board, now: float, *, is_short: bool = False) -> RenderableType:
+    """One line for each service; short: those that are up share one."""
     table = Table(box=SIMPLE_HEAD, expand=True, padding=(0, 1), header_style=LABEL_STYLE, show_edge=False)
     table.add_column("service", no_wrap=True)
     table.add_column("health", no_wrap=True, ratio=1)
     for heading in ("CPU", "memory", "loop lag", "restarts"):
         table.add_column(heading, justify="right", no_wrap=True)
+    num_left_out = 0
     for service in supervisor.services.values():
         figures = board.service(service.name)
+        if is_short and service.phase is Phase.RUNNING and figures.memory_bytes is not None:
+            num_left_out += 1
+            continue
         if service.phase is Phase.WAITING and service.starts:
             wait_s = max(0.0, service.start_at - now)
             health = Text(f"✗ {service.last_exit}; again in {wait_s:.1f} s", "red")
@@ -197,17 +202,21 @@ def render_services(supervisor: Supervisor, board: Board, now: float) -> Rendera
         restarts = Text(str(service.restarts), "yellow" if service.restarts else LABEL_STYLE)
         cpu, lag = number(figures.cpu_percent, 0, " %"), number(figures.loop_lag_ms, 1, " ms")
         table.add_row(service.name, health, cpu, number(memory, 0, " MiB"), lag, restarts)
-    return table
+    if not num_left_out:
+        return table
+    up = Text(f"● {num_left_out} services up", "green")
+    return Group(table, up) if table.row_count else up
 
 
 def render_run(
-    title: str, supervisor: Supervisor, board: Board, run: RunConfig, events: Sequence[str], now: float
-) -> RenderableType:
-    """The whole picture."""
+    title: str, supervisor: Supervisor, board: Board, run: RunConfig, events: Sequence[str], now: float,
+    *, is_short: bool = False,
+) -> RenderableType:  # fmt: skip
+    """The whole picture; short: services that are up share a line."""
     figures = board.run()
     parts: list[RenderableType] = [render_progress(figures, run), "", render_figures(figures, run), ""]
     parts += [render_tasks(figures.tasks), ""] if figures.tasks else []
-    parts.append(render_services(supervisor, board, now))
+    parts.append(render_services(supervisor, board, now, is_short=is_short))
     parts += [Text(f"• {event}", "yellow", no_wrap=True, overflow="ellipsis") for event in events]
     return Panel(
         Group(*parts), title=f"[bold]{title}[/]", subtitle=f"[{LABEL_STYLE}]until {goals(run)}[/]", box=ROUNDED
@@ -321,7 +330,10 @@ class TerminalView:
             return
         self._drawn_at = now
         if self._live is not None:
-            picture = render_run(self._title, supervisor, self._board, self._run, self._events, now)
+            draw = partial(render_run, self._title, supervisor, self._board, self._run, self._events, now)
+            picture = draw()
+            if len(self._console.render_lines(picture, pad=False)) > self._console.height:
+                picture = draw(is_short=True)
             self._live.update(picture, refresh=True)
         else:
             self._console.print(render_line(self._board.run(), self._run), highlight=False, soft_wrap=True)

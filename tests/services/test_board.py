@@ -275,6 +275,24 @@ def test_in_a_terminal_the_picture_is_drawn_in_place(board):
     assert "small" in console.file.getvalue()
 
 
+def test_a_small_terminal_shows_the_run_and_whoever_is_not_up(board):
+    """What does not fit would be cut off: services that are well share a line."""
+    names = [f"actor-{number}" for number in range(20)]
+    board = Board({"learner": "learner", "inference-0": "inference"} | dict.fromkeys(names, "actor"))
+    supervisor = Supervisor(["learner", "inference-0", *names], final="learner")
+    for name in supervisor.services:
+        supervisor.started(name, 0.0)
+        board.observe(name, {"process_resident_memory_bytes": 1.0}, 1.0)
+    supervisor.exited("actor-7", -9, 1.0)
+    console = Console(file=io.StringIO(), force_terminal=True, width=80, height=24)
+    with TerminalView(console, "small", board, RunConfig(seconds=60)) as view:
+        view.refresh(supervisor, 2.0)
+    text = console.file.getvalue()
+    assert "21 services up" in text
+    assert "actor-7" in text
+    assert "actor-8" not in text
+
+
 def test_the_summary_copes_with_missing_figures(tmp_path):
     """A run that was stopped early has no evaluation."""
     text = render(
