@@ -14,13 +14,14 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from services.cli.experiment import RECORD, Experiment
+from services.cli.experiment import Experiment
 from services.cli.machine import usable_cores
 from services.cli.plan import plan_actors
 from services.cli.probe.ask import probe_environment
 from services.cli.probe.child import Child
 from services.cli.probe.record import Probe, spec_to_json
 from services.cli.recommend import choose_recipe
+from services.cli.runs import RECORD
 from shared.errors import ConfigError
 from shared.protocol.rows import describe_space_difference
 from shared.runtime.config import EnvConfig
