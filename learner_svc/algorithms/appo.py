@@ -32,7 +32,7 @@ from learner_svc.returns import gae, lambda_advantage, vtrace
 from shared.policy.policy import Policy
 
 RATE_STEP = 1.5  # the learning rate moves by this factor where KL leaves these multiples of its target
-TOO_SHORT, TOO_FAR = 0.5, 2.0
+SETTLED, TOO_SHORT, TOO_FAR = 0.01, 0.5, 2.0
 MUCH_TOO_FAR = 4.0  # times the target in one minibatch: no more steps on this batch
 MIN_RATE_FACTOR, MAX_RATE_FACTOR = 0.01, 4.0
 MAX_CHANGE = 20.0  # |log r| of what is summed for people
@@ -129,18 +129,22 @@ class Appo(ActorCritic):
         return 0.0 < MUCH_TOO_FAR * self.config.kl_target < report["kl_step"]
 
     def after_batch(self, last_pass: Sequence[Mapping[str, float]]) -> None:
-        """Hold KL near its target by the learning rate."""
+        """Hold KL near its target by the learning rate.
+
+        A policy that has become certain of its actions has next to no KL, however far its weights move: it is left at
+        the configured rate, for a higher one only makes it wander until it breaks.
+        """
         target = self.config.kl_target
         if not target:
             return
-        kl = sum(report["kl_step"] for report in last_pass) / len(last_pass)
+        kl, factor = sum(report["kl_step"] for report in last_pass) / len(last_pass), self.rate_factor
         if kl > TOO_FAR * target or self.is_too_far(last_pass[-1]):
-            self._scale_rate(1.0 / RATE_STEP)
+            factor /= RATE_STEP
+        elif kl < SETTLED * target:
+            factor = max(min(factor, 1.0), factor / RATE_STEP)
         elif kl < TOO_SHORT * target:
-            self._scale_rate(RATE_STEP)
-
-    def _scale_rate(self, by: float) -> None:
-        self._rate_factor.mul_(by).clamp_(MIN_RATE_FACTOR, MAX_RATE_FACTOR)
+            factor *= RATE_STEP
+        self._rate_factor.fill_(min(max(factor, MIN_RATE_FACTOR), MAX_RATE_FACTOR))
 
     def report(self, diagnostics: Sequence[float], experience: Experience) -> dict[str, float]:
         """The figures that people look at, by name, from the host's copy of the diagnostics."""

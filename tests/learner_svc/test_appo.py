@@ -146,13 +146,20 @@ def test_a_policy_that_moves_too_far_stops_its_passes_and_slows_down():
     assert resumed.algorithm.rate_factor == updater.algorithm.rate_factor
 
 
-def test_a_policy_that_hardly_moves_speeds_up_to_a_bound():
-    """And no further, however long nothing happens."""
-    updater = make_updater(name="appo", kl_target=10.0, learning_rate=1e-9)
-    batch = make_batch(updater.policy)
+def test_the_learning_rate_rises_to_a_bound_where_the_policy_moves_little():
+    """And no further, however long it does."""
+    algorithm, _ = make_algorithm(kl_target=0.01)
     for _ in range(10):
-        run(updater, batch)
-    assert updater.algorithm.rate_factor == MAX_RATE_FACTOR
+        algorithm.after_batch([{"kl_step": 0.001}])
+    assert algorithm.rate_factor == MAX_RATE_FACTOR
+
+
+def test_a_policy_that_is_certain_of_its_actions_is_left_at_the_configured_rate():
+    """It has no KL to speak of: neither a higher rate nor one that was lowered before follows from that."""
+    algorithm, _ = make_algorithm(kl_target=0.01)
+    for kl, expected in ((0.001, 1.5), (1e-9, 1.0), (1e-9, 1.0), (0.05, 1 / 1.5), (1e-9, 1 / 1.5)):
+        algorithm.after_batch([{"kl_step": kl}])
+        assert algorithm.rate_factor == pytest.approx(expected)
 
 
 def test_advantages_that_are_mostly_noise_are_not_blown_up():
