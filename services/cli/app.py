@@ -74,6 +74,19 @@ RunArgument = Annotated[
 ]
 
 
+EnvOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ID",
+        help="Instead of an experiment: an environment, with settings that fit it, e.g. LunarLander-v3 or mine:make.",
+        show_default=False,
+    ),
+]
+MemoryOption = Annotated[
+    bool, typer.Option("--memory", help="With --env: a policy that remembers, for tasks where the past matters.")
+]
+
+
 class Which(StrEnum):
     """Which checkpoint."""
 
@@ -103,17 +116,8 @@ def train(
         ),
     ] = None,
     words: Words = None,
-    env: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ID",
-            help="Instead of an experiment: train this environment with settings that fit it, e.g. LunarLander-v3.",
-            show_default=False,
-        ),
-    ] = None,
-    memory: Annotated[
-        bool, typer.Option("--memory", help="With --env: a policy that remembers, for tasks where the past matters.")
-    ] = False,
+    env: EnvOption = None,
+    memory: MemoryOption = False,
     run_dir: Annotated[
         Path | None, typer.Option(help="Run folder; else runs/<name>-<time>.", show_default=False)
     ] = None,
@@ -373,6 +377,27 @@ def settings(
     from services.cli.settings import list_settings, render_settings
 
     console.print(render_settings(list_settings(name)))
+    return 0
+
+
+@app.command()
+def recipes(
+    experiment: Annotated[
+        str | None, typer.Argument(metavar="[EXPERIMENT]", help="A name in compose/experiments, or a file.")
+    ] = None,
+    words: Words = None,
+    env: EnvOption = None,
+    memory: MemoryOption = False,
+) -> int:
+    """List the recipes, or write one out for an environment: [bold]seedbed recipes --env Acrobot-v1[/]."""
+    from services.cli.experiment import choose_source, load_experiment
+    from services.cli.recipe_listing import render_recipes, write_out
+
+    if experiment is None and env is None:
+        console.print(render_recipes())
+        return 0
+    file, words = choose_source(experiment, words or [], env=env, memory=memory)
+    print(write_out(load_experiment(file, words, run_dir=Path("runs") / "-", resume=False)), end="")
     return 0
 
 
