@@ -108,6 +108,8 @@ def train(
     """Train an experiment, or an environment by its id, with all services on this machine."""
     from services.cli.experiment import choose_source, load_experiment, resolve_source
 
+    if experiment is None and env is None:
+        raise UsageError("Missing argument 'EXPERIMENT', or an environment as --env ID, such as --env CartPole-v1.")
     file, words = choose_source(experiment, words or [], env=env, memory=memory)
     source = resolve_source(init_from, resume=resume) if init_from is not None else None
     given = {

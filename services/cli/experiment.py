@@ -133,13 +133,12 @@ def choose_source(
 ) -> tuple[Path | None, list[str]]:
     """What is trained, from what a user typed: the experiment's file, or none and words that name an environment.
 
-    Raises: ConfigError if both or neither are given.
+    Raises: ConfigError if both are given.
     """
     if env is None:
         if memory:
             raise ConfigError("--memory goes with --env; in an experiment it is run.recipe = 'auto+memory'")
-        if experiment is None:
-            raise ConfigError("give an experiment, or an environment as --env ID (seedbed train --env CartPole-v1)")
+        assert experiment is not None, "the command line has one of them"
         return find_experiment(experiment), list(words)
     if experiment is not None and "=" not in experiment:
         raise ConfigError(f"{experiment!r} and --env {env}: give an experiment or an environment, not both")
