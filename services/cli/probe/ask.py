@@ -2,6 +2,7 @@
 
 from services.cli.probe.child import Child
 from services.cli.probe.record import Probe, from_json
+from services.cli.service_folder import open_service
 from shared.runtime.config import EnvConfig
 
 _known: dict[str, Probe] = {}  # by [env] section: a command looks at an environment once
@@ -14,6 +15,8 @@ def probe_environment(env: EnvConfig, timeout_s: float) -> Probe:
     """
     key = env.model_dump_json()
     if key not in _known:
+        if env.service:
+            open_service(env).build()  # may take long
         with Child("services.cli.probe.environment", f"env.id: {env.id}", timeout_s) as child:
             _known[key] = from_json(child.ask({"env": env.model_dump(mode="json", exclude_unset=True)}))
     return _known[key]
