@@ -13,6 +13,7 @@ from learner_svc.run import Run
 from learner_svc.tasks import TaskRecord
 from shared.net.reactor import Reactor
 from shared.protocol.messages import unpack_version
+from shared.protocol.statistics import GIVEN, Means
 from shared.runtime.metrics import Metrics
 
 Reading = tuple[str, str, Callable[[], float]]
@@ -55,11 +56,44 @@ def register(metrics: Metrics, run: Run, desk: Desk, figures: Figures, keeper: K
         LAG_BOUNDS,
         lambda: (run.counters.lag_histogram, run.counters.lag_sum),
     )
+    _register_statistics(metrics, run)
     _register_tasks(metrics, run)
     metrics.read_gauge(
         "loop_lag_seconds", "How late the loop's last timer was.", lambda: reactor.statistics().loop_lag_s
     )
     return metrics.histogram("learner_update_seconds", "One update in the update thread.")
+
+
+def _register_statistics(metrics: Metrics, run: Run) -> None:
+    """The means of the environment's own statistics, under the label `statistic`; with tasks also those of each."""
+    records = run.tasks.records
+
+    def own(means: Means) -> dict[str, float]:
+        return {name: _known(mean) for name, mean in means.items() if name not in GIVEN}
+
+    def of_tasks(read: Callable[[TaskRecord], Means]) -> Callable[[], dict[tuple[str, ...], float]]:
+        return lambda: {
+            (task, name): mean for task, record in records.items() for name, mean in own(read(record)).items()
+        }
+
+    trained, evaluated = "over the last 100 training episodes", "over the last evaluation"
+    metrics.read_gauges(
+        "learner_statistic", f"Mean {trained} of a statistic of the environment's own.", "statistic",
+        lambda: own(run.means),
+    )  # fmt: skip
+    metrics.read_gauges(
+        "learner_eval_statistic", f"The same {evaluated}.", "statistic",
+        lambda: own(run.last_result.means) if run.last_result else {},
+    )  # fmt: skip
+    if records:
+        labels = ("task", "statistic")
+        metrics.read_gauges(
+            "learner_task_statistic", f"A task's mean {trained}.", labels, of_tasks(lambda task: task.training.means)
+        )
+        metrics.read_gauges(
+            "learner_task_eval_statistic", f"A task's mean {evaluated}.", labels,
+            of_tasks(lambda task: task.evaluation.means if task.evaluation else {}),
+        )  # fmt: skip
 
 
 def _register_tasks(metrics: Metrics, run: Run) -> None:

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError,
 from pydantic_core import ErrorDetails
 
 from shared.errors import ConfigError
+from shared.protocol.statistics import Condition, read_condition
 
 S = TypeVar("S", bound=BaseModel)
 
@@ -60,6 +61,9 @@ class RunConfig(Section):
     steps: int = Field(0, ge=0, description="Stop after this many trained agent steps; 0: no limit.")
     seconds: float = Field(0.0, ge=0, description="Stop after this long, seconds; 0: no limit.")
     until_return: float | None = Field(None, description="Stop once an evaluation's mean return reaches this.")
+    until: str = Field(
+        "", description="Stop once an evaluation's mean of a statistic reaches this, as in 'success >= 0.9'; empty: no."
+    )
     resume: bool = Field(False, description="Go on from the run folder's newest checkpoint.")
 
     @field_validator("name")
@@ -69,6 +73,24 @@ class RunConfig(Section):
         if not value.strip() or not value.isprintable() or "/" in value or value.startswith("."):
             raise ValueError("a name that a folder can have is expected: not empty, no slash, no dot at its start")
         return value
+
+    @field_validator("until")
+    @classmethod
+    def _check_until(cls, value: str) -> str:
+        """A condition; which statistics there are is known when the first environment has come."""
+        if value.strip():
+            read_condition(value)
+        return value.strip()
+
+    @property
+    def goals(self) -> dict[str, Condition]:
+        """What ends the run once an evaluation reaches it, by the setting that says so: any one of them is enough."""
+        goals = {}
+        if self.until_return is not None:
+            goals["until_return"] = Condition("return", ">=", self.until_return)
+        if self.until:
+            goals["until"] = read_condition(self.until)
+        return goals
 
     @field_validator("dir", mode="before")
     @classmethod
