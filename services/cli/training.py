@@ -19,6 +19,7 @@ from services.cli.board import Board
 from services.cli.experiment import SNAPSHOT, Experiment, write_words
 from services.cli.launcher import Ended, Launcher, Reservation, View
 from services.cli.plan import Addresses, plan_run, usable_cores
+from services.cli.run_state import HeldRun, RunStatus, State
 from services.cli.scrape import Scraper
 from services.cli.supervisor import Phase, Supervisor
 from services.cli.table import TerminalView, render_summary
@@ -66,7 +67,7 @@ def run_experiment(experiment: Experiment, make_view: Callable[[Board, "Stop"], 
     Args:
       make_view: who watches; gets the board, and a callable that stops the run in order.
     """
-    with reserved_addresses(experiment) as addresses:
+    with HeldRun(experiment.run_dir) as held, reserved_addresses(experiment) as addresses:
         processes = plan_run(experiment, addresses, usable_cores())
         snapshot = experiment.run_dir / SNAPSHOT
         try:
@@ -89,7 +90,21 @@ def run_experiment(experiment: Experiment, make_view: Callable[[Board, "Stop"], 
                 is_finishing=lambda: board.state >= RunState.FINISHING,
             )
             stop.launcher = launcher
-            return launcher.run()
+            ended = launcher.run()
+            held.end(describe_end(ended, experiment.run_dir))
+            return ended
+
+
+def describe_end(ended: Ended, run_dir: Path) -> RunStatus:
+    """The end as the run folder keeps it."""
+    outcome = ended.outcome
+    if outcome.service:
+        return RunStatus(
+            state=State.FAILED, service=outcome.service, reason=outcome.reason, last_words=ended.last_words
+        )
+    if outcome.exit_code:
+        return RunStatus(state=State.STOPPED, reason=outcome.reason)
+    return RunStatus(state=State.FINISHED, reason=str(read_summary(run_dir).get("reason", "")))
 
 
 class Stop:
