@@ -42,6 +42,7 @@ def register(metrics: Metrics, run: Run, desk: Desk, figures: Figures, keeper: K
         ("eval_return_mean", "Mean return of the last evaluation.", lambda: _last_evaluation(run)),
         ("policy_lag_mean", "Updates between acting and learning.", lambda: figures.last.get("lag_mean", 0.0)),
         ("policy_lag_max", "The most of them in the last update.", lambda: figures.last.get("lag_max", 0.0)),
+        ("log_rho_lag0", "Mean |log rho| of rows acted by the weights updated.", lambda: _disagreement(figures)),
         ("policy_step", "Update number of the published weights.", lambda: unpack_version(desk.publisher.version)[1]),
         ("policy_epoch", "How many learners this run has had.", lambda: desk.identity.epoch),
         ("producers", "Inference services that are in.", lambda: len(desk.ledger.sessions)),
@@ -120,6 +121,11 @@ def _register_tasks(metrics: Metrics, run: Run) -> None:
         metrics.read_counters(f"learner_task_{name}", description, "task", of_each(read))
     for name, description, read in gauges if records else ():
         metrics.read_gauges(f"learner_task_{name}", description, "task", of_each(read))
+
+
+def _disagreement(figures: Figures) -> float:
+    """Of the newest update that had such rows."""
+    return figures.last.get("log_rho_mean_abs_lag0", math.nan)
 
 
 def _evaluated(task: TaskRecord) -> float:

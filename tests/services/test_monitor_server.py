@@ -333,7 +333,7 @@ def test_a_run_that_is_being_written_is_live_until_it_says_that_it_finished(tmp_
     run = write_run(tmp_path / "runs" / "one", [row(1)])
     changed = (run / "metrics.csv").stat().st_mtime
     with Visitor() as visitor:
-        for age_s, finished, state in ((5, None, "training"), (60, None, "stopped"), (5, True, "finished")):
+        for age_s, finished, state in ((5, None, "training"), (60, None, "interrupted"), (5, True, "finished")):
             write_run(run, [row(1)], finished=finished)
             os.utime(run / "metrics.csv", (changed, changed))
             watch = Watch(tmp_path / "runs", visitor, wall_clock=lambda age_s=age_s: changed + age_s)
