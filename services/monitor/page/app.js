@@ -194,10 +194,10 @@ async function turn() {
     drawRuns();
     drawAlerts();
   }
-  const details = await Promise.all([...shown.keys()].map((name) => ask(address(name))));
-  const curves = await Promise.all([...shown.keys()].map((name) => ask(address(name, "/curves"))));
-  drawRest();
+  const asked = (rest) => [...shown.keys()].map((name) => ask(address(name, rest)));
+  const [details, curves] = await Promise.all([Promise.all(asked("")), Promise.all(asked("/curves"))]);
   if ([...details, ...curves].some((answer) => answer.isNew)) drawCurves();
+  drawRest();
   if (!performance.getEntriesByName("drawn").length && curves.every((answer) => answer.value?.share_read === 1)) performance.mark("drawn");
   await turnParts();
   if (curves.some((answer) => answer.value && answer.value.share_read < 1)) return READING_MS;
