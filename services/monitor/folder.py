@@ -16,8 +16,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from services.cli.experiment import RECORD, SNAPSHOT
 from services.cli.run_state import RunStatus, read_status
+from services.cli.runs import RECORD, SNAPSHOT
 from services.monitor.settings import flatten
 from services.monitor.tail import LineTail
 

@@ -4,7 +4,6 @@ Inference computes a row once, in one batch, and the learner again, in another. 
 not 0 at equal weights, and every importance weight is wrong: so randomness and statistics of a batch are refused.
 """
 
-import traceback
 from collections.abc import Sequence
 
 import torch
@@ -13,6 +12,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
 from shared.errors import ConfigError
+from shared.runtime.modules import describe_failure
 
 NUM_ROWS = 4
 TOLERANCE = 1e-3  # of the greatest feature; batches of other sizes differ by rounding, 1e-6 or so
@@ -74,11 +74,7 @@ def _features(torso: nn.Module, images: list[Tensor], vector: Tensor | None, *, 
     try:
         features = torso(list(images), vector)
     except FORWARD_ERRORS as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        place = next((frame for frame in reversed(frames) if "/torch/" not in frame.filename), frames[-1])
-        raise ConfigError(
-            f"{where} its forward raised {type(error).__name__}: {error} ({place.filename}, line {place.lineno})"
-        ) from error
+        raise ConfigError(f"{where} its forward raised {describe_failure(error)}") from error
     wanted = [len(vector) if vector is not None else len(images[0]), torso.output_size]
     if not isinstance(features, Tensor) or list(features.shape) != wanted:
         found = list(features.shape) if isinstance(features, Tensor) else f"a {type(features).__name__}"
