@@ -25,7 +25,11 @@ from shared.policy.config import PolicyConfig
 from shared.runtime.config import EvalConfig, LaunchConfig, RuntimeConfig, load_settings
 from shared.runtime.tasks import RunSettings, normalised_weights
 
-EXPERIMENTS = Path(__file__).resolve().parents[2] / "compose" / "experiments"
+_ROOT = Path(__file__).resolve().parents[2]
+EXPERIMENTS = next(  # in a clone, or in an image, which mounts them there; else what the package brought along
+    (path for path in (_ROOT / "compose" / "experiments", _ROOT / "services" / "experiments") if path.is_dir()),
+    _ROOT / "compose" / "experiments",
+)
 RUNS = Path("runs")
 SNAPSHOT = Path("services") / "experiment.toml"  # inside the run folder
 WORDS = "words.json"  # what the run was started with beyond its file
