@@ -1,7 +1,7 @@
 """The learner as a process: one socket, the update thread, the record thread and the clock, around pure parts.
 
 Inference dials in (ROUTER). `Desk` answers it, `Assembler` cuts batches, `Run` decides when to evaluate and to stop;
-here is only what moves between them. Two batches: the update thread trains on one while the loop fills the other.
+here is only what moves between them. With two buffers the update thread trains on one while the loop fills the other.
 
 | waits | for | else |
 |---|---|---|
@@ -198,7 +198,7 @@ class LearnerService:
             policy, config = trainer.policy, settings.learner
             assembler: Assembler[UnrollKey] = Assembler(
                 policy.spec, policy.distribution.action_size, policy.state_fields, unroll_length=config.unroll_length,
-                batch=config.batch, weights=self.weights,
+                batch=config.batch, num_buffers=config.buffers, weights=self.weights,
             )  # fmt: skip
             trainer.use(assembler.buffers)
             return trainer, assembler, trainer.weights()[1]
@@ -263,7 +263,7 @@ class LearnerService:
         if result.dropped_steps:
             self.reporter.count_drops(batch, result.dropped_steps_B.tolist())
         self.run.trained(
-            result.valid_steps, updates=trained.updates, dropped_steps=result.stale_steps,
+            result.valid_steps, updates=int(result.applied), dropped_steps=result.stale_steps,
             lost_epoch_steps=result.lost_epoch_steps, expired_unrolls=result.dropped_unrolls,
             lag_mean=result.metrics.get("lag_mean", 0.0), lag_max=result.metrics.get("lag_max", 0.0),
             lag_histogram=result.lag_histogram, lag_sum=result.lag_sum,
@@ -359,7 +359,7 @@ class LearnerService:
             # Of one moment, without an await: steps that are still told of later count in none of them.
             meta = checkpoint_meta(self.run, self.ledger, self.lives, run_id=self.run_id)
             row = self.reporter.row(self.loop.time())
-            summary = self.reporter.summary(device=str(self.trainer.parameters.flat.device))
+            summary = self.reporter.summary(device=str(self.trainer.parameters.flat.device)) | {"epoch": self.epoch}
             await self._finish_job(self.record, lambda: self.keeper.save_last(snapshot, meta))
             await self._finish_job(self.record, lambda: self.keeper.row(row))
             await self._finish_job(self.record, lambda: self.keeper.summarise(summary))

@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,9 +15,13 @@ from rich.text import Text
 from learner_svc.checkpoint import list_checkpoints
 from learner_svc.record import to_toml
 from services.cli.board import Board
-from services.cli.experiment import SNAPSHOT, Experiment, write_words
+from services.cli.experiment import Experiment, write_words
 from services.cli.launcher import Ended, Launcher, Reservation, View
-from services.cli.plan import Addresses, plan_run, usable_cores
+from services.cli.machine import usable_cores
+from services.cli.plan import Addresses, plan_run
+from services.cli.preflight import look_before_start
+from services.cli.run_state import HeldRun, RunStatus, State
+from services.cli.runs import SNAPSHOT
 from services.cli.scrape import Scraper
 from services.cli.supervisor import Phase, Supervisor
 from services.cli.table import TerminalView, render_summary
@@ -66,7 +69,7 @@ def run_experiment(experiment: Experiment, make_view: Callable[[Board, "Stop"], 
     Args:
       make_view: who watches; gets the board, and a callable that stops the run in order.
     """
-    with reserved_addresses(experiment) as addresses:
+    with HeldRun(experiment.run_dir) as held, reserved_addresses(experiment) as addresses:
         processes = plan_run(experiment, addresses, usable_cores())
         snapshot = experiment.run_dir / SNAPSHOT
         try:
@@ -89,7 +92,22 @@ def run_experiment(experiment: Experiment, make_view: Callable[[Board, "Stop"], 
                 is_finishing=lambda: board.state >= RunState.FINISHING,
             )
             stop.launcher = launcher
-            return launcher.run()
+            ended = launcher.run()
+            held.end(describe_end(ended, experiment.run_dir))
+            return ended
+
+
+def describe_end(ended: Ended, run_dir: Path) -> RunStatus:
+    """The end as the run folder keeps it."""
+    outcome = ended.outcome
+    if outcome.service:
+        return RunStatus(
+            state=State.FAILED, service=outcome.service, reason=outcome.reason, last_words=ended.last_words
+        )
+    if outcome.exit_code:
+        where = ", in the final evaluation" if is_trained(read_summary(run_dir)) else ""
+        return RunStatus(state=State.STOPPED, reason=f"{outcome.reason}{where}")
+    return RunStatus(state=State.FINISHED, reason=str(read_summary(run_dir).get("reason", "")))
 
 
 class Stop:
@@ -130,9 +148,13 @@ def reserved_addresses(experiment: Experiment) -> Iterator[Addresses]:
 def train(experiment: Experiment, console: Console) -> int:
     """`seedbed train`: run, then say how it ended; the exit code."""
     settings = experiment.settings
+    experiment = look_before_start(experiment, console)
     what = f"{len(settings.tasks)} tasks" if settings.tasks else settings.env.id
     title = " · ".join(dict.fromkeys(("seedbed", experiment.name, what)))
     console.print(f"[dim]run folder[/]  [cyan]{experiment.run_dir}[/]", soft_wrap=True, highlight=False)
+    if experiment.recipe is not None:
+        why = escape(f"({experiment.recipe.reason})")
+        console.print(f"[dim]recipe[/]  {experiment.recipe.name} [dim]{why}[/]", soft_wrap=True, highlight=False)
     if experiment.sections["run"]["resume"] and experiment.words:
         console.print(f"[dim]goes on with[/]  {escape(shlex.join(experiment.words))}", soft_wrap=True, highlight=False)
     before = read_summary(experiment.run_dir)
@@ -166,9 +188,20 @@ def conclude(experiment: Experiment, ended: Ended, console: Console) -> int:
         make_video(run_dir, console)
     if summary:
         console.print(render_summary(summary, run_dir, ended.restarts))
-    if outcome.exit_code:
+    if outcome.exit_code and is_trained(summary):
+        measure = shlex.join(["seedbed", "eval", str(run_dir)])
+        console.print(
+            f"trained to its end; the final evaluation was cut short. Play it with  [bold]{escape(measure)}[/]",
+            soft_wrap=True, highlight=False,
+        )  # fmt: skip
+    elif outcome.exit_code:
         say_resume(experiment, console, "stopped")
     return outcome.exit_code
+
+
+def is_trained(summary: Mapping[str, Any]) -> bool:
+    """Whether a run that was stopped had been trained to its end, and stood in its final evaluation."""
+    return not summary.get("finished") and summary.get("reason") in ("steps", "seconds")
 
 
 def say_resume(experiment: Experiment, console: Console, when: str) -> None:
@@ -206,11 +239,12 @@ def make_video(run_dir: Path, console: Console) -> None:
         console.print(f"[yellow]no video: {error}[/]", highlight=False, soft_wrap=True)
         return
     for task, policy in trained.items():
-        start, file = time.monotonic(), video_of(run_dir / VIDEO, task)
+        file = video_of(run_dir / VIDEO, task)
         try:
             with console.status(f"recording the final policy{' in ' + task if task else ''}"):
-                record_video(policy, file)
+                recorded = record_video(policy, file)
         except SeedbedError as error:
             console.print(f"[yellow]no video: {error}[/]", highlight=False, soft_wrap=True)
         else:
-            console.print(f"[dim]video[/]  [cyan]{file}[/] [dim]{time.monotonic() - start:.1f} s[/]", soft_wrap=True)
+            told = f"{recorded.seconds:.1f} s, {len(recorded.returns)} episodes"
+            console.print(f"[dim]video[/]  [cyan]{file}[/] [dim]{told}[/]", soft_wrap=True, highlight=False)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from services.cli.experiment import EXPERIMENTS
-from services.cli.plan import usable_cores, word
+from services.cli.machine import usable_cores
+from services.cli.plan import word
 from services.container import hold
 from services.container.owner import ReadOnlyMountError, User, command_as, settle
 from services.container.plan import ANY_IMAGE, Container, Start, plan_service
