@@ -1,15 +1,15 @@
 // One chart: lines, marks and bands of several runs over one axis, with the values under the cursor.
 
 import uPlot from "./uplot/uPlot.esm.js";
-import { count, duration, element, figure } from "./format.js";
+import { count, distinct, duration, element, figure } from "./format.js";
 import { beyond, fenceOf, padded, smooth, within } from "./scale.js";
 
 const HEIGHT = 210;
 const theme = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 /**
- * A series: { run, name, color (a CSS variable), style: "line" | "dashed" | "dotted" | "dashdot" | "mark", unit, x, y, low, high, median }.
- * `low` and `high` are a band around `y`, or missing; `median` stands for the newest value, where there is one.
+ * A series: { run, name, color (a CSS variable), style: "line" | "dashed" | "dotted" | "dashdot" | "mark", unit, x, y, low, high, mean }.
+ * `low` and `high` are a band around `y`, or missing; `mean` stands for the newest value, where there is one.
  * `isNamed`: the key says whose each line is; else one legend for all charts does.
  */
 export class Chart {
@@ -103,7 +103,7 @@ export class Chart {
       scales: { x: { time: false }, y: { range: (_, low, high) => this.range(low, high) } },
       axes: [
         { ...lines, ...(axis === "seconds" ? { incrs: SECONDS } : {}), values: (_, ticks) => ticks.map(format), label: AXES[axis], labelSize: 16, labelFont: lines.font, size: 30, space: 70 },
-        { ...lines, values: (_, ticks) => ticks.map((tick) => figure(tick)), size: 54 },
+        { ...lines, values: (_, ticks) => distinct(ticks), size: (_, texts) => 18 + 6.5 * Math.max(4, ...(texts ?? []).map((text) => text.length)) },
       ],
       cursor: { y: false, drag: { x: true, y: false }, points: { size: 6 }, sync: { key: axis } },
       hooks: {
@@ -142,7 +142,7 @@ export class Chart {
       const column = this.plot?.data[this.columns[number]] ?? [];
       let at = place ?? column.length - 1;
       while (at >= 0 && (column[at] === null || column[at] === undefined)) at -= 1;
-      const value = place === null && item.median !== undefined ? item.median : column[at];
+      const value = place === null && item.mean !== undefined ? item.mean : column[at];
       this.values[number].textContent = at < 0 ? "–" : figure(value, item.unit);
     });
   }

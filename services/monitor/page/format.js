@@ -17,6 +17,14 @@ export function figure(value, unit = "") {
   return unit ? `${text} ${unit}` : text;
 }
 
+/** Figures along an axis, with as many digits as tell them apart. */
+export function distinct(values) {
+  const short = values.map((value) => figure(value));
+  if (new Set(short).size === short.length) return short;
+  const digits = new Intl.NumberFormat("en", { maximumSignificantDigits: 9 });
+  return values.map((value) => digits.format(value));
+}
+
 function exponential(value) {
   const [digits, exponent] = value.toExponential(2).split("e");
   return `${Number(digits)}e${Number(exponent)}`;

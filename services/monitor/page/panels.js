@@ -4,7 +4,7 @@ const line = (column, name, more = {}) => ({ column, name, style: "line", ...mor
 const dashed = (column, name, more = {}) => line(column, name, { style: "dashed", ...more });
 const mark = (column, name, more = {}) => line(column, name, { style: "mark", ...more });
 const percent = { scale: 100, unit: "%" };
-const rate = { isRate: true }; // 0 in the last rows of a run that ended with an evaluation, so its median stands for it
+const rate = { isRate: true }; // 0 in the last rows of a run that ended with an evaluation, so its mean until then stands for it
 const EPISODES = "training: of the last 100 episodes";
 
 export const PANELS = [
@@ -65,13 +65,14 @@ export function series(panel, curves, axis, color, isLive = true) {
     found.push({
       run: curves.name, name: item.name, style: item.style, color, unit: item.unit ?? "", x: places.map((at) => xs[at]), y,
       low: isBand ? pick(low) : undefined, high: isBand ? pick(high) : undefined,
-      median: item.isRate && !isLive ? median(y.filter((value) => value > 0)) : undefined,
+      mean: item.isRate && !isLive ? meanAtWork(y) : undefined,
     });
   }
   return found;
 }
 
-function median(values) {
-  const ordered = [...values].sort((a, b) => a - b);
-  return ordered.length ? ordered[Math.floor(ordered.length / 2)] : undefined;
+/** The mean of a rate's values up to the last that is not 0. */
+function meanAtWork(values) {
+  const worked = values.slice(0, values.findLastIndex((value) => value > 0) + 1);
+  return worked.length ? worked.reduce((sum, value) => sum + value, 0) / worked.length : undefined;
 }
