@@ -1,10 +1,12 @@
 """From an experiment's [env] section, or an author's function, to a group of lanes."""
 
+import difflib
 import functools
 import importlib
 import importlib.util
 import inspect
 import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,12 +14,13 @@ import gymnasium
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
-from actor_svc.backends.backend import Backend, LanesError, call_environment, describe_failure
+from actor_svc.backends.backend import Backend, LanesError, call_environment
 from actor_svc.backends.lanes import LaneBackend
 from actor_svc.backends.vector import VectorBackend
 from actor_svc.group import Group
 from shared.errors import ConfigError
 from shared.runtime.config import EnvConfig
+from shared.runtime.modules import describe_failure, describe_import_failure, place_of
 
 # Returns a gymnasium.Env; a VectorEnv of `num_envs` lanes if it takes that; or a Backend of `lanes` if it takes those.
 MakeEnvironment = Callable[..., Any]
@@ -81,7 +84,10 @@ def make_backend(
 
 
 def choose_backend(env: EnvConfig) -> str:
-    """EnvPool for Atari games where it is installed, and for what Gymnasium lacks; else Gymnasium's choice."""
+    """EnvPool for Atari games where it is installed, and for what Gymnasium lacks; else Gymnasium's choice.
+
+    Raises: ConfigError for an id that Gymnasium has replaced by a newer one: EnvPool's old one may be another task.
+    """
     if env.backend != "auto":
         return env.backend
     has_envpool = importlib.util.find_spec("envpool") is not None
@@ -97,7 +103,7 @@ def choose_backend(env: EnvConfig) -> str:
 
 def describe_backend(env: EnvConfig) -> str:
     """What steps these environments here: envpool, ale, vector, gymnasium (one by one), or function."""
-    if ":" in env.id:
+    if ":" in env.id and not env.id.startswith("ALE/"):
         return "function"
     choice = choose_backend(env)
     if choice != "auto":
@@ -105,12 +111,34 @@ def describe_backend(env: EnvConfig) -> str:
     return "gymnasium" if _find(env.id).vector_entry_point is None else "vector"
 
 
+def newer_id(env_id: str) -> str:
+    """The id of the newest version of a registered environment; "" if it is that itself, or none at all."""
+    registered = gymnasium.registry.get(env_id)
+    if registered is None or registered.version is None:
+        return ""
+    versions = [
+        spec.version
+        for spec in gymnasium.registry.values()
+        if (spec.namespace, spec.name) == (registered.namespace, registered.name) and spec.version is not None
+    ]
+    newest = max(versions)
+    return "" if newest == registered.version else f"{env_id.removesuffix(f'-v{registered.version}')}-v{newest}"
+
+
 def _has_gymnasium(env_id: str) -> bool:
-    """Whether Gymnasium has an environment of this id, and the package that steps it is installed."""
+    """Whether Gymnasium has an environment of this id, and the package that steps it is installed.
+
+    Raises: ConfigError if it has a newer one in its place.
+    """
     try:
         entry_point = gymnasium.spec(env_id).entry_point
         if isinstance(entry_point, str):
             load_env_creator(entry_point)
+    except gymnasium.error.DeprecatedEnv as error:
+        from actor_svc.backends.pool import has  # heavy
+
+        hint = f", or env.backend = 'envpool' for EnvPool's own {env_id}" if has(env_id) else ""
+        raise ConfigError(f"env.id: {str(error).rstrip('.')}{hint}") from error
     except (gymnasium.error.Error, ImportError):
         return False
     return True
@@ -121,11 +149,25 @@ def _find(env_id: str) -> Any:
     try:
         return gymnasium.spec(env_id)
     except gymnasium.error.Error as error:
-        missing = "" if importlib.util.find_spec("envpool") else " (EnvPool, which has more ids, is not installed)"
+        missing = "" if importlib.util.find_spec("envpool") else "; EnvPool, which has more ids, is not installed"
         raise ConfigError(
-            f"env.id: {str(error).rstrip('.')}. Give a Gymnasium or EnvPool id such as CartPole-v1{missing}, or "
-            "module:function for an environment of yours"
+            f"env.id: no environment is called {env_id!r}{near_ids(env_id)} (give a Gymnasium or EnvPool id such as "
+            f"CartPole-v1{missing}, or module:function for an environment of yours)"
         ) from error
+    except ImportError as error:  # an id "module:Name-v0" asks for a module that registers it
+        raise ConfigError(f"env.id: {env_id!r}: {describe_import_failure(error)}") from error
+
+
+def near_ids(env_id: str) -> str:
+    """`; did you mean …?` with up to three ids of Gymnasium and EnvPool that are written nearly so."""
+    known = set(gymnasium.registry)
+    if importlib.util.find_spec("envpool") is not None:
+        from actor_svc.backends.pool import known_ids  # heavy
+
+        known |= known_ids()
+    by_lower = {name.lower(): name for name in sorted(known)}
+    near = [by_lower[name] for name in difflib.get_close_matches(env_id.lower(), by_lower, n=3, cutoff=0.7)]
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 def _options(env: EnvConfig, render: bool) -> dict[str, Any]:
@@ -159,11 +201,15 @@ def _configured(env: EnvConfig, call: Callable[[], Any]) -> Any:
     try:
         return call()
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-        is_registered = ":" not in env.id
-        hint = ". EnvPool has some environments without it (env.backend = 'envpool')" if is_registered else ""
-        raise ConfigError(f"env.id: {env.id} needs a package that is not installed: {error}{hint}") from error
+        if ":" in env.id:
+            raise ConfigError(f"env.id: {env.id} cannot be made: {describe_import_failure(error)}") from error
+        raise ConfigError(
+            f"env.id: {env.id} needs a package that is not installed: {error}. EnvPool has some environments without "
+            "it (env.backend = 'envpool')"
+        ) from error
     except (TypeError, gymnasium.error.Error) as error:
-        raise ConfigError(f"env.id: {env.id} cannot be made with env.kwargs {env.kwargs}: {error}") from error
+        said = describe_failure(error)
+        raise ConfigError(f"env.id: {env.id} cannot be made with env.kwargs {env.kwargs}: {said}") from error
 
 
 def load_function(name: str, key: str = "env.id") -> MakeEnvironment:
@@ -176,19 +222,27 @@ def load_function(name: str, key: str = "env.id") -> MakeEnvironment:
     module_name, _, function_name = name.partition(":")
     try:
         found = getattr(importlib.import_module(module_name), function_name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and not f"{module_name}.".startswith(f"{error.name}."):
-            raise ConfigError(f"{key}: {name!r} needs a package that is not installed: {error}") from error
-        raise ConfigError(
-            f"{key}: {name!r}: {error}; modules are looked for in the working directory and the packages installed"
-        ) from error
     except AttributeError as error:
-        raise ConfigError(f"{key}: {name!r}: {error}") from error
+        if place_of(error):  # raised while the module ran
+            raise ConfigError(f"{key}: {name!r}: importing {module_name} failed: {describe_failure(error)}") from error
+        raise ConfigError(f"{key}: {name!r}: {error}{_near_functions(module_name, function_name)}") from error
     except (Exception, SystemExit) as error:  # whatever the module's code does
-        raise ConfigError(f"{key}: {name!r}: importing {module_name} failed: {describe_failure(error)}") from error
+        is_absent = isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}.")
+        if is_absent and not place_of(error):
+            raise ConfigError(
+                f"{key}: {name!r}: {error}; modules are looked for in the working directory and the packages installed"
+            ) from error
+        said = describe_import_failure(error)
+        raise ConfigError(f"{key}: {name!r}: importing {module_name} failed: {said}") from error
     if not callable(found):
         raise ConfigError(f"{key}: {name!r} is no function or class")
     return found  # type: ignore[no-any-return]
+
+
+def _near_functions(module_name: str, name: str) -> str:
+    """`; did you mean …?` among what a module that was imported has."""
+    near = difflib.get_close_matches(name, [key for key in vars(sys.modules[module_name]) if key[0] != "_"], n=1)
+    return f"; did you mean {module_name}:{near[0]}?" if near else ""
 
 
 def _from_function(env: EnvConfig, lanes: int, make: MakeEnvironment, render: bool) -> Backend:

@@ -43,7 +43,7 @@ class Group:
         self, backend: Backend, lanes: int, *, env_id: str, settings: tuple[tuple[str, str], ...] = ()
     ) -> None:
         traits = backend.traits
-        self.lanes, self.seeding = lanes, traits.seeding
+        self.lanes, self.seeding, self.about = lanes, traits.seeding, traits.about
         self.spec = EnvSpec(
             env_id=env_id,
             settings=settings,

@@ -1,8 +1,8 @@
 """Section [algorithm]: what each algorithm and its optimiser can be told. No torch: a launcher checks it at once."""
 
-from typing import Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from shared.runtime.config import Section
 
@@ -27,30 +27,22 @@ class OptimiserConfig(Section):
     grad_clip: float = Field(0.5, ge=0, description="Largest global gradient norm of the mean loss; 0: no clip.")
 
 
-class VTraceConfig(OptimiserConfig):
-    """[algorithm] with name = "vtrace"."""
+class ActorCriticConfig(OptimiserConfig):
+    """What V-trace and APPO share: returns, the weights of the loss's terms, rewards and normalisation."""
 
-    name: Literal["vtrace"] = Field("vtrace", description="Which algorithm turns unrolls into weights.")
     discount: float = Field(0.99, ge=0, le=1, description="γ, for each agent step.")
-    lam: float = Field(1.0, ge=0, le=1, description="λ: shortens the correction's reach; 1 as in the paper.")
-    rho_clip: float = Field(1.0, gt=0, description="ρ̄: which policy's value is learned; 1 as in the paper.")
-    c_clip: float = Field(1.0, gt=0, description="c̄: how far corrections carry back.")
-    pg_rho_clip: float = Field(1.0, gt=0, description="ρ̄_pg: clips the policy gradient's importance weight.")
-    policy_clip: float = Field(
-        0.0,
-        ge=0,
-        description="ε: PPO's policy loss, ω clipped to 1/(1+ε)…1+ε, for learner.reuse above 1; 0: V-trace's own.",
-    )
+    lam: float = Field(1.0, ge=0, le=1, description="λ: shortens the correction's reach; 1 as in IMPALA's paper.")
     baseline_cost: float = Field(0.5, ge=0, description="Weight of the value loss ½(v - V)².")
     entropy_cost: float = Field(0.01, ge=0, description="Weight of the entropy bonus; its start if it adapts.")
     entropy_target: float | None = Field(
         None, description="Entropy that an adaptive cost steers to, nats summed over the action; none: fixed cost."
     )
     entropy_adjustment_speed: float = Field(10.0, gt=0, description="m: the adaptive cost is exp(m·p).")
-    kl_cost: float = Field(0.0, ge=0, description="Weight of KL(μ‖π): keeps the policy near the one that acted.")
     reward_scale: float = Field(1.0, gt=0, description="Multiplies rewards before the clip.")
     reward_clip: float = Field(0.0, ge=0, description="Rewards are clipped to ± this; 0: no clip.")
-    normalise_advantage: bool = Field(False, description="Advantages of a batch get mean 0 and deviation 1.")
+    normalise_advantage: bool = Field(
+        False, description="Advantages of a batch (or minibatch) get mean 0 and deviation 1."
+    )
     value_normalisation: Literal["none", "popart", "returns"] = Field(
         "none", description="Value head in units of the targets' deviation; popart: rescaled so that outputs stay."
     )
@@ -65,4 +57,56 @@ class VTraceConfig(OptimiserConfig):
         return self
 
 
-AlgorithmConfig = VTraceConfig  # a union, told apart by `name`, once there are more
+class VTraceConfig(ActorCriticConfig):
+    """[algorithm] with name = "vtrace"."""
+
+    name: Literal["vtrace"] = Field("vtrace", description="Which algorithm turns unrolls into weights.")
+    rho_clip: float = Field(1.0, gt=0, description="ρ̄: which policy's value is learned; 1 as in the paper.")
+    c_clip: float = Field(1.0, gt=0, description="c̄: how far corrections carry back.")
+    pg_rho_clip: float = Field(1.0, gt=0, description="ρ̄_pg: clips the policy gradient's importance weight.")
+    policy_clip: float = Field(
+        0.0,
+        ge=0,
+        description="ε: PPO's policy loss, ω clipped to 1/(1+ε)…1+ε, for learner.reuse above 1; 0: V-trace's own.",
+    )
+    kl_cost: float = Field(0.0, ge=0, description="Weight of KL(μ‖π): keeps the policy near the one that acted.")
+
+
+class AppoConfig(ActorCriticConfig):
+    """[algorithm] with name = "appo"."""
+
+    name: Literal["appo"] = Field("appo", description="Which algorithm turns unrolls into weights.")
+    lam: float = Field(0.95, ge=0, le=1, description="λ of the returns.")
+    entropy_cost: float = Field(0.003, ge=0, description="Weight of the entropy bonus; its start if it adapts.")
+    normalise_advantage: bool = Field(True, description="Advantages of a minibatch get mean 0 and deviation 1.")
+    value_normalisation: Literal["none", "popart", "returns"] = Field(
+        "popart", description="Value head in units of the targets' deviation; popart: rescaled so that outputs stay."
+    )
+    value_normalisation_rate: float = Field(
+        1e-2, gt=0, le=1, description="How fast target statistics move, share per batch (debiased)."
+    )
+    targets: Literal["vtrace", "gae"] = Field(
+        "vtrace", description="Returns corrected for old experience, or GAE; fixed over all passes over a batch."
+    )
+    policy_clip: float = Field(0.2, gt=0, description="ε: the ratio is clipped to 1/(1+ε)…1+ε.")
+    dual_clip: float = Field(
+        3.0, ge=1, description="A negative advantage counts at most so many times, however large its ratio."
+    )
+    value_clip: float = Field(
+        0.0, ge=0, description="A value may move this far from the one before the batch, its head's units; 0: no clip."
+    )
+    kl_target: float = Field(
+        0.0,
+        ge=0,
+        description="KL of one batch's updates that the learning rate is adapted to; 0: the rate is not adapted.",
+    )
+
+
+def _name(value: Any) -> str:
+    """Which algorithm a table is of; without a name it is V-trace's."""
+    return str(value.get("name", "vtrace") if isinstance(value, dict) else value.name)
+
+
+AlgorithmConfig = Annotated[
+    Annotated[VTraceConfig, Tag("vtrace")] | Annotated[AppoConfig, Tag("appo")], Discriminator(_name)
+]

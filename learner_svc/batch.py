@@ -77,6 +77,20 @@ class Batch:
             state=tuple(x.to(device, non_blocking=True) for x in self.state),
         )
 
+    def lanes(self, index: Tensor) -> "Batch":
+        """Some lanes, copied: those of `index`, i64 [N], on the batch's device."""
+        host = index.cpu()
+        return Batch(
+            observation=tuple(x.index_select(1, index) for x in self.observation),
+            mask=None if self.mask is None else self.mask.index_select(1, index),
+            reward=self.reward.index_select(1, index),
+            flags=self.flags.index_select(1, index),
+            action=self.action.index_select(1, index),
+            log_prob=self.log_prob.index_select(1, index),
+            version=self.version.index_select(1, host),
+            state=tuple(x.index_select(0, index) for x in self.state),
+        )
+
     def named_tensors(self) -> dict[str, Tensor]:
         """Every tensor by a unique name, on the host: what is saved when a loss is not finite."""
         named = {f"observation.{i}": x for i, x in enumerate(self.observation)}

@@ -2,8 +2,9 @@
 
 import math
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from learner_svc.algorithm_config import AlgorithmConfig, VTraceConfig
 from shared.errors import ConfigError
@@ -18,9 +19,12 @@ class LearnerConfig(Section):
     bind: str = Field("tcp://127.0.0.1:5556", description="Address that inference dials; port 0 picks a free one.")
     unroll_length: int = Field(32, ge=1, le=4096, description="T: transitions of an unroll.")
     batch: int = Field(32, ge=1, description="B: lane-unrolls of an update.")
-    reuse: int = Field(1, ge=1, le=64, description="Updates on each batch, one after the other.")
+    reuse: int = Field(1, ge=1, le=64, description="Passes over each batch.")
+    minibatches: int = Field(
+        1, ge=1, description="Parts that each pass cuts a batch's lanes into, in a new order; one optimiser step each."
+    )
     max_policy_lag: int = Field(
-        64, ge=1, description="Rows acted by weights more than so many updates old are not trained on."
+        64, ge=1, description="Rows acted by weights more than so many updates (batches) old are not trained on."
     )
     queue_batches: float = Field(
         2.0, gt=0, description="Credit granted beyond what was copied, batches; over all inference services together."
@@ -48,6 +52,14 @@ class LearnerConfig(Section):
         0.0, ge=0, description="How long, at most, it then tells inference services that come late, s."
     )
 
+    @model_validator(mode="after")
+    def _check_minibatches(self) -> Self:
+        if self.batch % self.minibatches:
+            raise ValueError(
+                f"minibatches must divide batch, and {self.batch} lanes are not {self.minibatches} equal parts"
+            )
+        return self
+
 
 class LearnerSettings(RunSettings, Section):
     """Everything that the learner reads."""
@@ -60,14 +72,14 @@ class LearnerSettings(RunSettings, Section):
 
 
 def check_lag(config: LearnerConfig, lanes: int, *, task: str = "", share: float = 1.0) -> None:
-    """Raise ConfigError if so many lanes are too old by the time they are used: `reuse` updates use only B of them.
+    """Raise ConfigError if so many lanes are too old by the time they are used: an update uses only B of them.
 
     Args:
       task, share: whose lanes these are, and its share of every batch.
     """
-    expected = config.reuse * (lanes / (share * config.batch) + 2)
+    expected = lanes / (share * config.batch) + 2
     if expected > config.max_policy_lag:
-        enough = math.ceil(lanes / share / max(1, config.max_policy_lag // config.reuse - 2))
+        enough = math.ceil(lanes / share / max(1, config.max_policy_lag - 2))
         whose = f" of task {task}, which has {share:.1%} of a batch," if task else ""
         raise ConfigError(
             f"{lanes} lanes{whose} with learner.batch = {config.batch} are about {expected:.0f} updates old when they "

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from learner_svc.measure import EvaluationResult, Returns
 from learner_svc.run import Counters
-from learner_svc.trainer import LARGEST, Trained
+from learner_svc.trainer import Trained
 
 MEANS = (
     "batch_fill",
@@ -15,6 +15,7 @@ MEANS = (
     "env_busy_share",
 )  # of inference services; other loads are summed
 SUMS = ("sessions", "lanes", "actor_restarts")
+LARGEST = ("lag_max",)  # of several updates; other metrics are averaged
 
 
 @dataclass(slots=True)
@@ -36,8 +37,8 @@ class Figures:
         self._at, self._counters = now, _copy(counters)
 
     def trained(self, trained: Trained) -> None:
-        """Take in the updates on one batch."""
-        self.num_updates += trained.updates
+        """Take in the update on one batch."""
+        self.num_updates += trained.result.applied
         self.num_batches += 1
         self.busy_s += trained.seconds
         for name, value in trained.result.metrics.items():

@@ -102,6 +102,30 @@ def gae(
 
 
 @torch.no_grad()
+def lambda_advantage(
+    discount_TB: Tensor,
+    reward_TB: Tensor,
+    valid_TB: Tensor,
+    value_TB: Tensor,
+    bootstrap_value_B: Tensor,
+    value_target_TB: Tensor,
+    *,
+    lam: float = 0.95,
+) -> Tensor:
+    """Advantages [T, B] that go with targets v: A_t = r_{t+1} + γ_t (V_{t+1} + λ (v_{t+1} - V_{t+1})) - V_t, v_T = V_T.
+
+    With GAE's targets this is GAE. With V-trace's, what follows t is corrected and the action at t is not: its own
+    importance weight belongs to the policy's loss. Without a step: 0. Arguments as for `vtrace`.
+
+    Raises: ValueError if the shapes disagree.
+    """
+    _check_shapes(value_TB, bootstrap_value_B, discount_TB, reward_TB, valid_TB, value_target_TB)
+    next_value_TB = _shift(value_TB, bootstrap_value_B)
+    next_TB = next_value_TB + lam * (_shift(value_target_TB, bootstrap_value_B) - next_value_TB)
+    return torch.where(valid_TB, reward_TB + discount_TB * next_TB - value_TB, 0.0)
+
+
+@torch.no_grad()
 def n_step(discount_TB: Tensor, reward_TB: Tensor, valid_TB: Tensor, next_value_TB: Tensor, n: int) -> Tensor:
     """n-step returns [T, B]: up to n rewards, then the discounted value of the row reached.
 

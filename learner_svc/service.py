@@ -263,7 +263,7 @@ class LearnerService:
         if result.dropped_steps:
             self.reporter.count_drops(batch, result.dropped_steps_B.tolist())
         self.run.trained(
-            result.valid_steps, updates=trained.updates, dropped_steps=result.stale_steps,
+            result.valid_steps, updates=int(result.applied), dropped_steps=result.stale_steps,
             lost_epoch_steps=result.lost_epoch_steps, expired_unrolls=result.dropped_unrolls,
             lag_mean=result.metrics.get("lag_mean", 0.0), lag_max=result.metrics.get("lag_max", 0.0),
             lag_histogram=result.lag_histogram, lag_sum=result.lag_sum,

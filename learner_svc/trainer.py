@@ -4,8 +4,8 @@ Every method runs in that thread, so a snapshot always falls between two updates
 """
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,6 @@ from shared.protocol.messages import pack_version
 from shared.protocol.rows import EnvSpec
 from shared.runtime.allocator import keep_freed_memory
 
-LARGEST = ("lag_max",)  # of several updates; other metrics are averaged
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
@@ -44,8 +42,7 @@ class Snapshot:
 class Trained:
     """What one job of the update thread gives back."""
 
-    result: UpdateResult  # of the first update on the batch, with the metrics of all of them
-    updates: int
+    result: UpdateResult
     version: int  # packed, after the update
     seconds: float
     weights: bytes | None  # if they were asked for
@@ -69,7 +66,7 @@ class Trainer:
         keep_freed_memory()
         torch.manual_seed(settings.run.seed)
         self.epoch = epoch
-        self.max_policy_lag, self.reuse = settings.learner.max_policy_lag, settings.learner.reuse
+        self.max_policy_lag = settings.learner.max_policy_lag
         self.step = checkpoint.step if checkpoint else 0
         self.trained_steps = 0
         device = choose_device(settings.learner.device)
@@ -79,8 +76,9 @@ class Trainer:
         self.parameters = FlatParameters(policy)
         self.manifest = make_manifest(policy, {"unroll_length": settings.learner.unroll_length})
         self.updater = Updater(
-            policy, self.parameters, settings.algorithm, run_steps=settings.run.steps, epoch_start_step=self.step,
-            crash_folder=crash_folder,
+            policy, self.parameters, settings.algorithm, passes=settings.learner.reuse,
+            minibatches=settings.learner.minibatches, seed=settings.run.seed, run_steps=settings.run.steps,
+            epoch_start_step=self.step, crash_folder=crash_folder,
         )  # fmt: skip
         if checkpoint:
             self.updater.load_state(checkpoint.arrays, checkpoint.meta["updater"])
@@ -102,28 +100,21 @@ class Trainer:
     def train(
         self, index: int, *, wants_weights: bool, wants_snapshot: bool, reward_scale_B: Array | None = None
     ) -> Trained:
-        """The updates on buffer `index`, its rewards scaled by lane.
+        """The update on buffer `index`, its rewards scaled by lane.
 
-        Raises: NumericsError, with nothing changed by the last and the batch saved.
+        Raises: NumericsError, with the batch saved.
         """
         started = time.perf_counter()
-        results: list[UpdateResult] = []
-        for _ in range(self.reuse):
-            result = self.updater.update(
-                self._batches[index], step=self.step, trained_steps=self.trained_steps,
-                max_policy_lag=self.max_policy_lag, version_now=self.version, reward_scale_B=reward_scale_B,
-            )  # fmt: skip
-            if results and not result.applied:
-                break
-            self.step += result.applied
-            results.append(result)
-        self.trained_steps += results[0].valid_steps
-        updates = sum(result.applied for result in results)
+        result = self.updater.update(
+            self._batches[index], step=self.step, trained_steps=self.trained_steps,
+            max_policy_lag=self.max_policy_lag, version_now=self.version, reward_scale_B=reward_scale_B,
+        )  # fmt: skip
+        self.step += result.applied
+        self.trained_steps += result.valid_steps
         return Trained(
-            result=replace(results[0], metrics=merge_metrics([result.metrics for result in results])),
-            updates=updates,
+            result=result,
             version=self.version,
-            weights=self.parameters.export() if wants_weights and updates else None,
+            weights=self.parameters.export() if wants_weights and result.applied else None,
             snapshot=self.snapshot() if wants_snapshot else None,
             seconds=time.perf_counter() - started,
         )
@@ -139,15 +130,6 @@ class Trainer:
             version=self.version, step=self.step, arrays=arrays,
             meta={"updater": meta, "manifest": self.manifest.to_json()},
         )  # fmt: skip
-
-
-def merge_metrics(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Of the updates on one batch: what the first one has, as means or maxima over all."""
-    merged = {}
-    for name in metrics[0]:
-        found = [update[name] for update in metrics if name in update]
-        merged[name] = max(found) if name in LARGEST else sum(found) / len(found)
-    return merged
 
 
 def _built(settings: LearnerSettings, spec: EnvSpec | None, device: torch.device, folder: Path) -> Policy:

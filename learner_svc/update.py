@@ -1,14 +1,16 @@
-"""One update: a batch in, one optimiser step on the flat parameter, figures out; the host waits for the device once.
+"""One update: a batch in, optimiser steps on the flat parameter, figures out.
 
-The order is loss, backward, the one read of all figures, and only then the step: a loss or gradient that is not finite
-stops the run with weights, optimiser and statistics untouched and the batch saved. Observation and target statistics
-move last, so that the whole update used those that its policy version carried.
+An update passes over its batch once or several times, each time whole or in minibatches of lanes: one optimiser step
+each, and the host waits for the device once in each. The order is loss, backward, the one read of all figures, and only
+then the step: a loss or gradient that is not finite stops the run with that step not taken and the batch saved.
+Observation statistics move last and count a row once, so that the whole update used those that its policy version
+carried.
 """
 
 import math
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,9 @@ class Updater:
         parameters: FlatParameters,
         config: AlgorithmConfig,
         *,
+        passes: int = 1,
+        minibatches: int = 1,
+        seed: int = 0,
         run_steps: int = 0,
         epoch_start_step: int = 0,
         crash_folder: Path | None = None,
@@ -66,6 +71,9 @@ class Updater:
         """`parameters` are the policy's, made after it moved to its device.
 
         Args:
+          passes: over each batch.
+          minibatches: that each pass cuts a batch's lanes into; the number of lanes is a multiple of it.
+          seed: of the order in which minibatches take the lanes; with the update's number it gives the same again.
           run_steps: the run's configured length in trained steps, 0 for none; the learning rate may decay over it.
           epoch_start_step: the step that this learner epoch resumed from.
           crash_folder: where a batch whose loss is not finite is saved.
@@ -77,6 +85,7 @@ class Updater:
         self.algorithm = make_algorithm(config, policy)
         self.optimiser = FlatOptimiser(config, parameters.trained, parameters.grad)
         self.normaliser = ObservationNormaliser(policy.normalisers())
+        self._passes, self._minibatches, self._seed = passes, minibatches, seed
         self._run_steps = run_steps
         self._epoch_start_step = epoch_start_step
         self._crash_folder = crash_folder
@@ -101,37 +110,67 @@ class Updater:
         lag = policy_lag(batch.version.numpy(), version_now, max_policy_lag, epoch_start_step=self._epoch_start_step)
         trained = valid & lag.fresh
         present = present_rows(batch.flags.numpy())
-        experience = self._experience(batch, valid, trained, lag, reward_scale_B)
         metrics: dict[str, float] = {}
-        if experience.num_trained:
-            metrics = self._step(batch, experience, step, learning_rate_at(self.config, trained_steps, self._run_steps))
-            self.normaliser.update(experience.batch.observation, None if present is None else self._on_device(present))
+        if trained.any():
+            batch = batch.to(self.device)
+            masks = _Masks(valid=valid, trained=trained, current=trained & (lag.lag == 0))
+            scale_B = None if reward_scale_B is None else self._on_device(reward_scale_B)
+            rate = learning_rate_at(self.config, trained_steps, self._run_steps)
+            metrics = self._train(self._experience(batch, masks, scale_B), masks, step, rate)
+            self.normaliser.update(batch.observation, None if present is None else self._on_device(present))
         return _describe(metrics | {"update_ms": 1e3 * (time.perf_counter() - started)}, valid, trained, lag)
 
-    def _experience(
-        self, batch: Batch, valid: Array, trained: Array, lag: Lag, reward_scale_B: Array | None
-    ) -> Experience:
-        current = trained & (lag.lag == 0)
+    def _experience(self, batch: Batch, masks: "_Masks", scale_B: Tensor | None) -> Experience:
         return Experience(
-            batch=batch.to(self.device),
-            valid_TB=self._on_device(valid),
-            trained_TB=self._on_device(trained),
-            current_TB=self._on_device(current),
-            num_trained=int(np.count_nonzero(trained)),
-            num_current=int(np.count_nonzero(current)),
-            reward_scale_B=None if reward_scale_B is None else self._on_device(reward_scale_B),
+            batch=batch,
+            valid_TB=self._on_device(masks.valid),
+            trained_TB=self._on_device(masks.trained),
+            current_TB=self._on_device(masks.current),
+            num_trained=int(np.count_nonzero(masks.trained)),
+            num_current=int(np.count_nonzero(masks.current)),
+            reward_scale_B=scale_B,
         )
 
-    def _step(self, batch: Batch, experience: Experience, step: int, learning_rate: float) -> dict[str, float]:
+    def _train(self, whole: Experience, masks: "_Masks", step: int, learning_rate: float) -> dict[str, float]:
+        """All passes over one batch; the figures, as means over its optimiser steps."""
+        remaining = learning_rate / self.config.learning_rate
+        prepared = self.algorithm.prepare(whole)
+        order = np.random.Generator(np.random.Philox(key=(self._seed, step)))  # a resumed run repeats it
+        reports: list[dict[str, float]] = []
+        for left in reversed(range(self._passes)):
+            found: list[dict[str, float]] = []
+            rate = learning_rate * self.algorithm.rate_factor
+            for lanes in _split(order, whole.batch.num_lanes, self._minibatches):
+                part, fixed = (whole, prepared) if lanes is None else self._cut(whole, prepared, masks, lanes)
+                if part.num_trained:
+                    found.append(self._step(part, fixed, step, rate))
+                whole, masks = _moved(whole), masks.moved()
+            reports += found
+            if not self.algorithm.after_pass(found, is_last=not left, remaining=remaining):
+                break
+        return merge_metrics(reports)
+
+    def _cut(
+        self, whole: Experience, prepared: Mapping[str, Tensor], masks: "_Masks", lanes: Array
+    ) -> tuple[Experience, Mapping[str, Tensor]]:
+        """Some lanes of a batch, and of what was prepared for it."""
+        index = self._on_device(lanes)
+        scale_B = None if whole.reward_scale_B is None else whole.reward_scale_B.index_select(0, index)
+        experience = self._experience(whole.batch.lanes(index), masks.lanes(lanes), scale_B)
+        return experience, {name: tensor.index_select(1, index) for name, tensor in prepared.items()}
+
+    def _step(
+        self, experience: Experience, prepared: Mapping[str, Tensor], step: int, learning_rate: float
+    ) -> dict[str, float]:
         """Loss, backward, the one sync, clip, step."""
         gradient = self.parameters.grad
         gradient.zero_()
-        output = self.algorithm.loss(experience)
+        output = self.algorithm.loss(experience, prepared)
         output.loss.backward()  # type: ignore[no-untyped-call]
         head = torch.stack([output.loss.detach(), torch.linalg.vector_norm(gradient)])
         loss, norm, *diagnostics = torch.cat([head, output.diagnostics]).tolist()
         if not (math.isfinite(loss) and math.isfinite(norm)):
-            raise NumericsError(self._save_crash(batch, step, loss, norm))
+            raise NumericsError(self._save_crash(experience.batch, step, loss, norm))
         if 0 < self.config.grad_clip < norm:
             gradient.mul_(self.config.grad_clip / norm)
         self.optimiser.step(learning_rate)
@@ -205,6 +244,43 @@ class Updater:
         named |= {f"algorithm.{name}": tensor for name, tensor in self.algorithm.state().items()}
         named |= {f"normaliser.{name}": tensor for name, tensor in self.normaliser.state().items()}
         return named
+
+
+@dataclass(frozen=True, slots=True)
+class _Masks:
+    """What is known of a batch's transitions on the host, each bool [T, B]."""
+
+    valid: Array
+    trained: Array
+    current: Array  # trained, and acted by the weights as they are
+
+    def lanes(self, index: Array) -> "_Masks":
+        return _Masks(self.valid[:, index], self.trained[:, index], self.current[:, index])
+
+    def moved(self) -> "_Masks":
+        """Once the weights have changed."""
+        return _Masks(self.valid, self.trained, np.zeros_like(self.current))
+
+
+def _moved(experience: Experience) -> Experience:
+    """The same once the weights have changed: nothing in it was acted by the weights as they are."""
+    if not experience.num_current:
+        return experience
+    return replace(experience, current_TB=torch.zeros_like(experience.current_TB), num_current=0)
+
+
+def _split(order: np.random.Generator, num_lanes: int, minibatches: int) -> Sequence[Array | None]:
+    """The lanes of each minibatch of a pass, i64; None for all of them, uncut."""
+    return np.split(order.permutation(num_lanes), minibatches) if minibatches > 1 else [None]
+
+
+def merge_metrics(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Means over a batch's optimiser steps of what the first one reported."""
+    merged = {}
+    for name in reports[0]:
+        found = [report[name] for report in reports if name in report]
+        merged[name] = sum(found) / len(found)
+    return merged
 
 
 def _describe(metrics: dict[str, float], valid: Array, trained: Array, lag: Lag) -> UpdateResult:

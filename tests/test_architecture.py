@@ -46,6 +46,7 @@ SHELLS = {  # where the loop is; everything else takes `now` and returns
 }
 MAY_CATCH_ALL = {  # each says why
     "actor_svc/backends/backend.py",
+    "shared/runtime/modules.py",
     "shared/runtime/service.py",
     "shared/runtime/worker.py",
 }

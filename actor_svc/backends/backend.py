@@ -17,6 +17,7 @@ import numpy.typing as npt
 from shared.errors import ConfigError, EnvError, SeedbedError
 from shared.protocol.rows import ENDED, Flags
 from shared.protocol.spaces import Leaf, Space, mask_size, space_from_gymnasium
+from shared.runtime.modules import describe_failure
 
 Array = npt.NDArray[Any]
 P = ParamSpec("P")
@@ -52,6 +53,17 @@ class RowViews:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """What people are told of an environment; no session depends on it."""
+
+    layers: tuple[str, ...] = ()  # class names, from the outermost wrapper to the environment itself
+    is_vector: bool = False
+    max_episode_steps: int | None = None  # none: not known
+    can_render: bool = False  # it knows render_mode "rgb_array"
+    fps: float | None = None  # at which it is to be watched
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
     """What an environment is, as far as a policy and a session must know."""
 
@@ -60,6 +72,7 @@ class Traits:
     mask_size: int  # 0 without action masks
     statistics: tuple[str, ...]  # of an ended episode, beyond return and length
     seeding: str  # "lane" or "group"
+    about: About = About()
 
 
 @runtime_checkable
@@ -109,14 +122,6 @@ def call_environment(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwa
         raise
     except BaseException as error:
         raise EnvError(describe_failure(error)) from error
-
-
-def describe_failure(error: BaseException) -> str:
-    """Type and message of what foreign code raised, whose message may itself be broken."""
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:
-        return type(error).__name__
 
 
 def read_info(info: Any) -> Mapping[str, Any]:
@@ -169,6 +174,25 @@ def read_traits(
         mask_size=mask_size(own_action) if masked else 0,
         statistics=statistics,
         seeding=seeding,
+        about=read_about(env),
+    )
+
+
+def read_about(env: gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any]) -> About:
+    """What an environment's wrappers, registration and metadata say for people."""
+    layers: list[Any] = [env]
+    while isinstance(layers[-1], gymnasium.Wrapper | gymnasium.vector.VectorWrapper):
+        layers.append(layers[-1].env)
+    metadata = env.metadata or {}
+    limits = [getattr(layer, "_max_episode_steps", None) for layer in layers]  # of Gymnasium's TimeLimit
+    limits += [metadata.get("max_episode_steps"), getattr(getattr(env, "spec", None), "max_episode_steps", None)]
+    fps = metadata.get("render_fps")
+    return About(
+        layers=tuple(type(layer).__name__ for layer in layers),
+        is_vector=isinstance(env, gymnasium.vector.VectorEnv),
+        max_episode_steps=next((limit for limit in limits if isinstance(limit, int)), None),
+        can_render="rgb_array" in (metadata.get("render_modes") or ()),
+        fps=float(fps) if isinstance(fps, int | float) and fps > 0 else None,
     )
 
 

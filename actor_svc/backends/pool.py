@@ -86,6 +86,8 @@ class Pool(VectorEnv[Any, Any, Any]):
             "autoreset_mode": AutoresetMode.NEXT_STEP,
             "image": image or family.image,
             "statistics": (*family.statistics, *(name for name in STATISTICS if name in given)),
+            "max_episode_steps": self._options.get("max_episode_steps", registered.get("max_episode_steps")),
+            "render_modes": ["rgb_array"] if family.can_render else [],
         }
         self.observation_space = gymnasium.vector.utils.batch_space(self.single_observation_space, num_envs)
         self.action_space = gymnasium.vector.utils.batch_space(self.single_action_space, num_envs)
@@ -165,6 +167,11 @@ def has(env_id: str) -> bool:
         return env_id in _registry().specs
     except MissingExtraError:
         return False
+
+
+def known_ids() -> set[str]:
+    """EnvPool's ids as `env.id` has them: Atari's games begin with ALE/."""
+    return {f"ALE/{name}" if spec[0] == "envpool.atari" else name for name, spec in _registry().specs.items()}
 
 
 def find_id(env_id: str) -> str:

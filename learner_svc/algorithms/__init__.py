@@ -1,12 +1,14 @@
 """The algorithms by name: each is one file with its loss and its own small state."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from learner_svc.algorithm_config import AlgorithmConfig
-from learner_svc.algorithms.vtrace import LossOutput, VTrace
+from learner_svc.algorithms.actor_critic import LossOutput, Prepared
+from learner_svc.algorithms.appo import Appo
+from learner_svc.algorithms.vtrace import VTrace
 from learner_svc.batch import Experience
 from shared.policy.policy import Policy
 
@@ -14,16 +16,35 @@ from shared.policy.policy import Policy
 class Algorithm(Protocol):
     """What the updater asks of an algorithm. Owned by the update thread."""
 
-    def loss(self, experience: Experience) -> LossOutput:
-        """The loss of one batch, and the diagnostics that `report` names."""
+    @property
+    def rate_factor(self) -> float:
+        """Multiplies the configured learning rate of the next batch."""
+        ...
+
+    def prepare(self, experience: Experience) -> Prepared:
+        """What stays the same in all passes over a batch, each [T, B], by name; computed before the first."""
+        ...
+
+    def loss(self, experience: Experience, prepared: Prepared) -> LossOutput:
+        """The loss of a batch or of a minibatch, and the diagnostics that `report` names."""
         ...
 
     def after_step(self, learning_rate: float) -> None:
         """Move what learns beside the network. Called after every optimiser step."""
         ...
 
+    def after_pass(self, reports: Sequence[Mapping[str, float]], *, is_last: bool, remaining: float) -> bool:
+        """Called after each pass over a batch; False skips the passes that are left.
+
+        Args:
+          reports: what this pass's optimiser steps reported.
+          is_last: whether no pass is left.
+          remaining: the share of the configured learning rate that its schedule has left, 1 to 0.
+        """
+        ...
+
     def report(self, diagnostics: Sequence[float], experience: Experience) -> dict[str, float]:
-        """The figures of an update by name, from the host's copy of its diagnostics."""
+        """The figures of a step by name, from the host's copy of its diagnostics."""
         ...
 
     def state(self) -> dict[str, Tensor]:
@@ -35,7 +56,7 @@ class Algorithm(Protocol):
         ...
 
 
-REGISTRY: dict[str, Callable[[AlgorithmConfig, Policy], Algorithm]] = {"vtrace": VTrace}
+REGISTRY: Mapping[str, Callable[[Any, Policy], Algorithm]] = {"vtrace": VTrace, "appo": Appo}
 
 
 def make_algorithm(config: AlgorithmConfig, policy: Policy) -> Algorithm:

@@ -68,8 +68,21 @@ class Bench(StrEnum):
 
 @app.command()
 def train(
-    experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="A name in compose/experiments, or a file.")],
+    experiment: Annotated[
+        str | None, typer.Argument(metavar="[EXPERIMENT]", help="A name in compose/experiments, or a file.")
+    ] = None,
     words: Words = None,
+    env: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID",
+            help="Instead of an experiment: train this environment with settings that fit it, e.g. LunarLander-v3.",
+            show_default=False,
+        ),
+    ] = None,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="With --env: a policy that remembers, for tasks where the past matters.")
+    ] = False,
     run_dir: Annotated[
         Path | None, typer.Option(help="Run folder; else runs/<name>-<time>.", show_default=False)
     ] = None,
@@ -88,16 +101,16 @@ def train(
         int | None, typer.Option(min=1, help="Train so many seeds, one after the other.", show_default=False)
     ] = None,
 ) -> int:
-    """Train an experiment with all services on this machine."""
-    from services.cli.experiment import find_experiment, load_experiment, resolve_source
+    """Train an experiment, or an environment by its id, with all services on this machine."""
+    from services.cli.experiment import choose_source, load_experiment, resolve_source
 
+    file, words = choose_source(experiment, words or [], env=env, memory=memory)
     source = resolve_source(init_from, resume=resume) if init_from is not None else None
     given = {
         "run.seconds": seconds, "run.steps": steps, "run.until_return": until_return,
         "learner.init_from": json.dumps(str(source)) if source else None,
     }  # fmt: skip
-    chosen = [*(words or []), *(f"{key}={value}" for key, value in given.items() if value is not None)]
-    file = find_experiment(experiment)
+    chosen = [*words, *(f"{key}={value}" for key, value in given.items() if value is not None)]
     if seeds is not None:
         require_torch()
         from services.cli.seeds import train_seeds

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from services.cli.plan import usable_cores
+from services.cli.machine import usable_cores
 
 if TYPE_CHECKING:
     import torch

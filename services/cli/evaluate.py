@@ -17,7 +17,7 @@ from actor_svc.group import Group
 from learner_svc.checkpoint import Checkpoint, load_latest
 from learner_svc.saved_policy import read_policy
 from services.cli.experiment import RECORD
-from services.cli.plan import usable_cores
+from services.cli.machine import usable_cores
 from services.cli.video import VIDEO_FPS, make_shown_group, write_video
 from shared.errors import CheckpointError
 from shared.policy.devices import choose_device

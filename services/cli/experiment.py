@@ -1,5 +1,8 @@
 """An experiment as its user gave it: found by name, merged once, checked before any process starts, kept with the run.
 
+Where an experiment asks for a recipe, its environment is looked at and the recipe's settings are laid under it; the run
+keeps them, so that it goes on with the same ones.
+
 The launcher writes the merged sections beside the run, and every service reads that copy: a restart in mid-run means
 the same thing as the first start, whatever has happened to the file or the shell's variables since.
 """
@@ -18,17 +21,31 @@ from pydantic import BaseModel, ConfigDict
 
 from actor_svc.config import ActorConfig
 from inference_svc.config import InferenceConfig
-from learner_svc.algorithm_config import AlgorithmConfig
+from learner_svc.algorithm_config import AlgorithmConfig, VTraceConfig
 from learner_svc.config import LearnerConfig, check_lag
+from learner_svc.record import to_toml
+from services.cli.machine import usable_cores
+from services.cli.probe.ask import probe_environment
+from services.cli.recommend import Recipe, choose_recipe
 from shared.errors import ConfigError
 from shared.policy.config import PolicyConfig
-from shared.runtime.config import EvalConfig, LaunchConfig, RuntimeConfig, load_settings
+from shared.runtime.config import (
+    EvalConfig,
+    LaunchConfig,
+    RuntimeConfig,
+    load_settings,
+    parse_value,
+    read_toml,
+)
+from shared.runtime.recipes import AUTO, MEMORY, is_open
 from shared.runtime.tasks import RunSettings, normalised_weights
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "compose" / "experiments"
 RUNS = Path("runs")
 SNAPSHOT = Path("services") / "experiment.toml"  # inside the run folder
 WORDS = "words.json"  # what the run was started with beyond its file
+RECIPE = "recipe.toml"  # the settings of the recipe that was chosen for it
+LEARNING = frozenset(("actor", "learner", "policy", "algorithm"))  # a file without these sections gets a recipe
 RECORD = "config.toml"  # the learner writes it first of all: a folder that has it holds a run
 
 
@@ -58,7 +75,7 @@ class LaunchSettings(RunSettings):
     actor: ActorConfig = ActorConfig()
     inference: InferenceConfig = InferenceConfig()
     learner: LearnerConfig = LearnerConfig()
-    algorithm: AlgorithmConfig = AlgorithmConfig()
+    algorithm: AlgorithmConfig = VTraceConfig()
     policy: PolicyConfig = PolicyConfig()
     eval: EvalConfig = EvalConfig()
     launch: LaunchConfig = LaunchConfig()
@@ -70,10 +87,11 @@ class Experiment:
     """A checked experiment and the folder of its run."""
 
     name: str
-    file: Path
+    file: Path | None  # none: only words
     words: Sequence[str]
     run_dir: Path
     settings: LaunchSettings
+    recipe: Recipe | None  # that was chosen for it
     sections: Mapping[str, Mapping[str, Any]]  # as written, `run.dir` and `run.name` filled in
 
     @property
@@ -110,50 +128,153 @@ def find_experiment(name: str) -> Path:
     raise ConfigError(f"no experiment named {name!r}; {hint} (or give the path of a TOML file)")
 
 
-def train_command(file: Path, *words: str) -> str:
+def choose_source(
+    experiment: str | None, words: Sequence[str], *, env: str | None, memory: bool
+) -> tuple[Path | None, list[str]]:
+    """What is trained, from what a user typed: the experiment's file, or none and words that name an environment.
+
+    Raises: ConfigError if both or neither are given.
+    """
+    if env is None:
+        if memory:
+            raise ConfigError("--memory goes with --env; in an experiment it is run.recipe = 'auto+memory'")
+        if experiment is None:
+            raise ConfigError("give an experiment, or an environment as --env ID (seedbed train --env CartPole-v1)")
+        return find_experiment(experiment), list(words)
+    if experiment is not None and "=" not in experiment:
+        raise ConfigError(f"{experiment!r} and --env {env}: give an experiment or an environment, not both")
+    recipe = f"{AUTO}+{MEMORY}" if memory else AUTO
+    first = [] if experiment is None else [experiment]  # a setting, in the place of the experiment's name
+    return None, [f"env.id={json.dumps(env)}", f"run.recipe={recipe}", *first, *words]
+
+
+def train_command(file: Path | None, *words: str) -> str:
     """What to type in a shell to train an experiment."""
-    return shlex.join(["seedbed", "train", file.stem if file.parent == EXPERIMENTS else str(file), *words])
+    if file is not None:
+        return shlex.join(["seedbed", "train", file.stem if file.parent == EXPERIMENTS else str(file), *words])
+    named = next((word for word in words if word.startswith("env.id=")), "env.id=")
+    env = ["--env", str(parse_value(named.removeprefix("env.id=")))]
+    rest = [word for word in words if word not in (named, f"run.recipe={AUTO}")]
+    return shlex.join(["seedbed", "train", *env, *rest])
 
 
 def load_experiment(
-    file: Path, words: Sequence[str], *, run_dir: Path | None, resume: bool, now: float | None = None
+    file: Path | None, words: Sequence[str], *, run_dir: Path | None, resume: bool, now: float | None = None
 ) -> Experiment:
-    """Merge and check an experiment, and settle its run folder.
+    """Merge and check an experiment, choose its recipe if it asks for one, and settle its run folder.
 
     Args:
-      file: experiment TOML.
+      file: experiment TOML; none: the words say everything.
       words: `section.key=value`, the strongest last; with `resume` those that the run was started with come before.
       run_dir: where the run goes; none: `run.dir`, or a new folder under runs/, or with `resume` the newest run there.
       now: wall-clock seconds, for the new folder's name.
     Raises: ConfigError; also if the folder already holds a run and `resume` is off.
     """
-    settings, sections = _merge(file, words)
-    name = settings.run.name if "name" in sections.get("run", {}) else file.stem
-    resume = resume or settings.run.resume
-    folder = (
-        run_dir or settings.run.dir or _default_folder(name, resume, time.time() if now is None else now)
-    ).resolve()
+    looked = look_at(file, words)
+    name = run_name(file, looked)
+    resume = resume or looked.run.resume
+    folder = (run_dir or looked.run.dir or _default_folder(name, resume, time.time() if now is None else now)).resolve()
     if resume and not (folder / RECORD).is_file():
         raise ConfigError(f"{folder}: nothing to resume here; start without --resume, or give --run-dir")
     if not resume and (folder / RECORD).is_file():
         raise ConfigError(f"{folder}: already holds a run; go on with --resume, or give another --run-dir")
     if resume:
         words = merge_words(read_words(folder), words)
-        settings, sections = _merge(file, words)
+        looked = look_at(file, words)
+    recipe = None
+    if wants_recipe(file, looked):
+        recipe = (read_recipe_of(folder) if resume else None) or recommend(looked)
+    settings, sections = _merge(file, words, recipe)
     check_lanes(settings)
     sections["run"] = {**sections.get("run", {}), "name": name, "dir": str(folder), "resume": resume}
-    return Experiment(name=name, file=file, words=tuple(words), run_dir=folder, settings=settings, sections=sections)
+    return Experiment(
+        name=name, file=file, words=tuple(words), run_dir=folder, settings=settings, sections=sections, recipe=recipe
+    )
 
 
-def _merge(file: Path, words: Sequence[str]) -> tuple[LaunchSettings, dict[str, Any]]:
+class Looked(RunSettings):
+    """What must be known of an experiment before its recipe."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    actor: ActorConfig = ActorConfig()
+    launch: LaunchConfig = LaunchConfig()
+
+
+def look_at(file: Path | None, words: Sequence[str]) -> Looked:
+    """What is trained, without a recipe. Raises: ConfigError, for unknown sections too."""
+    load_settings(Sections, file, words, below={})
+    return load_settings(Looked, file, words, below={})
+
+
+def wants_recipe(file: Path | None, looked: Looked) -> bool:
+    """Whether one is to be chosen: it was asked for, or the file says nothing of how to learn."""
+    if looked.run.recipe:
+        return is_open(looked.run.recipe)
+    is_stepped = looked.launch.probe and bool(looked.launch.actors or looked.launch.eval_actors)
+    return is_stepped and file is not None and not LEARNING & read_toml(file).keys()
+
+
+def recommend(looked: Looked) -> Recipe:
+    """The recipe for an experiment's environment, on this machine.
+
+    Raises: ConfigError with what is wrong with the environment.
+    """
+    if not (looked.launch.probe and (looked.launch.actors or looked.launch.eval_actors)):
+        raise ConfigError(
+            "[run] recipe: a recipe is chosen by looking at the environment, and this run makes none "
+            "(launch.actors, launch.probe); name one that `seedbed recipes` lists"
+        )
+    env = looked.env_of(next(iter(looked.tasks), ""))
+    probe = probe_environment(env, looked.actor.hang_s)
+    memory = looked.run.recipe.endswith(f"+{MEMORY}")
+    cores = looked.launch.cores or usable_cores()
+    return choose_recipe(probe.spec, probe, memory=memory, is_atari=env.is_atari, cores=cores)
+
+
+def run_name(file: Path | None, looked: Looked) -> str:
+    """The name that was given, else the file's, else what the environment is called."""
+    if "name" in looked.run.model_fields_set:
+        return looked.run.name
+    if file is not None:
+        return file.stem
+    module, colon, _ = looked.env.id.partition(":")
+    parts = module.split(".") if colon else [looked.env.id.rpartition("/")[2]]
+    return next((part for part in reversed(parts) if part not in ("env", "envs", "environment")), parts[-1])
+
+
+def _merge(file: Path | None, words: Sequence[str], recipe: Recipe | None) -> tuple[LaunchSettings, dict[str, Any]]:
     """Every section, checked, and as written."""
-    sections = load_settings(Sections, file, words).model_dump(exclude_defaults=True)
-    return load_settings(LaunchSettings, file, words), sections
+    if recipe is not None:
+        words = [*words, f"run.recipe={json.dumps(recipe.name)}"]
+    below = None if recipe is None else recipe.settings
+    sections = load_settings(Sections, file, words, below=below).model_dump(exclude_defaults=True)
+    return load_settings(LaunchSettings, file, words, below=below), sections
 
 
 def write_words(experiment: Experiment) -> None:
-    """Keep with the run what it was started with beyond its file. Raises: OSError."""
+    """Keep with the run what it was started with beyond its file: words and recipe. Raises: OSError."""
     (experiment.run_dir / WORDS).write_text(json.dumps(list(experiment.words)), encoding="utf-8")
+    if (recipe := experiment.recipe) is not None:
+        text = "\n".join(
+            (
+                "# The recipe of this run, as it was chosen when it started; what the experiment says counts more.",
+                f"name = {json.dumps(recipe.name)}\nreason = {json.dumps(recipe.reason)}\n",
+                to_toml(recipe.settings),
+            )
+        )
+        (experiment.run_dir / RECIPE).write_text(text, encoding="utf-8")
+
+
+def read_recipe_of(folder: Path) -> Recipe | None:
+    """The recipe that was chosen for a run; none if that was not kept. Raises: ConfigError if the file is damaged."""
+    if not (folder / RECIPE).is_file():
+        return None
+    tables = read_toml(folder / RECIPE)
+    try:
+        return Recipe(name=str(tables.pop("name")), reason=str(tables.pop("reason")), settings=tables)
+    except KeyError as error:
+        raise ConfigError(f"{folder / RECIPE}: has no {error}; delete it, and a recipe is chosen again") from error
 
 
 def read_words(folder: Path) -> list[str]:

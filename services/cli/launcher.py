@@ -19,7 +19,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from services.cli.plan import LEARNER, Process, service_environment
+from services.cli.machine import service_environment
+from services.cli.plan import LEARNER, Process
 from services.cli.postmortem import last_words
 from services.cli.supervisor import Outcome, Phase, Rules, Supervisor
 from shared.runtime.files import writing

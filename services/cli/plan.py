@@ -1,14 +1,13 @@
 """Which processes a run consists of: commands, addresses, threads and niceness, decided before anything starts."""
 
 import json
-import os
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from services.cli.experiment import SNAPSHOT, Experiment, LaunchSettings
-from shared.runtime.config import ENVIRONMENT_PREFIX, KNOWN_SECTIONS
+from services.cli.machine import usable_cores
 
 LEARNER = "learner"
 NICE = {"learner": 0, "inference": 2, "actor": 10}  # the learner first: everyone waits for it in the end
@@ -50,21 +49,6 @@ class Threads:
 
     learner: int
     inference: int
-
-
-def usable_cores() -> int:
-    """Cores that this process may use: its affinity, cut by the control group's quota."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, round(cgroup_quota(Path("/sys/fs/cgroup/cpu.max")) or cores)))
-
-
-def cgroup_quota(file: Path) -> float | None:
-    """Cores that a version 2 control group grants; None without a limit."""
-    try:
-        quota, period = file.read_text().split()
-        return None if quota == "max" else int(quota) / int(period)
-    except (OSError, ValueError):
-        return None
 
 
 def split_threads(cores: int, *, inference: int, learner_threads: int = 0, inference_threads: int = 0) -> Threads:
@@ -123,12 +107,6 @@ def plan_actors(settings: LaunchSettings) -> list[tuple[str, str, str]]:
         for role, mode, task, count in wanted
         for index in range(count)
     ]
-
-
-def service_environment(base: Mapping[str, str]) -> dict[str, str]:
-    """The launcher's variables without those that configure seedbed: the snapshot holds them already."""
-    sections = tuple(f"{ENVIRONMENT_PREFIX}{name.upper()}__" for name in KNOWN_SECTIONS)
-    return {name: value for name, value in base.items() if not name.upper().startswith(sections)}
 
 
 def _process(experiment: Experiment, name: str, role: str, threads: int, words: Sequence[str]) -> Process:

@@ -16,7 +16,7 @@ from rich.text import Text
 from services.cli.doctor import Finding, Grade
 from services.cli.experiment import RECORD, Sections
 from services.cli.explain import Diagnosis, Signals, diagnose, read_signals
-from services.cli.plan import usable_cores
+from services.cli.machine import usable_cores
 from services.cli.table import LABEL_STYLE, count, number
 from shared.protocol.layout import Array
 from shared.runtime.config import load_settings

@@ -25,11 +25,10 @@ from rich.table import Table
 
 from learner_svc.history import read_metrics
 from services.cli.doctor import machine_label
-from services.cli.experiment import RECORD, RUNS, LaunchSettings, load_experiment, train_command
+from services.cli.experiment import RECORD, RUNS, load_experiment, look_at, run_name, train_command
 from services.cli.table import count, duration, score
 from services.cli.training import read_summary, train
 from shared.errors import ConfigError
-from shared.runtime.config import load_settings
 
 RESULT = "seeds.json"
 FRESH_SEED = 777_000  # of the environments, far from every `eval.seed`; the run's own seed is added
@@ -46,7 +45,7 @@ T_LIMIT = 2.042  # from 30 on, rounded up: an interval too wide is no lie
 
 
 def train_seeds(
-    file: Path, words: Sequence[str], seeds: int, *, run_dir: Path | None, resume: bool, console: Console,
+    file: Path | None, words: Sequence[str], seeds: int, *, run_dir: Path | None, resume: bool, console: Console,
     episodes: int | None = None,
 ) -> int:  # fmt: skip
     """Train `run.seed`, `run.seed` + 1, … from scratch, one after the other; the exit code.
@@ -57,11 +56,11 @@ def train_seeds(
       episodes: fresh ones for each final policy; none: `eval.episodes`.
     Raises: ConfigError, before anything starts.
     """
-    settings = load_settings(LaunchSettings, file, words)
-    name = settings.run.name if "name" in settings.run.model_fields_set else file.stem
+    looked = look_at(file, words)
+    name = run_name(file, looked)
     folder = _choose_folder(name, run_dir, resume)
     known = {figures["seed"]: figures for figures in read_result(folder).get("seeds", [])} if resume else {}
-    numbers = range(settings.run.seed, settings.run.seed + seeds)
+    numbers = range(looked.run.seed, looked.run.seed + seeds)
     for seed in numbers:
         run = folder / f"seed-{seed}"
         is_there = (run / RECORD).is_file()
@@ -75,7 +74,7 @@ def train_seeds(
             console.print(f"the seeds go on with  [bold]{again}[/]", soft_wrap=True, highlight=False)
             return code
         with console.status("playing the final policy on fresh seeds"):
-            fresh = play_fresh(run, seed, settings.eval.episodes if episodes is None else episodes)
+            fresh = play_fresh(run, seed, experiment.settings.eval.episodes if episodes is None else episodes)
         summary = read_summary(run)
         known[seed] = {"seed": seed} | {key: summary[key] for key in FIGURES if summary.get(key) is not None} | fresh
         _keep(folder, name, known)

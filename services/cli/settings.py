@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from rich.table import Table
 from rich.text import Text
@@ -32,9 +33,9 @@ def list_settings(prefix: str = "") -> list[Setting]:
 
     Raises: ConfigError with the nearest name if there is none.
     """
-    sections: dict[str, Any] = {name: field.annotation for name, field in LaunchSettings.model_fields.items()}
-    sections |= {"tasks": TaskConfig, "monitor": MonitorConfig}
-    found = [setting for section, model in sections.items() for setting in _of_section(section, model)]
+    sections = {name: _models(field.annotation) for name, field in LaunchSettings.model_fields.items()}
+    sections |= {"tasks": [TaskConfig], "monitor": [MonitorConfig]}
+    found = [setting for section, models in sections.items() for setting in _of_section(section, models)]
     chosen = [item for item in found if not prefix or item.name == prefix or item.name.startswith(f"{prefix}.")]
     if not chosen:
         known = [*sections, *(item.name for item in found)]
@@ -56,17 +57,35 @@ def render_settings(settings: Sequence[Setting]) -> Table:
     return table
 
 
-def _of_section(section: str, model: type[BaseModel]) -> list[Setting]:
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    """The models that a section can be: one, or several that are told apart by a name."""
+    if get_origin(annotation) not in (Union, types.UnionType):
+        return [annotation]
+    return [get_args(tagged)[0] for tagged in get_args(annotation)]
+
+
+def _of_section(section: str, models: Sequence[type[BaseModel]]) -> list[Setting]:
+    """The settings of a section; where its models differ, a setting says which of them has it, or what else it is."""
     prefix = "tasks.NAME" if section == "tasks" else section
-    return [
-        Setting(
-            name=f"{prefix}.{key}",
-            values=_values(field.annotation),
-            default="" if field.default in (None, PydanticUndefined) else _text(field.default),
-            description=_sentence(field.description or ""),
-        )
-        for key, field in model.model_fields.items()
-    ]
+    found: list[Setting] = []
+    for key in dict.fromkeys(key for model in models for key in model.model_fields):
+        having = [model for model in models if key in model.model_fields]
+        variants = {_describe_field(model.model_fields[key]): model for model in reversed(having)}
+        for (values, default, description), model in reversed(variants.items()):
+            is_common = len(variants) == 1 and len(having) == len(models)
+            name = "" if is_common or key == "name" else f"{model.model_fields['name'].default}: "
+            found.append(
+                Setting(
+                    name=f"{prefix}.{key}", values=values, default=default, description=name + _sentence(description)
+                )
+            )
+    return found
+
+
+def _describe_field(field: FieldInfo) -> tuple[str, str, str]:
+    """(values, default, description)."""
+    default = "" if field.default in (None, PydanticUndefined) else _text(field.default)
+    return _values(field.annotation), default, field.description or ""
 
 
 def _values(annotation: Any) -> str:

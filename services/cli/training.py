@@ -18,7 +18,9 @@ from learner_svc.record import to_toml
 from services.cli.board import Board
 from services.cli.experiment import SNAPSHOT, Experiment, write_words
 from services.cli.launcher import Ended, Launcher, Reservation, View
-from services.cli.plan import Addresses, plan_run, usable_cores
+from services.cli.machine import usable_cores
+from services.cli.plan import Addresses, plan_run
+from services.cli.preflight import look_before_start
 from services.cli.scrape import Scraper
 from services.cli.supervisor import Phase, Supervisor
 from services.cli.table import TerminalView, render_summary
@@ -130,9 +132,13 @@ def reserved_addresses(experiment: Experiment) -> Iterator[Addresses]:
 def train(experiment: Experiment, console: Console) -> int:
     """`seedbed train`: run, then say how it ended; the exit code."""
     settings = experiment.settings
+    experiment = look_before_start(experiment, console)
     what = f"{len(settings.tasks)} tasks" if settings.tasks else settings.env.id
     title = " · ".join(dict.fromkeys(("seedbed", experiment.name, what)))
     console.print(f"[dim]run folder[/]  [cyan]{experiment.run_dir}[/]", soft_wrap=True, highlight=False)
+    if experiment.recipe is not None:
+        why = escape(f"({experiment.recipe.reason})")
+        console.print(f"[dim]recipe[/]  {experiment.recipe.name} [dim]{why}[/]", soft_wrap=True, highlight=False)
     if experiment.sections["run"]["resume"] and experiment.words:
         console.print(f"[dim]goes on with[/]  {escape(shlex.join(experiment.words))}", soft_wrap=True, highlight=False)
     before = read_summary(experiment.run_dir)

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from services.cli.plan import usable_cores, word
+from services.cli.machine import usable_cores
+from services.cli.plan import word
 from services.container import hold
 from services.container.plan import ANY_IMAGE, Container, check_runs, plan_service
 from services.container.role import Role

@@ -1,8 +1,8 @@
 """[policy]: which network plays, what it remembers, and how it speaks its actions."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from shared.runtime.config import Section
 
@@ -14,6 +14,9 @@ class PolicyConfig(Section):
     network_kwargs: dict[str, Any] = Field({}, description="Passed to the torso's constructor.")
     hidden: list[Annotated[int, Field(ge=1, le=65536)]] = Field([64, 64], description="mlp: units of each layer.")
     activation: Literal["tanh", "relu", "elu"] = Field("tanh", description="mlp: after each layer.")
+    value_network: Literal["shared", "separate"] = Field(
+        "shared", description="Whether the value has the policy's torso, or one of its own, built alike."
+    )
     lstm: int = Field(0, ge=0, description="Units of the LSTM behind the torso; 0: none.")
     previous_action: bool = Field(True, description="The LSTM also sees the previous action.")
     previous_reward: bool = Field(True, description="The LSTM also sees the previous reward, clipped to ±1.")
@@ -23,3 +26,9 @@ class PolicyConfig(Section):
     normalise_observation: bool = Field(
         False, description="Centre and scale float observations and images by the learner's statistics."
     )
+
+    @model_validator(mode="after")
+    def _check_value_network(self) -> Self:
+        if self.lstm and self.value_network == "separate":
+            raise ValueError("value_network = 'separate' has no memory; with an LSTM it must be 'shared'")
+        return self

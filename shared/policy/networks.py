@@ -18,6 +18,8 @@ from torch.nn import functional as F
 
 from shared.errors import ConfigError
 from shared.policy.config import PolicyConfig
+from shared.runtime.config import suggest
+from shared.runtime.modules import describe_failure, describe_import_failure, place_of
 
 ImageShape = tuple[int, int, int]  # channels, height, width
 RELU_GAIN = math.sqrt(2)
@@ -72,8 +74,9 @@ def make_torso(config: PolicyConfig, image_shapes: Sequence[ImageShape], vector_
     builder = TORSOS.get(config.network) or _custom(config.network)
     try:
         torso = builder(tuple(image_shapes), vector_size, **kwargs)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"[policy] network = {config.network!r}: {error}") from error
+    except (Exception, SystemExit) as error:  # whatever its author wrote
+        said = describe_failure(error) if place_of(error) else error
+        raise ConfigError(f"[policy] network = {config.network!r}: {said}") from error
     if not isinstance(torso, nn.Module) or not isinstance(getattr(torso, "output_size", None), int):
         raise ConfigError(f"[policy] network = {config.network!r}: must be a torch Module with an integer output_size")
     return torso
@@ -82,11 +85,13 @@ def make_torso(config: PolicyConfig, image_shapes: Sequence[ImageShape], vector_
 def _custom(name: str) -> type[Torso]:
     module_name, colon, class_name = name.partition(":")
     if not colon:
-        raise ConfigError(f"[policy] network = {name!r}: known: {', '.join(TORSOS)}, or module:Class of your own")
+        near = suggest(name, tuple(TORSOS))
+        raise ConfigError(f"[policy] network = {name!r}: no such network{near}; or give module:Class of your own")
     try:
         found: Any = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"[policy] network = {name!r}: {error}") from error
+    except (Exception, SystemExit) as error:  # whatever the module's code does
+        said = describe_import_failure(error) if place_of(error) else error
+        raise ConfigError(f"[policy] network = {name!r}: {said}") from error
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
         raise ConfigError(f"[policy] network = {name!r}: {class_name} is no subclass of shared.policy.networks.Torso")
     return found  # type: ignore[return-value]

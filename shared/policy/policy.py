@@ -2,6 +2,8 @@
 
     leaves → frame stack → ObservationEncoder → torso (bf16 where it pays) → LSTM → heads (f32) → params, value
 
+With `value_network = "separate"` the value comes from a torso of its own, on the same encoded observations.
+
 State per lane before a row: the earlier frames, the LSTM's hidden and cell, the encoded previous action. It travels
 with an unroll. At `first` rows all of it is reset here, for inference and learner alike, so that at equal weights
 log pi - log mu is 0 on every valid row.
@@ -20,7 +22,7 @@ from torch.nn import functional as F
 from shared.policy.config import PolicyConfig
 from shared.policy.cores import FrameStacks, Lstm, stack_frames
 from shared.policy.distributions import ActionDistribution
-from shared.policy.networks import initialise, make_torso
+from shared.policy.networks import Torso, dense, initialise, make_torso
 from shared.policy.observations import LeafNormaliser, ObservationEncoder
 from shared.policy.precision import Precision
 from shared.protocol.layout import Field
@@ -71,7 +73,14 @@ class Policy(nn.Module):
             self.core = Lstm(features + extra, config.lstm)
             features = config.lstm
         num_normals = self.distribution.num_normals
-        self.head = _make_head(features, self.distribution.param_size - num_normals)
+        num_params = self.distribution.param_size - num_normals
+        self.value_torso: Torso | None = None
+        if config.value_network == "separate":
+            self.head = dense(features, num_params, POLICY_GAIN)
+            self.value_torso = make_torso(config, self.encoder.image_shapes, self.encoder.vector_size)
+            self.value_head = dense(self.value_torso.output_size, 1, 1.0)
+        else:
+            self.head = _make_head(features, num_params)
         self.log_std = nn.Parameter(torch.full((num_normals,), math.log(config.initial_std))) if num_normals else None
         self._stacked = tuple(i for i, is_stacked in enumerate(self.encoder.stacked) if is_stacked)
         self.state_fields = self._state_fields()
@@ -102,7 +111,9 @@ class Policy(nn.Module):
         self.precision = precision
         self._dtype: torch.dtype = getattr(torch, precision.dtype)
         self._format = torch.channels_last if precision.channels_last else torch.contiguous_format
-        self.torso.to(memory_format=self._format)  # type: ignore[call-overload]
+        for torso in (self.torso, self.value_torso):
+            if torso is not None:
+                torso.to(memory_format=self._format)  # type: ignore[call-overload]
         self._has_low_precision = self._dtype != torch.float32
 
     def forward(
@@ -123,28 +134,34 @@ class Policy(nn.Module):
         for slot, index in enumerate(self._stacked):
             leaves[index], earlier = stack_frames(obs[index], first, state[slot])
             next_state.append(earlier)
-        features = self.torso_features(leaves)
+        features, value_features = self.torso_features(leaves)
         if self.core is not None:
             features, memory = self._remembered(features.view(rows, lanes, -1), reward, first, action, state)
             next_state += memory
-        output = F.linear(features, self.head.weight, self.head.bias).view(rows, lanes, -1)
-        params, value = output[..., :-1], output[..., -1]
+        params = F.linear(features, self.head.weight, self.head.bias).view(rows, lanes, -1)
+        if value_features is None:
+            params, value = params[..., :-1], params[..., -1]
+        else:
+            value = F.linear(value_features, self.value_head.weight, self.value_head.bias).view(rows, lanes)
         if self.log_std is not None:
             params = torch.cat([params, self.log_std.expand(rows, lanes, -1)], -1)
         return PolicyOutput(params, value, tuple(next_state))
 
-    def torso_features(self, leaves: Sequence[Tensor | FrameStacks]) -> Tensor:
-        """Torso features f32 [N, features] of leaves [N, ...], or stacks of their frames."""
+    def torso_features(self, leaves: Sequence[Tensor | FrameStacks]) -> tuple[Tensor, Tensor | None]:
+        """Of leaves [N, ...], or stacks of their frames: features f32 [N, features], and the value's if it has a torso.
+
+        The latter is None where the value is read from the former.
+        """
         images, vector = self.encoder(leaves, self._dtype, self._format)
         if not self._has_low_precision:
-            plain: Tensor = self.torso(images, vector)
-            return plain
+            return self.torso(images, vector), None if self.value_torso is None else self.value_torso(images, vector)
         if vector is not None:
             vector = vector.to(self._dtype)
         # Acting copies hold the torso's weights in this dtype already; then autocast finds nothing to cast.
         with torch.autocast(self.head.weight.device.type, self._dtype):
             features: Tensor = self.torso(images, vector)
-        return features.float()
+            value_features = None if self.value_torso is None else self.value_torso(images, vector)
+        return features.float(), None if value_features is None else value_features.float()
 
     def _remembered(
         self, features_TBF: Tensor, reward: Tensor, first: Tensor, action: Tensor | None, state: State
@@ -202,8 +219,9 @@ class Policy(nn.Module):
     @torch.no_grad()
     def rescale_value_(self, scale: float | Tensor, shift: float | Tensor) -> None:
         """Make the value head give scale · value + shift (PopArt keeps its unnormalised outputs so)."""
-        self.head.weight[-1].mul_(scale)
-        self.head.bias[-1].mul_(scale).add_(shift)
+        head = self.head if self.value_torso is None else self.value_head
+        head.weight[-1].mul_(scale)
+        head.bias[-1].mul_(scale).add_(shift)
 
 
 def _make_head(features: int, num_outputs: int) -> nn.Linear:

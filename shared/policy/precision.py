@@ -139,7 +139,7 @@ def _random_leaves(policy: "Policy", rows: int, device: torch.device) -> list[Te
 
 
 def _train_once(policy: "Policy", leaves: Sequence[Tensor | FrameStacks]) -> None:
-    policy.torso_features(leaves).sum().backward()  # type: ignore[no-untyped-call]
+    sum(part.sum() for part in policy.torso_features(leaves) if part is not None).backward()  # type: ignore[union-attr]
 
 
 def _fastest(work: Callable[[], None], device: torch.device) -> float:

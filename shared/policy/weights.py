@@ -243,11 +243,13 @@ def policy_from_manifest(manifest: Manifest) -> Policy:
 
 
 def acting_parameters(policy: Policy) -> FlatParameters:
-    """The flat weights of a policy that only acts: its torso is kept in its compute dtype, cast once per version."""
+    """The flat weights of a policy that only acts: torsos are kept in their compute dtype, cast once per version."""
     parameters = FlatParameters(policy)
     dtype: torch.dtype = getattr(torch, policy.precision.dtype)
     if dtype != torch.float32:
-        parameters.cast_(policy.torso, dtype)
+        for torso in (policy.torso, policy.value_torso):
+            if torso is not None:
+                parameters.cast_(torso, dtype)
     return parameters
 
 

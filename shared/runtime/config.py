@@ -1,7 +1,8 @@
 """From an experiment file, the environment and the command line to one checked model; an unknown key is an error.
 
-Precedence, weakest first: TOML file, then `SEEDBED_SECTION__KEY` variables, then `section.key=value` words. A service
-reads the sections that its model names; the other services' are ignored, one that nobody knows is not.
+Precedence, weakest first: the recipe that `run.recipe` names, then the TOML file, then `SEEDBED_SECTION__KEY`
+variables, then `section.key=value` words. A service reads the sections that its model names; the other services' are
+ignored, one that nobody knows is not.
 """
 
 import difflib
@@ -14,10 +15,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, Tag, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 
 from shared.errors import ConfigError
+from shared.runtime import recipes
 
 S = TypeVar("S", bound=BaseModel)
 
@@ -61,6 +63,11 @@ class RunConfig(Section):
     seconds: float = Field(0.0, ge=0, description="Stop after this long, seconds; 0: no limit.")
     until_return: float | None = Field(None, description="Stop once an evaluation's mean return reaches this.")
     resume: bool = Field(False, description="Go on from the run folder's newest checkpoint.")
+    recipe: str = Field(
+        "",
+        description="Default settings by kind of environment: auto (seedbed train looks which), none, or a name that "
+        "`seedbed recipes` lists; empty: auto for a file without [actor], [learner], [policy] and [algorithm].",
+    )
 
     @field_validator("name")
     @classmethod
@@ -69,6 +76,11 @@ class RunConfig(Section):
         if not value.strip() or not value.isprintable() or "/" in value or value.startswith("."):
             raise ValueError("a name that a folder can have is expected: not empty, no slash, no dot at its start")
         return value
+
+    @field_validator("recipe")
+    @classmethod
+    def _check_recipe(cls, value: str) -> str:
+        return recipes.check_name(value)
 
     @field_validator("dir", mode="before")
     @classmethod
@@ -99,6 +111,7 @@ class EnvConfig(Section):
     image: Literal["", "HWC", "CHW"] = Field(
         "", description="Where the channels of uint8 arrays of rank 3 are; empty: as the environment's metadata says."
     )
+    stepped_by: str = Field("", description="Back-end and wrappers, as seedbed train found them and writes them here.")
     max_episode_steps: int | None = Field(None, ge=1, description="Truncate here, agent steps; none: as registered.")
     frame_skip: int = Field(4, ge=1, description="Atari: frames for each agent step.")
     full_action_space: bool = Field(False, description="Atari: all 18 actions instead of the game's own.")
@@ -193,6 +206,9 @@ class LaunchConfig(Section):
     service: str = Field(
         "", description="Folder of services/ whose image steps the environments, in containers; empty: any."
     )
+    probe: bool = Field(
+        True, description="Make and step every environment once before the start, to find mistakes and choose a recipe."
+    )
     video: bool = Field(True, description="Record a video of the final policy, where the environment can be shown.")
 
 
@@ -221,19 +237,26 @@ class RuntimeConfig(Section):
         return None if value == "" else value
 
 
-def load_settings(model: type[S], file: Path | None, overrides: Sequence[str] = ()) -> S:
-    """The model, filled from file, environment and words.
+def load_settings(
+    model: type[S],
+    file: Path | None,
+    overrides: Sequence[str] = (),
+    *,
+    below: recipes.Tables | None = None,
+) -> S:
+    """The model, filled from recipe, file, environment and words.
 
     Args:
       model: its fields are the sections that the caller reads.
       file: experiment TOML, or none.
       overrides: words like "learner.batch=32"; the value is TOML, or else a plain string.
+      below: what counts least, in place of the settings that `run.recipe` stands for.
     Raises: ConfigError naming source and key, with the nearest known name.
     """
     merged: dict[str, Any] = {}
     origins: dict[tuple[str, ...], str] = {}
     if file is not None:
-        for section, table in _read_toml(file).items():
+        for section, table in read_toml(file).items():
             _check_section(section, f"{file}: [{section}]", section in model.model_fields)
             if not isinstance(table, dict):
                 name = "tasks.NAME" if section == "tasks" else section
@@ -249,6 +272,7 @@ def load_settings(model: type[S], file: Path | None, overrides: Sequence[str] = 
         if not equals or "." not in name:
             raise ConfigError(f"{word!r} is not section.key=value, for example learner.batch=32")
         _place(merged, origins, name.strip().split("."), text, f"command line {word!r}", model)
+    merged = recipes.lay(merged, over=_find_recipe(merged) if below is None else below)
     chosen = {
         name: merged.get(name, {})
         for name, field in model.model_fields.items()
@@ -262,7 +286,22 @@ def load_settings(model: type[S], file: Path | None, overrides: Sequence[str] = 
         raise ConfigError("\n".join(problems)) from error
 
 
-def _read_toml(file: Path) -> dict[str, Any]:
+def _find_recipe(merged: Mapping[str, Any]) -> recipes.Tables:
+    """The settings of the recipe that is named, if one is.
+
+    Raises: ConfigError where it is still to be chosen: nobody but `seedbed train` looks at the environment.
+    """
+    run = merged.get("run", {})
+    name = run.get("recipe", "") if isinstance(run, dict) else ""
+    if recipes.is_open(name):
+        raise ConfigError(
+            f"[run] recipe = {name!r}: only `seedbed train` looks at the environment to choose one. For services that "
+            "are started one by one write its name there; `seedbed recipes EXPERIMENT` tells it"
+        )
+    return recipes.read_recipe(name) if recipes.is_named(name) else {}
+
+
+def read_toml(file: Path) -> dict[str, Any]:
     """The file's tables; a missing or broken file is a ConfigError."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8-sig"))  # Windows' editors put a mark before the text
@@ -344,13 +383,18 @@ def _describe(
     model: type[BaseModel], detail: ErrorDetails, origins: Mapping[tuple[str, ...], str], file: Path | None
 ) -> str:
     """One validation error as "<source>: [section] key: what is wrong"."""
-    path = tuple(str(part) for part in detail["loc"])
+    loc = tuple(str(part) for part in detail["loc"])
+    _, path = _follow(model, loc)
+    path += ("name",) if detail["type"] == "union_tag_invalid" else ()
     origin = next((origins[path[:end]] for end in range(len(path), 0, -1) if path[:end] in origins), None)
     section, key = path[0], ".".join(path[1:])
     where = f"{origin or file or 'configuration'}: [{section}]" + (f" {key}" if key else "")
     if detail["type"] == "extra_forbidden":
-        owner = _model_at(model, path[:-1])
+        owner, _ = _follow(model, loc[:-1])
         return f"{where}: unknown key{suggest(path[-1], tuple(owner.model_fields) if owner else ())}"
+    if detail["type"] == "union_tag_invalid":
+        value, known = detail["ctx"]["tag"], [name.strip(" '") for name in detail["ctx"]["expected_tags"].split(",")]
+        return f"{where}: {value!r} is none of {', '.join(known)}{_nearest(value, known)}"
     if detail["type"] == "missing":
         variable = f"{ENVIRONMENT_PREFIX}{section}__{'__'.join(path[1:])}".upper()
         return f"{where}: must be set, in the file, as {variable}, or as {section}.{key or 'key'}=…"
@@ -367,17 +411,37 @@ def _is_inherited(detail: ErrorDetails, error: ValidationError) -> bool:
     return section == "tasks" and (tuple(path[1:]), detail["type"]) in said
 
 
-def _model_at(model: type[BaseModel], path: Sequence[str]) -> type[BaseModel] | None:
-    """The model that lies at a path of field names, looking through `X | None` and tables by name."""
+def _follow(model: type[BaseModel], path: Sequence[str]) -> tuple[type[BaseModel] | None, tuple[str, ...]]:
+    """The model that an error's path ends in, and the path as a user writes it.
+
+    It looks through `X | None` and tables by name. Where one field's models are told apart by a tag, the tag stands in
+    an error's path and in no file.
+    """
     found: type[BaseModel] | None = model
+    written: list[str] = []
     by_name: Any = None  # what lies under any name, within a table by name
+    tagged: dict[str, type[BaseModel]] = {}  # the models of a field that are told apart, by tag
     for name in path:
+        if name in tagged:
+            found, tagged = tagged[name], {}
+            continue
+        written.append(name)
         field = found.model_fields.get(name) if found is not None else None
         annotation: Any = by_name if by_name is not None else field.annotation if field is not None else None
         by_name = typing.get_args(annotation)[1] if typing.get_origin(annotation) is dict else None
         options = typing.get_args(annotation) if _is_union(annotation) else (annotation,)
-        found = next((item for item in options if isinstance(item, type) and issubclass(item, BaseModel)), None)
-    return found
+        tagged = {tag.tag: item for item, tag in map(_tagged, options) if tag is not None}
+        models = (item for item, _ in map(_tagged, options) if isinstance(item, type) and issubclass(item, BaseModel))
+        found = next(models, None)
+    return found, tuple(written)
+
+
+def _tagged(annotation: Any) -> tuple[Any, Tag | None]:
+    """A type, and the tag that tells it apart in a union, if it has one."""
+    if typing.get_origin(annotation) is not typing.Annotated:
+        return annotation, None
+    inner, *metadata = typing.get_args(annotation)
+    return inner, next((item for item in metadata if isinstance(item, Tag)), None)
 
 
 def _is_union(annotation: Any) -> bool:
@@ -387,7 +451,12 @@ def _is_union(annotation: Any) -> bool:
 
 def suggest(name: str, known: Sequence[str]) -> str:
     """`; did you mean …?` where something is near, else the list of what is known, unless it is long."""
-    near = difflib.get_close_matches(name, known, n=1)
-    if near:
-        return f"; did you mean {near[0]!r}?"
+    if near := _nearest(name, known):
+        return near
     return f"; known: {', '.join(known)}" if 0 < len(known) <= MAX_LISTED else ""
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    """`; did you mean …?` where something is near, else nothing."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""

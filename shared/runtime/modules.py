@@ -1,7 +1,17 @@
-"""Where `module:function` and `module:Class` of a configuration are looked for."""
+"""Where `module:function` and `module:Class` of a configuration are looked for, and where in them a mistake lies."""
 
 import os
 import sys
+import sysconfig
+import traceback
+from pathlib import Path
+
+OWN_PACKAGES = ("shared", "actor_svc", "inference_svc", "learner_svc", "services")
+SOURCE = Path(__file__).resolve().parents[2]
+OURS = tuple(
+    f"{SOURCE / name}{os.sep}"
+    for name in ("shared", "actor_svc", "inference_svc", "learner_svc", "services/cli", "services/container")
+)
 
 
 def look_for_modules_here() -> None:
@@ -9,3 +19,50 @@ def look_for_modules_here() -> None:
     here = os.getcwd()
     if here not in sys.path:
         sys.path.append(here)
+
+
+def describe_failure(error: BaseException) -> str:
+    """Type and message of what foreign code raised, and where in the user's code. The message may itself be broken."""
+    try:
+        said = str(error)
+    except Exception:
+        said = ""
+    place = place_of(error)
+    if isinstance(error, SyntaxError):
+        said = error.msg  # the rest of its message is the place
+    return f"{type(error).__name__}" + (f": {said}" if said else "") + (f" ({place})" if place else "")
+
+
+def describe_import_failure(error: BaseException) -> str:
+    """As `describe_failure`, with what to do about a module that is missing or hidden."""
+    said = describe_failure(error)
+    if not isinstance(error, ImportError) or not error.name:
+        return said
+    package = error.name.partition(".")[0]
+    if package in OWN_PACKAGES:
+        return f"{said}; seedbed has a package {package!r} of its own, which hides yours: give yours another name"
+    return f"{said}; install {package!r}, or mend the import" if isinstance(error, ModuleNotFoundError) else said
+
+
+def place_of(error: BaseException) -> str:
+    """ "file, line 12" where an error left the user's own code: neither ours, nor Python's, nor an installed package's.
+
+    Empty if none of it was on the way.
+    """
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{shown_path(error.filename)}, line {error.lineno}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
+    return f"{shown_path(frames[-1].filename)}, line {frames[-1].lineno}" if frames else ""
+
+
+def is_users(file: str) -> bool:
+    """Whether a source file is the user's own."""
+    paths = sysconfig.get_paths()
+    installed = tuple(f"{paths[name]}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    return not file.startswith(("<", *installed, *OURS))
+
+
+def shown_path(file: str) -> str:
+    """As seen from the working directory, if it lies there."""
+    path = Path(file).absolute()
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from learner_svc.algorithm_config import AlgorithmConfig
+from learner_svc.algorithm_config import VTraceConfig
 from learner_svc.checkpoint import Checkpoint, load_latest, save
 from learner_svc.initial_weights import find_source, start_from
 from learner_svc.update import Updater
@@ -80,7 +80,7 @@ def test_the_memory_format_is_the_new_runs_own():
     torch.manual_seed(8)
     updater = make_updater(spec, CONV)
     updater.policy.use(Precision(dtype="float32", channels_last=True))
-    target = Updater(updater.policy, FlatParameters(updater.policy), AlgorithmConfig())
+    target = Updater(updater.policy, FlatParameters(updater.policy), VTraceConfig())
     with torch.no_grad():
         target.parameters.flat.mul_(0.5)
     manifest = make_manifest(source)

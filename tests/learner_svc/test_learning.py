@@ -6,7 +6,6 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from learner_svc.algorithm_config import AlgorithmConfig
 from learner_svc.batch import Batch
 from learner_svc.update import Updater
 from shared.policy.config import PolicyConfig
@@ -15,6 +14,7 @@ from shared.policy.weights import FlatParameters
 from shared.protocol.messages import pack_version
 from shared.protocol.rows import EnvSpec, Flags
 from shared.protocol.spaces import space_from_gymnasium
+from tests.support.experience import algorithm_config
 
 ROWS, LANES = 17, 128
 
@@ -59,7 +59,7 @@ def test_cartpole_is_learned(options):
         action=space_from_gymnasium(spaces.Discrete(2)),
     )
     policy = Policy(spec, PolicyConfig())
-    config = AlgorithmConfig.model_validate({"learning_rate": 2e-3, "reward_scale": 0.1} | options)
+    config = algorithm_config({"learning_rate": 2e-3, "reward_scale": 0.1} | options)
     updater = Updater(policy, FlatParameters(policy), config, run_steps=1_000_000)
     observation, _ = envs.reset(seed=1)
     row = (observation.copy(), np.zeros(LANES, np.float32), np.full(LANES, Flags.FIRST, np.uint8))

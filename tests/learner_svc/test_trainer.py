@@ -52,24 +52,27 @@ def make_trainer(folder: Path, **learner: int) -> Trainer:
     return trainer
 
 
-@pytest.mark.parametrize("reuse", [1, 3])
-def test_a_batch_is_used_as_often_as_configured(tmp_path, reuse):
-    """Every update counts as one and ages the rows; the transitions are counted once."""
-    trainer = make_trainer(tmp_path, reuse=reuse)
+@pytest.mark.parametrize(("reuse", "minibatches"), [(1, 1), (3, 1), (2, 3)])
+def test_a_batch_is_one_update_however_often_it_is_used(tmp_path, reuse, minibatches):
+    """Lag is counted in batches, and a transition once."""
+    trainer = make_trainer(tmp_path, reuse=reuse, minibatches=minibatches)
     before = trainer.weights()[1]
     trained = trainer.train(0, wants_weights=True, wants_snapshot=False)
-    assert (trained.updates, trainer.step, trained.version) == (reuse, reuse, pack_version(1, reuse))
+    assert (trained.result.applied, trainer.step, trained.version) == (True, 1, pack_version(1, 1))
     assert trained.result.valid_steps == trainer.trained_steps == LENGTH * LANES
-    assert (trained.result.metrics["lag_mean"], trained.result.metrics["lag_max"]) == ((reuse - 1) / 2, reuse - 1)
+    assert (trained.result.metrics["lag_mean"], trained.result.metrics["lag_max"]) == (0, 0)
     assert trained.weights is not None
     assert trained.weights != before
+    steps = trainer.updater.optimiser.state()["count"].item()
+    assert steps == reuse * minibatches
 
 
-def test_reuse_ends_where_the_rows_are_too_old(tmp_path):
-    """The bound on the lag is hard, also within one batch."""
-    trainer = make_trainer(tmp_path, reuse=5, max_policy_lag=1)
-    assert trainer.train(0, wants_weights=False, wants_snapshot=False).updates == 2
-    assert trainer.train(0, wants_weights=True, wants_snapshot=False).weights is None
+def test_a_batch_of_which_all_rows_are_too_old_changes_nothing(tmp_path):
+    """It is no update, and there are no weights to publish."""
+    trainer = make_trainer(tmp_path, reuse=3, max_policy_lag=1)
+    trainer.step = 5
+    trained = trainer.train(0, wants_weights=True, wants_snapshot=False)
+    assert (trained.result.applied, trainer.step, trained.weights) == (False, 5, None)
 
 
 def test_a_resumed_run_keeps_its_precision_or_says_that_it_must(tmp_path):

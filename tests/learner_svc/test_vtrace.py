@@ -8,7 +8,7 @@ import torch
 from gymnasium import spaces
 from pydantic import ValidationError
 
-from learner_svc.algorithm_config import AlgorithmConfig
+from learner_svc.algorithm_config import VTraceConfig
 from learner_svc.algorithms import REGISTRY
 from learner_svc.algorithms.vtrace import VTrace, kl_to_behaviour
 from learner_svc.batch import Experience, discounts, first_rows, valid_transitions
@@ -33,7 +33,7 @@ def make_experience(batch, trained=None):
 def make_algorithm(spec=None, policy=None, **config):
     """An algorithm on a fresh seeded policy, and the policy's flat weights."""
     made, parameters = make_policy(spec, **(policy or {}))
-    return VTrace(AlgorithmConfig.model_validate(config), made), parameters
+    return VTrace(VTraceConfig.model_validate(config), made), parameters
 
 
 def drift(parameters, scale=0.05):
@@ -85,7 +85,7 @@ def test_loss_and_gradient_equal_the_plain_sum(lstm, policy_clip):
     drift(parameters)
     experience = make_experience(batch, ~stale)
     parameters.grad.zero_()
-    loss = algorithm.loss(experience).loss
+    loss = algorithm.loss(experience, {}).loss
     loss.backward()
     gradient = parameters.grad.clone()
     parameters.grad.zero_()
@@ -110,7 +110,7 @@ def test_at_equal_weights_every_ratio_is_one(name, policy):
     algorithm, _ = make_algorithm(spec, policy)
     batch = make_batch(algorithm.policy, rows=12)
     experience = make_experience(batch)
-    output = algorithm.loss(experience)
+    output = algorithm.loss(experience, {})
     report = algorithm.report(output.diagnostics.tolist(), experience)
     assert report["log_rho_mean_abs_lag0"] < 1e-5
     assert report["log_rho_mean_abs"] < 1e-5
@@ -128,7 +128,7 @@ def test_what_lies_behind_a_reset_row_does_not_touch_the_gradient():
 
     def gradient():
         parameters.grad.zero_()
-        algorithm.loss(experience).loss.backward()
+        algorithm.loss(experience, {}).loss.backward()
         return parameters.grad.clone()
 
     before = gradient()
@@ -144,7 +144,7 @@ def test_the_figures_are_what_their_names_say():
     batch = make_batch(algorithm.policy, rows=20)
     drift(parameters, 0.3)
     experience = make_experience(batch)
-    output = algorithm.loss(experience)
+    output = algorithm.loss(experience, {})
     report = algorithm.report(output.diagnostics.tolist(), experience)
     with torch.no_grad():
         made = algorithm.policy(batch.observation, batch.reward, first_rows(batch.flags), batch.action, batch.state)
@@ -177,7 +177,9 @@ def test_an_entropy_above_its_target_lowers_the_cost_and_one_below_raises_it():
         experience = make_experience(make_batch(algorithm.policy))
         costs = []
         for _ in range(3):
-            costs.append(algorithm.report(algorithm.loss(experience).diagnostics.tolist(), experience)["entropy_cost"])
+            costs.append(
+                algorithm.report(algorithm.loss(experience, {}).diagnostics.tolist(), experience)["entropy_cost"]
+            )
             algorithm.after_step(1e-2)
         assert costs[0] == pytest.approx(0.01, rel=1e-5)
         assert sign * (costs[1] - costs[0]) > 0
@@ -188,7 +190,7 @@ def test_the_adaptive_entropy_cost_stays_within_its_bounds():
     """|m·p| ≤ 20."""
     algorithm, _ = make_algorithm(entropy_target=9.0, entropy_cost=0.01)
     experience = make_experience(make_batch(algorithm.policy))
-    algorithm.loss(experience)
+    algorithm.loss(experience, {})
     for _ in range(4):
         algorithm.after_step(5.0)
     assert algorithm.state()["entropy.parameter"].item() * 10 == pytest.approx(20)
@@ -203,13 +205,13 @@ def test_normalised_values_make_loss_and_gradient_independent_of_the_rewards_uni
             value_normalisation=kind, value_normalisation_rate=1.0, reward_scale=unit, discount=0.0
         )
         experience = make_experience(make_batch(algorithm.policy))
-        algorithm.loss(experience)
+        algorithm.loss(experience, {})
         algorithm.after_step(0.0)
         if kind == "popart":  # its head still means the old values; give both units the same one
             with torch.no_grad():
                 algorithm.policy.head.weight[-1].zero_()
                 algorithm.policy.head.bias[-1].zero_()
-        losses.append(algorithm.loss(experience).loss.item())
+        losses.append(algorithm.loss(experience, {}).loss.item())
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
@@ -227,7 +229,7 @@ def test_popart_leaves_every_value_where_it_was():
 
     before = raw_values()
     for _ in range(3):
-        algorithm.loss(experience)
+        algorithm.loss(experience, {})
         algorithm.after_step(0.0)
     assert algorithm.state()["value.std"].item() > 5
     torch.testing.assert_close(raw_values(), before, atol=1e-3, rtol=1e-4)
@@ -240,7 +242,7 @@ def test_standardised_advantages_do_not_depend_on_the_rewards_unit():
         algorithm, _ = make_algorithm(normalise_advantage=True, reward_scale=unit, discount=0.0, baseline_cost=0.0)
         with torch.no_grad():
             algorithm.policy.head.weight[-1].zero_()
-        losses.append(algorithm.loss(make_experience(make_batch(algorithm.policy))).loss.item())
+        losses.append(algorithm.loss(make_experience(make_batch(algorithm.policy)), {}).loss.item())
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
@@ -259,6 +261,6 @@ def test_the_registry_knows_vtrace_and_the_configuration_refuses_nonsense():
     """One line per algorithm; an entropy target needs a cost to start from."""
     assert REGISTRY["vtrace"] is VTrace
     with pytest.raises(ValidationError, match="entropy_cost above 0"):
-        AlgorithmConfig(entropy_target=1.0, entropy_cost=0.0)
+        VTraceConfig(entropy_target=1.0, entropy_cost=0.0)
     with pytest.raises(ValidationError, match="learning_rat"):
-        AlgorithmConfig.model_validate({"learning_rat": 1})
+        VTraceConfig.model_validate({"learning_rat": 1})

@@ -6,15 +6,13 @@ from pathlib import Path
 import pytest
 
 from services.cli.experiment import load_experiment
+from services.cli.machine import cgroup_quota, service_environment, usable_cores
 from services.cli.plan import (
     Addresses,
     Process,
-    cgroup_quota,
     limit_threads,
     plan_run,
-    service_environment,
     split_threads,
-    usable_cores,
 )
 from shared.errors import ConfigError
 from shared.runtime.config import parse_value
@@ -28,7 +26,7 @@ def make_plan(tmp_path):
 
     def make(*words: str, cores: int = 8, addresses: Addresses = ADDRESSES) -> dict[str, Process]:
         file = tmp_path / "small.toml"
-        file.write_text('[env]\nid = "CartPole-v1"\n')
+        file.write_text('[run]\nrecipe = "none"\n[env]\nid = "CartPole-v1"\n')
         experiment = load_experiment(file, words, run_dir=tmp_path / "run", resume=False)
         return {process.name: process for process in plan_run(experiment, addresses, cores)}
 

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 from gymnasium import spaces
+from pydantic import TypeAdapter
 
 from learner_svc.algorithm_config import AlgorithmConfig
 from learner_svc.batch import Batch
@@ -38,8 +39,14 @@ def make_policy(spec: EnvSpec | None = None, **config: object) -> tuple[Policy, 
 
 def make_updater(spec: EnvSpec | None = None, policy: dict[str, object] | None = None, **config: object) -> Updater:
     """An updater of a fresh policy; `config` is its algorithm's section, the rest of it defaults."""
-    keywords = {name: config.pop(name) for name in ("run_steps", "epoch_start_step", "crash_folder") if name in config}
-    return Updater(*make_policy(spec, **(policy or {})), AlgorithmConfig.model_validate(config), **keywords)  # type: ignore[arg-type]
+    names = ("run_steps", "epoch_start_step", "crash_folder", "passes", "minibatches", "seed")
+    keywords = {name: config.pop(name) for name in names if name in config}
+    return Updater(*make_policy(spec, **(policy or {})), algorithm_config(config), **keywords)  # type: ignore[arg-type]
+
+
+def algorithm_config(table: dict[str, object]) -> AlgorithmConfig:
+    """A section [algorithm] as a learner reads it."""
+    return TypeAdapter(AlgorithmConfig).validate_python(table)
 
 
 def random_flags(generator: np.random.Generator, rows: int, lanes: int) -> np.ndarray:

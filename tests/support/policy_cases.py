@@ -53,6 +53,10 @@ def make_spec(
 
 CASES: dict[str, Callable[[], tuple[EnvSpec, PolicyConfig]]] = {
     "mlp": lambda: (make_spec(VECTOR, spaces.Discrete(2)), PolicyConfig()),
+    "separate value": lambda: (
+        make_spec(VECTOR, spaces.Discrete(3)),
+        PolicyConfig(hidden=[8], value_network="separate", normalise_observation=True),
+    ),
     "masked": lambda: (make_spec(VECTOR, spaces.Discrete(5), masked=True), PolicyConfig(hidden=[8])),
     "lstm": lambda: (make_spec(VECTOR, spaces.Discrete(5, start=3), masked=True), PolicyConfig(hidden=[8], lstm=6)),
     "lstm without extras": lambda: (

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from pydantic import ValidationError
 
 from shared.policy.config import PolicyConfig
 from shared.policy.cores import FrameStacks
@@ -96,15 +97,31 @@ def test_greedy_acting_takes_the_mode() -> None:
     torch.testing.assert_close(acted.log_prob, params.log_softmax(-1).max(-1).values)
 
 
-def test_the_value_head_can_be_rescaled() -> None:
+@pytest.mark.parametrize("name", ["mlp", "separate value"])
+def test_the_value_head_can_be_rescaled(name: str) -> None:
     """PopArt's scale · value + shift leaves the action parameters alone."""
-    policy = make_policy("mlp")
+    policy = make_policy(name)
     inputs = ([torch.randn(1, 8, 4)], torch.zeros(1, 8), torch.zeros(1, 8, dtype=torch.bool), None, ())
     before = policy(*inputs)
     policy.rescale_value_(2.5, -1.0)
     after = policy(*inputs)
     torch.testing.assert_close(after.value, 2.5 * before.value - 1.0)
     torch.testing.assert_close(after.params, before.params)
+
+
+def test_a_separate_value_network_shares_nothing_with_the_policy() -> None:
+    """The value's gradient does not reach what decides the actions, nor the other way round."""
+    policy = make_policy("separate value")
+    output = policy([torch.randn(1, 8, 4)], torch.zeros(1, 8), torch.zeros(1, 8, dtype=torch.bool), None, ())
+    output.value.sum().backward()
+    assert all(p.grad is None for p in [*policy.torso.parameters(), *policy.head.parameters()])
+    assert all(p.grad is not None for p in [*policy.value_torso.parameters(), *policy.value_head.parameters()])
+
+
+def test_a_separate_value_network_has_no_memory() -> None:
+    """So it is refused beside an LSTM, before anything is built."""
+    with pytest.raises(ValidationError, match="value_network"):
+        PolicyConfig(lstm=8, value_network="separate")
 
 
 def test_observation_statistics_are_applied_and_clipped() -> None:

@@ -1,0 +1,240 @@
+"""What actor-critic algorithms share: rewards, the value head's units, the entropy bonus and the figures of an update.
+
+Targets are computed in raw reward units; with `value_normalisation` the network's value output is (V - mean) / std of
+the targets, and value loss and advantages are in units of std.
+
+Shape suffixes: T transitions, R = T+1 rows, B lane-unrolls, P distribution parameters.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from learner_svc.algorithm_config import ActorCriticConfig
+from learner_svc.batch import Experience, first_rows
+from learner_svc.normaliser import ValueNormaliser
+from learner_svc.optimiser import FlatOptimiser
+from shared.policy.distributions import Evaluation
+from shared.policy.policy import Policy, PolicyOutput
+
+MAX_LOG_RHO = 20.0  # of what is summed for people; the targets clip ω themselves
+ENTROPY_PARAMETER_BOUND = 20.0  # |m·p| of the adaptive entropy cost, so that exp stays finite
+Prepared = Mapping[str, Tensor]  # constants of all passes over a batch, each [T, B]
+
+
+@dataclass(frozen=True, slots=True)
+class LossOutput:
+    """What one evaluation of the loss gives the updater."""
+
+    loss: Tensor  # scalar, with gradient
+    diagnostics: Tensor  # f32 [D], detached; the algorithm's `report` names them after the step's one sync
+
+
+class ActorCritic:
+    """State and arithmetic that V-trace and APPO have in common. Owned by the update thread."""
+
+    rate_factor = 1.0  # multiplies the configured learning rate
+
+    def __init__(self, config: ActorCriticConfig, policy: Policy) -> None:
+        self.policy = policy
+        self._shared = config
+        device = next(policy.parameters()).device
+        self._value = (
+            None if config.value_normalisation == "none" else ValueNormaliser(config.value_normalisation_rate, device)
+        )
+        self._entropy: AdaptiveEntropyCost | None = None
+        if config.entropy_target is not None:
+            self._entropy = AdaptiveEntropyCost(config, config.entropy_target, device)
+
+    def after_pass(self, reports: Sequence[Mapping[str, float]], *, is_last: bool, remaining: float) -> bool:
+        """All passes are made."""
+        return True
+
+    def state(self) -> dict[str, Tensor]:
+        """The tensors that a resume needs, not copied."""
+        parts: dict[str, Mapping[str, Tensor]] = {}
+        if self._value is not None:
+            parts["value"] = self._value.state()
+        if self._entropy is not None:
+            parts["entropy"] = self._entropy.state()
+        return {f"{part}.{name}": tensor for part, state in parts.items() for name, tensor in state.items()}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take over what `state` gave, in place."""
+        for name, tensor in self.state().items():
+            tensor.copy_(state[name])
+
+    def _evaluate(self, experience: Experience, rows: int) -> tuple[PolicyOutput, Evaluation]:
+        """One forward pass over the first `rows` rows (T or T+1), and the T actions under it."""
+        batch, length = experience.batch, experience.batch.num_transitions
+        observation = tuple(leaf[:rows] for leaf in batch.observation)
+        action = batch.action[: rows - 1]
+        output = self.policy(observation, batch.reward[:rows], first_rows(batch.flags[:rows]), action, batch.state)
+        mask_TB = None if batch.mask is None else batch.mask[:length]
+        return output, self.policy.distribution.evaluate(output.params[:length], batch.action, mask_TB)
+
+    def _reward(self, experience: Experience) -> Tensor:
+        """Rewards as trained on, f32 [T, B]: scaled by their task, then by the algorithm, then clipped."""
+        reward_TB, config = experience.batch.reward[1:], self._shared
+        if experience.reward_scale_B is not None:
+            reward_TB = reward_TB * experience.reward_scale_B
+        if config.reward_scale != 1.0:
+            reward_TB = reward_TB * config.reward_scale
+        if config.reward_clip:
+            reward_TB = reward_TB.clamp(-config.reward_clip, config.reward_clip)
+        return reward_TB
+
+    def _raw_value(self, value_RB: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        """V of rows 0…T-1 and of row T in units of reward, detached."""
+        value_RB = value_RB.detach()
+        if self._value is not None:
+            value_RB = value_RB * self._value.std.float() + self._value.mean.float()
+        return value_RB[:length], value_RB[length]
+
+    def _in_head_units(self, value_TB: Tensor, advantage_TB: Tensor) -> tuple[Tensor, Tensor]:
+        """Values and advantages in units of reward → those that the value head speaks."""
+        if self._value is None:
+            return value_TB, advantage_TB
+        std = self._value.std.float()
+        return (value_TB - self._value.mean.float()) / std, advantage_TB / std
+
+    def _move_value_statistics(self, mean: Tensor, variance: Tensor) -> None:
+        """Take in one batch's targets, in raw units; PopArt then keeps every V what it was."""
+        if self._value is not None:
+            scale, shift = self._value.update(mean, variance)
+            if self._shared.value_normalisation == "popart":
+                self.policy.rescale_value_(scale, shift)
+
+    def _entropy_bonus(self, evaluation: Evaluation, trained_TB: Tensor, number: int) -> tuple[Tensor, Tensor]:
+        """(mean entropy, its cost), scalars."""
+        entropy = torch.where(trained_TB, evaluation.entropy, 0.0).sum() / number
+        if self._entropy is None:
+            return entropy, entropy.new_full((), self._shared.entropy_cost)
+        cost = self._entropy.cost()
+        self._entropy.measure(entropy.detach())
+        return entropy, cost
+
+    def _sums(
+        self, experience: Experience, log_rho_TB: Tensor, target_TB: Tensor, error_TB: Tensor, advantage_TB: Tensor,
+        *, rho_clip: float,
+    ) -> Tensor:  # fmt: skip
+        """[12]: a shift near the mean target, then sums over trained rows; last, |log ρ| over those of lag 0.
+
+        `error` is in units of the value head, and so is the target's spread: explained variance has no unit.
+        """
+        log_rho_TB = log_rho_TB.clamp(-MAX_LOG_RHO, MAX_LOG_RHO)
+        omega_TB, distance_TB = log_rho_TB.exp(), log_rho_TB.abs()
+        shift = target_TB.mean()  # squares of what is centred keep their digits
+        centred_TB = target_TB - shift
+        error_TB = error_TB.detach()
+        if self._value is not None:
+            error_TB = error_TB * self._value.std.float()
+        series = torch.stack(
+            [
+                (omega_TB > rho_clip).float(),
+                omega_TB,
+                omega_TB.square(),
+                omega_TB - 1.0 - log_rho_TB,
+                distance_TB,
+                centred_TB,
+                centred_TB.square(),
+                error_TB,
+                error_TB.square(),
+                advantage_TB.square(),
+            ]
+        ).flatten(1)
+        trained_N = experience.trained_TB.flatten().float()
+        sums = series @ trained_N
+        current = (
+            torch.dot(distance_TB.flatten(), experience.current_TB.flatten().float())
+            if experience.num_current
+            else torch.zeros_like(shift)
+        )
+        return torch.cat([shift.reshape(1), sums, current.reshape(1)])
+
+
+def target_moments(sums: Tensor, number: int) -> tuple[Tensor, Tensor]:
+    """Mean and variance of a batch's value targets, from `ActorCritic._sums`."""
+    shift, mean, square = sums[0], sums[6] / number, sums[7] / number
+    return shift + mean, (square - mean.square()).clamp(min=0.0)
+
+
+def describe_update(scalars: Sequence[float], sums: Sequence[float], experience: Experience) -> dict[str, float]:
+    """The figures that people look at, by name.
+
+    Args:
+      scalars: policy loss, value loss, entropy and its cost.
+      sums: those of `ActorCritic._sums`.
+    """
+    policy_loss, value_loss, entropy, entropy_cost = scalars
+    number = max(1, experience.num_trained)
+    shift, *totals = sums
+    clipped, omega, omega_square, kl, log_rho, target, target_square, error, error_square, advantage_square = (
+        total / number for total in totals[:10]
+    )
+    target_variance = max(0.0, target_square - target**2)
+    error_variance = max(0.0, error_square - error**2)
+    figures = {
+        "policy_loss": policy_loss,
+        "value_loss": value_loss,
+        "entropy": entropy,
+        "entropy_cost": entropy_cost,
+        "rho_clipped_share": clipped,
+        "effective_sample_size": omega**2 / omega_square if omega_square > 0 else 0.0,  # share of the batch
+        "kl": kl,
+        "log_rho_mean_abs": log_rho,
+        "value_target_mean": shift + target,
+        "value_error_mean": error,
+        "advantage_rms": math.sqrt(max(0.0, advantage_square)),
+    }
+    if target_variance > 1e-12:
+        figures["explained_variance"] = 1.0 - error_variance / target_variance
+    if experience.num_current:
+        figures["log_rho_mean_abs_lag0"] = totals[10] / experience.num_current
+    return figures
+
+
+class AdaptiveEntropyCost:
+    """cost = exp(m·p), with p moved so that the entropy nears its target: loss += cost·sg(H - H*), |p| ≤ 20/m."""
+
+    def __init__(self, config: ActorCriticConfig, target: float, device: torch.device) -> None:
+        self._speed, self._target = config.entropy_adjustment_speed, target
+        start = math.log(config.entropy_cost) / self._speed
+        self._parameter = torch.full((1,), start, device=device)
+        self._gradient = torch.zeros(1, device=device)
+        self._optimiser = FlatOptimiser(config, self._parameter, self._gradient)
+
+    def cost(self) -> Tensor:
+        """The cost now, a constant for the network's gradient."""
+        return (self._speed * self._parameter[0]).exp()
+
+    def measure(self, entropy: Tensor) -> None:
+        """Remember the gradient of the batch that was just evaluated: m·cost·(H - H*)."""
+        self._gradient[0] = self._speed * self.cost() * (entropy - self._target)
+
+    def step(self, learning_rate: float) -> None:
+        """One optimiser step on p."""
+        self._optimiser.step(learning_rate)
+        bound = ENTROPY_PARAMETER_BOUND / self._speed
+        self._parameter.clamp_(-bound, bound)
+
+    def state(self) -> dict[str, Tensor]:
+        """The tensors that a resume needs, not copied."""
+        return {"parameter": self._parameter} | {f"optimiser.{k}": v for k, v in self._optimiser.state().items()}
+
+
+def clipped_gain(log_rho: Tensor, advantage: Tensor, clip: float) -> Tensor:
+    """PPO's objective of each action: nothing is gained by moving ω out of 1/(1+clip)…1+clip."""
+    omega = log_rho.clamp(max=MAX_LOG_RHO).exp()
+    return torch.minimum(omega * advantage, omega.clamp(1.0 / (1.0 + clip), 1.0 + clip) * advantage)
+
+
+def standardise(advantage_TB: Tensor, trained_TB: Tensor, number: int) -> Tensor:
+    """Mean 0 and deviation 1 over trained transitions."""
+    mean = torch.where(trained_TB, advantage_TB, 0.0).sum() / number
+    centred_TB = torch.where(trained_TB, advantage_TB - mean, 0.0)
+    deviation = (centred_TB.square().sum() / number).sqrt()
+    return centred_TB / (deviation + 1e-6)

@@ -1,0 +1,150 @@
+"""APPO: PPO on experience that services gathered without waiting for each other.
+
+One batch is passed over several times, in minibatches of whole lanes, against returns that are computed once. Old
+experience is corrected where it enters: V-trace's ω = π₀/μ clips the returns and weighs each transition, with π₀ the
+policy before the batch; PPO's ratio r = π/π₀ then says how far the passes have moved it, however old the batch is.
+
+loss = -mean(min(1, ω) g(r, A)) + baseline_cost·½·mean((v - V)²) - entropy_cost·mean H, over trained transitions, where
+g = min(r A, clip(r, 1/(1+ε), 1+ε) A), and never below dual_clip·A where A is negative. On-policy this is PPO.
+Sources: Schulman et al. 2017, arXiv 1707.06347; Petrenko et al. 2020, arXiv 2006.11751; Hilton et al. 2021, arXiv
+2110.00641 (the policy that the ratio is taken to need not be the one that acted); Ye et al. 2020, arXiv 1912.09729,
+eq. 5 (dual clip).
+
+Shape suffixes: T transitions, B lane-unrolls.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from learner_svc.algorithm_config import AppoConfig
+from learner_svc.algorithms.actor_critic import (
+    ActorCritic,
+    LossOutput,
+    Prepared,
+    clipped_gain,
+    describe_update,
+    standardise,
+)
+from learner_svc.batch import Experience, discounts
+from learner_svc.returns import gae, lambda_advantage, vtrace
+from shared.policy.policy import Policy
+
+RATE_STEP = 1.5  # the learning rate moves by this factor where KL leaves these multiples of its target
+TOO_SHORT, TOO_FAR = 0.5, 2.0
+MIN_RATE_FACTOR, MAX_RATE_FACTOR = 0.01, 10.0
+MAX_CHANGE = 20.0  # |log r| of what is summed for people
+
+
+class Appo(ActorCritic):
+    """The loss and its own small state. Owned by the update thread."""
+
+    def __init__(self, config: AppoConfig, policy: Policy) -> None:
+        super().__init__(config, policy)
+        self.config = config
+        self._rate_factor = torch.ones((), dtype=torch.float64)  # on the host
+
+    @property
+    def rate_factor(self) -> float:  # type: ignore[override]
+        """What the KL target makes of the learning rate."""
+        return float(self._rate_factor)
+
+    @torch.no_grad()
+    def prepare(self, experience: Experience) -> Prepared:
+        """Returns, advantages and π₀ of the whole batch; the value head's statistics take in the batch's returns."""
+        config, batch, length = self.config, experience.batch, experience.batch.num_transitions
+        output, evaluation = self._evaluate(experience, length + 1)
+        value_TB, last_value_B = self._raw_value(output.value, length)
+        discount_TB, reward_TB = discounts(batch.flags, config.discount), self._reward(experience)
+        log_rho_TB = torch.where(experience.valid_TB, evaluation.log_prob - batch.log_prob, 0.0)
+        if config.targets == "gae":
+            found = gae(discount_TB, reward_TB, experience.valid_TB, value_TB, last_value_B, lam=config.lam)
+            target_TB, advantage_TB = found.value_target_TB, found.advantage_TB
+        else:
+            target_TB = vtrace(
+                log_rho_TB, discount_TB, reward_TB, experience.valid_TB, value_TB, last_value_B, lam=config.lam
+            ).value_target_TB
+            advantage_TB = lambda_advantage(
+                discount_TB, reward_TB, experience.valid_TB, value_TB, last_value_B, target_TB, lam=config.lam
+            )
+        trained = target_TB[experience.trained_TB]
+        self._move_value_statistics(trained.mean(), trained.var(unbiased=False))
+        return {
+            "target": target_TB, "advantage": advantage_TB, "value": value_TB, "log_prob": evaluation.log_prob,
+            "weight": log_rho_TB.exp().clamp(max=1.0),
+        }  # fmt: skip
+
+    def loss(self, experience: Experience, prepared: Prepared) -> LossOutput:
+        """The loss of one minibatch, and the sums that `report` turns into figures."""
+        config, batch = self.config, experience.batch
+        length, trained_TB, number = batch.num_transitions, experience.trained_TB, max(1, experience.num_trained)
+        output, evaluation = self._evaluate(experience, length)
+        target_TB, advantage_TB = self._in_head_units(prepared["target"], prepared["advantage"])
+        if config.normalise_advantage:
+            advantage_TB = standardise(advantage_TB, trained_TB, number)
+        advantage_TB = torch.where(trained_TB, advantage_TB, 0.0)
+        change_TB = torch.where(trained_TB, evaluation.log_prob - prepared["log_prob"], 0.0)
+        gain_TB = clipped_gain(change_TB, advantage_TB, config.policy_clip)
+        gain_TB = torch.where(advantage_TB < 0, gain_TB.maximum(config.dual_clip * advantage_TB), gain_TB)
+        policy_loss = -torch.where(trained_TB, prepared["weight"] * gain_TB, 0.0).sum() / number
+        error_TB = torch.where(trained_TB, target_TB - output.value, 0.0)
+        value_loss = self._value_loss(error_TB, output.value, target_TB, prepared, trained_TB) * (0.5 / number)
+        entropy, entropy_cost = self._entropy_bonus(evaluation, trained_TB, number)
+        loss = policy_loss + config.baseline_cost * value_loss - entropy_cost * entropy
+        with torch.no_grad():
+            scalars = torch.stack([policy_loss, value_loss, entropy, entropy_cost])
+            log_rho_TB = torch.where(trained_TB, evaluation.log_prob - batch.log_prob, 0.0)
+            sums = self._sums(experience, log_rho_TB, prepared["target"], error_TB, advantage_TB, rho_clip=1.0)
+            moved = torch.stack(self._moved(change_TB)) / number
+        return LossOutput(loss, torch.cat([scalars.detach(), moved, sums]))
+
+    def _value_loss(
+        self, error_TB: Tensor, value_TB: Tensor, target_TB: Tensor, prepared: Prepared, trained_TB: Tensor
+    ) -> Tensor:
+        """Sum of squared errors; with a clip, of the worse of V and of V held near what it was before the batch."""
+        clip, squared_TB = self.config.value_clip, error_TB.square()
+        if clip:
+            before_TB, _ = self._in_head_units(prepared["value"], prepared["advantage"])
+            held_TB = before_TB + (value_TB - before_TB).clamp(-clip, clip)
+            squared_TB = squared_TB.maximum(torch.where(trained_TB, target_TB - held_TB, 0.0).square())
+        return squared_TB.sum()
+
+    def _moved(self, change_TB: Tensor) -> list[Tensor]:
+        """Sums of KL(π₀‖π) and of the transitions whose ratio is beyond the clip."""
+        change_TB = change_TB.detach().clamp(-MAX_CHANGE, MAX_CHANGE)
+        return [
+            (change_TB.exp() - 1.0 - change_TB).sum(),
+            (change_TB.abs() > torch.tensor(1.0 + self.config.policy_clip).log()).float().sum(),
+        ]
+
+    def after_step(self, learning_rate: float) -> None:
+        """Move the entropy cost, where it adapts."""
+        if self._entropy is not None:
+            self._entropy.step(learning_rate)
+
+    def after_pass(self, reports: Sequence[Mapping[str, float]], *, is_last: bool, remaining: float) -> bool:
+        """Hold KL near its target, which falls with the learning rate: slow down and stop, or speed up."""
+        target = self.config.kl_target * remaining
+        if not target:
+            return True
+        kl = sum(report["kl_step"] for report in reports) / len(reports)
+        if kl > TOO_FAR * target:
+            self._scale_rate(1.0 / RATE_STEP)
+            return False
+        if is_last and kl < TOO_SHORT * target:
+            self._scale_rate(RATE_STEP)
+        return True
+
+    def _scale_rate(self, by: float) -> None:
+        self._rate_factor.mul_(by).clamp_(MIN_RATE_FACTOR, MAX_RATE_FACTOR)
+
+    def report(self, diagnostics: Sequence[float], experience: Experience) -> dict[str, float]:
+        """The figures that people look at, by name, from the host's copy of the diagnostics."""
+        kl_step, clipped = diagnostics[4:6]
+        figures = describe_update(diagnostics[:4], diagnostics[6:], experience)
+        return figures | {"kl_step": kl_step, "policy_clipped_share": clipped}
+
+    def state(self) -> dict[str, Tensor]:
+        """The tensors that a resume needs, not copied."""
+        return super().state() | {"rate_factor": self._rate_factor}

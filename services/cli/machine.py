@@ -1,0 +1,28 @@
+"""What this machine offers the processes that are started here: cores, and an environment without our settings."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from shared.runtime.config import ENVIRONMENT_PREFIX, KNOWN_SECTIONS
+
+
+def usable_cores() -> int:
+    """Cores that this process may use: its affinity, cut by the control group's quota."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, round(cgroup_quota(Path("/sys/fs/cgroup/cpu.max")) or cores)))
+
+
+def cgroup_quota(file: Path) -> float | None:
+    """Cores that a version 2 control group grants; None without a limit."""
+    try:
+        quota, period = file.read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        return None
+
+
+def service_environment(base: Mapping[str, str]) -> dict[str, str]:
+    """The launcher's variables without those that configure seedbed: the snapshot holds them already."""
+    sections = tuple(f"{ENVIRONMENT_PREFIX}{name.upper()}__" for name in KNOWN_SECTIONS)
+    return {name: value for name, value in base.items() if not name.upper().startswith(sections)}

@@ -1,0 +1,64 @@
+"""The process that makes one small group of an environment, steps it, and says what it is."""
+
+import time
+from typing import Any
+
+import numpy as np
+
+from actor_svc.envs import describe_backend, make_smallest_group, newer_id
+from actor_svc.group import Group
+from actor_svc.pictures import be_headless
+from services.cli.probe.child import answer_to
+from services.cli.probe.record import Probe, to_json
+from shared.errors import EnvError
+from shared.runtime.config import EnvConfig
+
+STEP_S = 0.2  # how long it is stepped, seconds
+MAX_TICKS = 200
+
+
+def look(request: dict[str, Any]) -> dict[str, Any]:
+    """The probe of request["env"], an [env] section."""
+    env = EnvConfig.model_validate(request["env"])
+    be_headless()
+    try:
+        return to_json(probe_group(env))
+    except EnvError as error:
+        raise EnvError(f"env.id: {env.id}: {error}") from error
+
+
+def probe_group(env: EnvConfig) -> Probe:
+    """Make, reset, step and close one group. Raises: ConfigError, EnvError."""
+    group = make_smallest_group(env, threads=1)
+    try:
+        group.reset(0)
+        tick_s = _time_ticks(group)
+        counters = group.counters()
+        if counters.rebuilds and not counters.steps:
+            raise EnvError(counters.last_failure)
+        return Probe(
+            spec=group.spec,
+            backend=describe_backend(env),
+            about=group.about,
+            lanes=group.lanes,
+            tick_s=tick_s,
+            newer_id="" if ":" in env.id else newer_id(env.id),
+            failure=counters.last_failure,
+        )
+    finally:
+        group.close()
+
+
+def _time_ticks(group: Group) -> float:
+    """Seconds for one tick with random actions, resets included; the first tick does not count."""
+    generator = np.random.default_rng(0)
+    group.advance(group.random_actions(generator))
+    ticks, begun = 0, time.perf_counter()
+    while ticks == 0 or (ticks < MAX_TICKS and time.perf_counter() - begun < STEP_S):
+        group.advance(group.random_actions(generator))
+        ticks += 1
+    return (time.perf_counter() - begun) / ticks
+
+
+if __name__ == "__main__":
+    answer_to(look)

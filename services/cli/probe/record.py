@@ -1,0 +1,66 @@
+"""What a probe found out about an environment, and its text between two processes."""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from actor_svc.backends.backend import About
+from shared.protocol.rows import EnvSpec, spec_from_wire, spec_to_wire
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """One small group of an environment, made, reset and stepped with random actions."""
+
+    spec: EnvSpec
+    backend: str  # envpool, ale, ale_sync, vector, gymnasium (one by one), or function
+    about: About
+    lanes: int  # of the group: one, or as many as come together
+    tick_s: float  # seconds for one step of all of them
+    newer_id: str = ""  # of the same environment, where there is one
+    failure: str = ""  # of a lane while it was stepped, the last one; it was made anew
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether all lanes are stepped in one call, so that more of them cost little."""
+        return self.about.is_vector
+
+    @property
+    def stepped_by(self) -> str:
+        """The back-end and the wrappers, for people."""
+        how = {
+            "envpool": "EnvPool",
+            "ale": "ALE's vector environment",
+            "ale_sync": "ALE, games one after the other",
+            "vector": "Gymnasium's vector form",
+            "gymnasium": "Gymnasium, one by one",
+            "function": "a function, " + ("all lanes at once" if self.is_vector else "one by one"),
+        }[self.backend]
+        layers = " of ".join(self.about.layers)
+        return f"{how}: {layers}" if layers and self.backend not in ("envpool", "ale", "ale_sync") else how
+
+
+def to_json(probe: Probe) -> dict[str, Any]:
+    """As JSON takes it; bytes as {"hex": …}."""
+    fields = {name: getattr(probe, name) for name in ("backend", "lanes", "tick_s", "newer_id", "failure")}
+    return {**fields, "spec": spec_to_json(probe.spec), "about": asdict(probe.about)}
+
+
+def from_json(found: dict[str, Any]) -> Probe:
+    """The inverse."""
+    layers = tuple(found["about"].pop("layers"))
+    return Probe(**{**found, "spec": spec_from_json(found["spec"]), "about": About(**found["about"], layers=layers)})
+
+
+def spec_to_json(spec: EnvSpec) -> str:
+    """A specification as text."""
+    return json.dumps(spec_to_wire(spec), default=lambda value: {"hex": value.hex()})
+
+
+def spec_from_json(text: str) -> EnvSpec:
+    """The inverse."""
+    return spec_from_wire(json.loads(text, object_hook=_bytes_of))
+
+
+def _bytes_of(found: dict[str, Any]) -> Any:
+    return bytes.fromhex(found["hex"]) if found.keys() == {"hex"} else found

@@ -1,0 +1,130 @@
+"""Which recipe suits an environment, by what its spaces are, and how its lanes suit this machine.
+
+| observation | action | kind |
+|---|---|---|
+| no image | no Box | vector-discrete |
+| no image | a Box | vector-continuous |
+| an image | no Box | image-discrete |
+| an image | a Box | image-continuous |
+
+On top come `categories` where every observation is one, `grid` for images under 20 pixels a side, `color` for images
+in color of up to 72, `atari` for ALE's games, and `memory` where it is asked for. The settings are in `shared/recipes`.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from services.cli.probe.record import Probe
+from shared.protocol.rows import EnvSpec
+from shared.protocol.spaces import Leaf
+from shared.runtime.recipes import MEMORY, Tables, lay, read_recipe
+
+GRID_SIDE = 20  # pixels: what impala_shallow needs at least
+COLOR_SIDE = 72
+SLOW_LANE_S = 1e-3  # a lane whose step takes longer is stepped by every core
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """A choice: which settings, and why these."""
+
+    name: str  # of `shared.runtime.recipes`
+    reason: str  # for people
+    settings: Tables  # that count less than whatever the user says
+
+
+def choose_recipe(
+    spec: EnvSpec, probe: Probe | None = None, *, memory: bool = False, is_atari: bool = False, cores: int = 1
+) -> Recipe:
+    """The recipe for an environment.
+
+    Args:
+      probe: how fast it is, for the fit to this machine; none: the lanes as the recipe's files say.
+      memory: with an LSTM.
+      cores: that may step environments.
+    """
+    images = [leaf for leaf in spec.observation.leaves() if leaf.image]
+    facets = _facets(spec, images, is_atari=is_atari) + ([MEMORY] if memory else [])
+    kind = f"{'image' if images else 'vector'}-{'continuous' if _is_continuous(spec) else 'discrete'}"
+    name = "+".join([kind, *facets])
+    settings = read_recipe(name)
+    if probe is not None:
+        settings = lay(fit_lanes(settings, probe, cores), over=settings)
+    return Recipe(name=name, reason=describe_spaces(spec), settings=settings)
+
+
+def _facets(spec: EnvSpec, images: list[Leaf], *, is_atari: bool) -> list[str]:
+    """What the observations are beyond their kind."""
+    if is_atari:
+        return ["atari"]
+    if images:
+        sides = [max(_sides(leaf)) for leaf in images]
+        if min(min(_sides(leaf)) for leaf in images) < GRID_SIDE:
+            return ["grid"]
+        return ["color"] if max(sides) <= COLOR_SIDE and all(len(leaf.shape) == 3 for leaf in images) else []
+    return ["categories"] if all(leaf.nvec or leaf.kind == "multi_binary" for leaf in spec.observation.leaves()) else []
+
+
+def _sides(leaf: Leaf) -> tuple[int, ...]:
+    """Height and width of an image, pixels."""
+    return {"HW": leaf.shape, "HWC": leaf.shape[:2], "CHW": leaf.shape[1:]}[leaf.image]
+
+
+def _is_continuous(spec: EnvSpec) -> bool:
+    return any(leaf.kind == "box" for leaf in spec.action.leaves())
+
+
+def describe_spaces(spec: EnvSpec) -> str:
+    """Observations and actions in a few words: "8 numbers in, 4 actions to choose from"."""
+    return f"{_observed(spec)} in, {_acted(spec)} out"
+
+
+def _observed(spec: EnvSpec) -> str:
+    parts: list[str] = []
+    leaves = spec.observation.leaves()
+    parts += [f"an image of {'×'.join(map(str, leaf.shape))}" for leaf in leaves if leaf.image]
+    numbers = sum(leaf.num_elements for leaf in leaves if leaf.kind == "box" and not leaf.image)
+    categories = sum(len(leaf.nvec) or leaf.num_elements for leaf in leaves if leaf.nvec or leaf.kind == "multi_binary")
+    texts = sum(leaf.kind == "text" for leaf in leaves)
+    for count, one in ((numbers, "number"), (categories, "category"), (texts, "text")):
+        if count:
+            parts.append(_counted(count, one))
+    return " and ".join(parts) or "nothing"
+
+
+def _acted(spec: EnvSpec) -> str:
+    parts: list[str] = []
+    for leaf in spec.action.leaves():
+        if leaf.kind == "discrete":
+            parts.append(f"one of {leaf.num_categories} actions")
+        elif leaf.nvec:
+            parts.append(_counted(len(leaf.nvec), "choice"))
+        elif leaf.kind == "multi_binary":
+            parts.append(_counted(leaf.num_elements, "switch"))
+        else:
+            parts.append(_counted(leaf.num_elements, "continuous action"))
+    return " and ".join(parts)
+
+
+def _counted(count: int, one: str) -> str:
+    many = f"{one[:-1]}ies" if one.endswith("y") else f"{one}es" if one.endswith(("ch", "x")) else f"{one}s"
+    return f"{count} {one if count == 1 else many}"
+
+
+def fit_lanes(recipe: Tables, probe: Probe, cores: int) -> dict[str, dict[str, Any]]:
+    """Actors and lanes as this machine steps them best, where that differs from the recipe.
+
+    How many lanes there are in all stays, for it belongs to how the recipe learns. A lane that is stepped alone and
+    takes longer than a millisecond is stepped on every core: one actor for each, with its share of the lanes. Groups
+    are never smaller than what comes together, such as the agents of one world.
+    """
+    actor: Mapping[str, Any] = recipe.get("actor", {})
+    groups, lanes = int(actor["groups"]), int(actor["lanes"])
+    is_slow = probe.tick_s / probe.lanes > SLOW_LANE_S and not probe.is_vector
+    actors = max(1, min(cores, groups * lanes // (groups * probe.lanes))) if is_slow else 1
+    share = probe.lanes * math.ceil(lanes / actors / probe.lanes)
+    if (actors, share) == (1, lanes):
+        return {}
+    return {"actor": {"lanes": share}, "launch": {"actors": actors}}

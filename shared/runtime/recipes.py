@@ -1,0 +1,95 @@
+"""Recipes: default settings for a kind of environment, in TOML files of `shared/recipes`, laid under an experiment.
+
+A recipe is named by its kind and what comes on top: `image-discrete+atari+memory` is the settings of `all.toml`, over
+them those of `image-discrete.toml`, over them `atari.toml`'s and `memory.toml`'s. A file holds `about`, one line for
+people, and sections as an experiment has them. What an experiment says itself always counts more.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from shared.errors import ConfigError
+
+Tables = Mapping[str, Mapping[str, Any]]  # section → key → value
+
+FOLDER = Path(__file__).resolve().parents[1] / "recipes"
+FOUNDATION = "all"
+KINDS = ("vector-discrete", "vector-continuous", "image-discrete", "image-continuous")
+FACETS = ("categories", "grid", "color", "atari", "memory")  # in the order in which they are laid over each other
+AUTO, NONE = "auto", "none"
+MEMORY = "memory"
+
+
+def check_name(name: str) -> str:
+    """The name, if a recipe may be called so; "", "none" and "auto" may be, the latter with +memory.
+
+    Raises: ValueError with what is known.
+    """
+    kind, *facets = name.split("+")
+    if kind == AUTO:
+        known: tuple[str, ...] = (MEMORY,)
+    else:
+        known = FACETS
+        if kind not in (*KINDS, "", NONE) or (kind in ("", NONE) and facets):
+            raise ValueError(f"no recipe is called so; known: {AUTO}, {NONE}, {', '.join(KINDS)}")
+    for facet in facets:
+        if facet not in known:
+            raise ValueError(f"+{facet} cannot be added to recipe {kind!r}; known: {', '.join('+' + x for x in known)}")
+    return name
+
+
+def is_named(name: Any) -> bool:
+    """Whether this names a recipe whose settings can be looked up: not "auto", and not none at all."""
+    return isinstance(name, str) and name.split("+")[0] in KINDS
+
+
+def is_open(name: Any) -> bool:
+    """Whether a recipe is asked for and not chosen yet."""
+    return isinstance(name, str) and name.split("+")[0] == AUTO
+
+
+def read_recipe(name: str) -> dict[str, dict[str, Any]]:
+    """The settings of a recipe. Raises: ConfigError for a name that is none."""
+    try:
+        kind, *facets = check_name(name).split("+")
+    except ValueError as error:
+        raise ConfigError(f"[run] recipe: {error}") from error
+    tables: dict[str, dict[str, Any]] = {}
+    for part in (FOUNDATION, kind, *sorted(facets, key=FACETS.index)):
+        tables = lay(read_part(part)[1], over=tables)
+    return tables
+
+
+@cache
+def read_part(part: str) -> tuple[str, Tables]:
+    """One recipe file: what it is for, and its sections."""
+    tables = tomllib.loads((FOLDER / f"{part}.toml").read_text(encoding="utf-8"))
+    return str(tables.pop("about")), tables
+
+
+def lay(tables: Mapping[str, Any], *, over: Mapping[str, Any]) -> dict[str, Any]:
+    """Sections with others over them, key by key.
+
+    Settings of another algorithm are not kept: where the upper tables name one, the lower [algorithm] is left out
+    unless it is the same. So is `network_kwargs` below another `policy.network`.
+    """
+    joined: dict[str, Any] = dict(over)
+    for section, table in tables.items():
+        below = joined.get(section)
+        if isinstance(table, Mapping) and isinstance(below, Mapping):
+            joined[section] = {**_fitting(section, below, table), **table}
+        else:
+            joined[section] = table
+    return joined
+
+
+def _fitting(section: str, below: Mapping[str, Any], above: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What of a section still means something under what is said above it."""
+    if section == "algorithm" and above.get("name", below.get("name")) != below.get("name"):
+        return {}
+    if section == "policy" and above.get("network", below.get("network")) != below.get("network"):
+        return {key: value for key, value in below.items() if key != "network_kwargs"}
+    return below
