@@ -98,7 +98,7 @@ def _tell(experiment: Experiment, probes: Probes, console: Console) -> None:
 
 
 def _with_steppers(experiment: Experiment, steppers: Mapping[str, str]) -> Experiment:
-    """The experiment, with what steps each environment in its sections; where none is given, as the run's record says."""
+    """The experiment, with what steps each environment in its sections; where none is given, as its record says."""
     known = _steppers_of(experiment)
     sections: dict[str, Any] = {name: dict(table) for name, table in experiment.sections.items()}
     for task in _environments(experiment):

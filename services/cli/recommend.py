@@ -23,6 +23,8 @@ from shared.runtime.recipes import MEMORY, Tables, lay, read_recipe
 
 GRID_SIDE = 20  # pixels: what impala_shallow needs at least
 COLOR_SIDE = 72
+HORIZONS = 5  # the discount looks ahead a fifth of the longest episode,
+MIN_DISCOUNT, MAX_DISCOUNT = 0.95, 0.995  # that is 20 to 200 steps: farther is noise, nearer is blind
 SLOW_LANE_S = 1e-3  # a lane whose step takes longer is stepped by every core
 
 
@@ -52,6 +54,8 @@ def choose_recipe(
     settings = read_recipe(name)
     if probe is not None:
         settings = lay(fit_lanes(settings, probe, cores), over=settings)
+        if not is_atari:
+            settings = lay(fit_discount(probe), over=settings)
     return Recipe(name=name, reason=describe_spaces(spec), settings=settings)
 
 
@@ -111,6 +115,18 @@ def _acted(spec: EnvSpec) -> str:
 def _counted(count: int, one: str) -> str:
     many = f"{one[:-1]}ies" if one.endswith("y") else f"{one}es" if one.endswith(("ch", "x")) else f"{one}s"
     return f"{count} {one if count == 1 else many}"
+
+
+def fit_discount(probe: Probe) -> dict[str, dict[str, Any]]:
+    """A discount that suits how long episodes can be, where that is known.
+
+    Source: the heuristic of Hansen et al. 2024, arXiv 2310.16828, appendix (TD-MPC2).
+    """
+    limit = probe.about.max_episode_steps
+    if limit is None:
+        return {}
+    discount = min(max(1.0 - HORIZONS / limit, MIN_DISCOUNT), MAX_DISCOUNT)
+    return {"algorithm": {"discount": round(discount, 4)}}
 
 
 def fit_lanes(recipe: Tables, probe: Probe, cores: int) -> dict[str, dict[str, Any]]:
