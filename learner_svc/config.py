@@ -29,6 +29,9 @@ class LearnerConfig(Section):
     queue_batches: float = Field(
         2.0, gt=0, description="Credit granted beyond what was copied, batches; over all inference services together."
     )
+    buffers: int = Field(
+        2, ge=1, le=8, description="Batches in memory: with 2 one fills while the other is trained on; 1: least lag."
+    )
     publish_every: int = Field(1, ge=1, description="Weights are published after every so many batches.")
     init_from: Path | None = Field(
         None, description="A new run starts with the weights of this run folder (or checkpoint, its .json)."

@@ -1,7 +1,7 @@
 """The learner as a process: one socket, the update thread, the record thread and the clock, around pure parts.
 
 Inference dials in (ROUTER). `Desk` answers it, `Assembler` cuts batches, `Run` decides when to evaluate and to stop;
-here is only what moves between them. Two batches: the update thread trains on one while the loop fills the other.
+here is only what moves between them. With two buffers the update thread trains on one while the loop fills the other.
 
 | waits | for | else |
 |---|---|---|
@@ -198,7 +198,7 @@ class LearnerService:
             policy, config = trainer.policy, settings.learner
             assembler: Assembler[UnrollKey] = Assembler(
                 policy.spec, policy.distribution.action_size, policy.state_fields, unroll_length=config.unroll_length,
-                batch=config.batch, weights=self.weights,
+                batch=config.batch, num_buffers=config.buffers, weights=self.weights,
             )  # fmt: skip
             trainer.use(assembler.buffers)
             return trainer, assembler, trainer.weights()[1]

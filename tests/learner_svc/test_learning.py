@@ -46,8 +46,9 @@ def collect(envs, policy, row, noise, version):
         {},
         {"value_normalisation": "popart", "optimizer": "rmsprop"},
         {"entropy_target": 0.4, "normalise_advantage": True},
+        {"name": "appo", "kl_target": 0.01, "passes": 4, "minibatches": 4},
     ],
-    ids=["plain", "popart-rmsprop", "adaptive-entropy"],
+    ids=["plain", "popart-rmsprop", "adaptive-entropy", "appo"],
 )
 def test_cartpole_is_learned(options):
     """Episodes of 400 steps on average within 600 K steps, with a seed."""
@@ -59,8 +60,10 @@ def test_cartpole_is_learned(options):
         action=space_from_gymnasium(spaces.Discrete(2)),
     )
     policy = Policy(spec, PolicyConfig())
-    config = algorithm_config({"learning_rate": 2e-3, "reward_scale": 0.1} | options)
-    updater = Updater(policy, FlatParameters(policy), config, run_steps=1_000_000)
+    use = {name: options[name] for name in ("passes", "minibatches") if name in options}
+    table = {name: value for name, value in options.items() if name not in use}
+    config = algorithm_config({"learning_rate": 2e-3, "reward_scale": 0.1} | table)
+    updater = Updater(policy, FlatParameters(policy), config, run_steps=1_000_000, **use)
     observation, _ = envs.reset(seed=1)
     row = (observation.copy(), np.zeros(LANES, np.float32), np.full(LANES, Flags.FIRST, np.uint8))
     step = trained_steps = 0
