@@ -49,6 +49,14 @@ class EvaluationRound:
         """Whether evaluation groups may act."""
         return bool(self._seats)
 
+    @property
+    def progress(self) -> tuple[int, int]:
+        """(episodes played, episodes asked for) of the round that is running or waited for; (0, 0) without one."""
+        if self.request is None:
+            return 0, 0
+        left = sum(int(seat.remaining.sum()) for seat in self._seats.values())
+        return (self.request.episodes - left if self._seats else 0), self.request.episodes
+
     def ask(self, request: Evaluation | None) -> None:
         """The learner wants this evaluation now (or none); one that is finished already is not repeated."""
         if request is None or request.id == self._done_id:

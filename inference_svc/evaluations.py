@@ -26,6 +26,12 @@ class Evaluations:
         self._frozen_id = self._frozen_version = 0  # the evaluation that weights are frozen for, and their version
         self._freezing_id = 0  # while the compute thread is at it
 
+    @property
+    def progress(self) -> tuple[int, int]:
+        """(episodes played, episodes asked for) of all tasks' rounds that are running or waited for."""
+        rounds = [item.progress for item in self._rounds.values()]
+        return sum(played for played, _ in rounds), sum(asked for _, asked in rounds)
+
     def ask(self, task: str, request: Evaluation | None) -> None:
         """The learner wants this evaluation of a task now, or none."""
         self._round(task).ask(request)

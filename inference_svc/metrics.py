@@ -55,6 +55,8 @@ def register(metrics: Metrics, tally: Tally, server: Server, streams: Streams, r
             "Lane-unrolls kept until acknowledged.",
             total(lambda link: link.outbox.unacked_lanes),
         ),
+        ("eval_played", "Episodes played of the evaluation under way.", lambda: server.evaluations.progress[0]),
+        ("eval_asked", "Episodes of the evaluation under way; 0: none is.", lambda: server.evaluations.progress[1]),
         ("policy_epoch", "Learner epoch of the weights that act.", lambda: unpack_version(server.version)[0]),
         ("policy_step", "Update number of the weights that act.", lambda: unpack_version(server.version)[1]),
         (

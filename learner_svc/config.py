@@ -48,7 +48,9 @@ class LearnerConfig(Section):
     lease_s: float = Field(10.0, gt=0, description="A connected but silent inference is let go after this, s.")
     max_compute_s: float = Field(30.0, gt=0, description="An update longer than this ends the process, s.")
     evaluation_patience_s: float = Field(
-        300.0, gt=0, description="The run ends without its final evaluation if that takes longer, s."
+        300.0,
+        gt=0,
+        description="The final evaluation is given up after this, s, or after as long as training took, at least 60 s.",
     )
     farewell_s: float = Field(30.0, ge=0, description="How long a finished run waits for inference to leave, s.")
     finished_s: float = Field(

@@ -28,6 +28,13 @@ PANELS = (  # (title, columns) of the picture
     ("explained variance", ("explained_variance",)),
     ("policy lag, updates", ("lag_mean", "lag_max")),
 )
+LABELS = {  # of lines; returns and other statistics are of "training" or of an "evaluation"
+    "env_steps_per_s": "acted",
+    "trained_steps_per_s": "trained",
+    "lag_mean": "mean",
+    "lag_max": "largest",
+}
+MAX_LINES_ABOVE = 3  # so many have room in a legend beside the title
 MAX_LINE = 100_000  # characters; a longer line is no row, and more than the csv module reads
 log = structlog.get_logger(__name__)
 
@@ -175,26 +182,58 @@ def draw_curves(folder: Path) -> bool:
     if not rows:
         return False
     panels = [*PANELS, *task_panels(list(rows[0]))]
+    panels = [(title, columns) for title, columns in panels if any(row.get(name) for name in columns for row in rows)]
     height = math.ceil(len(panels) / 3)
-    figure = Figure(figsize=(14, 3.5 * height), layout="constrained")
+    figure = Figure(figsize=(14, 3.4 * height + 0.4), layout="constrained")
+    figure.suptitle(folder.resolve().name, fontsize="medium")
     for place, (title, columns) in enumerate(panels, 1):
-        axes = figure.add_subplot(height, 3, place)
-        for name in columns:
-            points = [(_number(row["trained_steps"]), _number(row[name])) for row in rows if row.get(name)]
-            if points:
-                kind, _, task = name.partition("/")
-                marker = "o" if kind.startswith("eval_") else None
-                label = task if kind == "share" else kind
-                axes.plot(*zip(*points, strict=True), label=label, marker=marker, linewidth=1)
-        axes.set_title(title)
-        axes.set_xlabel("trained steps")
-        axes.grid(alpha=0.3)
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize="small", loc="upper left")  # looking for the best place takes longer than the rest
+        _draw_panel(figure.add_subplot(height, 3, place), title, columns, rows)
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=100)
     write_durably(folder / "curves.png", picture.getvalue())
     return True
+
+
+def _draw_panel(axes: Any, title: str, columns: Sequence[str], rows: Sequence[Mapping[str, str]]) -> None:
+    """A line for each column that has a value, an evaluation's points marked. Its legend covers no curve."""
+    from matplotlib.ticker import EngFormatter, MaxNLocator, ScalarFormatter
+
+    for name in columns:
+        if points := _points(rows, name):
+            marks = {"marker": "o", "markersize": 4} if name.startswith("eval_") else {}
+            axes.plot(*zip(*points, strict=True), label=label_of(name), linewidth=1.2, **marks)
+    axes.set_title(title, loc="left", fontsize="medium")
+    axes.set_xlabel("trained steps")
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.yaxis.set_major_locator(MaxNLocator(6))
+    axes.yaxis.set_major_formatter(EngFormatter(sep="") if "per second" in title else ScalarFormatter(useOffset=False))
+    axes.grid(alpha=0.3)
+    num_lines = len(axes.get_legend_handles_labels()[0])
+    if num_lines > MAX_LINES_ABOVE:
+        axes.legend(fontsize="small", frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3)
+    elif num_lines > 1:
+        place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderaxespad": 0.2, "ncols": num_lines}
+        axes.legend(fontsize="small", frameon=False, **place)
+
+
+def _points(rows: Sequence[Mapping[str, str]], column: str) -> list[tuple[float, float]]:
+    """(trained steps, value) of the rows that have one; a speed only of those in which something was trained."""
+    points: list[tuple[float, float]] = []
+    steps = 0.0
+    for row in rows:
+        before, steps = steps, _number(row["trained_steps"])
+        if row.get(column) and (steps > before or not column.endswith("_per_s")):
+            points.append((steps, _number(row[column])))
+    return points
+
+
+def label_of(column: str) -> str:
+    """What a line is called in a panel whose title says the rest."""
+    kind, _, task = column.partition("/")
+    if kind == "share":
+        return task
+    return LABELS.get(kind) or ("evaluation" if kind.startswith("eval_") else "training")
 
 
 def task_panels(columns: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:

@@ -36,7 +36,7 @@ def register(metrics: Metrics, run: Run, desk: Desk, figures: Figures, keeper: K
     )
     gauges: tuple[Reading, ...] = (
         ("state", "0 starting, 1 training, 2 finishing, 3 finished.", lambda: int(run.state)),
-        ("seconds", "Time with a policy, over all restarts.", lambda: run.counters.seconds),
+        ("seconds", "Time of training, over all restarts.", lambda: run.counters.seconds),
         ("return_mean", "Mean return of the last 100 training episodes.", lambda: _known(run.return_mean)),
         ("eval_return_mean", "Mean return of the last evaluation.", lambda: _last_evaluation(run)),
         ("policy_lag_mean", "Updates between acting and learning.", lambda: figures.last.get("lag_mean", 0.0)),

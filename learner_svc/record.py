@@ -12,12 +12,10 @@
 | `summary.json` | figures at the end, or as far as it came; `finished` says which |
 """
 
-import fcntl
 import json
 import os
 import platform
 import secrets
-import socket
 import subprocess
 import sys
 import time
@@ -31,7 +29,7 @@ from pydantic import BaseModel
 
 from learner_svc.durable import write_durably
 from shared.errors import ConfigError, StorageError
-from shared.runtime.files import writing
+from shared.runtime.locks import HeldError, take
 
 PACKAGES = ("seedbed", "numpy", "torch", "gymnasium", "pyzmq", "ale-py", "envpool")
 SOURCE = Path(__file__).resolve().parents[1]
@@ -45,19 +43,11 @@ class RunFolder:
         self.path = path
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._lock = take(path / ".lock")
+        except HeldError as error:
+            raise ConfigError(f"{path} is held by {error}: stop it, or give another run.dir") from error
         except OSError as error:
             raise ConfigError(f"run.dir: cannot write {path}: {error.strerror}") from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = os.pread(self._lock, 4096, 0).decode(errors="replace").strip() or "another learner"
-            os.close(self._lock)
-            raise ConfigError(f"{path} is held by {holder}: stop it, or give another run.dir") from error
-        since = time.strftime("%Y-%m-%d %H:%M:%S")
-        with writing(path / ".lock"):
-            os.ftruncate(self._lock, 0)
-            os.pwrite(self._lock, f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode(), 0)
 
     def __enter__(self) -> Self:
         return self

@@ -23,6 +23,7 @@ from learner_svc.tasks import TaskBook
 from shared.protocol.messages import Evaluation, RunState
 from shared.runtime.config import EvalConfig, RunConfig
 
+MIN_PATIENCE_S = 60.0  # with the final evaluation of a run that was trained for a shorter time
 MIN_TRY_S = 5.0  # between two attempts at `until_return`
 EVALUATION_SHIFT = 20  # an evaluation's id holds the learner epoch above this, so ids never repeat
 
@@ -43,7 +44,8 @@ class Counters:
     lag_max: float = 0.0  # of any trained transition
     lag_histogram: list[int] = field(default_factory=lambda: [0] * NUM_LAG_BUCKETS)  # all that came to an update
     lag_sum: int = 0  # over the same
-    seconds: float = 0.0  # with a policy, not finished
+    seconds: float = 0.0  # of training; evaluations beside it take none, the final one is held for
+    evaluation_seconds: float = 0.0  # that training was held for final evaluations
 
     @property
     def policy_lag_mean(self) -> float | None:
@@ -162,12 +164,13 @@ class Run:
         if self.state in (RunState.STARTING, RunState.FINISHED):
             return
         assert self._clock is not None
-        self.counters.seconds += now - self._clock
-        self._clock = now
+        passed_s, self._clock = now - self._clock, now
         if self.state == RunState.FINISHING:
-            if now - self._asked_at > self._patience_s:
+            self.counters.evaluation_seconds += passed_s
+            if now - self._asked_at > self._final_patience_s:
                 self._finish("no_evaluation")
             return
+        self.counters.seconds += passed_s
         self.end_reason = self.end_reason or self._find_end(now)
         if self.end_reason:
             if is_idle:
@@ -199,6 +202,13 @@ class Run:
         else:
             self._finish(self.end_reason)
         return True
+
+    @property
+    def _final_patience_s(self) -> float:
+        """How long the final evaluation may take: no longer than training, unless it judges whether that is over."""
+        if self.end_reason not in ("steps", "seconds"):
+            return self._patience_s
+        return min(self._patience_s, max(MIN_PATIENCE_S, self.counters.seconds))
 
     def _find_end(self, now: float) -> str:
         if self._run.steps and self.counters.trained_steps >= self._run.steps:

@@ -359,7 +359,7 @@ class LearnerService:
             # Of one moment, without an await: steps that are still told of later count in none of them.
             meta = checkpoint_meta(self.run, self.ledger, self.lives, run_id=self.run_id)
             row = self.reporter.row(self.loop.time())
-            summary = self.reporter.summary(device=str(self.trainer.parameters.flat.device))
+            summary = self.reporter.summary(device=str(self.trainer.parameters.flat.device)) | {"epoch": self.epoch}
             await self._finish_job(self.record, lambda: self.keeper.save_last(snapshot, meta))
             await self._finish_job(self.record, lambda: self.keeper.row(row))
             await self._finish_job(self.record, lambda: self.keeper.summarise(summary))

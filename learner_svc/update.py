@@ -133,7 +133,6 @@ class Updater:
 
     def _train(self, whole: Experience, masks: "_Masks", step: int, learning_rate: float) -> dict[str, float]:
         """All passes over one batch; the figures, as means over its optimiser steps."""
-        remaining = learning_rate / self.config.learning_rate
         prepared = self.algorithm.prepare(whole)
         order = np.random.Generator(np.random.Philox(key=(self._seed, step)))  # a resumed run repeats it
         reports: list[dict[str, float]] = []
@@ -146,7 +145,7 @@ class Updater:
                     found.append(self._step(part, fixed, step, rate))
                 whole, masks = _moved(whole), masks.moved()
             reports += found
-            if not self.algorithm.after_pass(found, is_last=not left, remaining=remaining):
+            if not self.algorithm.after_pass(found, is_last=not left):
                 break
         return merge_metrics(reports)
 

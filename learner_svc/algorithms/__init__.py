@@ -33,13 +33,12 @@ class Algorithm(Protocol):
         """Move what learns beside the network. Called after every optimiser step."""
         ...
 
-    def after_pass(self, reports: Sequence[Mapping[str, float]], *, is_last: bool, remaining: float) -> bool:
+    def after_pass(self, reports: Sequence[Mapping[str, float]], *, is_last: bool) -> bool:
         """Called after each pass over a batch; False skips the passes that are left.
 
         Args:
           reports: what this pass's optimiser steps reported.
           is_last: whether no pass is left.
-          remaining: the share of the configured learning rate that its schedule has left, 1 to 0.
         """
         ...
 

@@ -49,7 +49,7 @@ class ActorCritic:
         if config.entropy_target is not None:
             self._entropy = AdaptiveEntropyCost(config, config.entropy_target, device)
 
-    def after_pass(self, reports: Sequence[Mapping[str, float]], *, is_last: bool, remaining: float) -> bool:
+    def after_pass(self, reports: Sequence[Mapping[str, float]], *, is_last: bool) -> bool:
         """All passes are made."""
         return True
 

@@ -123,9 +123,9 @@ class Appo(ActorCritic):
         if self._entropy is not None:
             self._entropy.step(learning_rate)
 
-    def after_pass(self, reports: Sequence[Mapping[str, float]], *, is_last: bool, remaining: float) -> bool:
-        """Hold KL near its target, which falls with the learning rate: slow down and stop, or speed up."""
-        target = self.config.kl_target * remaining
+    def after_pass(self, reports: Sequence[Mapping[str, float]], *, is_last: bool) -> bool:
+        """Hold KL near its target: slow down and stop, or speed up."""
+        target = self.config.kl_target
         if not target:
             return True
         kl = sum(report["kl_step"] for report in reports) / len(reports)

@@ -12,20 +12,37 @@ from typing import Annotated, Any
 
 import structlog
 import typer
+import typer.core
 from rich.console import Console
 from rich.markup import escape
 
 from services.cli import keys
+from services.cli.completion import offer_experiments, offer_runs, offer_settings, offer_words
 from services.cli.env.commands import env_app, play, require_modules
 from services.container.role import Role
 from shared.errors import SeedbedError
 from shared.runtime.modules import look_for_modules_here
 
+ORDER = (  # of the commands in --help; others come behind
+    "train", "experiments", "runs", "eval", "explain", "export", "monitor", "wandb", "settings", "doctor", "bench",
+    "env", "play", "learner", "inference", "actor", "container", "keys",
+)  # fmt: skip
+
+
+class InOrder(typer.core.TyperGroup):
+    """The commands in the order in which a newcomer needs them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Their names."""
+        places = {name: place for place, name in enumerate(ORDER)}
+        return sorted(super().list_commands(ctx), key=lambda name: places.get(name, len(ORDER)))
+
+
 app = typer.Typer(
     name="seedbed",
+    cls=InOrder,
     help="Train reinforcement-learning agents: environments, batched inference and learning as services.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -41,10 +58,32 @@ errors = Console(stderr=True)
 
 Words = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[section.key=value]...", help="Settings over those of the file, e.g. learner.batch=64."),
+    typer.Argument(
+        metavar="[section.key=value]...",
+        help="Settings over those of the file, e.g. learner.batch=64.",
+        autocompletion=offer_settings,
+    ),
 ]
 RunArgument = Annotated[
-    str, typer.Argument(metavar="RUN", help="A run folder, its name under runs/, or an experiment (its newest run).")
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A run folder, its name under runs/, or an experiment (its newest run).",
+        autocompletion=offer_runs,
+    ),
+]
+
+
+EnvOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ID",
+        help="Instead of an experiment: an environment, with settings that fit it, e.g. LunarLander-v3 or mine:make.",
+        show_default=False,
+    ),
+]
+MemoryOption = Annotated[
+    bool, typer.Option("--memory", help="With --env: a policy that remembers, for tasks where the past matters.")
 ]
 
 
@@ -69,20 +108,16 @@ class Bench(StrEnum):
 @app.command()
 def train(
     experiment: Annotated[
-        str | None, typer.Argument(metavar="[EXPERIMENT]", help="A name in compose/experiments, or a file.")
-    ] = None,
-    words: Words = None,
-    env: Annotated[
         str | None,
-        typer.Option(
-            metavar="ID",
-            help="Instead of an experiment: train this environment with settings that fit it, e.g. LunarLander-v3.",
-            show_default=False,
+        typer.Argument(
+            metavar="[EXPERIMENT]",
+            help="What seedbed experiments lists, or a file.",
+            autocompletion=offer_experiments,
         ),
     ] = None,
-    memory: Annotated[
-        bool, typer.Option("--memory", help="With --env: a policy that remembers, for tasks where the past matters.")
-    ] = False,
+    words: Words = None,
+    env: EnvOption = None,
+    memory: MemoryOption = False,
     run_dir: Annotated[
         Path | None, typer.Option(help="Run folder; else runs/<name>-<time>.", show_default=False)
     ] = None,
@@ -95,14 +130,18 @@ def train(
         bool, typer.Option("--resume", help="Go on with the newest run, or with that in --run-dir.")
     ] = False,
     init_from: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Start with another run's weights.", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="RUN", help="Start with another run's weights.", show_default=False, autocompletion=offer_runs
+        ),
     ] = None,
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Train so many seeds, one after the other.", show_default=False)
     ] = None,
 ) -> int:
     """Train an experiment, or an environment by its id, with all services on this machine."""
-    from services.cli.experiment import choose_source, load_experiment, resolve_source
+    from services.cli.experiment import choose_source, load_experiment
+    from services.cli.runs import resolve_source
 
     file, words = choose_source(experiment, words or [], env=env, memory=memory)
     source = resolve_source(init_from, resume=resume) if init_from is not None else None
@@ -123,6 +162,14 @@ def train(
     return run_training(found, console)
 
 
+ServiceWords = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[EXPERIMENT] [section.key=value]...",
+        help="An experiment, then settings over its own.",
+        autocompletion=offer_words,
+    ),
+]
 ServiceFile = Annotated[
     Path | None, typer.Option("--config", help="Experiment file, instead of as the first word.", show_default=False)
 ]
@@ -130,7 +177,7 @@ ServiceFile = Annotated[
 
 @app.command()
 def actor(
-    words: Words = None,
+    words: ServiceWords = None,
     config: ServiceFile = None,
     task: Annotated[
         str | None, typer.Option(help="Which of the experiment's tasks to step.", show_default=False)
@@ -148,11 +195,15 @@ def actor(
 
 @app.command()
 def inference(
-    words: Words = None,
+    words: ServiceWords = None,
     config: ServiceFile = None,
     serve: Annotated[
         str | None,
-        typer.Option(metavar="RUN", help="Serve this run's policy to actors in eval and play mode, without a learner."),
+        typer.Option(
+            metavar="RUN",
+            help="Serve this run's policy to actors in eval and play mode, without a learner.",
+            autocompletion=offer_runs,
+        ),
     ] = None,
     which: Annotated[Which, typer.Option(help="With --serve: which checkpoint.")] = Which.LATEST,
     greedy: Annotated[
@@ -166,17 +217,17 @@ def inference(
     require_torch()
     limit_threads("inference")
     if serve is not None:
-        from services.cli.experiment import resolve_run
+        from services.cli.runs import Need, resolve_run
         from services.cli.serving import run_served
 
-        return run_served(resolve_run(serve), which.value, service_words(words, config), greedy=greedy)
+        return run_served(resolve_run(serve, Need.POLICY), which.value, service_words(words, config), greedy=greedy)
     from inference_svc.__main__ import main as run_inference
 
     return run_inference(service_words(words, config))
 
 
 @app.command()
-def learner(words: Words = None, config: ServiceFile = None) -> int:
+def learner(words: ServiceWords = None, config: ServiceFile = None) -> int:
     """Run the learner: [bold]seedbed learner cartpole run.dir=runs/one[/]."""
     require_torch()
     limit_threads("learner")
@@ -207,7 +258,9 @@ def container(
 def evaluate(
     run: RunArgument,
     episodes: Annotated[int, typer.Option(min=1, help="Whole episodes to play.")] = 100,
-    video: Annotated[Path | None, typer.Option(help="Also write one episode as MP4.", show_default=False)] = None,
+    video: Annotated[
+        Path | None, typer.Option(help="Also write episodes as MP4, 8 s at least.", show_default=False)
+    ] = None,
     greedy: Annotated[
         bool | None, typer.Option("--greedy/--sample", help="Most likely or sampled actions; else as the run says.")
     ] = None,
@@ -217,11 +270,12 @@ def evaluate(
 ) -> int:
     """Play a run's policy: mean, median and spread of its return, by task if it has several, and a video."""
     require_torch()
-    from services.cli.experiment import resolve_run
     from services.cli.report import report_evaluation
+    from services.cli.runs import Need, resolve_run
 
+    folder = resolve_run(run, Need.POLICY)
     report_evaluation(
-        resolve_run(run), episodes, console, video=video, greedy=greedy, which=which.value, seed=seed, only_task=task
+        folder, episodes, console, video=video, greedy=greedy, which=which.value, seed=seed, only_task=task
     )
     return 0
 
@@ -235,10 +289,10 @@ def export(
     """Write a run's policy for other programs."""
     require_torch()
     from services.cli.evaluate import load_policy
-    from services.cli.experiment import resolve_run
     from services.cli.export import export_policy
+    from services.cli.runs import Need, resolve_run
 
-    trained = load_policy(resolve_run(run), which.value, device="cpu")
+    trained = load_policy(resolve_run(run, Need.POLICY), which.value, device="cpu")
     with console.status("writing the policy"):
         exported = export_policy(trained, file)
     if exported.inputs:
@@ -256,10 +310,10 @@ def wandb(
     once: Annotated[bool, typer.Option("--once", help="Leave when all that is there was sent.")] = False,
 ) -> int:
     """Send a run's curves, settings and summary to Weights & Biases, while it trains or afterwards."""
-    from services.cli.experiment import resolve_run
     from services.cli.mirror import send_run
+    from services.cli.runs import Need, resolve_run
 
-    sent, place = send_run(resolve_run(run), project, entity=entity, is_live=not once)
+    sent, place = send_run(resolve_run(run, Need.METRICS), project, entity=entity, is_live=not once)
     console.print(f"{sent} rows: {place}", highlight=False, soft_wrap=True)
     return 0
 
@@ -280,6 +334,38 @@ def monitor(
 
 
 @app.command()
+def runs(
+    name: Annotated[
+        str, typer.Argument(metavar="[NAME]", help="Only those whose names begin so.", show_default=False)
+    ] = "",
+    everything: Annotated[bool, typer.Option("--all", help="Also those beyond the newest 20.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, all of them.")] = False,
+) -> int:
+    """List the runs under runs/, the newest first: state and cause, steps, returns."""
+    from services.cli.listing import list_runs, render_runs
+
+    found = list_runs(name)
+    if as_json:
+        print(json.dumps([run.to_json() for run in found], indent=1))
+    elif found:
+        page = list_console()
+        page.print(render_runs(found, most=len(found) if everything else 20, width=page.width), highlight=False)
+    else:
+        console.print(f"no runs{f' of {name}' if name else ''} under {Path('runs').resolve()}", highlight=False)
+    return 0
+
+
+@app.command()
+def experiments() -> int:
+    """List what can be trained: the experiments that come with seedbed, and those in this folder."""
+    from services.cli.listing import list_experiments, render_experiments
+
+    page = list_console()
+    page.print(render_experiments(list_experiments(), width=page.width), highlight=False)
+    return 0
+
+
+@app.command()
 def settings(
     name: Annotated[
         str, typer.Argument(metavar="[SECTION|SECTION.KEY]", help="Only these; else all.", show_default=False)
@@ -289,6 +375,27 @@ def settings(
     from services.cli.settings import list_settings, render_settings
 
     console.print(render_settings(list_settings(name)))
+    return 0
+
+
+@app.command()
+def recipes(
+    experiment: Annotated[
+        str | None, typer.Argument(metavar="[EXPERIMENT]", help="A name in compose/experiments, or a file.")
+    ] = None,
+    words: Words = None,
+    env: EnvOption = None,
+    memory: MemoryOption = False,
+) -> int:
+    """List the recipes, or write one out for an environment: [bold]seedbed recipes --env Acrobot-v1[/]."""
+    from services.cli.experiment import choose_source, load_experiment
+    from services.cli.recipe_listing import render_recipes, write_out
+
+    if experiment is None and env is None:
+        console.print(render_recipes())
+        return 0
+    file, words = choose_source(experiment, words or [], env=env, memory=memory)
+    print(write_out(load_experiment(file, words, run_dir=Path("runs") / "-", resume=False)), end="")
     return 0
 
 
@@ -307,10 +414,10 @@ def doctor() -> int:
 @app.command()
 def explain(run: RunArgument) -> int:
     """Name a run's bottleneck and the knob to turn."""
-    from services.cli.experiment import resolve_run
     from services.cli.report import report_bottleneck
+    from services.cli.runs import Need, resolve_run
 
-    report_bottleneck(resolve_run(run), console)
+    report_bottleneck(resolve_run(run, Need.METRICS), console)
     return 0
 
 
@@ -342,6 +449,11 @@ def options(
     if version:
         print(f"seedbed {importlib.metadata.version('seedbed')}")
         raise typer.Exit
+
+
+def list_console() -> Console:
+    """For a list that may go through a pipe, where no line is to be cut off."""
+    return console if console.is_terminal else Console(width=200)
 
 
 def service_words(words: Sequence[str] | None, config: Path | None) -> list[str]:
@@ -385,6 +497,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = app(args=None if argv is None else list(argv), prog_name="seedbed", standalone_mode=False)
     except UsageError as error:  # an unknown option, a missing or malformed argument
+        if not error.format_message():  # no command at all: its help was shown
+            return USAGE_EXIT
         where = error.ctx.command_path if error.ctx else "seedbed"
         errors.print(f"[bold red]error[/] {escape(error.format_message())}", highlight=False, soft_wrap=True)
         errors.print(f"See  {where} --help", highlight=False)

@@ -64,6 +64,8 @@ class RunFigures:
     forward_ms: float | None
     update_ms: float | None
     dropped_steps: float
+    eval_played: float = 0.0  # episodes of the evaluation under way
+    eval_asked: float = 0.0  # 0: none is under way
     tasks: tuple[TaskFigures, ...] = ()
 
 
@@ -166,6 +168,11 @@ class Board:
         wait_s = self._ratio("inference", "seedbed_queue_wait_seconds_total", "seedbed_queue_waits_total")
         forward_s = self._ratio("inference", "seedbed_compute_seconds_total", "seedbed_batches_total")
         update_s = self._ratio("learner", f"{learner}update_seconds_sum", f"{learner}update_seconds_count")
+        rounds = [
+            (process.last("seedbed_eval_played") or 0.0, process.last("seedbed_eval_asked") or 0.0)
+            for process in self._of("inference")
+        ]
+        eval_played, eval_asked = max(rounds, default=(0.0, 0.0))
         return RunFigures(
             state=self.state,
             seconds=self._last("learner", f"{learner}seconds"),
@@ -186,6 +193,8 @@ class Board:
             forward_ms=_milliseconds(forward_s),
             update_ms=_milliseconds(update_s),
             dropped_steps=self._last("learner", f"{learner}dropped_steps_total") or 0.0,
+            eval_played=eval_played,
+            eval_asked=eval_asked,
             tasks=self._tasks(),
         )
 

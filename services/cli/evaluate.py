@@ -16,9 +16,9 @@ from actor_svc.envs import make_group
 from actor_svc.group import Group
 from learner_svc.checkpoint import Checkpoint, load_latest
 from learner_svc.saved_policy import read_policy
-from services.cli.experiment import RECORD
 from services.cli.machine import usable_cores
-from services.cli.video import VIDEO_FPS, make_shown_group, write_video
+from services.cli.runs import RECORD
+from services.cli.video import Recorded, make_shown_group, speed, write_video
 from shared.errors import CheckpointError
 from shared.policy.devices import choose_device
 from shared.policy.policy import Policy, State
@@ -199,8 +199,8 @@ def _fits(trained: TrainedPolicy, spec: EnvSpec) -> bool:
     return spec == trained.policy.spec
 
 
-def record_video(trained: TrainedPolicy, file: Path, *, greedy: bool = True, seed: int | None = None) -> int:
-    """Write one episode as MP4; returns the number of frames.
+def record_video(trained: TrainedPolicy, file: Path, *, greedy: bool = True, seed: int | None = None) -> Recorded:
+    """Write whole episodes as MP4, enough to watch.
 
     Raises: MissingExtraError without imageio, EnvError if the environment cannot be shown, ConfigError if
       the file cannot be written.
@@ -210,7 +210,7 @@ def record_video(trained: TrainedPolicy, file: Path, *, greedy: bool = True, see
     group = make_shown_group(env)
     try:
         ticks = play(trained, group, greedy=greedy, seed=trained.settings.eval.seed if seed is None else seed)
-        return write_video(group, ticks, file, fps=VIDEO_FPS // 2 if env.is_atari else VIDEO_FPS).frames
+        return write_video(group, ticks, file, fps=speed(group, env))
     finally:
         group.close()
 

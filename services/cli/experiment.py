@@ -13,7 +13,6 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from learner_svc.record import to_toml
 from services.cli.machine import usable_cores
 from services.cli.probe.ask import probe_environment
 from services.cli.recommend import Recipe, choose_recipe
+from services.cli.runs import RECORD, RUNS, Need, newest_good, runs_of, tell_user
 from shared.errors import ConfigError
 from shared.policy.config import PolicyConfig
 from shared.runtime.config import (
@@ -41,12 +41,9 @@ from shared.runtime.recipes import AUTO, MEMORY, is_open
 from shared.runtime.tasks import RunSettings, normalised_weights
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "compose" / "experiments"
-RUNS = Path("runs")
-SNAPSHOT = Path("services") / "experiment.toml"  # inside the run folder
 WORDS = "words.json"  # what the run was started with beyond its file
 RECIPE = "recipe.toml"  # the settings of the recipe that was chosen for it
 LEARNING = frozenset(("actor", "learner", "policy", "algorithm"))  # a file without these sections gets a recipe
-RECORD = "config.toml"  # the learner writes it first of all: a folder that has it holds a run
 
 
 class Sections(BaseModel):
@@ -125,7 +122,7 @@ def find_experiment(name: str) -> Path:
     known = experiment_names()
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known) or 'none'}"
-    raise ConfigError(f"no experiment named {name!r}; {hint} (or give the path of a TOML file)")
+    raise ConfigError(f"no experiment named {name!r}; {hint} (or give a TOML file, or an environment as --env ID)")
 
 
 def choose_source(
@@ -139,7 +136,10 @@ def choose_source(
         if memory:
             raise ConfigError("--memory goes with --env; in an experiment it is run.recipe = 'auto+memory'")
         if experiment is None:
-            raise ConfigError("give an experiment, or an environment as --env ID (seedbed train --env CartPole-v1)")
+            raise ConfigError(
+                f"give an experiment or an environment, as --env ID. Experiments are {', '.join(experiment_names())}: "
+                "`seedbed experiments` says what each is"
+            )
         return find_experiment(experiment), list(words)
     if experiment is not None and "=" not in experiment:
         raise ConfigError(f"{experiment!r} and --env {env}: give an experiment or an environment, not both")
@@ -313,41 +313,10 @@ def check_lanes(settings: LaunchSettings) -> None:
 
 
 def _default_folder(name: str, resume: bool, now: float) -> Path:
-    """runs/<name>-<time>, or the newest such folder when resuming."""
+    """runs/<name>-<time>, or when resuming the newest such folder that has something to go on with."""
     if resume:
-        earlier = sorted(path.parent for path in RUNS.glob(f"{escape(name)}-[0-9]*/{RECORD}"))
+        earlier = [run for run in runs_of(name) if (run / RECORD).is_file()]
         if not earlier:
             raise ConfigError(f"no run of {name!r} under {RUNS.resolve()} to resume; give --run-dir")
-        return earlier[-1]
+        return newest_good(earlier, Need.POLICY, tell_user) or earlier[0]
     return RUNS / f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}"
-
-
-def resolve_run(text: str) -> Path:
-    """A run folder from what a user types: its path, its name under runs/, or an experiment (its newest run)."""
-    for path in (Path(text), RUNS / text):
-        if (path / RECORD).is_file():
-            return path.resolve()
-    is_name = len(Path(text).parts) == 1
-    newest = sorted(path.parent for path in RUNS.glob(f"{escape(text)}-[0-9]*/{RECORD}")) if is_name else []
-    if newest:
-        return newest[-1].resolve()
-    known = sorted(path.parent.name for path in RUNS.glob(f"*/{RECORD}"))
-    near = difflib.get_close_matches(text, known, n=1)
-    hint = f"did you mean {RUNS / near[0]}?" if near else "a run folder has a config.toml in it"
-    raise ConfigError(f"{text}: no run there; {hint}")
-
-
-def resolve_source(text: str, *, resume: bool) -> Path:
-    """What `--init-from` names: a run as `resolve_run` finds it, or one checkpoint's .json file.
-
-    Raises: ConfigError; also together with `resume`, and for a run without a checkpoint.
-    """
-    if resume:
-        raise ConfigError("--init-from is for new runs; --resume goes on with the run's own weights")
-    file = Path(text)
-    if file.suffix == ".json" and file.is_file():
-        return file.resolve()
-    run = resolve_run(text)
-    if not any((run / "checkpoints").glob("*.json")):
-        raise ConfigError(f"--init-from: {run} has no checkpoint yet")
-    return run

@@ -28,7 +28,8 @@ from shared.runtime.service import DIE_WITH_PARENT, Insistence
 
 POLL_S = 0.05
 PATIENCE_S = {"actor": 5.0, "inference": 12.0, "learner": 20.0}  # inference drains for 8 s, the learner saves
-STOPPED = Outcome(exit_code=130, reason="stopped")
+STOPPED_EXIT = 130  # as a shell reports Ctrl-C
+ASKED_BY = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "its terminal was closed"}
 
 
 class View(Protocol):
@@ -92,6 +93,7 @@ class Launcher:
         self._known_progress = 0.0
         self._wake = threading.Event()
         self._stop_requests = 0
+        self._stopped_by = "asked to stop"
 
     def run(self) -> Ended:
         """Start everything, keep it running until the run is over or fails or somebody asks to stop; then stop all."""
@@ -104,7 +106,7 @@ class Launcher:
                     self._turn(time.monotonic())
                     self._wake.wait(POLL_S)
                 if self.supervisor.outcome is None:
-                    self.supervisor.outcome = STOPPED
+                    self.supervisor.outcome = Outcome(exit_code=STOPPED_EXIT, reason=self._stopped_by)
                     self._say("stop_requested", "stopping in order; once more to kill")
                 self._stop_in_order()
             finally:
@@ -207,7 +209,7 @@ class Launcher:
             log.write(json.dumps(line) + "\n")
 
     def _ended(self) -> Ended:
-        outcome = self.supervisor.outcome or STOPPED
+        outcome = self.supervisor.outcome or Outcome(exit_code=STOPPED_EXIT, reason=self._stopped_by)
         words, name = "", outcome.service
         if name:
             words = last_words(self._processes[name].error_file(self._run_dir), self._said_from.get(name, 0))
@@ -222,12 +224,12 @@ class Launcher:
             return
         insistence = Insistence()
 
-        def stop(*_: object) -> None:
+        def stop(number: int, _: object) -> None:
             if insistence.is_new(time.monotonic()):
+                self._stopped_by = ASKED_BY[signal.Signals(number)]
                 self.request_stop()
 
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        former = {number: signal.signal(number, stop) for number in numbers}
+        former = {number: signal.signal(number, stop) for number in ASKED_BY}
         try:
             yield
         finally:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from services.cli.experiment import RECORD
+from services.cli.run_state import State, read_status
+from services.cli.runs import RECORD
 from services.monitor.tail import LineTail
 from shared.errors import ConfigError, MissingExtraError
 
@@ -60,7 +61,11 @@ def follow(run_dir: Path, logged: Any, *, is_live: bool, wait: Callable[[float],
     """
     rows, begin, sent = Rows(run_dir / "metrics.csv"), int(logged.step), 0
     while True:
-        summary = read_summary(run_dir)  # before the rows: none of an ended run is missed
+        summary, state = (
+            read_summary(run_dir),
+            read_status(run_dir).state,
+        )  # before the rows: none is missed
+        known = sent
         try:
             for place, row in rows.read():
                 if place >= begin:
@@ -68,7 +73,7 @@ def follow(run_dir: Path, logged: Any, *, is_live: bool, wait: Callable[[float],
                     begin, sent = place + 1, sent + 1
         except OSError as error:
             raise ConfigError(f"{run_dir / 'metrics.csv'}: {error.strerror or error}") from error
-        if not is_live or summary.get("finished"):
+        if not is_live or summary.get("finished") or (state is not State.RUNNING and sent == known):
             break
         wait(BEAT_S)
     logged.summary.update(summary)

@@ -6,8 +6,9 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from services.cli.experiment import SNAPSHOT, Experiment, LaunchSettings
+from services.cli.experiment import Experiment, LaunchSettings
 from services.cli.machine import usable_cores
+from services.cli.runs import SNAPSHOT
 
 LEARNER = "learner"
 NICE = {"learner": 0, "inference": 2, "actor": 10}  # the learner first: everyone waits for it in the end

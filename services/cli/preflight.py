@@ -14,15 +14,18 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from services.cli.experiment import RECORD, Experiment
+from services.cli.experiment import Experiment
 from services.cli.machine import usable_cores
 from services.cli.plan import plan_actors
 from services.cli.probe.ask import probe_environment
 from services.cli.probe.child import Child
 from services.cli.probe.record import Probe, spec_to_json
+from services.cli.recommend import choose_recipe
+from services.cli.runs import RECORD
 from shared.errors import ConfigError
 from shared.protocol.rows import describe_space_difference
 from shared.runtime.config import EnvConfig
+from shared.runtime.recipes import is_named, kind_of
 
 TRIAL_S = 60.0  # for torch to load and a policy to be tried
 Probes = Mapping[str, Probe]  # by task; under "" where the run has one environment
@@ -91,10 +94,19 @@ def _tell(experiment: Experiment, probes: Probes, console: Console) -> None:
     for task, probe in probes.items():
         env_id = experiment.settings.env_of(task).id
         say(f"[dim]environment[/]  {escape(task or env_id)} [dim]{escape(probe.stepped_by)}[/]")
+        if better := better_recipe(experiment, task, probe):
+            say(f"[yellow]recipe {experiment.settings.run.recipe} is for other spaces; {better} suits these[/]")
         if probe.newer_id:
             say(f"[yellow]{env_id} is out of date: {probe.newer_id} is its newest version[/]")
         if probe.failure:
             say(f"[yellow]{escape(env_id)} failed while it was looked at: {escape(probe.failure)}[/]")
+
+
+def better_recipe(experiment: Experiment, task: str, probe: Probe) -> str:
+    """The kind of recipe that suits an environment, if the experiment names one of another kind; else ""."""
+    name = experiment.settings.run.recipe
+    suited = choose_recipe(probe.spec, is_atari=experiment.settings.env_of(task).is_atari).name
+    return suited if is_named(name) and kind_of(name) != kind_of(suited) else ""
 
 
 def _with_steppers(experiment: Experiment, steppers: Mapping[str, str]) -> Experiment:

@@ -12,7 +12,6 @@ in color of up to 72, `atari` for ALE's games, and `memory` where it is asked fo
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +25,8 @@ COLOR_SIDE = 72
 HORIZONS = 5  # the discount looks ahead a fifth of the longest episode,
 MIN_DISCOUNT, MAX_DISCOUNT = 0.95, 0.995  # that is 20 to 200 steps: farther is noise, nearer is blind
 SLOW_LANE_S = 1e-3  # a lane whose step takes longer is stepped by every core
+FAST_TICK_S = 1e-3  # a call that steps all lanes and takes less is worth more lanes
+MORE_LANES = 2  # how many times as many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,16 +65,20 @@ def _facets(spec: EnvSpec, images: list[Leaf], *, is_atari: bool) -> list[str]:
     if is_atari:
         return ["atari"]
     if images:
-        sides = [max(_sides(leaf)) for leaf in images]
         if min(min(_sides(leaf)) for leaf in images) < GRID_SIDE:
             return ["grid"]
-        return ["color"] if max(sides) <= COLOR_SIDE and all(len(leaf.shape) == 3 for leaf in images) else []
+        is_color = all(max(_sides(leaf)) <= COLOR_SIDE and _channels(leaf) == 3 for leaf in images)
+        return ["color"] if is_color else []
     return ["categories"] if all(leaf.nvec or leaf.kind == "multi_binary" for leaf in spec.observation.leaves()) else []
 
 
 def _sides(leaf: Leaf) -> tuple[int, ...]:
     """Height and width of an image, pixels."""
     return {"HW": leaf.shape, "HWC": leaf.shape[:2], "CHW": leaf.shape[1:]}[leaf.image]
+
+
+def _channels(leaf: Leaf) -> int:
+    return {"HW": 1, "HWC": leaf.shape[-1], "CHW": leaf.shape[0]}[leaf.image]
 
 
 def _is_continuous(spec: EnvSpec) -> bool:
@@ -130,17 +135,25 @@ def fit_discount(probe: Probe) -> dict[str, dict[str, Any]]:
 
 
 def fit_lanes(recipe: Tables, probe: Probe, cores: int) -> dict[str, dict[str, Any]]:
-    """Actors and lanes as this machine steps them best, where that differs from the recipe.
+    """Actors, lanes and batch as this machine steps them best, where that differs from the recipe.
 
-    How many lanes there are in all stays, for it belongs to how the recipe learns. A lane that is stepped alone and
-    takes longer than a millisecond is stepped on every core: one actor for each, with its share of the lanes. Groups
-    are never smaller than what comes together, such as the agents of one world.
+    | environment | rule |
+    |---|---|
+    | stepped one by one, more than a millisecond a step | as many lanes in all, spread over one actor for each core |
+    | all lanes in one call of less than a millisecond | twice the lanes, and twice the batch, so that lag stays |
+    | any other | the recipe's lanes in one actor |
+
+    Groups are never smaller than what comes together, such as the agents of one world.
     """
-    actor: Mapping[str, Any] = recipe.get("actor", {})
-    groups, lanes = int(actor["groups"]), int(actor["lanes"])
-    is_slow = probe.tick_s / probe.lanes > SLOW_LANE_S and not probe.is_vector
-    actors = max(1, min(cores, groups * lanes // (groups * probe.lanes))) if is_slow else 1
-    share = probe.lanes * math.ceil(lanes / actors / probe.lanes)
-    if (actors, share) == (1, lanes):
-        return {}
-    return {"actor": {"lanes": share}, "launch": {"actors": actors}}
+    lanes, batch = int(recipe["actor"]["lanes"]), int(recipe["learner"]["batch"])
+    is_one_call = probe.backend in ("vector", "function") and probe.about.is_vector
+    is_slow = probe.tick_s / probe.lanes > SLOW_LANE_S and not probe.about.is_vector
+    factor = MORE_LANES if is_one_call and probe.tick_s < FAST_TICK_S else 1
+    actors = min(cores, max(1, lanes // probe.lanes)) if is_slow else 1
+    share = probe.lanes * math.ceil(lanes * factor / actors / probe.lanes)
+    fitted: dict[str, dict[str, Any]] = {}
+    if (actors, share) != (1, lanes):
+        fitted |= {"actor": {"lanes": share}, "launch": {"actors": actors}}
+    if factor > 1:
+        fitted["learner"] = {"batch": batch * factor}
+    return fitted

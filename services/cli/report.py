@@ -14,9 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from services.cli.doctor import Finding, Grade
-from services.cli.experiment import RECORD, Sections
+from services.cli.experiment import Sections
 from services.cli.explain import Diagnosis, Signals, diagnose, read_signals
 from services.cli.machine import usable_cores
+from services.cli.runs import RECORD
 from services.cli.table import LABEL_STYLE, count, number
 from shared.protocol.layout import Array
 from shared.runtime.config import load_settings
@@ -149,8 +150,9 @@ def report_evaluation(
         assert video is not None
         file = video_of(video, name if len(players) > 1 else "")
         with console.status("recording"):
-            frames = record_video(player, file, greedy=is_greedy, seed=played_seed)
-        console.print(f"[dim]video[/] [cyan]{file}[/] [dim]{frames} frames[/]", soft_wrap=True, highlight=False)
+            recorded = record_video(player, file, greedy=is_greedy, seed=played_seed)
+        told = f"{recorded.seconds:.1f} s, {len(recorded.returns)} episodes"
+        console.print(f"[dim]video[/] [cyan]{file}[/] [dim]{told}[/]", soft_wrap=True, highlight=False)
 
 
 def _play_all(

@@ -25,7 +25,8 @@ from rich.table import Table
 
 from learner_svc.history import read_metrics
 from services.cli.doctor import machine_label
-from services.cli.experiment import RECORD, RUNS, load_experiment, look_at, run_name, train_command
+from services.cli.experiment import load_experiment, look_at, run_name, train_command
+from services.cli.runs import RECORD, RUNS
 from services.cli.table import count, duration, score
 from services.cli.training import read_summary, train
 from shared.errors import ConfigError
@@ -189,6 +190,7 @@ def draw(path: Path, title: str, curves: Mapping[int, Sequence[Mapping[str, str]
     """
     try:
         from matplotlib.figure import Figure
+        from matplotlib.ticker import EngFormatter, ScalarFormatter
     except ImportError:
         return False
     tasks = _tasks(curves)
@@ -205,11 +207,12 @@ def draw(path: Path, title: str, curves: Mapping[int, Sequence[Mapping[str, str]
             axes.plot(*_points(curve, x, RETURNS[1] + suffix), "o", color=f"C{number % 10}")
         axes.set_title(name)
         axes.set_xlabel(AXES[x])
+        axes.xaxis.set_major_formatter(EngFormatter(sep="") if x == "trained_steps" else ScalarFormatter())
         axes.grid(alpha=0.3)
         if place % num_columns == 0:
             axes.set_ylabel("return (line: training, mark: evaluation)")
         if place == 0:
-            axes.legend()
+            figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=10, frameon=False)
     figure.suptitle(title)
     figure.savefig(path, dpi=90)
     return True

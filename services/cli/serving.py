@@ -9,7 +9,7 @@ from inference_svc.service import serve
 from inference_svc.serving import Served
 from learner_svc.saved_policy import read_policy
 from services.cli.evaluate import EvaluationSettings, Which, find_checkpoint
-from services.cli.experiment import RECORD
+from services.cli.runs import RECORD
 from shared.protocol.messages import pack_version
 from shared.runtime.config import load_settings
 from shared.runtime.service import main_from

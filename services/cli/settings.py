@@ -1,6 +1,7 @@
 """Every setting by its name, with its default and what it is for: read from the models that check them."""
 
 import difflib
+import re
 import types
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -113,4 +114,5 @@ def _text(value: object) -> str:
 
 
 def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:].rstrip(".")
+    """A description as a sentence begins; a symbol or a value that stands at its start keeps its case."""
+    return (text[:1].upper() + text[1:] if re.match(r"[a-z]+('s)? ", text) else text).rstrip(".")

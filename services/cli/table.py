@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -152,6 +153,8 @@ def render_progress(figures: RunFigures, run: RunConfig) -> RenderableType:
     """State, bar and time left."""
     word, style = STATE_WORDS[figures.state]
     share, left_s = progress(figures, run)
+    is_evaluating = figures.state is RunState.FINISHING and figures.eval_asked > 0
+    share = figures.eval_played / figures.eval_asked if is_evaluating else share
     row = Table.grid(padding=(0, 2), expand=True)
     row.add_column(no_wrap=True)
     row.add_column(ratio=1)
@@ -159,20 +162,31 @@ def render_progress(figures: RunFigures, run: RunConfig) -> RenderableType:
     is_open = not (run.steps or run.seconds)
     bar = ProgressBar(total=1.0, completed=share, pulse=is_open and figures.state is RunState.TRAINING)
     eta = "" if is_open else f"ETA {duration(left_s)}" if figures.state is RunState.TRAINING else ""
+    if is_evaluating:
+        eta = f"{evaluated_part(figures)}; Ctrl-C skips the rest"
     times = Text.assemble((duration(figures.seconds), "bold"), ("  ", ""), (eta, LABEL_STYLE))
     row.add_row(Text(f"● {word}", style), bar, times)
     return row
 
 
-def render_services(supervisor: Supervisor, board: Board, now: float) -> RenderableType:
-    """One line for each service."""
+def evaluated_part(figures: RunFigures) -> str:
+    """How far the evaluation under way has come."""
+    return f"episode {figures.eval_played:.0f} of {figures.eval_asked:.0f}"
+
+
+def render_services(supervisor: Supervisor, board: Board, now: float, *, is_short: bool = False) -> RenderableType:
+    """One line for each service; short: those that are up share one."""
     table = Table(box=SIMPLE_HEAD, expand=True, padding=(0, 1), header_style=LABEL_STYLE, show_edge=False)
     table.add_column("service", no_wrap=True)
     table.add_column("health", no_wrap=True, ratio=1)
     for heading in ("CPU", "memory", "loop lag", "restarts"):
         table.add_column(heading, justify="right", no_wrap=True)
+    num_left_out = 0
     for service in supervisor.services.values():
         figures = board.service(service.name)
+        if is_short and service.phase is Phase.RUNNING and figures.memory_bytes is not None:
+            num_left_out += 1
+            continue
         if service.phase is Phase.WAITING and service.starts:
             wait_s = max(0.0, service.start_at - now)
             health = Text(f"✗ {service.last_exit}; again in {wait_s:.1f} s", "red")
@@ -188,17 +202,21 @@ def render_services(supervisor: Supervisor, board: Board, now: float) -> Rendera
         restarts = Text(str(service.restarts), "yellow" if service.restarts else LABEL_STYLE)
         cpu, lag = number(figures.cpu_percent, 0, " %"), number(figures.loop_lag_ms, 1, " ms")
         table.add_row(service.name, health, cpu, number(memory, 0, " MiB"), lag, restarts)
-    return table
+    if not num_left_out:
+        return table
+    up = Text(f"● {num_left_out} services up", "green")
+    return Group(table, up) if table.row_count else up
 
 
 def render_run(
-    title: str, supervisor: Supervisor, board: Board, run: RunConfig, events: Sequence[str], now: float
-) -> RenderableType:
-    """The whole picture."""
+    title: str, supervisor: Supervisor, board: Board, run: RunConfig, events: Sequence[str], now: float,
+    *, is_short: bool = False,
+) -> RenderableType:  # fmt: skip
+    """The whole picture; short: services that are up share a line."""
     figures = board.run()
     parts: list[RenderableType] = [render_progress(figures, run), "", render_figures(figures, run), ""]
     parts += [render_tasks(figures.tasks), ""] if figures.tasks else []
-    parts.append(render_services(supervisor, board, now))
+    parts.append(render_services(supervisor, board, now, is_short=is_short))
     parts += [Text(f"• {event}", "yellow", no_wrap=True, overflow="ellipsis") for event in events]
     return Panel(
         Group(*parts), title=f"[bold]{title}[/]", subtitle=f"[{LABEL_STYLE}]until {goals(run)}[/]", box=ROUNDED
@@ -211,13 +229,14 @@ def render_line(figures: RunFigures, run: RunConfig) -> str:
     parts = [
         f"{duration(figures.seconds):>7}",
         STATE_WORDS[figures.state][0],
+        *([evaluated_part(figures)] if figures.state is RunState.FINISHING and figures.eval_asked else []),
         f"trained {count(figures.trained_steps)} ({count(figures.trained_steps_per_s)}/s)",
         f"acted {count(figures.acted_steps_per_s)}/s",
         f"return {score(figures.return_mean)}",
         f"evaluated {score(figures.eval_return_mean)}",
         f"lag {number(figures.lag_mean)}",
         f"fill {number(figures.batch_fill, 0)}",
-        *([f"ETA {duration(left_s)}"] if left_s is not None else []),
+        *([f"ETA {duration(left_s)}"] if left_s is not None and figures.state is RunState.TRAINING else []),
     ]
     return "  ".join(parts)
 
@@ -236,7 +255,10 @@ def render_summary(summary: Mapping[str, Any], run_dir: Path, restarts: Mapping[
     if summary.get("eval_episodes"):
         over = f" of {len(tasks)} tasks" if tasks else ""
         evaluated = f"{figure('eval_return_mean', score)} over {figure('eval_episodes')} episodes{over}"
-        grid.add_row("evaluated return", Text(evaluated, style="bold green"))
+        earlier = evaluated_before_end(summary)
+        grid.add_row("evaluated return", Text(evaluated, style="" if earlier else "bold green"))
+        if earlier:
+            grid.add_row("", Text(earlier, style="yellow"))
     else:
         grid.add_row("evaluated return", "not evaluated")
     for name, task in tasks.items():
@@ -247,12 +269,22 @@ def render_summary(summary: Mapping[str, Any], run_dir: Path, restarts: Mapping[
     grid.add_row("training return", f"{figure('episode_return_mean', score)} over the last 100 episodes")
     trained = f"{figure('trained_steps')} steps in {figure('seconds', duration)}"
     grid.add_row("trained", f"{trained}, {figure('trained_steps_per_s')} steps/s, {figure('updates')} updates")
+    if (summary.get("evaluation_seconds") or 0.0) >= 1.0:
+        grid.add_row("final evaluation", f"{figure('evaluation_seconds', duration)} beyond that")
     grid.add_row("acted", f"{figure('env_steps')} steps, {figure('env_steps_per_s')} steps/s")
     grid.add_row("policy lag", f"{figure('policy_lag_mean', number)} mean, {figure('policy_lag_max')} max")
     died = {name: times for name, times in restarts.items() if times}
     grid.add_row("restarts", ", ".join(f"{name} {times}" for name, times in died.items()) or "none")
     grid.add_row("run folder", Text(str(run_dir), style="cyan", overflow="fold"))
     return Panel(grid, title=f"[bold]{summary.get('experiment', run_dir.name)}[/]", box=ROUNDED, expand=False)
+
+
+def evaluated_before_end(summary: Mapping[str, Any]) -> str:
+    """Says so where the evaluation of a summary.json is not of the run's last update; else empty."""
+    update = str(summary.get("eval_version", "")).rpartition(":")[2]
+    if not update or update == str(summary.get("updates")):
+        return ""
+    return f"of update {int(update):,} of {summary.get('updates'):,}: not of the final policy"
 
 
 def summarise_task(task: Mapping[str, Any]) -> str:
@@ -298,7 +330,10 @@ class TerminalView:
             return
         self._drawn_at = now
         if self._live is not None:
-            picture = render_run(self._title, supervisor, self._board, self._run, self._events, now)
+            draw = partial(render_run, self._title, supervisor, self._board, self._run, self._events, now)
+            picture = draw()
+            if len(self._console.render_lines(picture, pad=False)) > self._console.height:
+                picture = draw(is_short=True)
             self._live.update(picture, refresh=True)
         else:
             self._console.print(render_line(self._board.run(), self._run), highlight=False, soft_wrap=True)

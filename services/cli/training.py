@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,11 +15,13 @@ from rich.text import Text
 from learner_svc.checkpoint import list_checkpoints
 from learner_svc.record import to_toml
 from services.cli.board import Board
-from services.cli.experiment import SNAPSHOT, Experiment, write_words
+from services.cli.experiment import Experiment, write_words
 from services.cli.launcher import Ended, Launcher, Reservation, View
 from services.cli.machine import usable_cores
 from services.cli.plan import Addresses, plan_run
 from services.cli.preflight import look_before_start
+from services.cli.run_state import HeldRun, RunStatus, State
+from services.cli.runs import SNAPSHOT
 from services.cli.scrape import Scraper
 from services.cli.supervisor import Phase, Supervisor
 from services.cli.table import TerminalView, render_summary
@@ -68,7 +69,7 @@ def run_experiment(experiment: Experiment, make_view: Callable[[Board, "Stop"], 
     Args:
       make_view: who watches; gets the board, and a callable that stops the run in order.
     """
-    with reserved_addresses(experiment) as addresses:
+    with HeldRun(experiment.run_dir) as held, reserved_addresses(experiment) as addresses:
         processes = plan_run(experiment, addresses, usable_cores())
         snapshot = experiment.run_dir / SNAPSHOT
         try:
@@ -91,7 +92,22 @@ def run_experiment(experiment: Experiment, make_view: Callable[[Board, "Stop"], 
                 is_finishing=lambda: board.state >= RunState.FINISHING,
             )
             stop.launcher = launcher
-            return launcher.run()
+            ended = launcher.run()
+            held.end(describe_end(ended, experiment.run_dir))
+            return ended
+
+
+def describe_end(ended: Ended, run_dir: Path) -> RunStatus:
+    """The end as the run folder keeps it."""
+    outcome = ended.outcome
+    if outcome.service:
+        return RunStatus(
+            state=State.FAILED, service=outcome.service, reason=outcome.reason, last_words=ended.last_words
+        )
+    if outcome.exit_code:
+        where = ", in the final evaluation" if is_trained(read_summary(run_dir)) else ""
+        return RunStatus(state=State.STOPPED, reason=f"{outcome.reason}{where}")
+    return RunStatus(state=State.FINISHED, reason=str(read_summary(run_dir).get("reason", "")))
 
 
 class Stop:
@@ -172,9 +188,20 @@ def conclude(experiment: Experiment, ended: Ended, console: Console) -> int:
         make_video(run_dir, console)
     if summary:
         console.print(render_summary(summary, run_dir, ended.restarts))
-    if outcome.exit_code:
+    if outcome.exit_code and is_trained(summary):
+        measure = shlex.join(["seedbed", "eval", str(run_dir)])
+        console.print(
+            f"trained to its end; the final evaluation was cut short. Play it with  [bold]{escape(measure)}[/]",
+            soft_wrap=True, highlight=False,
+        )  # fmt: skip
+    elif outcome.exit_code:
         say_resume(experiment, console, "stopped")
     return outcome.exit_code
+
+
+def is_trained(summary: Mapping[str, Any]) -> bool:
+    """Whether a run that was stopped had been trained to its end, and stood in its final evaluation."""
+    return not summary.get("finished") and summary.get("reason") in ("steps", "seconds")
 
 
 def say_resume(experiment: Experiment, console: Console, when: str) -> None:
@@ -212,11 +239,12 @@ def make_video(run_dir: Path, console: Console) -> None:
         console.print(f"[yellow]no video: {error}[/]", highlight=False, soft_wrap=True)
         return
     for task, policy in trained.items():
-        start, file = time.monotonic(), video_of(run_dir / VIDEO, task)
+        file = video_of(run_dir / VIDEO, task)
         try:
             with console.status(f"recording the final policy{' in ' + task if task else ''}"):
-                record_video(policy, file)
+                recorded = record_video(policy, file)
         except SeedbedError as error:
             console.print(f"[yellow]no video: {error}[/]", highlight=False, soft_wrap=True)
         else:
-            console.print(f"[dim]video[/]  [cyan]{file}[/] [dim]{time.monotonic() - start:.1f} s[/]", soft_wrap=True)
+            told = f"{recorded.seconds:.1f} s, {len(recorded.returns)} episodes"
+            console.print(f"[dim]video[/]  [cyan]{file}[/] [dim]{told}[/]", soft_wrap=True, highlight=False)

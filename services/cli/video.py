@@ -1,5 +1,6 @@
 """Groups as pictures, and pictures as MP4."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,14 @@ from shared.errors import ConfigError, MissingExtraError
 from shared.protocol.layout import Array
 from shared.runtime.config import EnvConfig
 
-MAX_VIDEO_FRAMES = 4000  # of one episode
-VIDEO_FPS = 30
+MAX_VIDEO_FRAMES = 4000  # of one episode, or of a video that is to be long enough
+MIN_VIDEO_S = 8.0  # of a video whose number of episodes nobody gave
+PAUSE_S = 0.5  # for which the last picture of an episode stays, so that its end is seen
+VIDEO_FPS = 30.0  # of environments that do not say (metadata["render_fps"])
+MAX_FPS = 60.0  # of faster ones each second, third, … picture is shown
+ATARI_FPS = 60.0  # of the console, of whose frames each step is several
 MIN_VIDEO_HEIGHT = 300  # smaller pictures are enlarged by whole factors, pixels
+MAX_VIDEO_WIDTH = 1280  # to which they are enlarged at most
 QUIET = ["-loglevel", "error"]
 
 
@@ -25,6 +31,7 @@ class Recorded:
     """What a video shows."""
 
     frames: int
+    seconds: float
     returns: tuple[float, ...]  # of the episodes that ended in it
 
 
@@ -49,11 +56,20 @@ def play_randomly(group: Group, seed: int) -> Iterator[None]:
         yield
 
 
-def write_video(group: Group, ticks: Iterator[None], file: Path, *, fps: float, episodes: int = 1) -> Recorded:
+def speed(group: Group, env: EnvConfig) -> float:
+    """Steps in a second at which an environment is watched: as its metadata says, Atari's as on the console."""
+    return ATARI_FPS / env.frame_skip if env.is_atari else group.about.fps or VIDEO_FPS
+
+
+def write_video(
+    group: Group, ticks: Iterator[None], file: Path, *, fps: float, episodes: int | None = None
+) -> Recorded:
     """Write lane 0's first episodes as MP4.
 
     Args:
       ticks: each `next` makes one tick of the group; the first one resets it.
+      fps: so many ticks take a second.
+      episodes: so many; none: whole ones until the video is `MIN_VIDEO_S` long.
     Raises: MissingExtraError without imageio, EnvError if the environment cannot be shown, ConfigError if
       the file cannot be written.
     """
@@ -63,26 +79,32 @@ def write_video(group: Group, ticks: Iterator[None], file: Path, *, fps: float, 
     except ImportError as error:
         raise MissingExtraError(error.name or "imageio", "torch") from error
     next(ticks)
-    frame = enlarge(picture_of(group))
+    picture_of(group)  # what cannot be shown leaves no file
     _claim(file)
-    frames, returns = 0, []
-    writer: Any = imageio.get_writer(file, format="FFMPEG", fps=fps, macro_block_size=2, output_params=QUIET)
+    every = math.ceil(fps / MAX_FPS)
+    shown_fps, frames, tick, returns = fps / every, 0, 0, []
+    writer: Any = imageio.get_writer(file, format="FFMPEG", fps=shown_fps, macro_block_size=2, output_params=QUIET)
     with writer:
-        while frames < MAX_VIDEO_FRAMES * episodes:
-            writer.append_data(frame)
-            frames += 1
-            if group.ended_lanes.size and group.ended_lanes[0] == 0:
+        while frames < MAX_VIDEO_FRAMES * (episodes or 1):
+            has_ended = bool(group.ended_lanes.size) and group.ended_lanes[0] == 0
+            if has_ended or tick % every == 0:
+                frame = enlarge(picture_of(group))
+                for _ in range(1 + round(PAUSE_S * shown_fps) if has_ended else 1):
+                    writer.append_data(frame)
+                    frames += 1
+            if has_ended:
                 returns.append(float(group.ended_statistics[0, 0]))
-                if len(returns) == episodes:
+                if len(returns) == episodes or (episodes is None and frames >= MIN_VIDEO_S * shown_fps):
                     break
             next(ticks)
-            frame = enlarge(picture_of(group))
-    return Recorded(frames=frames, returns=tuple(returns))
+            tick += 1
+    return Recorded(frames=frames, seconds=frames / shown_fps, returns=tuple(returns))
 
 
 def enlarge(picture: Array) -> Array:
-    """At least MIN_VIDEO_HEIGHT high, by a whole factor."""
-    factor = -(-MIN_VIDEO_HEIGHT // len(picture))
+    """At least MIN_VIDEO_HEIGHT high, by a whole factor, unless it becomes too wide."""
+    height, width = picture.shape[:2]
+    factor = max(1, min(-(-MIN_VIDEO_HEIGHT // height), MAX_VIDEO_WIDTH // width))
     return np.ascontiguousarray(picture.repeat(factor, 0).repeat(factor, 1))
 
 

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.cli.experiment import EXPERIMENTS, RECORD, LaunchSettings, find_experiment
+from services.cli.experiment import EXPERIMENTS, LaunchSettings, find_experiment
 from services.cli.plan import NICE, split_threads, word
+from services.cli.runs import RECORD
 from services.container.role import SERVED, Role
 from shared.errors import ConfigError
 from shared.runtime.config import load_settings, suggest

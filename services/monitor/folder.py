@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from services.cli.experiment import RECORD, SNAPSHOT
+from services.cli.runs import RECORD, SNAPSHOT
 from services.monitor.tail import LineTail
 
 MAX_DEATHS = 100  # the newest are kept

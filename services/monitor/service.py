@@ -6,7 +6,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from services.cli.experiment import RECORD, RUNS
+from services.cli.runs import RECORD, RUNS
 from services.monitor.access import MIN_TOKEN_CHARACTERS, Access
 from services.monitor.config import TOKEN_VARIABLE, MonitorConfig, MonitorSettings
 from services.monitor.desk import Desk

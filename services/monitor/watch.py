@@ -13,7 +13,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, Metric
 
-from services.cli.experiment import RECORD, SNAPSHOT
+from services.cli.runs import RECORD, SNAPSHOT
 from services.monitor import views
 from services.monitor.alerts import Alert, judge_disk
 from services.monitor.desk import Desk

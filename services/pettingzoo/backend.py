@@ -81,7 +81,8 @@ class AgentBackend:
         action = _common_space("action", {agent: env.action_space(agent) for agent in self._agents})
         observations, infos = call_environment(env.reset, seed=0)
         _, info = _split_mask(*next((observations[agent], infos.get(agent, {})) for agent in observations))
-        metadata = {"image": image, "statistics": tuple(statistics)}
+        fps = (getattr(env, "metadata", None) or {}).get("render_fps")
+        metadata = {"image": image, "statistics": tuple(statistics), "render_fps": fps}
         self.traits = read_traits(
             cast(Any, _Described(metadata)), _without_mask(observation), action, dict(info), seeding="group"
         )

@@ -8,6 +8,7 @@ ignored, one that nobody knows is not.
 import difflib
 import json
 import os
+import re
 import tomllib
 import types
 import typing
@@ -30,6 +31,7 @@ KNOWN_SECTIONS = (
 ENVIRONMENT_PREFIX = "SEEDBED_"
 MAX_PROCESSES = 1024  # of one role on one machine
 Settings = tuple[tuple[str, str], ...]  # (name, value as JSON)
+QUOTED = re.compile(r"'([^']*)'")  # the values that pydantic names in a message
 MAX_LISTED = 40  # names that an error message tells
 
 
@@ -391,10 +393,15 @@ def _describe(
     where = f"{origin or file or 'configuration'}: [{section}]" + (f" {key}" if key else "")
     if detail["type"] == "extra_forbidden":
         owner, _ = _follow(model, loc[:-1])
+        if others := _tags_with(model, loc[:-2], path[-1]):
+            return f"{where}: a key of name = {' or '.join(map(repr, others))}, not of name = {loc[-2]!r}"
         return f"{where}: unknown key{suggest(path[-1], tuple(owner.model_fields) if owner else ())}"
     if detail["type"] == "union_tag_invalid":
-        value, known = detail["ctx"]["tag"], [name.strip(" '") for name in detail["ctx"]["expected_tags"].split(",")]
-        return f"{where}: {value!r} is none of {', '.join(known)}{_nearest(value, known)}"
+        value, known = detail["ctx"]["tag"], QUOTED.findall(detail["ctx"]["expected_tags"])
+        hint = _nearest(value, known) or f"; `seedbed settings {section}` lists what each can be told"
+        return f"{where}: {value!r} is none of {', '.join(known)}{hint}"
+    if detail["type"] == "literal_error":
+        return f"{where}: {detail['input']!r} is none of {detail['ctx']['expected']}{_nearest_quoted(detail)}"
     if detail["type"] == "missing":
         variable = f"{ENVIRONMENT_PREFIX}{section}__{'__'.join(path[1:])}".upper()
         return f"{where}: must be set, in the file, as {variable}, or as {section}.{key or 'key'}=…"
@@ -436,6 +443,14 @@ def _follow(model: type[BaseModel], path: Sequence[str]) -> tuple[type[BaseModel
     return found, tuple(written)
 
 
+def _tags_with(model: type[BaseModel], path: Sequence[str], key: str) -> list[str]:
+    """The tags of the models at a path that have this key, where they are told apart by tags."""
+    owner, _ = _follow(model, path[:-1])
+    field = owner.model_fields.get(path[-1]) if owner is not None and path else None
+    options = typing.get_args(field.annotation) if field is not None and _is_union(field.annotation) else ()
+    return [tag.tag for item, tag in map(_tagged, options) if tag is not None and key in item.model_fields]
+
+
 def _tagged(annotation: Any) -> tuple[Any, Tag | None]:
     """A type, and the tag that tells it apart in a union, if it has one."""
     if typing.get_origin(annotation) is not typing.Annotated:
@@ -454,6 +469,11 @@ def suggest(name: str, known: Sequence[str]) -> str:
     if near := _nearest(name, known):
         return near
     return f"; known: {', '.join(known)}" if 0 < len(known) <= MAX_LISTED else ""
+
+
+def _nearest_quoted(detail: ErrorDetails) -> str:
+    """As `_nearest`, among the quoted values that an error expects."""
+    return _nearest(str(detail["input"]), QUOTED.findall(detail["ctx"]["expected"]))
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:

@@ -19,6 +19,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "recipes"
 FOUNDATION = "all"
 KINDS = ("vector-discrete", "vector-continuous", "image-discrete", "image-continuous")
 FACETS = ("categories", "grid", "color", "atari", "memory")  # in the order in which they are laid over each other
+PASSES = ("reuse", "minibatches", "queue_batches")  # of [learner], chosen for the recipe's algorithm
 AUTO, NONE = "auto", "none"
 MEMORY = "memory"
 
@@ -41,14 +42,19 @@ def check_name(name: str) -> str:
     return name
 
 
+def kind_of(name: str) -> str:
+    """A recipe's name without what comes on top."""
+    return name.partition("+")[0]
+
+
 def is_named(name: Any) -> bool:
     """Whether this names a recipe whose settings can be looked up: not "auto", and not none at all."""
-    return isinstance(name, str) and name.split("+")[0] in KINDS
+    return isinstance(name, str) and kind_of(name) in KINDS
 
 
 def is_open(name: Any) -> bool:
     """Whether a recipe is asked for and not chosen yet."""
-    return isinstance(name, str) and name.split("+")[0] == AUTO
+    return name in (AUTO, f"{AUTO}+{MEMORY}")
 
 
 def read_recipe(name: str) -> dict[str, dict[str, Any]]:
@@ -74,9 +80,13 @@ def lay(tables: Mapping[str, Any], *, over: Mapping[str, Any]) -> dict[str, Any]
     """Sections with others over them, key by key.
 
     Settings of another algorithm are not kept: where the upper tables name one, the lower [algorithm] is left out
-    unless it is the same. So is `network_kwargs` below another `policy.network`.
+    unless it is the same, and how often [learner] uses a batch. So is `network_kwargs` below another `policy.network`,
+    and `value_network` below an LSTM.
     """
     joined: dict[str, Any] = dict(over)
+    if _is_other_algorithm(tables.get("algorithm"), over.get("algorithm")):
+        joined["algorithm"] = {}
+        joined["learner"] = {key: value for key, value in over.get("learner", {}).items() if key not in PASSES}
     for section, table in tables.items():
         below = joined.get(section)
         if isinstance(table, Mapping) and isinstance(below, Mapping):
@@ -86,10 +96,16 @@ def lay(tables: Mapping[str, Any], *, over: Mapping[str, Any]) -> dict[str, Any]
     return joined
 
 
+def _is_other_algorithm(above: Any, below: Any) -> bool:
+    if not isinstance(above, Mapping) or not isinstance(below, Mapping):
+        return False
+    return "name" in below and above.get("name", below["name"]) != below["name"]
+
+
 def _fitting(section: str, below: Mapping[str, Any], above: Mapping[str, Any]) -> Mapping[str, Any]:
     """What of a section still means something under what is said above it."""
-    if section == "algorithm" and above.get("name", below.get("name")) != below.get("name"):
-        return {}
+    if section == "policy" and above.get("lstm"):
+        below = {key: value for key, value in below.items() if key != "value_network"}  # a memory serves both
     if section == "policy" and above.get("network", below.get("network")) != below.get("network"):
         return {key: value for key, value in below.items() if key != "network_kwargs"}
     return below

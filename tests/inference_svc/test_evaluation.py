@@ -36,6 +36,22 @@ def test_each_lane_counts_its_first_episodes_only() -> None:
     assert not rounds.may_act(5)
 
 
+def test_a_round_says_how_far_it_has_come() -> None:
+    """From the moment when it is asked for; a lost group's episodes count no more."""
+    rounds = EvaluationRound()
+    assert rounds.progress == (0, 0)
+    rounds.ask(request(episodes=4))
+    assert rounds.progress == (0, 4)
+    rounds.start(7, {5: 2, 6: 2})
+    rounds.reset_seed(5)
+    rounds.record(5, ENDED, stats(1))
+    assert rounds.progress == (1, 4)
+    rounds.lose(6)
+    assert rounds.progress == (0, 4)
+    rounds.ask(None)
+    assert rounds.progress == (0, 0)
+
+
 def test_rows_before_the_reset_do_not_count() -> None:
     """An episode that was under way when the round began is not one of it."""
     rounds = EvaluationRound()

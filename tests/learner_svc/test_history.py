@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from learner_svc.history import FIRST_COLUMNS, History, draw_curves, read_metrics, task_panels
+from learner_svc.history import FIRST_COLUMNS, History, draw_curves, label_of, read_metrics, task_panels
 from shared.errors import StorageError
 from tests.support.full_disk import full_disk
 
@@ -136,3 +136,17 @@ def test_events_of_a_resumed_run_withdraw_only_what_is_lost(tmp_path: Path) -> N
     resumed.close()
     told = accumulator.EventAccumulator(str(tmp_path / "events")).Reload().Scalars("loss")
     assert [(event.step, event.value) for event in told] == [(10, 1.0), (20, 2.0), (30, 9.0)]
+
+
+@pytest.mark.parametrize(
+    ("column", "label"),
+    [
+        ("return_mean/golf", "training"),
+        ("eval_return_mean", "evaluation"),
+        ("env_steps_per_s", "acted"),
+        ("share/golf", "golf"),
+    ],
+)
+def test_lines_are_named_for_people(column: str, label: str) -> None:
+    """The panel's title says of what; a column's own name is for programs."""
+    assert label_of(column) == label

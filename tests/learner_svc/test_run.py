@@ -89,6 +89,27 @@ def test_a_final_evaluation_that_nobody_plays_is_given_up() -> None:
     assert (run.state, run.end_reason) == (RunState.FINISHED, "no_evaluation")
 
 
+def test_the_final_evaluation_takes_no_time_of_training() -> None:
+    """`run.seconds` is of training, and so are the rates of a run; the rest is counted apart."""
+    run = a_run(seconds=10.0)
+    run.poll(V, 11.0, is_idle=True)
+    assert run.state == RunState.FINISHING
+    run.poll(V, 40.0, is_idle=True)
+    assert run.counters.seconds == pytest.approx(11.0)
+    assert run.counters.evaluation_seconds == pytest.approx(29.0)
+
+
+@pytest.mark.parametrize(("trained_s", "given_up_s"), [(1.0, 60.0), (100.0, 100.0), (1000.0, 300.0)])
+def test_the_final_evaluation_may_take_as_long_as_training(trained_s: float, given_up_s: float) -> None:
+    """A minute at least, and the patience that is set at most."""
+    run = a_run(seconds=trained_s, patience_s=300.0)
+    run.poll(V, trained_s, is_idle=True)
+    run.poll(V, trained_s + given_up_s - 0.1, is_idle=True)
+    assert run.state == RunState.FINISHING
+    run.poll(V, trained_s + given_up_s + 0.1, is_idle=True)
+    assert (run.state, run.end_reason) == (RunState.FINISHED, "no_evaluation")
+
+
 def test_until_return_is_judged_by_a_full_evaluation() -> None:
     """A good training return stops training; too low a result goes on training, and it is not tried again at once."""
     run = a_run(until_return=100.0)

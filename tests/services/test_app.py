@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import os
 import re
 import subprocess
 import sys
@@ -28,6 +29,31 @@ def test_help_names_every_command(capsys):
         assert command in text
 
 
+def test_help_begins_with_what_a_newcomer_needs(capsys):
+    """Training first, then what looks at runs; the services that a launcher starts come late."""
+    main(["--help"])
+    text = capsys.readouterr().out.partition("Commands")[2]
+    places = [text.index(f"│ {command} ") for command in ("train", "runs", "eval", "env", "learner", "keys")]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("words", [[], ["keys"], ["env"]])
+def test_no_command_shows_help_and_no_empty_error(words, capsys):
+    """With the exit status of a wrong command line."""
+    assert main(words) == 2
+    shown = capsys.readouterr()
+    assert "Usage" in shown.out
+    assert shown.err == ""
+
+
+def test_completion_can_be_installed(tmp_path):
+    """The script that a shell loads asks this command."""
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "services.cli.app", "--show-completion", "bash"]
+    shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert "_SEEDBED_COMPLETE" in shown.stdout
+
+
 def test_an_unknown_experiment_exits_78_with_a_suggestion(capsys):
     """In words, without a traceback."""
     assert main(["train", "cartpol"]) == 78
@@ -41,13 +67,19 @@ def test_an_unknown_key_exits_78_before_anything_starts(tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    "words", [["train"], ["train", "cartpole", "--bogus"], ["train", "cartpole", "--seconds", "x"]]
-)
+@pytest.mark.parametrize("words", [["eval"], ["train", "cartpole", "--bogus"], ["train", "cartpole", "--seconds", "x"]])
 def test_a_wrong_command_line_is_told_without_a_traceback(words, capsys):
     """With where to read on, and the exit status of every command-line tool."""
     assert main(words) == 2
-    assert "seedbed train --help" in capsys.readouterr().err
+    assert f"seedbed {words[0]} --help" in capsys.readouterr().err
+
+
+def test_training_nothing_in_particular_names_what_there_is(capsys):
+    """The experiments, and the command that says what each is."""
+    assert main(["train"]) == 78
+    said = capsys.readouterr().err
+    assert "cartpole" in said
+    assert "seedbed experiments" in said
 
 
 def test_a_run_folder_that_cannot_be_made_is_a_configuration_error(tmp_path, capsys):

@@ -15,6 +15,7 @@ from services.cli.table import (
     duration,
     number,
     progress,
+    render_line,
     render_run,
     render_summary,
     score,
@@ -239,6 +240,17 @@ def test_the_picture_shows_figures_services_and_events(board, width):
     assert all(len(line) <= width for line in text.splitlines())
 
 
+def test_the_final_evaluation_shows_its_progress(board):
+    """By the replica that has played most, in the picture and in the line."""
+    board.observe("learner", learner_samples(11, state=int(RunState.FINISHING)), 11)
+    for name, played in (("inference-0", 43), ("inference-1", 7)):
+        board.observe(name, inference_samples(11) | {"seedbed_eval_played": played, "seedbed_eval_asked": 100}, 11)
+    picture = render_run("small", Supervisor(list(ROLES), final="learner"), board, RunConfig(seconds=10), [], 12.0)
+    for text in (render(picture), render_line(board.run(), RunConfig(seconds=10))):
+        assert "episode 43 of 100" in text
+        assert "ETA" not in text
+
+
 def test_without_a_terminal_there_are_lines(board):
     """One now and then, and one for each event."""
     console = Console(file=io.StringIO(), force_terminal=False, width=80)
@@ -263,6 +275,24 @@ def test_in_a_terminal_the_picture_is_drawn_in_place(board):
     assert "small" in console.file.getvalue()
 
 
+def test_a_small_terminal_shows_the_run_and_whoever_is_not_up(board):
+    """What does not fit would be cut off: services that are well share a line."""
+    names = [f"actor-{number}" for number in range(20)]
+    board = Board({"learner": "learner", "inference-0": "inference"} | dict.fromkeys(names, "actor"))
+    supervisor = Supervisor(["learner", "inference-0", *names], final="learner")
+    for name in supervisor.services:
+        supervisor.started(name, 0.0)
+        board.observe(name, {"process_resident_memory_bytes": 1.0}, 1.0)
+    supervisor.exited("actor-7", -9, 1.0)
+    console = Console(file=io.StringIO(), force_terminal=True, width=80, height=24)
+    with TerminalView(console, "small", board, RunConfig(seconds=60)) as view:
+        view.refresh(supervisor, 2.0)
+    text = console.file.getvalue()
+    assert "21 services up" in text
+    assert "actor-7" in text
+    assert "actor-8" not in text
+
+
 def test_the_summary_copes_with_missing_figures(tmp_path):
     """A run that was stopped early has no evaluation."""
     text = render(
@@ -271,6 +301,13 @@ def test_the_summary_copes_with_missing_figures(tmp_path):
     assert "1000 steps" in text
     assert "actor-0 2" in text
     assert "learner" not in text.replace("learner_svc", "")
+
+
+@pytest.mark.parametrize(("version", "is_said"), [("1:1038", True), ("1:1728", False)])
+def test_an_evaluation_that_is_not_of_the_end_says_so(tmp_path, version, is_said):
+    """The policy has learned on since."""
+    summary = {"eval_episodes": 20, "eval_return_mean": -1435.0, "eval_version": version, "updates": 1728}
+    assert ("update 1,038 of 1,728" in render(render_summary(summary, tmp_path, {}))) == is_said
 
 
 def test_figures_are_a_record(board):

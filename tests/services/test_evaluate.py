@@ -62,8 +62,8 @@ def test_an_evaluation_has_the_environment_that_its_section_says(cartpole_run):
         file.write("env = { max_episode_steps = 5 }\n")
     played = play_episodes(load_policy(cartpole_run), 4, greedy=True, seed=3)
     assert played.returns.tolist() == [5.0] * 4
-    frames = record_video(load_policy(cartpole_run), cartpole_run / "policy.mp4", seed=2)
-    assert frames == 6
+    recorded = record_video(load_policy(cartpole_run), cartpole_run / "policy.mp4", seed=2)
+    assert set(recorded.returns) == {5.0}
 
 
 def test_the_same_seed_plays_the_same_episodes(cartpole_run):
@@ -107,10 +107,14 @@ def test_the_report_shows_mean_median_and_spread(cartpole_run, capsys):
         assert word in text
 
 
-def test_a_video_shows_one_episode(cartpole_run, tmp_path):
-    """As many frames as rows, in a file that can be read."""
+def test_a_video_is_long_enough_to_be_watched(cartpole_run, tmp_path):
+    """Whole episodes for 8 s at the environment's own speed, in a file that can be read."""
     file = tmp_path / "videos" / "policy.mp4"
-    frames = record_video(load_policy(cartpole_run), file, seed=2)
+    recorded = record_video(load_policy(cartpole_run), file, seed=2)
+    assert recorded.seconds >= 8.0
+    assert recorded.frames == pytest.approx(recorded.seconds * 50), "CartPole's render_fps"
+    assert len(recorded.returns) > 1
+    assert recorded.frames > sum(recorded.returns), "the last picture of an episode stays for a moment"
     command = [
         imageio_ffmpeg.get_ffmpeg_exe(),
         "-v",
@@ -125,7 +129,7 @@ def test_a_video_shows_one_episode(cartpole_run, tmp_path):
     ]
     raw = subprocess.run(command, capture_output=True, check=True).stdout
     pictures = np.frombuffer(raw, np.uint8).reshape(-1, 400, 600, 3)
-    assert abs(len(pictures) - frames) <= 1
+    assert abs(len(pictures) - recorded.frames) <= 1
     assert pictures[0].std() > 0
 
 

@@ -7,14 +7,8 @@ from pathlib import Path
 import pytest
 
 from learner_svc.record import to_toml
-from services.cli.experiment import (
-    RECORD,
-    experiment_names,
-    find_experiment,
-    load_experiment,
-    resolve_run,
-    write_words,
-)
+from services.cli.experiment import experiment_names, find_experiment, load_experiment, write_words
+from services.cli.runs import RECORD, Need, resolve_run
 from shared.errors import ConfigError
 
 TEXT = """
@@ -171,6 +165,9 @@ def test_resume_takes_the_newest_run_of_that_name(file, tmp_path):
         ("learner.batsh=4", "did you mean 'batch'"),
         ("algorithm.learning_rat=1e-3", "did you mean 'learning_rate'"),
         ("learner.max_policy_lag=2", "use fewer lanes"),
+        ("algorithm.name=sac", "none of vtrace, appo; `seedbed settings algorithm`"),
+        ("algorithm.kl_target=0.1", "a key of name = 'appo'"),
+        ("env.backend=envpol", "did you mean 'envpool'"),
     ],
 )
 def test_mistakes_are_found_before_anything_starts(file, word, complaint):
@@ -182,11 +179,13 @@ def test_mistakes_are_found_before_anything_starts(file, word, complaint):
 def test_a_run_is_found_by_path_by_name_and_by_experiment(file, tmp_path):
     """Whatever a user types for RUN."""
     folder = make_run(tmp_path / "runs" / "small-20260101-000000")
-    assert resolve_run(str(folder)) == folder
-    assert resolve_run("small-20260101-000000") == folder
-    assert resolve_run("small") == folder
+    assert resolve_run(str(folder), Need.POLICY) == folder
+    assert resolve_run("small-20260101-000000", Need.POLICY) == folder
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / "00000001-latest-step3.json").touch()
+    assert resolve_run("small", Need.POLICY) == folder
     with pytest.raises(ConfigError, match="did you mean"):
-        resolve_run("small-20260101-000001")
+        resolve_run("small-20260101-000001", Need.POLICY)
 
 
 def test_a_run_says_how_it_is_gone_on_with(file, tmp_path):

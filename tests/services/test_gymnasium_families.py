@@ -91,3 +91,17 @@ def test_car_racing_is_an_image():
     group.advance([np.array([3])])
     assert group.views.observation[0].std() > 10
     group.close()
+
+
+@needs_box2d
+def test_racing_is_seen_small_now_and_one_action_ago():
+    """Two gray pictures; the older one is the newer one of the row before, at the start both are the same."""
+    from services.box2d.env import make_racing
+
+    env = make_racing(size=24, frames=2)
+    first, _ = env.reset(seed=1)
+    assert first.shape == env.observation_space.shape == (2, 24, 24)
+    assert (first[0] == first[1]).all()
+    second, *_ = env.step(3)
+    assert (second[1] == first[0]).all()
+    env.close()

@@ -93,7 +93,7 @@ def test_services_are_stopped_in_the_direction_of_the_data(tmp_path):
 
     ended, watcher = launch(processes, tmp_path, react=are_up)
     assert order.read_text().split() == ["actor", "inference", "learner"]
-    assert ended.outcome.reason == "stopped"
+    assert ended.outcome.reason == "asked to stop"
     assert not any("killed" in event for event in watcher.events)
 
 
@@ -137,7 +137,7 @@ def test_steps_between_deaths_keep_the_run_going(tmp_path):
 
     learner = child("learner", "learner", WAIT)
     ended, _ = launch([learner, actor], tmp_path, react=lambda _: count() >= 7, steps=count)
-    assert ended.outcome.reason == "stopped"
+    assert ended.outcome.reason == "asked to stop"
 
 
 def test_a_refused_configuration_is_not_restarted(tmp_path):

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from learner_svc.record import RunFolder
 from services.cli.mirror import follow, send_run
 from shared.errors import ConfigError, MissingExtraError
 from tests.support.deployment import wait_until
@@ -78,6 +79,16 @@ def test_a_run_that_trains_is_followed_to_its_end(run):
     assert follow(run, logged, is_live=True, wait=lambda _: next(happens)()) == 5
     assert [row["trained_steps"] for _, row in logged.rows] == [100, 200, 300, 400, 500]
     assert logged.rows[-1][1]["loss"] == 0.5
+
+
+def test_a_run_that_was_stopped_is_not_waited_for(run):
+    """Nobody holds its folder, and nothing new comes."""
+    (run / "summary.json").write_text(json.dumps({"finished": False, "eval_return_mean": 3.0}))
+    with RunFolder(run) as held:
+        waits = iter([lambda: None, held.close])
+        logged = Logged()
+        assert follow(run, logged, is_live=True, wait=lambda _: next(waits)()) == 3
+    assert logged.summary["eval_return_mean"] == 3.0
 
 
 def test_a_run_without_a_table_is_waited_for_and_once_sends_nothing_of_it(run):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from services.cli.app import main
-from services.cli.experiment import resolve_source
+from services.cli.runs import resolve_source
 from services.cli.seeds import draw, interval, write_csv
 from shared.errors import ConfigError
 from tests.support.run_folders import write_run
@@ -103,7 +103,7 @@ def test_a_source_is_a_run_or_one_of_its_checkpoints(tmp_path, monkeypatch):
     """By path or by name; a run that has saved nothing yet is refused."""
     monkeypatch.chdir(tmp_path)
     run = write_run(tmp_path / "runs" / "toy-20260101-000000", [])
-    with pytest.raises(ConfigError, match="no checkpoint yet"):
+    with pytest.raises(ConfigError, match="has not a checkpoint"):
         resolve_source("toy", resume=False)
     (run / "checkpoints").mkdir()
     file = run / "checkpoints" / "00000001-latest-step3.json"

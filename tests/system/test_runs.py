@@ -3,11 +3,14 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 from learner_svc.history import read_metrics
+from services.cli.run_state import State, read_status
+from services.cli.runs import last_step
 from tests.support.deployment import living
 
 FIGURES = Path(__file__).parents[2] / "docs" / "figures.md"
@@ -66,4 +69,26 @@ def test_a_run_ends_says_so_and_goes_on_only_when_asked_for_more(tmp_path):
     assert {*rows[0], *second} <= set(re.findall(r"`(\w+)`", FIGURES.read_text())), "a figure that nobody explains"
     assert int(rows[0]["epoch"]) == 1
     assert int(rows[-1]["epoch"]) > 1
+    assert read_status(folder).state is State.FINISHED
+    assert living(folder) == []
+
+
+def test_the_final_evaluation_may_be_cut_short(tmp_path):
+    """Ctrl-C during it ends a run that is trained to its end, and its folder says so; what was trained is saved."""
+    folder = tmp_path / "run"
+    words = ["--run-dir", str(folder), *WORDS, "--seconds", "0.5", "eval.episodes=1000000"]
+    command = [sys.executable, "-m", "services.cli.app", "train", "cartpole", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
+        assert run.stdout is not None
+        assert any(re.search(r"evaluating  episode \d+ of 1000000", line) for line in run.stdout)
+        run.send_signal(signal.SIGINT)
+        said = run.stdout.read()
+        assert run.wait(60) == 130
+    assert "cut short" in said
+    status = read_status(folder)
+    assert (status.state, status.reason) == (State.STOPPED, "Ctrl-C, in the final evaluation")
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["finished"], summary["reason"]) == (False, "seconds")
+    assert summary["evaluation_seconds"] > 0
+    assert last_step(folder) == summary["updates"]
     assert living(folder) == []

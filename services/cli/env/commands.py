@@ -141,7 +141,9 @@ def record(
     video: Annotated[Path, typer.Option("--video", help="MP4 file to write.")],
     words: Words = None,
     run: RunOption = None,
-    episodes: Annotated[int, typer.Option(min=1, help="Whole episodes.")] = 1,
+    episodes: Annotated[
+        int | None, typer.Option(min=1, help="Whole episodes; else as many as take 8 s.", show_default=False)
+    ] = None,
     seed: SeedOption = 1,
     greedy: GreedyOption = True,
 ) -> int:
@@ -154,9 +156,8 @@ def record(
     with notes.status(f"recording {shown.player}"):
         recorded = write(shown, video, episodes)
     returns = ", ".join(f"{value:g}" for value in recorded.returns) or "none ended"
-    console.print(
-        f"{video}: {recorded.frames} frames of {shown.player}; returns {returns}", highlight=False, soft_wrap=True
-    )
+    told = f"{recorded.seconds:.1f} s, {recorded.frames} frames of {shown.player}; returns {returns}"
+    console.print(f"{video}: {told}", highlight=False, soft_wrap=True)
     return 0
 
 

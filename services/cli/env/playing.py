@@ -6,8 +6,8 @@ from pathlib import Path
 
 from actor_svc.group import Group
 from services.cli.env.target import find_environment
-from services.cli.experiment import resolve_run
-from services.cli.video import VIDEO_FPS, Recorded, make_shown_group, play_randomly, write_video
+from services.cli.runs import Need, resolve_run
+from services.cli.video import Recorded, make_shown_group, play_randomly, speed, write_video
 from shared.runtime.config import EnvConfig
 
 
@@ -35,7 +35,7 @@ def show_policy(target: str, words: list[str], run: str, *, greedy: bool, seed: 
     """
     from services.cli.evaluate import check_specification, load_policy, play
 
-    run_dir = resolve_run(run)
+    run_dir = resolve_run(run, Need.POLICY)
     trained = load_policy(run_dir)
     env = find_environment(target, words)
     if not words:
@@ -47,10 +47,9 @@ def show_policy(target: str, words: list[str], run: str, *, greedy: bool, seed: 
     return Shown(group=group, ticks=ticks, env=env, player=f"the policy of {run_dir.name}")
 
 
-def record(shown: Shown, file: Path, episodes: int) -> Recorded:
+def record(shown: Shown, file: Path, episodes: int | None) -> Recorded:
     """Write the video and let go of the group. Raises: as `write_video`."""
     try:
-        fps = VIDEO_FPS // 2 if shown.env.is_atari else VIDEO_FPS
-        return write_video(shown.group, shown.ticks, file, fps=fps, episodes=episodes)
+        return write_video(shown.group, shown.ticks, file, fps=speed(shown.group, shown.env), episodes=episodes)
     finally:
         shown.group.close()

@@ -13,6 +13,7 @@ from pathlib import Path
 from string import Template
 
 from shared.errors import ConfigError
+from shared.runtime.recipes import read_part
 
 TEMPLATES = "template"
 FILES = {  # to be written → template
@@ -26,6 +27,7 @@ FILES = {  # to be written → template
     "test_{name}.py": "test.py",
 }
 IMAGE_FILES = {"Dockerfile": "Dockerfile", "compose.yaml": "compose.yaml", ".dockerignore": "dockerignore"}
+RECIPE = "vector-discrete"  # what suits the spaces of env.py as written
 CLONE = "../seedbed"  # where the texts suppose it, seen from a folder of the user's own
 OWN_CONTAINERS = """\
 mkdir -p runs
@@ -124,6 +126,8 @@ def write_service(name: str, place: Place, here: Path, *, vector: bool) -> list[
             sorted([f"from {place.package}.env import LEFT, RIGHT, make", "from services.cli.app import main"])
         ),
         "action": "np.array([action])" if vector else "action",
+        "recipe": RECIPE,
+        "about": read_part(RECIPE)[0],
     }
     written: list[Path] = []
     try:

@@ -49,7 +49,7 @@ def try_policy(spec: EnvSpec, config: PolicyConfig) -> None:
             "inference and learner must agree"
         )
     output = _forward(policy, ROWS)
-    (output.params.sum() + output.value.sum()).backward()
+    torch.autograd.backward(output.params.sum() + output.value.sum())
     try:
         acting_parameters(policy)
     except SeedbedError as error:  # what cannot travel, such as the counters of batch normalisation

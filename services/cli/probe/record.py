@@ -21,11 +21,6 @@ class Probe:
     failure: str = ""  # of a lane while it was stepped, the last one; it was made anew
 
     @property
-    def is_vector(self) -> bool:
-        """Whether all lanes are stepped in one call, so that more of them cost little."""
-        return self.about.is_vector
-
-    @property
     def stepped_by(self) -> str:
         """The back-end and the wrappers, for people."""
         how = {
@@ -34,9 +29,9 @@ class Probe:
             "ale_sync": "ALE, games one after the other",
             "vector": "Gymnasium's vector form",
             "gymnasium": "Gymnasium, one by one",
-            "function": "a function, " + ("all lanes at once" if self.is_vector else "one by one"),
+            "function": "a function, " + ("all lanes at once" if self.about.is_vector else "one by one"),
         }[self.backend]
-        layers = " of ".join(self.about.layers)
+        layers = "<".join(self.about.layers) + ">" * (len(self.about.layers) - 1)
         return f"{how}: {layers}" if layers and self.backend not in ("envpool", "ale", "ale_sync") else how
 
 

@@ -29,6 +29,14 @@ def test_a_section_or_a_single_setting_may_be_asked_for(capsys):
     assert "learner.reuse" not in said
 
 
+def test_symbols_and_values_keep_their_case():
+    """A γ made a Γ is another quantity; the first word of a sentence is written large."""
+    said = {item.name: item.description for item in list_settings()}
+    assert said["algorithm.discount"].startswith("γ")
+    assert said["policy.hidden"].startswith("mlp")
+    assert said["inference.bind"].startswith("Address")
+
+
 def test_an_unknown_name_gets_the_nearest():
     """As everywhere."""
     with pytest.raises(ConfigError, match=r"did you mean learner.batch\?"):

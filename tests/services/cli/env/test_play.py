@@ -226,9 +226,10 @@ def test_record_writes_whole_episodes_of_random_play(tmp_path, capsys):
     file = tmp_path / "videos" / "memory.mp4"
     words = ["env.kwargs={cues = 2, min_delay = 0, max_delay = 0}", "--episodes", "2", "--video", str(file)]
     assert main(["env", "record", MEMORY.id, *words]) == 0
-    frames, _ = imageio_ffmpeg.count_frames_and_secs(str(file))
-    assert frames == 6  # cue, question, end; twice
-    assert "6 frames of random actions; returns" in capsys.readouterr().out
+    frames, seconds = imageio_ffmpeg.count_frames_and_secs(str(file))
+    assert frames == 10  # cue, question, end, which stays for half a second; twice
+    assert seconds == pytest.approx(frames / 4, abs=0.3), "the environment's render_fps"
+    assert "10 frames of random actions; returns" in capsys.readouterr().out
     reader = imageio_ffmpeg.read_frames(str(file))
     assert next(reader)["size"][1] >= MIN_VIDEO_HEIGHT
     reader.close()
@@ -254,6 +255,6 @@ def test_record_shows_a_runs_policy(tmp_path, capsys):
     run = make_run(tmp_path / "run", env, PolicyConfig(lstm=8))
     words = ["--run", str(run), "--video", str(tmp_path / "x.mp4")]
     assert main(["env", "record", env.id, *words]) == 0
-    assert "3 frames of the policy of run; returns" in capsys.readouterr().out
+    assert "frames of the policy of run; returns" in capsys.readouterr().out
     assert main(["env", "record", env.id, "env.kwargs={cues = 2}", *words]) == 78
     assert "another specification" in capsys.readouterr().err.replace("\n", " ")

@@ -1,0 +1,215 @@
+"""The development suite: the default recipe alone, on environments of every kind, against what is called solved.
+
+    .venv/bin/python benchmarks/suite.py runs/suite                      # all of them, one after the other
+    .venv/bin/python benchmarks/suite.py runs/suite pendulum taxi        # some
+    .venv/bin/python benchmarks/suite.py runs/suite --table              # only the table of what is done
+    .venv/bin/python benchmarks/suite.py runs/suite taxi --again learner.reuse=2   # once more, with another setting
+
+It may be stopped at any time: called again, what is done is skipped and what was begun goes on. In the folder are
+`results.jsonl`, a line for each environment (the last one counts), `table.md`, and for each environment a folder with
+its runs, `curves.csv` and `curves.png`. Returns are of the final policy on seeds that training never saw.
+"""
+
+import argparse
+import json
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from services.cli.app import log_warnings_only
+from services.cli.doctor import machine_label
+from services.cli.experiment import choose_source
+from services.cli.seeds import read_result, train_seeds
+from shared.errors import SeedbedError
+
+RESULTS, TABLE = "results.jsonl", "table.md"
+COLUMNS = ("command", "seeds", "steps", "minutes", "return", "target", "reached")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One environment: what is asked of the default settings, and what they get for it."""
+
+    name: str
+    env: str
+    target: float  # mean return of the final policy
+    steps: int  # of training
+    minutes: float = 20.0  # of training, at most
+    seeds: int = 1  # three where a run takes less than five minutes
+    episodes: int = 100  # fresh ones, of each final policy
+    words: tuple[str, ...] = ()  # what the environment needs, never how to learn
+    memory: bool = False
+
+    @property
+    def command(self) -> str:
+        """What a user would type."""
+        options = ["--memory"] if self.memory else []
+        return " ".join(["seedbed train --env", self.env, *options, f"--steps {self.steps}", *self.words])
+
+
+# Where targets come from:
+# - threshold: Gymnasium's `reward_threshold`, at which it calls the environment solved.
+# - zoo: PPO in RL Baselines3 Zoo, benchmark.md, tuned for each environment, one run.
+# - CleanRL: PPO after 1 M steps, docs/rl-algorithms/ppo.md, for MuJoCo's v4.
+SUITE = (
+    Entry(name="cartpole", env="CartPole-v1", target=475, steps=500_000, minutes=5, seeds=3),  # threshold
+    Entry(name="acrobot", env="Acrobot-v1", target=-100, steps=1_000_000, minutes=5, seeds=3),  # threshold; zoo: -73.5
+    # threshold; zoo: 88.3
+    Entry(name="mountaincar", env="MountainCarContinuous-v0", target=90, steps=1_000_000, minutes=5, seeds=3),
+    # No threshold. zoo: -172 ± 104 over episodes; about -150 is the best that is known.
+    Entry(name="pendulum", env="Pendulum-v1", target=-200, steps=1_000_000, minutes=5, seeds=3),
+    Entry(name="lunarlander", env="LunarLander-v3", target=200, steps=1_000_000, minutes=10),  # threshold; zoo: 242
+    # threshold 300; zoo: 213 ± 129 after 5 M steps
+    Entry(name="bipedal", env="BipedalWalker-v3", target=250, steps=3_000_000, minutes=20),
+    # threshold 8, but no policy has it on every hundred episodes: the shortest ways pay 7.9 in the mean
+    Entry(name="taxi", env="Taxi-v4", target=7.5, steps=1_000_000, minutes=5, seeds=3),
+    Entry(name="frozenlake", env="FrozenLake-v1", target=0.70, steps=1_000_000, minutes=5, seeds=3, episodes=1000),
+    # No threshold. The best strategy of these rules loses about 0.05 a game: (Sutton and Barto 2018, example 5.1)
+    Entry(name="blackjack", env="Blackjack-v1", target=-0.06, steps=1_000_000, minutes=5, seeds=3, episodes=10_000),
+    # No threshold: -13 is the shortest way. Without a limit a policy that walks in a circle would never end.
+    Entry(
+        name="cliffwalking", env="CliffWalking-v1", target=-13.5, steps=1_000_000, minutes=5, seeds=3,
+        words=("env.max_episode_steps=200",),
+    ),
+    # MiniGrid's return is 1 - 0.9 · steps / limit: 0.9 and more is the goal on a short way. By EnvPool.
+    Entry(name="minigrid-empty", env="MiniGrid-Empty-8x8-v0", target=0.9, steps=1_000_000, minutes=5, seeds=3),
+    Entry(name="minigrid-doorkey", env="MiniGrid-DoorKey-6x6-v0", target=0.9, steps=2_000_000, minutes=10),
+    Entry(name="minigrid-memory", env="MiniGrid-MemoryS7-v0", target=0.9, steps=3_000_000, minutes=15, memory=True),
+    # Four cues: 0.25 is chance, 1 the best.
+    Entry(
+        name="memory", env="services.memory.env:make", target=0.95, steps=2_000_000, minutes=5, seeds=3, memory=True
+    ),
+    # threshold 900, which PPO reaches after millions of frames; this is a small share of them. Random play: about -30
+    Entry(
+        name="racing", env="services.box2d.env:make_racing", target=400, steps=150_000, minutes=20, episodes=20
+    ),
+    Entry(name="pong", env="ALE/Pong-v5", target=18, steps=2_000_000, minutes=20, episodes=20),  # zoo: 21 after 10 M
+    # 200 levels of training, as the paper's easy mode (Cobbe et al. 2020); random play has about 3 of 10
+    Entry(
+        name="coinrun", env="CoinrunEasy-v0", target=7, steps=2_000_000, minutes=20,
+        words=("env.kwargs.num_levels=200",),
+    ),
+    Entry(
+        name="double-pendulum", env="InvertedDoublePendulum-v5", target=9100, steps=1_000_000, minutes=10,
+        words=("env.backend=envpool",),
+    ),  # threshold
+    Entry(
+        name="hopper", env="Hopper-v5", target=2383, steps=1_000_000, minutes=10, words=("env.backend=envpool",)
+    ),  # CleanRL: 2383 ± 272; zoo: 2410
+    Entry(
+        name="cheetah", env="HalfCheetah-v5", target=1443, steps=1_000_000, minutes=10, words=("env.backend=envpool",)
+    ),  # CleanRL: 1443 ± 46; zoo, with settings of its own: 5819
+)  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run from the command line; 0 if every environment that was asked for reached its target."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("names", nargs="*", metavar="NAME | section.key=value")
+    parser.add_argument("--seeds", type=int, help="of each, instead of one or three")
+    parser.add_argument("--minutes", type=float, help="of each run, at most")
+    parser.add_argument("--again", action="store_true", help="also what is done already; its runs are thrown away")
+    parser.add_argument("--table", action="store_true", help="only write and print the table")
+    chosen = parser.parse_intermixed_args(argv)
+    words = [name for name in chosen.names if "=" in name]
+    entries = choose([name for name in chosen.names if "=" not in name])
+    chosen.folder.mkdir(parents=True, exist_ok=True)
+    log_warnings_only()
+    for entry in () if chosen.table else entries:
+        if entry.name in read_lines(chosen.folder) and not chosen.again:
+            continue
+        if chosen.again:
+            shutil.rmtree(chosen.folder / entry.name, ignore_errors=True)
+        run_entry(entry, chosen.folder, words, seeds=chosen.seeds, minutes=chosen.minutes)
+        (chosen.folder / TABLE).write_text(render(read_lines(chosen.folder)), encoding="utf-8")
+    lines = read_lines(chosen.folder)
+    print(render(lines))
+    return int(not all(is_reached(lines.get(entry.name, {})) for entry in entries))
+
+
+def choose(names: Sequence[str]) -> Sequence[Entry]:
+    """The entries of these names, or all. Exits with a message for a name that is none."""
+    known = {entry.name: entry for entry in SUITE}
+    for name in names:
+        if name not in known:
+            raise SystemExit(f"no environment {name!r} in the suite; there are: {', '.join(known)}")
+    return [known[name] for name in names] if names else SUITE
+
+
+def run_entry(entry: Entry, folder: Path, words: Sequence[str], *, seeds: int | None, minutes: float | None) -> None:
+    """Train all seeds of one environment, from where an earlier call stopped, and add a line to the results.
+
+    A run that fails is a line as well. One that was stopped by its user ends the suite.
+    """
+    console, count, place = Console(stderr=True), seeds or entry.seeds, folder / entry.name
+    console.rule(f"[bold]{entry.name}[/]: {entry.command}")
+    file, given = choose_source(None, (), env=entry.env, memory=entry.memory)
+    limits = [f"run.steps={entry.steps}", f"run.seconds={60 * (minutes or entry.minutes)}", f"run.name={entry.name}"]
+    line: dict[str, Any] = {
+        "name": entry.name, "command": entry.command, "target": entry.target, "words": list(words),
+        "machine": machine_label(), "ended": time.strftime("%Y-%m-%dT%H:%M:%S"),
+    }  # fmt: skip
+    try:
+        code = train_seeds(
+            file, [*given, *entry.words, *limits, "launch.video=false", *words], count, run_dir=place,
+            resume=(place / "seeds.json").is_file(), console=console, episodes=entry.episodes,
+        )  # fmt: skip
+    except SeedbedError as error:
+        line["failure"] = str(error)
+    else:
+        if code == 130:
+            raise SystemExit(code)
+        line |= {"failure": f"exit code {code}"} if code else {"seeds": read_result(place)["seeds"]}
+    with (folder / RESULTS).open("a", encoding="utf-8") as file_of_results:
+        file_of_results.write(json.dumps(line) + "\n")
+
+
+def read_lines(folder: Path) -> dict[str, dict[str, Any]]:
+    """The newest result of each environment, in the suite's order."""
+    try:
+        text = (folder / RESULTS).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    newest = {line["name"]: line for line in map(json.loads, text.splitlines())}
+    return {entry.name: newest[entry.name] for entry in SUITE if entry.name in newest}
+
+
+def is_reached(line: Mapping[str, Any]) -> bool:
+    """Whether every seed's final policy has the target."""
+    seeds = line.get("seeds", ())
+    return bool(seeds) and all(seed["fresh_return_mean"] >= line["target"] for seed in seeds)
+
+
+def render(lines: Mapping[str, Mapping[str, Any]]) -> str:
+    """A table in Markdown. The spread is the deviation over seeds, of one seed the standard error over its episodes."""
+    rows = [COLUMNS, ["---"] * len(COLUMNS), *(_row(line) for line in lines.values())]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
+
+
+def _row(line: Mapping[str, Any]) -> list[str]:
+    command = "`" + " ".join([line["command"], *line["words"]]) + "`"
+    seeds = line.get("seeds", ())
+    if not seeds:
+        return [command, "", "", "", line["failure"].replace("\n", " ").replace("|", "/"), f"{line['target']:g}", "no"]
+    means = [seed["fresh_return_mean"] for seed in seeds]
+    spread = statistics.stdev(means) if len(means) > 1 else seeds[0].get("fresh_standard_error", 0.0)
+    steps = statistics.fmean(seed["trained_steps"] for seed in seeds)
+    minutes = statistics.fmean(seed["seconds"] for seed in seeds) / 60
+    reached = sum(mean >= line["target"] for mean in means)
+    found = f"{statistics.fmean(means):.4g} ± {spread:.2g}"
+    return [
+        command, str(len(seeds)), f"{steps / 1e6:.2f} M", f"{minutes:.1f}", found, f"{line['target']:g}",
+        f"{reached} of {len(means)}",
+    ]  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,26 @@
+"""`seedbed recipes`: what recipes there are, and an experiment with all that its recipe says written out."""
+
+from rich.table import Table
+
+from learner_svc.record import to_toml
+from services.cli.experiment import Experiment
+from shared.runtime.recipes import FACETS, FOUNDATION, KINDS, read_part
+
+
+def render_recipes() -> Table:
+    """Kinds, and what comes on top of them, for a terminal."""
+    table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
+    table.add_column("recipe", no_wrap=True)
+    table.add_column("for", ratio=1)
+    for name, part in [*((kind, kind) for kind in KINDS), *((f"+{facet}", facet) for facet in FACETS)]:
+        table.add_row(name, read_part(part)[0])
+    table.add_row(f"({FOUNDATION})", read_part(FOUNDATION)[0])
+    return table
+
+
+def write_out(experiment: Experiment) -> str:
+    """An experiment file with every setting of its recipe, which each service reads alike."""
+    run = {key: value for key, value in experiment.sections["run"].items() if key not in ("dir", "resume")}
+    recipe = experiment.recipe
+    head = "# No recipe: only what was said.\n" if recipe is None else f"# {recipe.name}: {recipe.reason}.\n"
+    return head + "\n" + to_toml({**experiment.sections, "run": run})

@@ -1,0 +1,102 @@
+"""Trying a policy: a network of one's own that fails is told by place before any service starts."""
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from services.cli.probe.network import look, try_policy
+from services.cli.probe.record import spec_to_json
+from shared.errors import ConfigError
+from shared.policy.config import PolicyConfig
+from shared.protocol.rows import EnvSpec
+from shared.protocol.spaces import space_from_gymnasium
+
+SPEC = EnvSpec(
+    env_id="any",
+    observation=space_from_gymnasium(
+        spaces.Dict(camera=spaces.Box(0, 255, (84, 84), np.uint8), speed=spaces.Box(-1, 1, (3,), np.float32)), image=""
+    ),
+    action=space_from_gymnasium(spaces.Discrete(4), image=None),
+)
+NETS = """
+import torch
+from torch import nn
+from shared.policy.networks import Torso, dense
+
+class Good(Torso):
+    def __init__(self, images, vector):
+        super().__init__()
+        self.layer, self.output_size = dense(vector, 16), 16
+    def forward(self, images, vector):
+        return self.layer(vector)
+
+class Narrow(Good):
+    def forward(self, images, vector):
+        return self.layer(vector[:, :2])  # line 15
+
+class Cut(Good):  # line 17
+    def forward(self, images, vector):
+        return self.layer(vector)[:, :3]
+
+class Dropping(Good):
+    def forward(self, images, vector):
+        return nn.functional.dropout(self.layer(vector), 0.5)
+
+class Counting(Good):
+    def __init__(self, images, vector):
+        super().__init__(images, vector)
+        self.batches = nn.BatchNorm1d(16)
+
+class Unfinished(Good):
+    def __init__(self, images, vector):
+        super().__init__(images, vector)
+        self.layer = undefined  # line 33
+"""
+
+
+@pytest.fixture
+def request_for(tmp_path, monkeypatch):
+    """What is asked of the process, for a network in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "nets_to_try.py").write_text(NETS)
+
+    def make(network: str, **policy):
+        return {"spec": spec_to_json(SPEC), "policy": {"network": network, **policy}}
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Narrow", r"mat1 and mat2 .*nets_to_try\.py, line 15\)"),
+        ("Cut", r"nets_to_try\.py, line 17\): forward\(\) gave features \[3, 3\].*output_size is 16"),
+        ("Dropping", "dropout"),
+        ("Counting", "num_batches_tracked"),
+        ("Unfinished", r"NameError: .*nets_to_try\.py, line 33\)"),
+        ("Missing", "has no attribute 'Missing'"),
+    ],
+)
+def test_what_is_wrong_with_a_network_is_told_by_place(request_for, name, said):
+    """Built, and a few rows passed through it and back."""
+    with pytest.raises(ConfigError, match=said):
+        look(request_for(f"nets_to_try:{name}"))
+
+
+def test_a_network_that_works_is_let_pass(request_for):
+    """With memory, too."""
+    assert look(request_for("nets_to_try:Good")) == {}
+    assert look(request_for("nets_to_try:Good", lstm=8)) == {}
+
+
+@pytest.mark.parametrize("network", ["mlp", "impala_shallow"])
+def test_our_own_networks_pass(network):
+    """On an image and numbers."""
+    try_policy(SPEC, PolicyConfig(network=network, normalise_observation=True))
+
+
+def test_an_unknown_network_is_answered_with_the_nearest(request_for):
+    """A typo costs one look."""
+    with pytest.raises(ConfigError, match="did you mean 'impala_deep'"):
+        look(request_for("impala_dep"))

@@ -1,0 +1,117 @@
+"""Which recipe suits which spaces, and how lanes suit a machine."""
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from actor_svc.backends.backend import About
+from services.cli.probe.record import Probe, from_json, to_json
+from services.cli.recommend import choose_recipe
+from shared.protocol.rows import EnvSpec
+from shared.protocol.spaces import space_from_gymnasium
+from shared.runtime.recipes import read_recipe
+
+NUMBERS = spaces.Box(-1, 1, (3,), np.float32)
+CHOICE = spaces.Discrete(2)
+
+
+def image(*shape: int) -> spaces.Box:
+    """uint8."""
+    return spaces.Box(0, 255, shape, np.uint8)
+
+
+def spec_of(observation: gymnasium.Space, action: gymnasium.Space = CHOICE, layout: str = "HWC") -> EnvSpec:
+    """A specification with these spaces."""
+    return EnvSpec(
+        env_id="any",
+        observation=space_from_gymnasium(observation, image=layout),
+        action=space_from_gymnasium(action, image=None),
+    )
+
+
+def probe(tick_s: float, *, backend: str = "gymnasium", is_vector: bool = False, lanes: int = 1) -> Probe:
+    """An environment of some speed."""
+    about = About(layers=("A", "B"), is_vector=is_vector)
+    return Probe(spec=spec_of(NUMBERS), backend=backend, about=about, lanes=lanes, tick_s=tick_s)
+
+
+@pytest.mark.parametrize(
+    ("observation", "action", "name"),
+    [
+        (NUMBERS, CHOICE, "vector-discrete"),
+        (NUMBERS, spaces.MultiDiscrete([2, 3]), "vector-discrete"),
+        (NUMBERS, spaces.MultiBinary(4), "vector-discrete"),
+        (NUMBERS, NUMBERS, "vector-continuous"),
+        (NUMBERS, spaces.Tuple([CHOICE, NUMBERS]), "vector-continuous"),
+        (spaces.Discrete(16), CHOICE, "vector-discrete+categories"),
+        (spaces.Tuple([spaces.Discrete(32), spaces.MultiBinary(2)]), NUMBERS, "vector-continuous+categories"),
+        (spaces.Dict(a=spaces.Discrete(3), b=NUMBERS), CHOICE, "vector-discrete"),
+        (image(84, 84), CHOICE, "image-discrete"),
+        (image(96, 96, 3), NUMBERS, "image-continuous"),
+        (image(64, 64, 3), CHOICE, "image-discrete+color"),
+        (image(7, 7, 3), CHOICE, "image-discrete+grid"),
+        (spaces.Dict(camera=image(96, 96, 3), speed=NUMBERS), CHOICE, "image-discrete"),
+    ],
+)
+def test_a_recipe_is_chosen_by_what_the_spaces_are(observation, action, name):
+    """Kind first, then what is special about the observations."""
+    assert choose_recipe(spec_of(observation, action)).name == name
+
+
+def test_small_images_are_told_from_many_channels():
+    """Two gray frames are no color, whatever their size."""
+    assert choose_recipe(spec_of(image(2, 48, 48), layout="CHW")).name == "image-discrete"
+    assert choose_recipe(spec_of(image(3, 48, 48), layout="CHW")).name == "image-discrete+color"
+
+
+def test_atari_and_memory_are_told():
+    """They are no matter of spaces."""
+    assert choose_recipe(spec_of(image(84, 84)), is_atari=True, memory=True).name == "image-discrete+atari+memory"
+    assert choose_recipe(spec_of(NUMBERS), memory=True).settings["policy"]["lstm"] > 0
+
+
+def test_the_reason_says_what_was_found():
+    """In words that name sizes."""
+    said = choose_recipe(spec_of(spaces.Dict(a=image(9, 9, 3), b=NUMBERS), spaces.Discrete(5))).reason
+    assert said == "an image of 9×9×3 and 3 numbers in, one of 5 actions out"
+
+
+def lanes_of(settings) -> tuple[int, int]:
+    """Actors, and lanes of all of them."""
+    actors = settings.get("launch", {}).get("actors", 1)
+    return actors, actors * settings["actor"]["groups"] * settings["actor"]["lanes"]
+
+
+def test_a_slow_environment_is_spread_over_the_cores():
+    """With as many lanes in all: they belong to how the recipe learns."""
+    plain = lanes_of(read_recipe("vector-discrete"))
+    slow = choose_recipe(probe(5e-3).spec, probe(5e-3), cores=4).settings
+    assert lanes_of(slow) == (4, plain[1])
+    quick = choose_recipe(probe(5e-5).spec, probe(5e-5), cores=4).settings
+    assert lanes_of(quick) == plain
+
+
+def test_lanes_that_are_stepped_in_one_call_are_more():
+    """And so is the batch, so that no row comes older."""
+    recipe = read_recipe("vector-discrete")
+    found = probe(1e-4, backend="vector", is_vector=True)
+    fitted = choose_recipe(found.spec, found, cores=4).settings
+    factor = lanes_of(fitted)[1] / lanes_of(recipe)[1]
+    assert factor > 1
+    assert fitted["learner"]["batch"] == recipe["learner"]["batch"] * factor
+    pool = probe(1e-4, backend="envpool", is_vector=True)  # it steps its lanes one by one, in threads
+    assert lanes_of(choose_recipe(pool.spec, pool, cores=4).settings) == lanes_of(recipe)
+
+
+def test_agents_that_come_together_stay_together():
+    """Lanes are a multiple of theirs."""
+    found = probe(1e-2, backend="function", lanes=5)
+    assert choose_recipe(found.spec, found, cores=64).settings["actor"]["lanes"] % 5 == 0
+
+
+def test_a_probe_says_the_same_at_the_other_end():
+    """As it travels from the process that made it."""
+    given = probe(1e-3, backend="function", lanes=2)
+    assert from_json(to_json(given)) == given
+    assert given.stepped_by == "a function, one by one: A<B>"

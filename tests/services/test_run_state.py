@@ -1,0 +1,112 @@
+"""How a run's folder says where it is and how it ended."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from learner_svc.record import RunFolder
+from services.cli.run_state import HeldRun, RunStatus, State, read_status
+from shared.errors import ConfigError
+
+FAILED = RunStatus(state=State.FAILED, service="learner", reason="died 5 times", last_words="\nmat1 and mat2\n  File x")
+HOLD = """
+import sys; from pathlib import Path; from services.cli.run_state import HeldRun
+with HeldRun(Path(sys.argv[1])):
+    print("held", flush=True); sys.stdin.read()
+"""
+
+
+def summarise(folder: Path, **summary: object) -> None:
+    """As a learner that left in order."""
+    (folder / "summary.json").write_text(json.dumps(summary))
+
+
+def test_a_run_is_running_until_its_launcher_says_how_it_ended(tmp_path: Path) -> None:
+    """The cause stays with the folder: service, reason, last words and time."""
+    with HeldRun(tmp_path) as held:
+        begun = read_status(tmp_path)
+        assert begun.state is State.RUNNING
+        assert begun.at == pytest.approx(time.time(), abs=60)
+        held.end(FAILED)
+    status = read_status(tmp_path)
+    assert (status.state, status.service, status.reason) == (State.FAILED, "learner", "died 5 times")
+    assert status.last_words == FAILED.last_words
+    assert status.cause == "learner died 5 times: mat1 and mat2"
+    assert status.at is not None
+    assert begun.at is not None
+    assert status.at >= begun.at
+
+
+def test_a_launcher_that_was_killed_leaves_an_interrupted_run(tmp_path: Path) -> None:
+    """It could write nothing, and nobody holds the folder any more."""
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stdout is not None
+        assert launcher.stdout.readline() == "held\n"
+        assert read_status(tmp_path).state is State.RUNNING
+        with pytest.raises(ConfigError, match=r"is held by process \d+ on .* since"):
+            HeldRun(tmp_path)
+        launcher.kill()
+        launcher.wait()
+    status = read_status(tmp_path)
+    assert status.state is State.INTERRUPTED
+    assert status.cause
+
+
+def test_an_error_of_the_launcher_is_the_cause(tmp_path: Path) -> None:
+    """A run that never came to its services has failed, too."""
+    with pytest.raises(ConfigError), HeldRun(tmp_path):
+        raise ConfigError("no room")
+    status = read_status(tmp_path)
+    assert (status.state, status.service) == (State.FAILED, "launcher")
+    assert "no room" in status.cause
+
+
+def test_a_run_that_goes_on_is_running_again(tmp_path: Path) -> None:
+    """Whatever ended it before."""
+    with HeldRun(tmp_path) as held:
+        held.end(FAILED)
+    with HeldRun(tmp_path) as held:
+        assert read_status(tmp_path).state is State.RUNNING
+        held.end(RunStatus(state=State.FINISHED, reason="steps"))
+    assert read_status(tmp_path).cause == "steps"
+
+
+def test_a_learner_without_launcher_is_judged_by_its_summary(tmp_path: Path) -> None:
+    """Held: running. Without a word: interrupted. Else as its last summary says, if that is of its last life."""
+    with RunFolder(tmp_path) as folder:
+        folder.next_epoch()
+        assert read_status(tmp_path).state is State.RUNNING
+    assert read_status(tmp_path).state is State.INTERRUPTED
+    summarise(tmp_path, finished=False, epoch=1)
+    assert read_status(tmp_path).state is State.STOPPED
+    summarise(tmp_path, finished=True, reason="seconds", epoch=1)
+    assert read_status(tmp_path) == RunStatus(
+        state=State.FINISHED, reason="seconds", at=(tmp_path / "summary.json").stat().st_mtime
+    )
+    with RunFolder(tmp_path) as folder:
+        folder.next_epoch()
+    assert read_status(tmp_path).state is State.INTERRUPTED
+
+
+def test_a_learner_that_came_after_the_launcher_is_the_one_that_counts(tmp_path: Path) -> None:
+    """A failed run that somebody goes on with by hand is no longer a failed one."""
+    with HeldRun(tmp_path) as held:
+        held.end(FAILED)
+    with RunFolder(tmp_path) as folder:
+        folder.next_epoch()
+        assert read_status(tmp_path).state is State.RUNNING
+    summarise(tmp_path, finished=True, reason="steps", epoch=1)
+    assert read_status(tmp_path).state is State.FINISHED
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"state": "odd", "at": 1}', '{"state": "failed", "at": []}'])
+def test_a_damaged_record_is_as_none(tmp_path: Path, content: str) -> None:
+    """What can be told without it is told."""
+    (tmp_path / "state.json").write_text(content)
+    summarise(tmp_path, finished=True, reason="steps")
+    assert read_status(tmp_path).state is State.FINISHED
