@@ -59,7 +59,7 @@ def test_the_site_builds_without_a_broken_link(tmp_path: Path) -> None:
     """Strictly; and what it shows is fetched from no other host."""
     pytest.importorskip("material", reason="the extra `docs` is not installed")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
-    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110)
     assert built.returncode == 0, built.stdout + built.stderr
     for page in tmp_path.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
