@@ -83,7 +83,13 @@ class AppoConfig(ActorCriticConfig):
         "popart", description="Value head in units of the targets' deviation; popart: rescaled so that outputs stay."
     )
     value_normalisation_rate: float = Field(
-        1e-2, gt=0, le=1, description="How fast target statistics move, share per batch (debiased)."
+        1e-3, gt=0, le=1, description="How fast target statistics move, share per batch (debiased)."
+    )
+    eps: float = Field(1e-5, gt=0, description="Adam: beside the root. RMSProp: inside it.")
+    min_advantage_std: float = Field(
+        0.02,
+        ge=0,
+        description="normalise_advantage divides by at least this, the value head's units: less is mostly noise.",
     )
     targets: Literal["vtrace", "gae"] = Field(
         "vtrace", description="Returns corrected for old experience, or GAE; fixed over all passes over a batch."

@@ -9,7 +9,7 @@ carried.
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -133,20 +133,18 @@ class Updater:
 
     def _train(self, whole: Experience, masks: "_Masks", step: int, learning_rate: float) -> dict[str, float]:
         """All passes over one batch; the figures, as means over its optimiser steps."""
+        learning_rate *= self.algorithm.rate_factor
         prepared = self.algorithm.prepare(whole)
         order = np.random.Generator(np.random.Philox(key=(self._seed, step)))  # a resumed run repeats it
         reports: list[dict[str, float]] = []
-        for left in reversed(range(self._passes)):
-            found: list[dict[str, float]] = []
-            rate = learning_rate * self.algorithm.rate_factor
-            for lanes in _split(order, whole.batch.num_lanes, self._minibatches):
-                part, fixed = (whole, prepared) if lanes is None else self._cut(whole, prepared, masks, lanes)
-                if part.num_trained:
-                    found.append(self._step(part, fixed, step, rate))
-                whole, masks = _moved(whole), masks.moved()
-            reports += found
-            if not self.algorithm.after_pass(found, is_last=not left):
-                break
+        for lanes in _lanes_of_steps(order, whole.batch.num_lanes, self._passes, self._minibatches):
+            part, fixed = (whole, prepared) if lanes is None else self._cut(whole, prepared, masks, lanes)
+            if part.num_trained:
+                reports.append(self._step(part, fixed, step, learning_rate))
+                if self.algorithm.is_too_far(reports[-1]):
+                    break
+            whole, masks = _moved(whole), masks.moved()
+        self.algorithm.after_batch(reports[-self._minibatches :])
         return merge_metrics(reports)
 
     def _cut(
@@ -268,9 +266,12 @@ def _moved(experience: Experience) -> Experience:
     return replace(experience, current_TB=torch.zeros_like(experience.current_TB), num_current=0)
 
 
-def _split(order: np.random.Generator, num_lanes: int, minibatches: int) -> Sequence[Array | None]:
-    """The lanes of each minibatch of a pass, i64; None for all of them, uncut."""
-    return np.split(order.permutation(num_lanes), minibatches) if minibatches > 1 else [None]
+def _lanes_of_steps(
+    order: np.random.Generator, num_lanes: int, passes: int, minibatches: int
+) -> Iterator[Array | None]:
+    """The lanes of each optimiser step, i64; None for all of them, uncut."""
+    for _ in range(passes):
+        yield from np.split(order.permutation(num_lanes), minibatches) if minibatches > 1 else [None]
 
 
 def merge_metrics(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:

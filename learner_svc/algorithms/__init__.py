@@ -33,13 +33,12 @@ class Algorithm(Protocol):
         """Move what learns beside the network. Called after every optimiser step."""
         ...
 
-    def after_pass(self, reports: Sequence[Mapping[str, float]], *, is_last: bool) -> bool:
-        """Called after each pass over a batch; False skips the passes that are left.
+    def is_too_far(self, report: Mapping[str, float]) -> bool:
+        """Whether this optimiser step, by its report, is the last one on its batch."""
+        ...
 
-        Args:
-          reports: what this pass's optimiser steps reported.
-          is_last: whether no pass is left.
-        """
+    def after_batch(self, last_pass: Sequence[Mapping[str, float]]) -> None:
+        """Called after the last optimiser step on a batch, with the reports of its last pass."""
         ...
 
     def report(self, diagnostics: Sequence[float], experience: Experience) -> dict[str, float]:

@@ -49,9 +49,12 @@ class ActorCritic:
         if config.entropy_target is not None:
             self._entropy = AdaptiveEntropyCost(config, config.entropy_target, device)
 
-    def after_pass(self, reports: Sequence[Mapping[str, float]], *, is_last: bool) -> bool:
+    def is_too_far(self, report: Mapping[str, float]) -> bool:
         """All passes are made."""
-        return True
+        return False
+
+    def after_batch(self, last_pass: Sequence[Mapping[str, float]]) -> None:
+        """Nothing to do."""
 
     def state(self) -> dict[str, Tensor]:
         """The tensors that a resume needs, not copied."""
@@ -232,9 +235,9 @@ def clipped_gain(log_rho: Tensor, advantage: Tensor, clip: float) -> Tensor:
     return torch.minimum(omega * advantage, omega.clamp(1.0 / (1.0 + clip), 1.0 + clip) * advantage)
 
 
-def standardise(advantage_TB: Tensor, trained_TB: Tensor, number: int) -> Tensor:
-    """Mean 0 and deviation 1 over trained transitions."""
+def standardise(advantage_TB: Tensor, trained_TB: Tensor, number: int, *, least: float = 0.0) -> Tensor:
+    """Mean 0 and deviation 1 over trained transitions, 0 elsewhere; a deviation under `least` counts as that."""
     mean = torch.where(trained_TB, advantage_TB, 0.0).sum() / number
     centred_TB = torch.where(trained_TB, advantage_TB - mean, 0.0)
     deviation = (centred_TB.square().sum() / number).sqrt()
-    return centred_TB / (deviation + 1e-6)
+    return centred_TB / (deviation + 1e-6).clamp(min=least)

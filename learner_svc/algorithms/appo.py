@@ -32,8 +32,9 @@ from learner_svc.returns import gae, lambda_advantage, vtrace
 from shared.policy.policy import Policy
 
 RATE_STEP = 1.5  # the learning rate moves by this factor where KL leaves these multiples of its target
-TOO_SHORT, TOO_FAR = 0.5, 2.0
-MIN_RATE_FACTOR, MAX_RATE_FACTOR = 0.01, 10.0
+SETTLED, TOO_SHORT, TOO_FAR = 0.01, 0.5, 2.0
+MUCH_TOO_FAR = 4.0  # times the target in one minibatch: no more steps on this batch
+MIN_RATE_FACTOR, MAX_RATE_FACTOR = 0.01, 4.0
 MAX_CHANGE = 20.0  # |log r| of what is summed for people
 
 
@@ -81,9 +82,9 @@ class Appo(ActorCritic):
         length, trained_TB, number = batch.num_transitions, experience.trained_TB, max(1, experience.num_trained)
         output, evaluation = self._evaluate(experience, length)
         target_TB, advantage_TB = self._in_head_units(prepared["target"], prepared["advantage"])
+        raw_advantage_TB = advantage_TB = torch.where(trained_TB, advantage_TB, 0.0)
         if config.normalise_advantage:
-            advantage_TB = standardise(advantage_TB, trained_TB, number)
-        advantage_TB = torch.where(trained_TB, advantage_TB, 0.0)
+            advantage_TB = standardise(advantage_TB, trained_TB, number, least=config.min_advantage_std)
         change_TB = torch.where(trained_TB, evaluation.log_prob - prepared["log_prob"], 0.0)
         gain_TB = clipped_gain(change_TB, advantage_TB, config.policy_clip)
         gain_TB = torch.where(advantage_TB < 0, gain_TB.maximum(config.dual_clip * advantage_TB), gain_TB)
@@ -95,7 +96,7 @@ class Appo(ActorCritic):
         with torch.no_grad():
             scalars = torch.stack([policy_loss, value_loss, entropy, entropy_cost])
             log_rho_TB = torch.where(trained_TB, evaluation.log_prob - batch.log_prob, 0.0)
-            sums = self._sums(experience, log_rho_TB, prepared["target"], error_TB, advantage_TB, rho_clip=1.0)
+            sums = self._sums(experience, log_rho_TB, prepared["target"], error_TB, raw_advantage_TB, rho_clip=1.0)
             moved = torch.stack(self._moved(change_TB)) / number
         return LossOutput(loss, torch.cat([scalars.detach(), moved, sums]))
 
@@ -123,21 +124,27 @@ class Appo(ActorCritic):
         if self._entropy is not None:
             self._entropy.step(learning_rate)
 
-    def after_pass(self, reports: Sequence[Mapping[str, float]], *, is_last: bool) -> bool:
-        """Hold KL near its target: slow down and stop, or speed up."""
+    def is_too_far(self, report: Mapping[str, float]) -> bool:
+        """Whether a minibatch found the policy so far from π₀ that the rest of the passes would do harm."""
+        return 0.0 < MUCH_TOO_FAR * self.config.kl_target < report["kl_step"]
+
+    def after_batch(self, last_pass: Sequence[Mapping[str, float]]) -> None:
+        """Hold KL near its target by the learning rate.
+
+        A policy that has become certain of its actions has next to no KL, however far its weights move: it is left at
+        the configured rate, for a higher one only makes it wander until it breaks.
+        """
         target = self.config.kl_target
         if not target:
-            return True
-        kl = sum(report["kl_step"] for report in reports) / len(reports)
-        if kl > TOO_FAR * target:
-            self._scale_rate(1.0 / RATE_STEP)
-            return False
-        if is_last and kl < TOO_SHORT * target:
-            self._scale_rate(RATE_STEP)
-        return True
-
-    def _scale_rate(self, by: float) -> None:
-        self._rate_factor.mul_(by).clamp_(MIN_RATE_FACTOR, MAX_RATE_FACTOR)
+            return
+        kl, factor = sum(report["kl_step"] for report in last_pass) / len(last_pass), self.rate_factor
+        if kl > TOO_FAR * target or self.is_too_far(last_pass[-1]):
+            factor /= RATE_STEP
+        elif kl < SETTLED * target:
+            factor = max(min(factor, 1.0), factor / RATE_STEP)
+        elif kl < TOO_SHORT * target:
+            factor *= RATE_STEP
+        self._rate_factor.fill_(min(max(factor, MIN_RATE_FACTOR), MAX_RATE_FACTOR))
 
     def report(self, diagnostics: Sequence[float], experience: Experience) -> dict[str, float]:
         """The figures that people look at, by name, from the host's copy of the diagnostics."""

@@ -136,7 +136,7 @@ def test_the_same_seed_and_update_take_the_lanes_in_the_same_order():
 
 
 def test_a_policy_that_moves_too_far_stops_its_passes_and_slows_down():
-    """The first pass that finds KL over twice its target is the last one."""
+    """A minibatch that finds KL far over its target is the last one on its batch."""
     updater = make_updater(name="appo", passes=8, minibatches=3, kl_target=1e-6, learning_rate=1e-2)
     run(updater, make_batch(updater.policy))
     assert updater.optimiser.state()["count"].item() < 8 * 3
@@ -146,13 +146,34 @@ def test_a_policy_that_moves_too_far_stops_its_passes_and_slows_down():
     assert resumed.algorithm.rate_factor == updater.algorithm.rate_factor
 
 
-def test_a_policy_that_hardly_moves_speeds_up_to_a_bound():
-    """And no further, however long nothing happens."""
-    updater = make_updater(name="appo", kl_target=10.0, learning_rate=1e-9)
-    batch = make_batch(updater.policy)
+def test_the_learning_rate_rises_to_a_bound_where_the_policy_moves_little():
+    """And no further, however long it does."""
+    algorithm, _ = make_algorithm(kl_target=0.01)
     for _ in range(10):
-        run(updater, batch)
-    assert updater.algorithm.rate_factor == MAX_RATE_FACTOR
+        algorithm.after_batch([{"kl_step": 0.001}])
+    assert algorithm.rate_factor == MAX_RATE_FACTOR
+
+
+def test_a_policy_that_is_certain_of_its_actions_is_left_at_the_configured_rate():
+    """It has no KL to speak of: neither a higher rate nor one that was lowered before follows from that."""
+    algorithm, _ = make_algorithm(kl_target=0.01)
+    for kl, expected in ((0.001, 1.5), (1e-9, 1.0), (1e-9, 1.0), (0.05, 1 / 1.5), (1e-9, 1 / 1.5)):
+        algorithm.after_batch([{"kl_step": kl}])
+        assert algorithm.rate_factor == pytest.approx(expected)
+
+
+def test_advantages_that_are_mostly_noise_are_not_blown_up():
+    """Where nothing can be won, the entropy bonus rules, and a policy does not wander off."""
+    spreads = []
+    for least in (0.0, 0.5):
+        algorithm, _ = make_algorithm(min_advantage_std=least, entropy_cost=0.0, baseline_cost=0.0)
+        experience = make_experience(make_batch(algorithm.policy, rows=17))
+        prepared = dict(algorithm.prepare(experience))
+        prepared["advantage"] = prepared["advantage"] * 1e-3
+        algorithm.loss(experience, prepared).loss.backward()
+        gradients = [p.grad.norm().item() for p in algorithm.policy.parameters() if p.grad is not None]
+        spreads.append(sum(gradients))
+    assert spreads[1] < 0.01 * spreads[0]
 
 
 def test_value_statistics_move_once_a_batch_and_keep_every_value():

@@ -110,6 +110,19 @@ def test_agents_that_come_together_stay_together():
     assert choose_recipe(found.spec, found, cores=64).settings["actor"]["lanes"] % 5 == 0
 
 
+@pytest.mark.parametrize(
+    ("limit", "discount"), [(None, 0.99), (20, 0.95), (200, 0.975), (500, 0.99), (1000, 0.995), (27_000, 0.995)]
+)
+def test_the_discount_looks_ahead_a_fifth_of_the_longest_episode(limit, discount):
+    """Within bounds, and not where nobody knows how long an episode can be."""
+    found = Probe(
+        spec=spec_of(NUMBERS), backend="gymnasium", about=About(max_episode_steps=limit), lanes=1, tick_s=1e-5
+    )
+    assert choose_recipe(found.spec, found).settings["algorithm"]["discount"] == pytest.approx(discount)
+    atari = choose_recipe(found.spec, found, is_atari=True)
+    assert atari.settings["algorithm"]["discount"] == 0.99  # whose limit no game reaches
+
+
 def test_a_probe_says_the_same_at_the_other_end():
     """As it travels from the process that made it."""
     given = probe(1e-3, backend="function", lanes=2)
