@@ -121,7 +121,9 @@ def train(
     run_dir: Annotated[
         Path | None, typer.Option(help="Run folder; else runs/<name>-<time>.", show_default=False)
     ] = None,
-    seconds: Annotated[float | None, typer.Option(help="Stop after so long.", show_default=False)] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="Train for so long, then evaluate once more.", show_default=False)
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Stop after so many trained steps.", show_default=False)] = None,
     until_return: Annotated[
         float | None, typer.Option(help="Stop once an evaluation's mean return is this.", show_default=False)

@@ -62,7 +62,7 @@ class RunConfig(Section):
     dir: Path | None = Field(None, description="Run folder; none: runs/<name>-<time>, chosen by the launcher.")
     seed: int = Field(1, ge=0, description="Everything random derives from it.")
     steps: int = Field(0, ge=0, description="Stop after this many trained agent steps; 0: no limit.")
-    seconds: float = Field(0.0, ge=0, description="Stop after this long, seconds; 0: no limit.")
+    seconds: float = Field(0.0, ge=0, description="Train for this long, s, then evaluate once more; 0: no limit.")
     until_return: float | None = Field(None, description="Stop once an evaluation's mean return reaches this.")
     resume: bool = Field(False, description="Go on from the run folder's newest checkpoint.")
     recipe: str = Field(
