@@ -71,13 +71,13 @@ class MetricNames:
         """As `Metrics.read_histogram`."""
         self._keep("histogram", name, description)
 
-    def read_counters(self, name: str, description: str, label: str, _read: object) -> None:
+    def read_counters(self, name: str, description: str, labels: str | tuple[str, ...], _read: object) -> None:
         """As `Metrics.read_counters`."""
-        self._keep("counter", name, description, (label,))
+        self._keep("counter", name, description, (labels,) if isinstance(labels, str) else labels)
 
-    def read_gauges(self, name: str, description: str, label: str, _read: object) -> None:
+    def read_gauges(self, name: str, description: str, labels: str | tuple[str, ...], _read: object) -> None:
         """As `Metrics.read_gauges`."""
-        self._keep("gauge", name, description, (label,))
+        self._keep("gauge", name, description, (labels,) if isinstance(labels, str) else labels)
 
     def _keep(self, kind: str, name: str, description: str, labels: Sequence[str] = ()) -> MagicMock:
         full = PREFIX + name + ("_total" if kind == "counter" else "")

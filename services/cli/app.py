@@ -128,6 +128,14 @@ def train(
     until_return: Annotated[
         float | None, typer.Option(help="Stop once an evaluation's mean return is this.", show_default=False)
     ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CONDITION",
+            help="Stop once an evaluation's mean of a statistic is this, as 'success >= 0.9'.",
+            show_default=False,
+        ),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the newest run, or with that in --run-dir.")
     ] = False,
@@ -148,7 +156,7 @@ def train(
     file, words = choose_source(experiment, words or [], env=env, memory=memory)
     source = resolve_source(init_from, resume=resume) if init_from is not None else None
     given = {
-        "run.seconds": seconds, "run.steps": steps, "run.until_return": until_return,
+        "run.seconds": seconds, "run.steps": steps, "run.until_return": until_return, "run.until": until,
         "learner.init_from": json.dumps(str(source)) if source else None,
     }  # fmt: skip
     chosen = [*words, *(f"{key}={value}" for key, value in given.items() if value is not None)]
