@@ -257,11 +257,16 @@ def container(
         Which | None, typer.Option(help="Inference's: serve this checkpoint of the run, without a learner.")
     ] = None,
     task: Annotated[str, typer.Option(help="An actor's: which of the run's tasks; empty: all, a process each.")] = "",
+    as_owner: Annotated[
+        bool,
+        typer.Option("--as-owner", help="A learner's, started as root: become who owns the folder of runs."),
+    ] = False,
 ) -> None:
-    """Become one service of a deployment in containers; a wrong setting is repeated, not restarted."""
+    """Become one service of a deployment in containers; what is refused is told, and tried again."""
     from services.container.start import start
 
-    start(role, experiment, words or [], run=run, runs=runs, task=task, serve=serve.value if serve else "")
+    served = serve.value if serve else ""
+    start(role, experiment, words or [], run=run, runs=runs, task=task, serve=served, as_owner=as_owner)
 
 
 @app.command("eval")
