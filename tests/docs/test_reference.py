@@ -50,7 +50,7 @@ def test_metrics_have_names_kinds_and_meanings(name: str) -> None:
     assert len(rows) > 10
     for row in rows:
         metric, kind, _, meaning = row.strip("| ").split(" | ")
-        assert re.fullmatch(r"`seedbed_[a-z_]+`", metric)
+        assert re.fullmatch(r"`seedbed_[a-z0-9_]+`", metric)
         assert (kind == "counter") == metric.endswith("_total`")
         assert meaning
 
