@@ -219,6 +219,12 @@ class Run:
             self._tried_updates = self.counters.updates
         return True
 
+    def final_evaluation_wait(self, now: float) -> tuple[float, float] | None:
+        """For how long the final evaluation has been waited for and how long it may take, seconds; None: not now."""
+        if self.state != RunState.FINISHING:
+            return None
+        return now - self._asked_at, self._final_patience_s
+
     @property
     def _final_patience_s(self) -> float:
         """How long the final evaluation may take: no longer than training, unless it judges whether that is over."""

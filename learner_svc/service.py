@@ -51,6 +51,7 @@ from shared.runtime.tasks import normalised_weights
 from shared.runtime.worker import Worker
 
 BEAT_S = 0.1
+TELL_S = 10.0
 MAX_SAVE_S = 60.0
 R = TypeVar("R")
 HOW_TO_GO_ON = "to train on, raise what ended it (run.steps, run.seconds); for a new run, give another folder"
@@ -106,7 +107,7 @@ class LearnerService:
         self._is_exporting = False
         self._newest_version = 0  # of the update thread's weights
         self._told: tuple[RunState, Evaluation | None] = (self.run.state, None)  # what everyone knows
-        self._row_at = 0.0
+        self._row_at = self._tell_at = 0.0
         self.router = Router(
             reactor,
             config.bind,
@@ -340,9 +341,22 @@ class LearnerService:
                 continue
             self._poll_run()
             self._pump()
+            self._tell_wait(now)
             if now >= self._row_at:
                 self._row_at = now + self.config.metrics_every_s
                 self.write_row(now)
+
+    def _tell_wait(self, now: float) -> None:
+        """Say every ten seconds that all is trained and that the final evaluation is waited for."""
+        wait, evaluation = self.run.final_evaluation_wait(now), self.run.evaluation
+        if wait is None or evaluation is None or now < self._tell_at:
+            return
+        self._tell_at = now + TELL_S
+        waited_s, at_most_s = wait
+        self.service.log.info(
+            "final_evaluation_awaited", episodes=evaluation.episodes, waited_s=round(waited_s),
+            at_most_s=round(at_most_s), hint="groups of mode eval play it; inference says if none is connected",
+        )  # fmt: skip
 
     def write_row(self, now: float) -> None:
         """One row of metrics."""

@@ -198,9 +198,11 @@ def actor(
     From another machine with its key: [bold]actor.upstream=tcp://10.0.0.6:5555 runtime.keys=robot-7[/]."""
     limit_threads("actor")
     from actor_svc.__main__ import main as run_actor
+    from services.cli.foreign import become_service
 
-    chosen = [] if task is None else [f"actor.task={task}"]
-    return run_actor([*service_words(words, config), *chosen])
+    chosen = [*service_words(words, config), *([] if task is None else [f"actor.task={task}"])]
+    become_service(chosen)
+    return run_actor(chosen)
 
 
 @app.command()

@@ -126,7 +126,12 @@ def join_env(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any
 class EnvConfig(Section):
     """[env]: the environment, and the settings that every actor of a run must share."""
 
-    id: str = Field(description="Gymnasium or EnvPool id, ALE/Name-v5, or module:function for an environment of yours.")
+    id: str = Field(
+        description="Gymnasium or EnvPool id, ALE/Name-v5, module:function of yours, or what `service` calls its own."
+    )
+    service: str = Field(
+        "", description="Folder with a service.toml: a program in any language that steps it; empty: seedbed's actor."
+    )
     backend: Literal["auto", "gymnasium", "vector", "ale", "ale_sync", "envpool"] = Field(
         "auto",
         description="What steps the lanes: one by one, a vector form, ALE's, its games in one thread, or EnvPool.",
@@ -392,15 +397,24 @@ def _give_way(own: Any, path: Sequence[str], value: Any) -> None:
 
 
 def parse_value(text: str) -> Any:
-    """A word's value: TOML if it is a number, boolean, string, list or table, else the text itself."""
+    """A word's value: a number, boolean, string, list or table in TOML, a JSON object, or else the text itself."""
     try:
         parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
-        return text
+        return _parse_object(text)
     value = parsed.pop("value", None)
     if parsed or not isinstance(value, (bool, int, float, str, list, dict)):
         return text  # a line break smuggled in a second key, or it looks like a date
     return value
+
+
+def _parse_object(text: str) -> Any:
+    """A JSON object, which other programs write in place of TOML's tables; else the text itself."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return value if isinstance(value, dict) else text
 
 
 def _describe(

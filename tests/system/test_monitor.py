@@ -20,7 +20,7 @@ FIGURES = (Path(__file__).parents[2] / "docs" / "figures.md").read_text()
 TABLES = [reference.TABLES[f"{role}_metrics"]() for role in ("actor", "inference", "learner")]
 BOARD = COMPOSE / "grafana" / "dashboards" / "seedbed.json"
 ALERTS = COMPOSE / "prometheus-alerts.yml"
-METRIC = re.compile(r"\b(?:seedbed|process|python)_[a-z_]+\b")
+METRIC = re.compile(r"\b(?:seedbed|process|python)_[a-z0-9_]+\b")
 LABELS = {"run", "service", "name", "incarnation", "alert", "level", "le", "job"}
 
 
