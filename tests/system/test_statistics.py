@@ -47,8 +47,8 @@ def test_a_statistic_is_in_every_figure_and_ends_a_run_that_was_resumed(tmp_path
 
 def test_a_condition_on_a_statistic_that_is_not_there_ends_the_run_before_it_trains(tmp_path):
     """With the names that there are, and the exit status of a wrong setting."""
-    ended = train(tmp_path, "--until", "succes >= 0.9")
+    ended = train(tmp_path, "--until", "wins >= 0.9")
     assert ended.returncode == 78
     told = (tmp_path / "run" / "logs" / "learner.stderr").read_text()
-    assert "run.until: the environment reports no statistic 'succes'; it reports return, length, success" in told
+    assert "run.until: the environment reports no statistic 'wins'; it reports return, length, success" in told
     assert not (tmp_path / "run" / "checkpoints").exists() or not list((tmp_path / "run" / "checkpoints").iterdir())
