@@ -6,7 +6,6 @@ their own. A run that goes on is looked at only where the user's own code may ha
 
 import tomllib
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -15,9 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from services.cli.experiment import Experiment
-from services.cli.machine import usable_cores
 from services.cli.plan import plan_actors
-from services.cli.probe.ask import probe_environment
+from services.cli.probe.ask import probe_environments
 from services.cli.probe.child import Child
 from services.cli.probe.record import Probe, spec_to_json
 from services.cli.recommend import choose_recipe
@@ -48,7 +46,8 @@ def look_before_start(experiment: Experiment, console: Console) -> Experiment:
         spec = next((probe.spec for probe in probes.values()), None)
         if trial is not None and spec is not None:
             policy = experiment.settings.policy.model_dump(mode="json", exclude_unset=True)
-            trial.ask({"spec": spec_to_json(spec), "policy": policy})
+            trial.send({"spec": spec_to_json(spec), "policy": policy})
+            trial.answer()
     _tell(experiment, probes, console)
     return _with_steppers(experiment, {task: probe.stepped_by for task, probe in probes.items()})
 
@@ -68,15 +67,13 @@ def _environments(experiment: Experiment) -> dict[str, EnvConfig]:
 
 
 def _probe_all(experiment: Experiment, *, with_known: bool) -> dict[str, Probe]:
-    """A probe of each environment, several at a time. Raises: ConfigError, also if their spaces differ.
+    """A probe of each environment. Raises: ConfigError, also if their spaces differ.
 
     Args:
       with_known: also of those that come from a package, and cannot have changed since the run began.
     """
     envs = {task: env for task, env in _environments(experiment).items() if with_known or ":" in env.id}
-    limit_s = experiment.settings.actor.hang_s
-    with ThreadPoolExecutor(usable_cores()) as pool:
-        found = dict(zip(envs, pool.map(lambda env: probe_environment(env, limit_s), envs.values()), strict=True))
+    found = dict(zip(envs, probe_environments(envs.values(), experiment.settings.actor.hang_s), strict=True))
     first = next(iter(found), "")
     for task, probe in found.items():
         if difference := describe_space_difference(found[first].spec, probe.spec):

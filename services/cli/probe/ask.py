@@ -1,5 +1,9 @@
-"""Asks for a probe of an environment, once for each."""
+"""Asks for probes of environments, several at a time and once for each."""
 
+from collections.abc import Iterable
+from contextlib import ExitStack
+
+from services.cli.machine import usable_cores
 from services.cli.probe.child import Child
 from services.cli.probe.record import Probe, from_json
 from services.cli.service_folder import open_service
@@ -13,10 +17,29 @@ def probe_environment(env: EnvConfig, timeout_s: float) -> Probe:
 
     Raises: ConfigError with the user's mistake, or how that process ended.
     """
-    key = env.model_dump_json()
-    if key not in _known:
-        if env.service:
-            open_service(env).build()  # may take long
-        with Child("services.cli.probe.environment", f"env.id: {env.id}", timeout_s) as child:
-            _known[key] = from_json(child.ask({"env": env.model_dump(mode="json", exclude_unset=True)}))
-    return _known[key]
+    return probe_environments([env], timeout_s)[0]
+
+
+def probe_environments(envs: Iterable[EnvConfig], timeout_s: float) -> list[Probe]:
+    """A probe of each, as many at a time as there are cores.
+
+    Raises: ConfigError with the first mistake.
+    """
+    keys = {env.model_dump_json(): env for env in envs}
+    missing, cores = [key for key in keys if key not in _known], usable_cores()
+    for key in missing:
+        if keys[key].service:
+            open_service(keys[key]).build()  # may take longer than a look
+    for start in range(0, len(missing), cores):
+        with ExitStack() as stack:
+            children = {key: stack.enter_context(_ask(keys[key], timeout_s)) for key in missing[start : start + cores]}
+            for key, child in children.items():
+                _known[key] = from_json(child.answer())
+    return [_known[key] for key in keys]
+
+
+def _ask(env: EnvConfig, timeout_s: float) -> Child:
+    """A process that has been asked."""
+    child = Child("services.cli.probe.environment", f"env.id: {env.id}", timeout_s)
+    child.send({"env": env.model_dump(mode="json", exclude_unset=True)})
+    return child

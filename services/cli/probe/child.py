@@ -64,11 +64,16 @@ class Child:
             self._process.stdin.close()
         self._folder.cleanup()
 
-    def ask(self, request: Mapping[str, Any]) -> Answer:
+    def send(self, request: Mapping[str, Any]) -> None:
+        """Say what to look at, once."""
+        assert self._process.stdin is not None
+        with suppress(OSError), self._process.stdin as stream:  # it may have ended: the answer says how
+            stream.write(json.dumps({**request, "timeout_s": self._timeout_s}).encode())
+
+    def answer(self) -> Answer:
         """What it answers. Raises: ConfigError with the user's mistake, or how the process ended."""
-        text = json.dumps({**request, "timeout_s": self._timeout_s})
         try:
-            self._process.communicate(text.encode(), timeout=self._timeout_s + GRACE_S)
+            self._process.wait(self._timeout_s + GRACE_S)
         except subprocess.TimeoutExpired:
             raise ConfigError(self._hung()) from None
         try:

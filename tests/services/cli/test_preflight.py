@@ -42,7 +42,6 @@ def look(experiment):
         ["cartpole", "env.id=Taxi-v3"],
         ["cartpole", "--env", "CartPole-v1"],
         ["cartpole", "--memory"],
-        [],
     ],
 )
 def test_a_mistake_leaves_no_run_behind(here, words, capsys):
