@@ -111,7 +111,7 @@ def train(
         str | None,
         typer.Argument(
             metavar="[EXPERIMENT]",
-            help="What seedbed experiments lists, or a file.",
+            help="What seedbed experiments lists, a file, or a folder with a service.",
             autocompletion=offer_experiments,
         ),
     ] = None,

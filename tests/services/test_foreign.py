@@ -12,8 +12,9 @@ import psutil
 import pytest
 
 from services.cli.evaluate import load_policy, play_episodes
-from services.cli.experiment import find_experiment, load_experiment
+from services.cli.experiment import choose_source, find_experiment, load_experiment
 from services.cli.plan import Addresses, Process, plan_run
+from services.cli.probe.ask import probe_environment
 from services.cli.service_folder import MINDER, find_folder, open_service
 from services.container.plan import Container, plan_service
 from services.container.role import Role
@@ -137,8 +138,28 @@ def test_a_folder_stands_for_its_experiment(flags):
     """As an argument of train; a folder without one says what is missing."""
     assert find_experiment(str(flags)) == flags / "experiment.toml"
     (flags / "experiment.toml").unlink()
+    (flags / "service.toml").unlink()
     with pytest.raises(ConfigError, match=r"experiment\.toml"):
         find_experiment(str(flags))
+
+
+def test_a_service_alone_needs_no_experiment(flags):
+    """As the argument or after --env: its environment, with settings that suit what it says of itself."""
+    (flags / "experiment.toml").unlink()
+    for argument, env in ((str(flags), None), (None, str(flags))):
+        file, words = choose_source(argument, ["learner.batch=8"], env=env, memory=False)
+        assert file is None
+        assert words == ['env.id="Flags-v0"', f'env.service="{flags}"', "run.recipe=auto", "learner.batch=8"]
+
+
+def test_it_is_looked_at_before_a_run_like_any_other(flags, monkeypatch):
+    """Its spaces are known, so that networks are tried and recipes chosen; what it lacks is told."""
+    monkeypatch.setenv("PYTHON", sys.executable)
+    probe = probe_environment(EnvConfig(id="Flags-v0", service=str(flags)), PATIENCE_S)
+    assert (probe.backend, probe.spec.env_id, probe.lanes) == ("service", "Flags-v0", 1)
+    (flags / "start.sh").write_text("echo there is no simulator here >&2; exit 3")
+    with pytest.raises(ConfigError, match="no simulator here"):
+        probe_environment(EnvConfig(id="Flags-v0", service=str(flags), max_episode_steps=7), PATIENCE_S)
 
 
 def test_a_service_is_found_beside_its_experiment_here_or_by_name(flags, tmp_path, monkeypatch):
