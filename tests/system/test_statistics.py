@@ -26,7 +26,7 @@ def train(tmp_path, *words: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_statistic_is_in_every_figure_and_ends_a_run_that_was_resumed(tmp_path):
     """Columns of training and evaluation, summary, events, terminal; a resumed run goes on in the same columns."""
-    ended = train(tmp_path, "--steps", "20000")
+    ended = train(tmp_path, "--steps", "6000")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     run = tmp_path / "run"
     first = json.loads((run / "summary.json").read_text())
