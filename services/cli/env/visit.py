@@ -86,7 +86,7 @@ def visiting(
     words: Sequence[str] = (),
     notes: Notes = SILENT,
 ) -> Iterator[T]:
-    """Start the service, which is built, or await it, and step it until the end of the block; nothing of it is left behind.
+    """Start the service, which is built, or await it, and step it until the end of the block; nothing is left behind.
 
     Args:
       options: `mode` and the numbers of groups and lanes are what a service is started with.
