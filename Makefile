@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-openenv test-slow test-learning test-chaos test-compose check format bench clean
+.PHONY: help install train test test-openenv test-slow test-learning test-chaos test-compose check docs format bench clean
 
 help:  ## Show the targets.
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,7 +30,7 @@ $(READY): pyproject.toml constraints.txt compose/install_torch.sh
 	  { echo "No virtual environment: install Python's venv module (Debian, Ubuntu: apt install python3-venv)."; exit 1; }
 	@$(PIP) install --quiet -c constraints.txt setuptools
 	@compose/install_torch.sh $(BIN)/python "$(TORCH)"
-	@$(PIP) install --quiet -c constraints.txt --no-build-isolation -e '.[torch,atari,monitor,export,adapters,wandb,dev]'
+	@$(PIP) install --quiet -c constraints.txt --no-build-isolation -e '.[torch,atari,monitor,export,adapters,wandb,dev,docs]'
 	@touch $@
 	@echo "Installed."
 
@@ -60,11 +60,15 @@ test-chaos: $(READY)  ## Kill services at random while they train.
 test-compose: $(READY)  ## Build the images and try the deployment by docker-compose; skipped where no engine is.
 	@$(BIN)/python -m pytest -q -m "compose and not chaos" --timeout 1800 tests/compose
 
-check: $(READY)  ## Lint, format, types and spelling.
+check: $(READY)  ## Lint, format, types and spelling, and the site's links.
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/codespell
+	@$(MAKE) --no-print-directory docs
+
+docs: $(READY)  ## Build the site of docs/ into site/; a broken link or anchor is an error.
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 format: $(READY)  ## Rewrite the code in the project's format.
 	@$(BIN)/ruff check --fix .
@@ -74,5 +78,5 @@ bench: $(READY)  ## Measure this machine; one JSON line per benchmark.
 	@$(BIN)/seedbed bench
 
 clean:  ## Remove the virtual environment and caches; runs are kept.
-	rm -rf $(VENV) .venv-openenv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) .venv-openenv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist site *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

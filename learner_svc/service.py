@@ -43,6 +43,7 @@ from shared.net.roles import Role
 from shared.protocol.ledger import Ledger
 from shared.protocol.messages import Evaluation, RunState
 from shared.protocol.rows import EnvSpec
+from shared.protocol.statistics import GIVEN
 from shared.runtime.farewell import Farewell
 from shared.runtime.refusals import Refusals
 from shared.runtime.service import Service
@@ -165,12 +166,10 @@ class LearnerService:
     def _count_episodes(self, episodes: EpisodesCame) -> None:
         header, statistics, task = episodes.header, episodes.statistics, episodes.task
         if header.mode == "train":
-            self.run.acted(
-                statistics[:, 0].tolist(), statistics[:, 1].tolist(), steps=header.acted_steps, aborted=header.aborted,
-                task=task,
-            )  # fmt: skip
+            self.run.acted(statistics, steps=header.acted_steps, aborted=header.aborted, task=task)
         elif header.mode == "eval" and header.count:
-            result = measure(episodes.versions, statistics)
+            assert self.desk.spec is not None, "the desk takes episodes only once there is a policy"
+            result = measure(episodes.versions, statistics, self.desk.spec.statistics)
             if self.run.evaluated(header.evaluation, result, self.loop.time(), task=task):
                 self._evaluated(header.evaluation)
 
@@ -211,6 +210,7 @@ class LearnerService:
         limit = self.config.max_frame_bytes
         if len(weights) > limit:
             raise ConfigError(f"weights of {len(weights)} bytes do not fit learner.max_frame_bytes = {limit}")
+        self.run.adopt(trainer.policy.spec.statistics[len(GIVEN) :])
         if self.checkpoint is not None:
             self.record.submit(partial(self.folder.write_config, self.settings))
         self.trainer, self.assembler = trainer, assembler

@@ -15,6 +15,7 @@ from pydantic import ConfigDict
 from actor_svc.envs import make_group
 from actor_svc.group import Group
 from learner_svc.checkpoint import Checkpoint, load_latest
+from learner_svc.measure import known_mean
 from learner_svc.saved_policy import read_policy
 from services.cli.env.remote_backend import make_remote_group
 from services.cli.machine import usable_cores
@@ -26,6 +27,7 @@ from shared.policy.policy import Policy, State
 from shared.policy.weights import acting_parameters
 from shared.protocol.layout import Array
 from shared.protocol.rows import EnvSpec, Flags, describe_space_difference
+from shared.protocol.statistics import GIVEN, Means
 from shared.runtime.config import EvalConfig, load_settings
 from shared.runtime.tasks import RunSettings, check_task
 
@@ -68,6 +70,12 @@ class Played:
         """f32 [episodes]."""
         column: Array = self.statistics[:, 0]
         return column
+
+    @property
+    def own_means(self) -> Means:
+        """The means of the environment's own statistics; None where no episode gave one."""
+        columns = self.statistics.T.tolist()
+        return {name: known_mean(columns[place]) for place, name in enumerate(self.names) if name not in GIVEN}
 
 
 def load_policy(run_dir: Path, which: Which = "latest", *, device: str = "auto") -> TrainedPolicy:

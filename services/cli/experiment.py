@@ -43,7 +43,11 @@ from shared.runtime.recipes import AUTO, MEMORY, is_open
 from shared.runtime.tasks import RunSettings, normalised_weights
 
 R = TypeVar("R", bound=RunSettings)
-EXPERIMENTS = Path(__file__).resolve().parents[2] / "compose" / "experiments"
+_ROOT = Path(__file__).resolve().parents[2]
+EXPERIMENTS = next(  # in a clone, or in an image, which mounts them there; else what the package brought along
+    (path for path in (_ROOT / "compose" / "experiments", _ROOT / "services" / "experiments") if path.is_dir()),
+    _ROOT / "compose" / "experiments",
+)
 WORDS = "words.json"  # what the run was started with beyond its file
 IN_FOLDER = "experiment.toml"  # of a folder that is named instead of a file
 RECIPE = "recipe.toml"  # the settings of the recipe that was chosen for it

@@ -4,7 +4,7 @@ from rich.table import Table
 
 from learner_svc.record import to_toml
 from services.cli.experiment import Experiment
-from shared.runtime.recipes import FACETS, FOUNDATION, KINDS, read_part
+from shared.runtime.recipes import FACETS, FOUNDATION, KINDS, is_named, kind_of, read_part
 
 
 def render_recipes() -> Table:
@@ -21,6 +21,12 @@ def render_recipes() -> Table:
 def write_out(experiment: Experiment) -> str:
     """An experiment file with every setting of its recipe, which each service reads alike."""
     run = {key: value for key, value in experiment.sections["run"].items() if key not in ("dir", "resume")}
-    recipe = experiment.recipe
-    head = "# No recipe: only what was said.\n" if recipe is None else f"# {recipe.name}: {recipe.reason}.\n"
-    return head + "\n" + to_toml({**experiment.sections, "run": run})
+    return f"# {_head(experiment)}\n\n" + to_toml({**experiment.sections, "run": run})
+
+
+def _head(experiment: Experiment) -> str:
+    """Which recipe, and why or what for."""
+    if experiment.recipe is not None:
+        return f"{experiment.recipe.name}, chosen for {experiment.recipe.reason}"
+    name = experiment.settings.run.recipe
+    return f"{name}, for {read_part(kind_of(name))[0]}" if is_named(name) else "no recipe"

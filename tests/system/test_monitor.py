@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.generator import reference
 from tests.support.deployment import DEADLINE_S, living, wait_until
 from tests.support.monitor_process import running
 
@@ -15,10 +16,11 @@ for module in ("starlette", "uvicorn"):
     pytest.importorskip(module, reason="the extra `monitor` is not installed")
 
 COMPOSE = Path(__file__).parents[2] / "compose"
-FIGURES = Path(__file__).parents[2] / "docs" / "figures.md"
+FIGURES = (Path(__file__).parents[2] / "docs" / "figures.md").read_text()
+TABLES = [reference.TABLES[f"{role}_metrics"]() for role in ("actor", "inference", "learner")]
 BOARD = COMPOSE / "grafana" / "dashboards" / "seedbed.json"
 ALERTS = COMPOSE / "prometheus-alerts.yml"
-METRIC = re.compile(r"\b(?:seedbed|process|python)_[a-z_]+\b")
+METRIC = re.compile(r"\b(?:seedbed|process|python)_[a-z0-9_]+\b")
 LABELS = {"run", "service", "name", "incarnation", "alert", "level", "le", "job"}
 
 
@@ -73,7 +75,7 @@ def test_every_metric_that_the_dashboard_and_the_rules_name_is_served(watched):
     served = {f"{name}{end}" for name, kind in kinds.items() for end in ("", "_bucket", "_sum", "_count")
               if not end or kind == "histogram"}  # fmt: skip
     assert asked_for(expressions) - served == set()
-    explained = set(METRIC.findall(FIGURES.read_text()))
+    explained = set(METRIC.findall("".join([FIGURES, *TABLES])))
     assert {name for name in kinds if name.startswith("seedbed_") and not name.endswith("_created")} <= explained
     chosen = {label for text in expressions for group in re.findall(r"(?:by|on) \(([^)]*)\)", text)
               for label in group.replace(" ", "").split(",")}  # fmt: skip

@@ -29,7 +29,7 @@ def probe_environments(envs: Iterable[EnvConfig], timeout_s: float) -> list[Prob
     missing, cores = [key for key in keys if key not in _known], usable_cores()
     for key in missing:
         if keys[key].service:
-            open_service(keys[key]).build()  # may take longer than a look
+            open_service(keys[key]).build()  # may take long
     for start in range(0, len(missing), cores):
         with ExitStack() as stack:
             children = {key: stack.enter_context(_ask(keys[key], timeout_s)) for key in missing[start : start + cores]}

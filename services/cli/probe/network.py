@@ -19,6 +19,8 @@ from shared.protocol.spaces import Leaf
 from shared.runtime.modules import describe_failure, is_users, shown_path
 
 ROWS, LANES = 2, 3  # of the trial
+COUNTS = (1, LANES, ROWS * LANES)  # of rows in its passes
+ROUNDING = 1e-4  # batches of other sizes are summed in another order
 
 
 def look(request: dict[str, Any]) -> dict[str, Any]:
@@ -42,11 +44,16 @@ def try_policy(spec: EnvSpec, config: PolicyConfig) -> None:
     where = f"[policy] network = {config.network!r}{_place_of_class(policy.torso)}"
     policy.torso.register_forward_hook(lambda torso, _inputs, features: _check_features(where, torso, features))
     with torch.no_grad():
-        first, again = _forward(policy, 1), _forward(policy, 1)
+        first, again, alone = _forward(policy, 1), _forward(policy, 1), _forward(policy, 1, lanes=1)
     if not torch.equal(first.params, again.params):
         raise ConfigError(
             f"{where}: the same observations give other features each time. Leave out dropout, noise and the like: "
             "inference and learner must agree"
+        )
+    if not torch.allclose(first.params[:, :1], alone.params, rtol=ROUNDING, atol=ROUNDING):
+        raise ConfigError(
+            f"{where}: a row's features depend on the rows beside it. Leave out batch normalisation and the like: "
+            "inference has other batches than the learner"
         )
     output = _forward(policy, ROWS)
     torch.autograd.backward(output.params.sum() + output.value.sum())
@@ -57,13 +64,13 @@ def try_policy(spec: EnvSpec, config: PolicyConfig) -> None:
 
 
 def _check_features(where: str, torso: Any, features: Any) -> None:
-    """Refuse what the policy's head cannot take. Rows come first: of the trial, LANES or ROWS · LANES."""
+    """Refuse what the policy's head cannot take."""
     if not isinstance(features, Tensor):
         raise ConfigError(f"{where}: forward() gave a {type(features).__name__}: return features [N, output_size]")
-    if features.dim() != 2 or features.shape[1] != torso.output_size or features.shape[0] not in (LANES, ROWS * LANES):
+    if features.dim() != 2 or features.shape[1] != torso.output_size or features.shape[0] not in COUNTS:
         raise ConfigError(
-            f"{where}: forward() gave features {list(features.shape)} for N = {LANES} or {ROWS * LANES} rows: return "
-            f"[N, output_size], and output_size is {torso.output_size}"
+            f"{where}: forward() gave features {list(features.shape)} for N = {LANES} rows: return [N, output_size], "
+            f"and output_size is {torso.output_size}"
         )
 
 
@@ -76,13 +83,15 @@ def _place_of_class(torso: object) -> str:
     return f" ({shown_path(file)}, line {line})" if is_users(file) else ""
 
 
-def _forward(policy: Policy, rows: int) -> PolicyOutput:
-    """One pass of random observations, the same each time."""
+def _forward(policy: Policy, rows: int, *, lanes: int = LANES) -> PolicyOutput:
+    """One pass of the first lanes of random observations, the same each time."""
     generator = np.random.default_rng(0)
-    leaves = [torch.from_numpy(_random_rows(leaf, rows, generator)) for leaf in policy.spec.observation.leaves()]
-    action = torch.zeros(rows - 1, LANES, policy.distribution.action_size) if rows > 1 else None
-    first = torch.zeros(rows, LANES, dtype=torch.bool)
-    output: PolicyOutput = policy(leaves, torch.zeros(rows, LANES), first, action, policy.initial_state(LANES))
+    leaves = [
+        torch.from_numpy(_random_rows(leaf, rows, generator)[:, :lanes]) for leaf in policy.spec.observation.leaves()
+    ]
+    action = torch.zeros(rows - 1, lanes, policy.distribution.action_size) if rows > 1 else None
+    first = torch.zeros(rows, lanes, dtype=torch.bool)
+    output: PolicyOutput = policy(leaves, torch.zeros(rows, lanes), first, action, policy.initial_state(lanes))
     return output
 
 
