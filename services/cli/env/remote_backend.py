@@ -132,11 +132,15 @@ class RemoteBackend(Backend):
         self._is_fresh = False
 
 
-def make_remote_group(env: EnvConfig, evaluation: EvalConfig, lanes: int, *, render: bool = False) -> Group:
-    """A group whose lanes the service of `env.service` steps, as many as it says.
+def make_remote_group(
+    env: EnvConfig, evaluation: EvalConfig, lanes: int, *, render: bool = False, is_built: bool = False
+) -> Group:
+    """A group whose lanes the service of `env.service` steps, as many as it says; it is built first, unless it is.
 
     Raises: ConfigError, EnvError as `RemoteBackend`.
     """
     service = replace(open_service(env), differences=evaluation.env)
+    if not is_built:
+        service.build()
     backend = RemoteBackend(service, lanes, render=render, seed=evaluation.seed)
     return Group(backend, backend.lanes, env_id=backend.spec.env_id, settings=backend.spec.settings)

@@ -35,6 +35,8 @@ def seated(
     target: ServiceFolder | Listen, options: CheckOptions, words: Sequence[str] = (), notes: Notes = SILENT
 ) -> Iterator[Seat]:
     """Start the service, or await it, and play until the end of the block. Raises: as `visiting`."""
+    if isinstance(target, ServiceFolder):
+        target.build()
     seat = Seat()
     with visiting(seat, target, options, words, notes) as seat.scene:
         yield seat

@@ -86,7 +86,7 @@ def visiting(
     words: Sequence[str] = (),
     notes: Notes = SILENT,
 ) -> Iterator[T]:
-    """Start the service, or await it, and step it until the end of the block; nothing of it is left behind.
+    """Start the service, which is built, or await it, and step it until the end of the block; nothing is left behind.
 
     Args:
       options: `mode` and the numbers of groups and lanes are what a service is started with.
@@ -94,8 +94,6 @@ def visiting(
     Yields: its first tick.
     Raises: EnvError if it does not come, dies, or does not leave in order; ConfigError if it cannot be started.
     """
-    if isinstance(target, ServiceFolder):
-        target.build()
     with ThreadPoolExecutor(1, "link") as thread:
         life = thread.submit(live, visit.begin, target, options, words, notes)
         life.add_done_callback(visit.ended)

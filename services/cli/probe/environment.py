@@ -30,7 +30,9 @@ def look(request: dict[str, Any]) -> dict[str, Any]:
 
 def probe_group(env: EnvConfig) -> Probe:
     """Make, reset, step and close one group. Raises: ConfigError, EnvError."""
-    group = make_remote_group(env, EvalConfig(), 1) if env.service else make_smallest_group(env, threads=1)
+    group = (
+        make_remote_group(env, EvalConfig(), 1, is_built=True) if env.service else make_smallest_group(env, threads=1)
+    )
     try:
         group.reset(0)
         tick_s = _time_ticks(group)
