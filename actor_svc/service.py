@@ -30,7 +30,7 @@ from actor_svc.group import Group, Rows
 from actor_svc.pictures import MAX_SHARE, Camera, make_watched_group
 from actor_svc.tally import LoadMeter, Tally, register
 from shared import __version__
-from shared.errors import RejectedError, RemoteWireError
+from shared.errors import ConfigError, RejectedError, RemoteWireError
 from shared.net.addresses import look_up
 from shared.net.endpoints import Dealer
 from shared.net.keys import dial_keys
@@ -60,6 +60,11 @@ async def run(
       lookup: what the names in `actor.upstream` stand for.
     Raises: RejectedError if inference refuses us for good, EnvError or ConfigError from the environments.
     """
+    if make is None and settings.own_env().service:
+        raise ConfigError(
+            f"env.service: {settings.own_env().id} is stepped by the program of {settings.own_env().service}: "
+            "`seedbed train` and `seedbed actor` start it, or start it yourself; docs/protocol.md has its variables"
+        )
     worker = Worker("env")
     service.start(_watch(worker), "env_thread")
     try:

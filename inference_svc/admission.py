@@ -1,7 +1,7 @@
 """May this group come in? HELLO against the run's tasks and the policy that is served, before any session exists."""
 
 from inference_svc.streams import Streams
-from shared.protocol.fit import judge_spec
+from shared.protocol.fit import judge_spec, judge_statistics
 from shared.protocol.messages import Error, Hello, Reject
 from shared.protocol.rows import EnvSpec
 from shared.protocol.sessions import refuse_version
@@ -20,7 +20,7 @@ def judge(hello: Hello, served: EnvSpec | None, streams: Streams) -> Reject | Er
     if version is not None:
         code, _, message, hint = version
         return _reject(hello, code, message, hint)
-    misfit = streams.judge(hello.task, hello.spec)
+    misfit = judge_statistics(hello.spec) or streams.judge(hello.task, hello.spec)
     if misfit is not None:
         return _reject(hello, misfit.code, misfit.message, misfit.hint)
     if served is None:

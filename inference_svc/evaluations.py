@@ -36,6 +36,12 @@ class Evaluations:
         """The learner wants this evaluation of a task now, or none."""
         self._round(task).ask(request)
 
+    def without_groups(self, groups: Iterable[Group]) -> dict[str, int]:
+        """Episodes that are wanted of a task that none of these groups plays, by task."""
+        played = {group.task for group in groups}
+        asked = {task: item.request for task, item in self._rounds.items() if task not in played}
+        return {task: request.episodes for task, request in asked.items() if request is not None}
+
     def claim_freeze(self, groups: Iterable[Group], version: int) -> bool:
         """Whether weights have to be frozen now: a round waits for it, and `version` is new enough. True once."""
         if self._freezing_id:

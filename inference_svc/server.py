@@ -287,6 +287,10 @@ class Server:
         self.evaluations.frozen(version)
         self._start_evaluations(now)
 
+    def unplayed_evaluations(self) -> dict[str, int]:
+        """Episodes of each evaluation that is wanted and that no group here plays, by task."""
+        return self.evaluations.without_groups(self._evaluation_groups())
+
     def _evaluation_groups(self) -> list[Group]:
         if self.table is None:
             return []

@@ -96,6 +96,7 @@ class InferenceService:
         self._farewell: Farewell | None = None  # once the run is over
         self._alarm: asyncio.TimerHandle | None = None  # one at a time, however often the batcher asks
         self._pass_over_at = self._complain_at = math.inf  # while there is no session at the learner
+        self._miss_at = math.inf  # an evaluation whose groups are missing is told of
         self._told_episodes, self._tell_at = 0, 0.0  # to whoever reads the log of a served policy
         self.router = Router(
             reactor,
@@ -325,6 +326,7 @@ class InferenceService:
             self._launch()
             self._poll_learner()
             self._await_learner(now)
+            self._await_evaluators(now)
             self._tell_audience(now)
             self.compute.pet()
 
@@ -342,6 +344,19 @@ class InferenceService:
             self._complain_at = now + COMPLAIN_S
             for cause in self.learner.complaints(now) or [f"{self.learner.address}: {self.streams.main.state}"]:
                 self.service.log.warning("learner_awaited", cause=cause)
+
+    def _await_evaluators(self, now: float) -> None:
+        """Say that an evaluation is wanted and nobody here plays it; another replica's groups may."""
+        unplayed = self.server.unplayed_evaluations()
+        if not unplayed:
+            self._miss_at = now + COMPLAIN_S
+        elif now >= self._miss_at:
+            self._miss_at = now + COMPLAIN_S
+            for task, episodes in unplayed.items():
+                self.service.log.warning(
+                    "evaluation_awaited", episodes=episodes, **({"task": task} if task else {}),
+                    hint="no evaluation group is connected here: start the environments with actor.mode=eval too",
+                )  # fmt: skip
 
     def _report_stuck(self, seconds: float) -> None:
         self.service.log.error(

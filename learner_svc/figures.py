@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from learner_svc.measure import EvaluationResult, Returns
+from learner_svc.measure import EvaluationResult, Returns, own_columns
 from learner_svc.run import Counters
 from learner_svc.trainer import Trained
+from shared.protocol.statistics import evaluation_column, training_column
 
 MEANS = (
     "batch_fill",
@@ -76,6 +77,7 @@ class Figures:
             "aborted_episodes": counters.aborted_episodes,
         }
         row |= {name: total / self.counts[name] for name, total in self.sums.items()}
+        row |= own_columns(training.means, training_column)
         row |= _combine(list(loads))
         row |= others
         if self.evaluation is not None:
@@ -86,7 +88,7 @@ class Figures:
         return row
 
 
-def evaluation_figures(result: EvaluationResult) -> dict[str, float | int]:
+def evaluation_figures(result: EvaluationResult) -> dict[str, float | int | None]:
     """An evaluation as columns."""
     return {
         "eval_return_mean": result.return_mean,
@@ -97,6 +99,7 @@ def evaluation_figures(result: EvaluationResult) -> dict[str, float | int]:
         "eval_length_mean": result.length_mean,
         "eval_episodes": result.episodes,
         "eval_version": result.version,
+        **own_columns(result.means, evaluation_column),
     }
 
 

@@ -17,6 +17,7 @@ import structlog
 
 from learner_svc.durable import write_durably
 from shared.errors import StorageError
+from shared.protocol.statistics import evaluation_column, own_statistics, training_column
 from shared.runtime.files import writing
 
 FIRST_COLUMNS = ("seconds", "epoch", "updates", "trained_steps", "env_steps", "episodes", "return_mean", "length_mean")
@@ -181,7 +182,7 @@ def draw_curves(folder: Path) -> bool:
     rows = read_metrics(folder / "metrics.csv")
     if not rows:
         return False
-    panels = [*PANELS, *task_panels(list(rows[0]))]
+    panels = [*PANELS, *statistic_panels(list(rows[0])), *task_panels(list(rows[0]))]
     panels = [(title, columns) for title, columns in panels if any(row.get(name) for name in columns for row in rows)]
     height = math.ceil(len(panels) / 3)
     figure = Figure(figsize=(14, 3.4 * height + 0.4), layout="constrained")
@@ -192,6 +193,11 @@ def draw_curves(folder: Path) -> bool:
     figure.savefig(picture, format="png", dpi=100)
     write_durably(folder / "curves.png", picture.getvalue())
     return True
+
+
+def statistic_panels(columns: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
+    """A panel for each of the environment's own statistics."""
+    return [(name, (training_column(name), evaluation_column(name))) for name in own_statistics(columns)]
 
 
 def _draw_panel(axes: Any, title: str, columns: Sequence[str], rows: Sequence[Mapping[str, str]]) -> None:

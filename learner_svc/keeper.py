@@ -16,12 +16,14 @@ from learner_svc.config import LearnerSettings
 from learner_svc.figures import evaluation_figures
 from learner_svc.history import History, draw_curves
 from learner_svc.lag import name_buckets
+from learner_svc.measure import own_columns
 from learner_svc.record import RunFolder
 from learner_svc.run import Counters, Run, is_used_up
 from learner_svc.trainer import Snapshot
 from shared.errors import StorageError
 from shared.protocol.ledger import Ledger, ProducerRecord
 from shared.protocol.messages import RunState, unpack_version
+from shared.protocol.statistics import training_column
 from shared.runtime.config import RunConfig
 
 TELL_EVERY_S = 60.0  # of a disk that goes on refusing
@@ -171,6 +173,7 @@ def summarise(
         "policy_lag_max": lag_max,
         "policy_lag_histogram": name_buckets(lag_counts),
         "episode_return_mean": run.return_mean,
+        **own_columns(run.means, training_column),
         "best_eval_return_mean": run.best_return,
         "restarts": dict(restarts),
         "dropped_unrolls": dict(dropped_unrolls),

@@ -2,24 +2,56 @@
 
 import math
 from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from shared.protocol.layout import Array
+from shared.protocol.statistics import GIVEN, Means
 
 RETURN_WINDOW = 100  # finished episodes in the training return
 
 
 @dataclass(slots=True)
 class Returns:
-    """The last finished training episodes."""
+    """The last finished training episodes. `own`: the environment's statistics, NaN where an episode gave none."""
 
     returns: deque[float] = field(default_factory=lambda: deque(maxlen=RETURN_WINDOW))
     lengths: deque[float] = field(default_factory=lambda: deque(maxlen=RETURN_WINDOW))
+    own: dict[str, deque[float]] = field(default_factory=dict)
+
+    def adopt(self, names: Iterable[str]) -> None:
+        """The environment's own statistics are these; what a checkpoint has of them stays."""
+        self.own = {name: self.own.get(name, deque(maxlen=RETURN_WINDOW)) for name in names}
+
+    def add(self, statistics: Array) -> None:
+        """Episodes that ended, f32 [N, K] (return, length, the environment's own)."""
+        for column, kept in zip(statistics.T.tolist(), (self.returns, self.lengths, *self.own.values()), strict=False):
+            kept.extend(column)
 
     @property
     def mean(self) -> float | None:
         """Mean return, None before the first episode."""
-        return math.fsum(self.returns) / len(self.returns) if self.returns else None
+        return known_mean(self.returns)
+
+    @property
+    def means(self) -> Means:
+        """Of every statistic."""
+        every = {"return": self.returns, "length": self.lengths, **self.own}
+        return {name: known_mean(values) for name, values in every.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        own = {name: [None if math.isnan(value) else value for value in kept] for name, kept in self.own.items()}
+        return {"returns": list(self.returns), "lengths": list(self.lengths), "own": own}
+
+    def restore(self, meta: Mapping[str, Any]) -> None:
+        """Take over what `to_json` gave, before `adopt`."""
+        self.returns.extend(meta["returns"])
+        self.lengths.extend(meta["lengths"])
+        self.adopt(meta.get("own", {}))
+        for name, values in meta.get("own", {}).items():
+            self.own[name].extend(math.nan if value is None else value for value in values)
 
     @property
     def is_full(self) -> bool:
@@ -39,10 +71,17 @@ class EvaluationResult:
     return_min: float
     return_max: float
     length_mean: float
+    own: Means = field(default_factory=dict)  # means of the environment's statistics
+
+    @property
+    def means(self) -> Means:
+        """Of every statistic."""
+        return {"return": self.return_mean, "length": self.length_mean, **self.own}
 
 
-def measure(versions: Array, statistics: Array) -> EvaluationResult:
-    """Figures of packed versions i64 [N], all the same, and statistics f32 [N, K] (return, length, …)."""
+def measure(versions: Array, statistics: Array, names: Sequence[str] = GIVEN) -> EvaluationResult:
+    """Figures of packed versions i64 [N], all the same, and statistics f32 [N, K] with their names, return and length
+    first."""
     returns, lengths = statistics[:, 0].astype(float), statistics[:, 1].astype(float)
     ordered = sorted(returns.tolist())
     return EvaluationResult(
@@ -54,7 +93,32 @@ def measure(versions: Array, statistics: Array) -> EvaluationResult:
         return_min=ordered[0],
         return_max=ordered[-1],
         length_mean=float(lengths.mean()),
+        own={name: known_mean(column) for name, column in zip(names[2:], statistics.T[2:].tolist(), strict=False)},
     )
+
+
+def own_columns(means: Means, column: Callable[[str], str], task: str = "") -> dict[str, float | None]:
+    """The means of the environment's own statistics under their columns, those of a task with its name behind."""
+    suffix = f"/{task}" if task else ""
+    return {column(name) + suffix: mean for name, mean in means.items() if name not in GIVEN}
+
+
+def known_mean(values: Collection[float]) -> float | None:
+    """The mean of those that are not NaN; None if there is none."""
+    total = math.fsum(values)
+    if math.isnan(total):
+        return known_mean([value for value in values if not math.isnan(value)])
+    return total / len(values) if values else None
+
+
+def mean_over(parts: Sequence[Means]) -> Means:
+    """The mean of several tasks' means, each counting the same; None where one of them does not know it."""
+    joined: dict[str, float | None] = {}
+    for name in parts[0] if parts else ():
+        values = [part.get(name) for part in parts]
+        known = [value for value in values if value is not None]
+        joined[name] = math.fsum(known) / len(known) if len(known) == len(values) else None
+    return joined
 
 
 def median(ordered: list[float]) -> float:

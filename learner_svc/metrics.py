@@ -13,6 +13,7 @@ from learner_svc.run import Run
 from learner_svc.tasks import TaskRecord
 from shared.net.reactor import Reactor
 from shared.protocol.messages import unpack_version
+from shared.protocol.statistics import GIVEN, Means
 from shared.runtime.metrics import Metrics
 
 Reading = tuple[str, str, Callable[[], float]]
@@ -41,6 +42,7 @@ def register(metrics: Metrics, run: Run, desk: Desk, figures: Figures, keeper: K
         ("eval_return_mean", "Mean return of the last evaluation.", lambda: _last_evaluation(run)),
         ("policy_lag_mean", "Updates between acting and learning.", lambda: figures.last.get("lag_mean", 0.0)),
         ("policy_lag_max", "The most of them in the last update.", lambda: figures.last.get("lag_max", 0.0)),
+        ("log_rho_lag0", "Mean |log rho| of rows acted by the weights updated.", lambda: _disagreement(figures)),
         ("policy_step", "Update number of the published weights.", lambda: unpack_version(desk.publisher.version)[1]),
         ("policy_epoch", "How many learners this run has had.", lambda: desk.identity.epoch),
         ("producers", "Inference services that are in.", lambda: len(desk.ledger.sessions)),
@@ -55,11 +57,44 @@ def register(metrics: Metrics, run: Run, desk: Desk, figures: Figures, keeper: K
         LAG_BOUNDS,
         lambda: (run.counters.lag_histogram, run.counters.lag_sum),
     )
+    _register_statistics(metrics, run)
     _register_tasks(metrics, run)
     metrics.read_gauge(
         "loop_lag_seconds", "How late the loop's last timer was.", lambda: reactor.statistics().loop_lag_s
     )
     return metrics.histogram("learner_update_seconds", "One update in the update thread.")
+
+
+def _register_statistics(metrics: Metrics, run: Run) -> None:
+    """The means of the environment's own statistics, under the label `statistic`; with tasks also those of each."""
+    records = run.tasks.records
+
+    def own(means: Means) -> dict[str, float]:
+        return {name: _known(mean) for name, mean in means.items() if name not in GIVEN}
+
+    def of_tasks(read: Callable[[TaskRecord], Means]) -> Callable[[], dict[tuple[str, ...], float]]:
+        return lambda: {
+            (task, name): mean for task, record in records.items() for name, mean in own(read(record)).items()
+        }
+
+    trained, evaluated = "over the last 100 training episodes", "over the last evaluation"
+    metrics.read_gauges(
+        "learner_statistic", f"Mean {trained} of a statistic of the environment's own.", "statistic",
+        lambda: own(run.means),
+    )  # fmt: skip
+    metrics.read_gauges(
+        "learner_eval_statistic", f"The same {evaluated}.", "statistic",
+        lambda: own(run.last_result.means) if run.last_result else {},
+    )  # fmt: skip
+    if records:
+        labels = ("task", "statistic")
+        metrics.read_gauges(
+            "learner_task_statistic", f"A task's mean {trained}.", labels, of_tasks(lambda task: task.training.means)
+        )
+        metrics.read_gauges(
+            "learner_task_eval_statistic", f"A task's mean {evaluated}.", labels,
+            of_tasks(lambda task: task.evaluation.means if task.evaluation else {}),
+        )  # fmt: skip
 
 
 def _register_tasks(metrics: Metrics, run: Run) -> None:
@@ -86,6 +121,11 @@ def _register_tasks(metrics: Metrics, run: Run) -> None:
         metrics.read_counters(f"learner_task_{name}", description, "task", of_each(read))
     for name, description, read in gauges if records else ():
         metrics.read_gauges(f"learner_task_{name}", description, "task", of_each(read))
+
+
+def _disagreement(figures: Figures) -> float:
+    """Of the newest update that had such rows."""
+    return figures.last.get("log_rho_mean_abs_lag0", math.nan)
 
 
 def _evaluated(task: TaskRecord) -> float:

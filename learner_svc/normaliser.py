@@ -11,8 +11,6 @@ from torch import Tensor
 
 from shared.policy.observations import LeafNormaliser
 
-VARIANCE_FLOOR = 1e-6  # keeps 1/std of a constant observation finite
-PIXEL_VARIANCE_FLOOR = 1.0  # of images, in grey levels squared: one that never changes must not explode when it does
 MIN_STD, MAX_STD = 1e-4, 1e6  # of value targets; bounds of Hessel et al. 2018
 
 
@@ -79,10 +77,8 @@ class ObservationNormaliser:
             rows = rows_TB.flatten(0, 1) if present_TB is None else rows_TB[present_TB]
             moments.update(rows.reshape(len(rows), -1))
             item.mean.copy_(moments.mean)
-            if item.rstd.shape == item.mean.shape:
-                item.rstd.copy_((moments.variance + VARIANCE_FLOOR).rsqrt())
-            else:
-                item.rstd.copy_((moments.variance.mean() + PIXEL_VARIANCE_FLOOR).rsqrt())
+            variance = moments.variance if item.rstd.shape == item.mean.shape else moments.variance.mean()
+            item.rstd.copy_((variance + item.variance_floor).rsqrt())
 
     def state(self) -> dict[str, Tensor]:
         """The tensors that a resume needs, not copied."""

@@ -15,7 +15,7 @@ from learner_svc.publish import Answer, Publisher
 from learner_svc.run import Run
 from shared.errors import RemoteWireError
 from shared.protocol.codec import decode, encode
-from shared.protocol.fit import Misfit, judge_spec, judge_task
+from shared.protocol.fit import Misfit, judge_spec, judge_statistics, judge_task
 from shared.protocol.layout import Array
 from shared.protocol.ledger import Ledger, Producer
 from shared.protocol.messages import (
@@ -287,7 +287,7 @@ class Desk:
             return None
         if not tasks and not task and self.spec is None:
             tasks = (TaskEnv(name="", env_id=self._env.id, settings=self._env.settings()),)
-        misfit = judge_task(task, spec, tasks)
+        misfit = judge_task(task, spec, tasks) or (judge_statistics(spec) if spec is not None else None)
         if misfit is None and spec is not None and self.spec is not None:
             misfit = judge_spec(task, spec, self.spec, self._specs.get(task))
         return misfit

@@ -3,13 +3,13 @@
 | state | training groups | left when |
 |---|---|---|
 | STARTING | none | the first environment said what it is |
-| TRAINING | act and are trained on | steps or seconds are used up, or the return seems reached |
-| FINISHING | held; the final weights are evaluated | the result is there; too low for `until_return`: TRAINING again |
+| TRAINING | act and are trained on | steps or seconds are used up, or a goal seems reached |
+| FINISHING | held; the final weights are evaluated | the result is there; it falls short of the goal: TRAINING again |
 | FINISHED | held | never |
 
-`until_return` is judged by a full evaluation of the very weights that the run ends with, so training stops for it.
-When to try is suggested by the training return or by an evaluation on the way. With tasks it is the mean over them, of
-what all of them have played.
+The goals, `run.until_return` and `run.until`, are judged by a full evaluation of the very weights that the run ends
+with, so training stops for it. When to try is suggested by the means of training episodes or by an evaluation on the
+way. With tasks they are means over them, of what all of them have played.
 """
 
 import math
@@ -20,11 +20,14 @@ from typing import Any
 from learner_svc.lag import NUM_LAG_BUCKETS
 from learner_svc.measure import EvaluationResult, Returns
 from learner_svc.tasks import TaskBook
+from shared.errors import ConfigError
+from shared.protocol.layout import Array
 from shared.protocol.messages import Evaluation, RunState
+from shared.protocol.statistics import GIVEN, Means
 from shared.runtime.config import EvalConfig, RunConfig
 
 MIN_PATIENCE_S = 60.0  # with the final evaluation of a run that was trained for a shorter time
-MIN_TRY_S = 5.0  # between two attempts at `until_return`
+MIN_TRY_S = 5.0  # between two attempts at a goal
 EVALUATION_SHIFT = 20  # an evaluation's id holds the learner epoch above this, so ids never repeat
 
 
@@ -72,7 +75,7 @@ class Run:
         self.num_evaluations = 0
         self.best_return: float | None = None
         self.end_reason = ""
-        self._run, self._eval = run, evaluation
+        self._run, self._eval, self._goals = run, evaluation, run.goals
         self._next_id = (epoch << EVALUATION_SHIFT) + 1
         self._patience_s = patience_s
         self._clock: float | None = None  # up to when `seconds` are counted
@@ -84,8 +87,7 @@ class Run:
     def restore(self, meta: dict[str, Any]) -> None:
         """Take over what `to_json` gave, before `start`."""
         self.counters = Counters(**meta["counters"])
-        self.training.returns.extend(meta["returns"])
-        self.training.lengths.extend(meta["lengths"])
+        self.training.restore(meta)
         self.best_return = meta["best_return"]
         last = meta.get("last_result")
         self.last_result = None if last is None else EvaluationResult(**last)
@@ -95,22 +97,38 @@ class Run:
         """What a checkpoint keeps."""
         return {
             "counters": self.counters.to_json(),
-            "returns": list(self.training.returns),
-            "lengths": list(self.training.lengths),
+            **self.training.to_json(),
             "best_return": self.best_return,
             "last_result": None if self.last_result is None else asdict(self.last_result),
             "tasks": self.tasks.to_json(),
         }
 
     @property
+    def means(self) -> Means:
+        """Every statistic's, of the last training episodes; with tasks the mean over them, None until each has one."""
+        return self.tasks.means if self.tasks.are_several else self.training.means
+
+    @property
     def return_mean(self) -> float | None:
-        """Of the last training episodes; with tasks the mean over them, None until each has an episode."""
-        return self.tasks.return_mean if self.tasks.are_several else self.training.mean
+        """The mean return among them."""
+        return self.means["return"]
 
     @property
     def may_train(self) -> bool:
         """Whether batches go to the optimiser. False as soon as the end is decided: updates under way run out."""
         return self.state == RunState.TRAINING and not self.end_reason
+
+    def adopt(self, statistics: Sequence[str]) -> None:
+        """The environments' own statistics are these. Raises: ConfigError if `run.until` waits for another."""
+        known = (*GIVEN, *statistics)
+        for reason, goal in self._goals.items():
+            if goal.statistic not in known:
+                raise ConfigError(
+                    f"run.{reason}: the environment reports no statistic {goal.statistic!r}; it reports "
+                    f"{', '.join(known)}"
+                )
+        self.training.adopt(statistics)
+        self.tasks.adopt(statistics)
 
     def start(self, now: float) -> None:
         """There is a policy: the clock runs."""
@@ -143,14 +161,11 @@ class Run:
             self.counters.lag_histogram = [before + more for before, more in now]  # a new list: /metrics reads it
             self.counters.lag_sum += lag_sum
 
-    def acted(
-        self, returns: Sequence[float], lengths: Sequence[float], *, steps: int, aborted: int, task: str = ""
-    ) -> None:
-        """Count an EPISODES message of training groups."""
-        self.tasks.acted(task, returns, lengths, steps=steps, aborted=aborted)
-        self.training.returns.extend(returns)
-        self.training.lengths.extend(lengths)
-        self.counters.episodes += len(returns)
+    def acted(self, statistics: Array, *, steps: int, aborted: int, task: str = "") -> None:
+        """Count an EPISODES message of training groups: statistics f32 [N, K] of the episodes that ended."""
+        self.tasks.acted(task, statistics, steps=steps, aborted=aborted)
+        self.training.add(statistics)
+        self.counters.episodes += len(statistics)
         self.counters.env_steps += steps
         self.counters.aborted_episodes += aborted
 
@@ -195,13 +210,20 @@ class Run:
         self.best_return = max(result.return_mean, -math.inf if self.best_return is None else self.best_return)
         if self.state != RunState.FINISHING:
             return True
-        target = self._run.until_return
-        if self.end_reason == "until_return" and target is not None and result.return_mean < target:
+        if self.end_reason not in self._goals:
+            self._finish(self.end_reason)
+        elif reached := self._reached(result.means):
+            self._finish(reached)
+        else:
             self.state, self.end_reason, self._tried_at = RunState.TRAINING, "", now
             self._tried_updates = self.counters.updates
-        else:
-            self._finish(self.end_reason)
         return True
+
+    def final_evaluation_wait(self, now: float) -> tuple[float, float] | None:
+        """For how long the final evaluation has been waited for and how long it may take, seconds; None: not now."""
+        if self.state != RunState.FINISHING:
+            return None
+        return now - self._asked_at, self._final_patience_s
 
     @property
     def _final_patience_s(self) -> float:
@@ -215,15 +237,16 @@ class Run:
             return "steps"
         if self._run.seconds and self.counters.seconds >= self._run.seconds:
             return "seconds"
-        target = self._run.until_return
-        if target is None or now - self._tried_at < MIN_TRY_S or self.counters.updates == self._tried_updates:
+        if not self._goals or now - self._tried_at < MIN_TRY_S or self.counters.updates == self._tried_updates:
             return ""  # weights that just fell short are not tried again
-        mean = self.return_mean
         is_full = self.tasks.have_returns if self.tasks.are_several else self.training.is_full
-        is_likely = mean is not None and is_full and mean >= target
         result = self.last_result if self.num_evaluations else None  # of this life
-        was_reached = result is not None and self._evaluated_at > self._tried_at and result.return_mean >= target
-        return "until_return" if is_likely or was_reached else ""
+        evaluated = result.means if result is not None and self._evaluated_at > self._tried_at else {}
+        return (self._reached(self.means) if is_full else "") or self._reached(evaluated)
+
+    def _reached(self, means: Means) -> str:
+        """The first goal that these means reach; empty if they reach none."""
+        return next((reason for reason, goal in self._goals.items() if goal.holds(means)), "")
 
     def _ask(self, version: int, now: float) -> None:
         self.evaluation = Evaluation(

@@ -43,6 +43,7 @@ from shared.net.roles import Role
 from shared.protocol.ledger import Ledger
 from shared.protocol.messages import Evaluation, RunState
 from shared.protocol.rows import EnvSpec
+from shared.protocol.statistics import GIVEN
 from shared.runtime.farewell import Farewell
 from shared.runtime.refusals import Refusals
 from shared.runtime.service import Service
@@ -50,6 +51,7 @@ from shared.runtime.tasks import normalised_weights
 from shared.runtime.worker import Worker
 
 BEAT_S = 0.1
+TELL_S = 10.0
 MAX_SAVE_S = 60.0
 R = TypeVar("R")
 HOW_TO_GO_ON = "to train on, raise what ended it (run.steps, run.seconds); for a new run, give another folder"
@@ -105,7 +107,7 @@ class LearnerService:
         self._is_exporting = False
         self._newest_version = 0  # of the update thread's weights
         self._told: tuple[RunState, Evaluation | None] = (self.run.state, None)  # what everyone knows
-        self._row_at = 0.0
+        self._row_at = self._tell_at = 0.0
         self.router = Router(
             reactor,
             config.bind,
@@ -164,12 +166,10 @@ class LearnerService:
     def _count_episodes(self, episodes: EpisodesCame) -> None:
         header, statistics, task = episodes.header, episodes.statistics, episodes.task
         if header.mode == "train":
-            self.run.acted(
-                statistics[:, 0].tolist(), statistics[:, 1].tolist(), steps=header.acted_steps, aborted=header.aborted,
-                task=task,
-            )  # fmt: skip
+            self.run.acted(statistics, steps=header.acted_steps, aborted=header.aborted, task=task)
         elif header.mode == "eval" and header.count:
-            result = measure(episodes.versions, statistics)
+            assert self.desk.spec is not None, "the desk takes episodes only once there is a policy"
+            result = measure(episodes.versions, statistics, self.desk.spec.statistics)
             if self.run.evaluated(header.evaluation, result, self.loop.time(), task=task):
                 self._evaluated(header.evaluation)
 
@@ -210,6 +210,7 @@ class LearnerService:
         limit = self.config.max_frame_bytes
         if len(weights) > limit:
             raise ConfigError(f"weights of {len(weights)} bytes do not fit learner.max_frame_bytes = {limit}")
+        self.run.adopt(trainer.policy.spec.statistics[len(GIVEN) :])
         if self.checkpoint is not None:
             self.record.submit(partial(self.folder.write_config, self.settings))
         self.trainer, self.assembler = trainer, assembler
@@ -340,9 +341,22 @@ class LearnerService:
                 continue
             self._poll_run()
             self._pump()
+            self._tell_wait(now)
             if now >= self._row_at:
                 self._row_at = now + self.config.metrics_every_s
                 self.write_row(now)
+
+    def _tell_wait(self, now: float) -> None:
+        """Say every ten seconds that all is trained and that the final evaluation is waited for."""
+        wait, evaluation = self.run.final_evaluation_wait(now), self.run.evaluation
+        if wait is None or evaluation is None or now < self._tell_at:
+            return
+        self._tell_at = now + TELL_S
+        waited_s, at_most_s = wait
+        self.service.log.info(
+            "final_evaluation_awaited", episodes=evaluation.episodes, waited_s=round(waited_s),
+            at_most_s=round(at_most_s), hint="groups of mode eval play it; inference says if none is connected",
+        )  # fmt: skip
 
     def write_row(self, now: float) -> None:
         """One row of metrics."""

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from learner_svc.measure import EvaluationResult, Returns, median
+from learner_svc.measure import EvaluationResult, Returns, mean_over, median, own_columns
 from shared.protocol.layout import Array
 from shared.protocol.messages import TaskEnv
+from shared.protocol.statistics import Means, evaluation_column, training_column
 from shared.runtime.tasks import TaskConfig, normalised_weights
 
 COUNTS = ("trained_lanes", "trained_steps", "env_steps", "episodes", "aborted_episodes")
@@ -55,24 +56,26 @@ class TaskBook:
         return bool(self.records)
 
     @property
-    def return_mean(self) -> float | None:
-        """Mean over the tasks of their training returns, None until each has one."""
-        means = [record.training.mean for record in self.records.values()]
-        known = [mean for mean in means if mean is not None]
-        return math.fsum(known) / len(known) if known and len(known) == len(means) else None
+    def means(self) -> Means:
+        """Mean over the tasks of every statistic's training mean, None until each has one."""
+        return mean_over([record.training.means for record in self.records.values()])
 
     @property
     def have_returns(self) -> bool:
         """Whether in every task so many episodes have ended that their mean means something."""
         return all(record.training.is_full for record in self.records.values())
 
-    def acted(self, task: str, returns: Sequence[float], lengths: Sequence[float], *, steps: int, aborted: int) -> None:
-        """Count an EPISODES message of a task's training groups."""
+    def adopt(self, statistics: Sequence[str]) -> None:
+        """The environments' own statistics are these."""
+        for record in self.records.values():
+            record.training.adopt(statistics)
+
+    def acted(self, task: str, statistics: Array, *, steps: int, aborted: int) -> None:
+        """Count an EPISODES message of a task's training groups: statistics f32 [N, K] of the episodes that ended."""
         record = self.records.get(task)
         if record is not None:
-            record.training.returns.extend(returns)
-            record.training.lengths.extend(lengths)
-            record.episodes += len(returns)
+            record.training.add(statistics)
+            record.episodes += len(statistics)
             record.env_steps += steps
             record.aborted_episodes += aborted
 
@@ -108,11 +111,16 @@ class TaskBook:
     def row(self) -> dict[str, float | int | None]:
         """Columns of metrics.csv, with the evaluations since the row before; none without tasks."""
         shares = self.shares()
-        row: dict[str, float | int | None] = {"return_mean": self.return_mean} if self.records else {}
+        row: dict[str, float | int | None] = {}
+        if self.records:
+            row = {"return_mean": self.means["return"], **own_columns(self.means, training_column)}
         for name, record in self.records.items():
             row[f"return_mean/{name}"] = record.training.mean
             fresh = record.evaluation if name in self._fresh else None
             row[f"eval_return_mean/{name}"] = fresh.return_mean if fresh else None
+            row |= own_columns(record.training.means, training_column, name)
+            row |= dict.fromkeys(own_columns(record.training.means, evaluation_column, name))
+            row |= own_columns(fresh.means, evaluation_column, name) if fresh else {}
             if record.config.random_score is not None:
                 row[f"eval_normalised/{name}"] = record.normalised if fresh else None
             row[f"share/{name}"] = shares[name]
@@ -151,6 +159,8 @@ class TaskBook:
                 "eval_length_mean": record.evaluation.length_mean if record.evaluation else None,
                 "eval_episodes": record.evaluation.episodes if record.evaluation else 0,
                 "eval_normalised": record.normalised,
+                **own_columns(record.training.means, training_column),
+                **(own_columns(record.evaluation.means, evaluation_column) if record.evaluation else {}),
             }
             for name, record in self.records.items()
         }
@@ -160,8 +170,7 @@ class TaskBook:
         return {
             name: {
                 **{count: getattr(record, count) for count in COUNTS},
-                "returns": list(record.training.returns),
-                "lengths": list(record.training.lengths),
+                **record.training.to_json(),
             }
             for name, record in self.records.items()
         }
@@ -173,8 +182,7 @@ class TaskBook:
             if record is not None:
                 for count in COUNTS:
                     setattr(record, count, kept[count])
-                record.training.returns.extend(kept["returns"])
-                record.training.lengths.extend(kept["lengths"])
+                record.training.restore(kept)
 
 
 def combine(results: Sequence[EvaluationResult]) -> EvaluationResult:
@@ -190,6 +198,7 @@ def combine(results: Sequence[EvaluationResult]) -> EvaluationResult:
         return_min=means[0],
         return_max=means[-1],
         length_mean=math.fsum(result.length_mean for result in results) / len(results),
+        own=mean_over([result.own for result in results]),
     )
 
 

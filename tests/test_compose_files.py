@@ -40,9 +40,12 @@ def own_services() -> list:
 
 @pytest.mark.parametrize("name", sorted(services(MAIN)))
 def test_whoever_gets_into_a_container_can_do_nothing_there(name):
-    """No root, nothing to write but /tmp, no capabilities and no way to gain any."""
+    """No root, nothing to write but /tmp, no capabilities and no way to gain any; but the learner must become so."""
     service = services(MAIN)[name]
-    assert service["user"] == "${SEEDBED_UID:-1000}:${SEEDBED_GID:-1000}"
+    assert service["user"] == f"${{SEEDBED_UID:-{0 if name == 'learner' else 1000}}}:${{SEEDBED_GID:-1000}}"
+    needed = ["CHOWN", "SETUID", "SETGID", "SETPCAP", "KILL"] if name == "learner" else None
+    assert service.get("cap_add") == needed
+    assert ("--as-owner" in service["command"]) == (name == "learner")
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
@@ -52,7 +55,10 @@ def test_whoever_gets_into_a_container_can_do_nothing_there(name):
 @pytest.mark.parametrize(("file", "name", "service"), own_services(), ids=lambda item: str(item)[:20])
 def test_no_file_takes_protection_away(file, name, service):
     """Neither the main file nor an override; only the page has a port, and only the address that the user names."""
-    assert not set(service) & {"privileged", "cap_add", "pid", "ipc", "devices", "network_mode"} - {"network_mode"}
+    forbidden = {"privileged", "cap_add", "user", "pid", "ipc", "devices"}
+    if file == MAIN.name:
+        forbidden -= {"user", "cap_add"} if name == "learner" else {"user"}
+    assert not set(service) & forbidden
     assert service.get("network_mode") in (None, "none")
     assert not any("docker.sock" in str(volume) for volume in service.get("volumes", ()))
     if name == "monitor":

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from shared.errors import ConfigError, EnvError, SeedbedError
 from shared.protocol.rows import ENDED, Flags
 from shared.protocol.spaces import Leaf, Space, mask_size, space_from_gymnasium
+from shared.protocol.statistics import name_problem
 from shared.runtime.modules import describe_failure
 
 Array = npt.NDArray[Any]
@@ -156,12 +157,12 @@ def read_traits(
     reset's info means that every row carries one.
     """
     metadata = env.metadata or {}
-    statistics = tuple(str(name) for name in metadata.get("statistics", ()))
-    reserved = {"return", "length"} & set(statistics)
-    if reserved:
-        raise ConfigError(
-            f"statistics {sorted(reserved)} are always reported: leave them out of metadata['statistics']"
-        )
+    named = metadata.get("statistics", ())
+    if isinstance(named, str):
+        raise ConfigError(f"metadata['statistics'] of the environment is a text: write a tuple, ({named!r},)")
+    statistics = tuple(str(name) for name in named)
+    if problem := name_problem(statistics):
+        raise ConfigError(f"metadata['statistics'] of the environment: {problem}")
     own_action = space_from_gymnasium(action, image=None)
     if any(leaf.kind == "text" for leaf in own_action.leaves()):
         raise ConfigError("a Text action cannot be chosen by a policy: wrap the environment to take numbers")

@@ -128,6 +128,14 @@ def train(
     until_return: Annotated[
         float | None, typer.Option(help="Stop once an evaluation's mean return is this.", show_default=False)
     ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CONDITION",
+            help="Stop once an evaluation's mean of a statistic is this, as 'success >= 0.9'.",
+            show_default=False,
+        ),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the newest run, or with that in --run-dir.")
     ] = False,
@@ -148,7 +156,7 @@ def train(
     file, words = choose_source(experiment, words or [], env=env, memory=memory)
     source = resolve_source(init_from, resume=resume) if init_from is not None else None
     given = {
-        "run.seconds": seconds, "run.steps": steps, "run.until_return": until_return,
+        "run.seconds": seconds, "run.steps": steps, "run.until_return": until_return, "run.until": until,
         "learner.init_from": json.dumps(str(source)) if source else None,
     }  # fmt: skip
     chosen = [*words, *(f"{key}={value}" for key, value in given.items() if value is not None)]
@@ -190,9 +198,11 @@ def actor(
     From another machine with its key: [bold]actor.upstream=tcp://10.0.0.6:5555 runtime.keys=robot-7[/]."""
     limit_threads("actor")
     from actor_svc.__main__ import main as run_actor
+    from services.cli.foreign import become_service
 
-    chosen = [] if task is None else [f"actor.task={task}"]
-    return run_actor([*service_words(words, config), *chosen])
+    chosen = [*service_words(words, config), *([] if task is None else [f"actor.task={task}"])]
+    become_service(chosen)
+    return run_actor(chosen)
 
 
 @app.command()
@@ -249,11 +259,16 @@ def container(
         Which | None, typer.Option(help="Inference's: serve this checkpoint of the run, without a learner.")
     ] = None,
     task: Annotated[str, typer.Option(help="An actor's: which of the run's tasks; empty: all, a process each.")] = "",
+    as_owner: Annotated[
+        bool,
+        typer.Option("--as-owner", help="A learner's, started as root: become who owns the folder of runs."),
+    ] = False,
 ) -> None:
-    """Become one service of a deployment in containers; a wrong setting is repeated, not restarted."""
+    """Become one service of a deployment in containers; what is refused is told, and tried again."""
     from services.container.start import start
 
-    start(role, experiment, words or [], run=run, runs=runs, task=task, serve=serve.value if serve else "")
+    served = serve.value if serve else ""
+    start(role, experiment, words or [], run=run, runs=runs, task=task, serve=served, as_owner=as_owner)
 
 
 @app.command("eval")

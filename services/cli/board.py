@@ -4,11 +4,12 @@ Pure: takes samples and `now`. Counters are turned into rates over the last seco
 restarted service does not show as a negative rate.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from services.cli.scrape import of_task
+from services.cli.scrape import labelled
 from shared.protocol.messages import RunState
 
 WINDOW_S = 5.0  # rates and means are over this long
@@ -29,6 +30,15 @@ class ServiceFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StatisticFigures:
+    """The means of one of the environment's own statistics; None where nobody knows yet."""
+
+    name: str
+    mean: float | None  # over the last training episodes
+    eval_mean: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFigures:
     """One of a run's tasks."""
 
@@ -39,6 +49,7 @@ class TaskFigures:
     episodes: float
     return_mean: float | None
     eval_return_mean: float | None
+    statistics: tuple[StatisticFigures, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +78,7 @@ class RunFigures:
     eval_played: float = 0.0  # episodes of the evaluation under way
     eval_asked: float = 0.0  # 0: none is under way
     tasks: tuple[TaskFigures, ...] = ()
+    statistics: tuple[StatisticFigures, ...] = ()
 
 
 @dataclass(slots=True)
@@ -99,6 +111,17 @@ class _Process:
     def last(self, name: str) -> float | None:
         """Newest value of one sample."""
         return self.history[-1][1].get(name) if self.history else None
+
+    def known(self, name: str) -> float | None:
+        """The same, None also where it is NaN."""
+        value = self.last(name)
+        return None if value is None or math.isnan(value) else value
+
+    def values_of(self, name: str) -> list[str]:
+        """The values that the newest sample has of its label, in their order."""
+        begin = labelled(name, "").removesuffix("}")
+        samples = self.history[-1][1] if self.history else ()
+        return [sample.removeprefix(begin).removesuffix("}") for sample in samples if sample.startswith(begin)]
 
     def gain(self, name: str) -> float | None:
         """How much a counter rose over the window."""
@@ -196,6 +219,21 @@ class Board:
             eval_played=eval_played,
             eval_asked=eval_asked,
             tasks=self._tasks(),
+            statistics=self._statistics("seedbed_learner_statistic", "seedbed_learner_eval_statistic"),
+        )
+
+    def _statistics(self, training: str, evaluation: str, *task: str) -> tuple[StatisticFigures, ...]:
+        """Every statistic of the environment's own that the learner names, of the run or of a task."""
+        learner = next((process for process in self._of("learner") if process.history), None)
+        if learner is None:
+            return ()
+        return tuple(
+            StatisticFigures(
+                name=name,
+                mean=learner.known(labelled(training, *task, name)),
+                eval_mean=learner.known(labelled(evaluation, *task, name)),
+            )
+            for name in learner.values_of("seedbed_learner_statistic")
         )
 
     def _tasks(self) -> tuple[TaskFigures, ...]:
@@ -204,24 +242,23 @@ class Board:
         if learner is None:
             return ()
         prefix = "seedbed_learner_task_"
-        weight = f"{prefix}weight"
-        names = [name[len(weight) + 1 : -1] for name in learner.history[-1][1] if name.startswith(f"{weight}{{")]
-        lanes = {name: learner.last(of_task(f"{prefix}trained_lanes_total", name)) or 0.0 for name in names}
+        names = learner.values_of(f"{prefix}weight")
+        lanes = {name: learner.last(labelled(f"{prefix}trained_lanes_total", name)) or 0.0 for name in names}
         total = sum(lanes.values())
 
         def last(figure: str, task: str) -> float | None:
-            value = learner.last(of_task(f"{prefix}{figure}", task))
-            return None if value is None or value != value else value
+            return learner.known(labelled(f"{prefix}{figure}", task))
 
         return tuple(
             TaskFigures(
                 name=name,
                 weight=last("weight", name) or 0.0,
                 share=lanes[name] / total if total else None,
-                acted_steps_per_s=learner.rate(of_task(f"{prefix}env_steps_total", name)),
+                acted_steps_per_s=learner.rate(labelled(f"{prefix}env_steps_total", name)),
                 episodes=last("episodes_total", name) or 0.0,
                 return_mean=last("return_mean", name),
                 eval_return_mean=last("eval_return_mean", name),
+                statistics=self._statistics(f"{prefix}statistic", f"{prefix}eval_statistic", name),
             )
             for name in names
         )

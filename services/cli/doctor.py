@@ -30,6 +30,7 @@ USUAL_PORTS = {  # of services that are started one by one, and how to choose an
     5556: "learner.bind",
     8080: "seedbed monitor --port",
 }
+CPU_BUILDS = "https://download.pytorch.org/whl/cpu"  # PyTorch's own index
 
 
 class Grade(StrEnum):
@@ -190,7 +191,8 @@ def _judge_files(facts: MachineFacts) -> Finding:
 
 def _judge_torch(facts: MachineFacts) -> Finding:
     if facts.torch is None:
-        return _problem("torch", "not installed", "inference and learner need it: pip install 'seedbed[torch]'")
+        advice = f"inference and learner need it: pip install --extra-index-url {CPU_BUILDS} 'seedbed[torch]'"
+        return _problem("torch", "not installed", f"{advice}; without the option it is CUDA's build")
     return _ok("torch", f"{facts.torch.version}, {facts.torch.threads} threads")
 
 

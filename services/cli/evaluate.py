@@ -15,7 +15,9 @@ from pydantic import ConfigDict
 from actor_svc.envs import make_group
 from actor_svc.group import Group
 from learner_svc.checkpoint import Checkpoint, load_latest
+from learner_svc.measure import known_mean
 from learner_svc.saved_policy import read_policy
+from services.cli.env.remote_backend import make_remote_group
 from services.cli.machine import usable_cores
 from services.cli.runs import RECORD
 from services.cli.video import Recorded, make_shown_group, speed, write_video
@@ -25,6 +27,7 @@ from shared.policy.policy import Policy, State
 from shared.policy.weights import acting_parameters
 from shared.protocol.layout import Array
 from shared.protocol.rows import EnvSpec, Flags, describe_space_difference
+from shared.protocol.statistics import GIVEN, Means
 from shared.runtime.config import EvalConfig, load_settings
 from shared.runtime.tasks import RunSettings, check_task
 
@@ -67,6 +70,12 @@ class Played:
         """f32 [episodes]."""
         column: Array = self.statistics[:, 0]
         return column
+
+    @property
+    def own_means(self) -> Means:
+        """The means of the environment's own statistics; None where no episode gave one."""
+        columns = self.statistics.T.tolist()
+        return {name: known_mean(columns[place]) for place, name in enumerate(self.names) if name not in GIVEN}
 
 
 def load_policy(run_dir: Path, which: Which = "latest", *, device: str = "auto") -> TrainedPolicy:
@@ -125,10 +134,9 @@ def play_episodes(
     `finished` is called with the number of episodes so far.
     """
     torch.set_num_threads(usable_cores())
-    lanes = min(trained.settings.eval.lanes, episodes)
-    left = np.full(lanes, episodes // lanes)
-    left[: episodes % lanes] += 1
-    group = make_group(trained.settings.eval.own_env(trained.settings.env), lanes)
+    group = _make_group(trained.settings, min(trained.settings.eval.lanes, episodes))
+    left = np.full(group.lanes, episodes // group.lanes)
+    left[: episodes % group.lanes] += 1
     rows: list[Array] = []
     try:
         check_specification(trained, group)
@@ -143,6 +151,13 @@ def play_episodes(
     finally:
         group.close()
     return Played(names=group.spec.statistics, statistics=np.concatenate(rows))
+
+
+def _make_group(settings: EvaluationSettings, lanes: int) -> Group:
+    """What evaluations of a run step; a service in another language may have its own number of lanes."""
+    if settings.env.service:
+        return make_remote_group(settings.env, settings.eval, lanes)
+    return make_group(settings.eval.own_env(settings.env), lanes)
 
 
 def play(trained: TrainedPolicy, group: Group, *, greedy: bool, seed: int) -> Iterator[None]:
@@ -206,8 +221,9 @@ def record_video(trained: TrainedPolicy, file: Path, *, greedy: bool = True, see
       the file cannot be written.
     """
     torch.set_num_threads(usable_cores())
-    env = trained.settings.eval.own_env(trained.settings.env)
-    group = make_shown_group(env)
+    settings = trained.settings
+    env = settings.eval.own_env(settings.env)
+    group = make_remote_group(settings.env, settings.eval, 1, render=True) if env.service else make_shown_group(env)
     try:
         ticks = play(trained, group, greedy=greedy, seed=trained.settings.eval.seed if seed is None else seed)
         return write_video(group, ticks, file, fps=speed(group, env))

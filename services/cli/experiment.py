@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -27,9 +27,11 @@ from services.cli.machine import usable_cores
 from services.cli.probe.ask import probe_environment
 from services.cli.recommend import Recipe, choose_recipe
 from services.cli.runs import RECORD, RUNS, Need, newest_good, runs_of, tell_user
+from services.cli.service_folder import MANIFEST, ServiceFolder, open_folder, open_service
 from shared.errors import ConfigError
 from shared.policy.config import PolicyConfig
 from shared.runtime.config import (
+    EnvConfig,
     EvalConfig,
     LaunchConfig,
     RuntimeConfig,
@@ -40,8 +42,14 @@ from shared.runtime.config import (
 from shared.runtime.recipes import AUTO, MEMORY, is_open
 from shared.runtime.tasks import RunSettings, normalised_weights
 
-EXPERIMENTS = Path(__file__).resolve().parents[2] / "compose" / "experiments"
+R = TypeVar("R", bound=RunSettings)
+_ROOT = Path(__file__).resolve().parents[2]
+EXPERIMENTS = next(  # in a clone, or in an image, which mounts them there; else what the package brought along
+    (path for path in (_ROOT / "compose" / "experiments", _ROOT / "services" / "experiments") if path.is_dir()),
+    _ROOT / "compose" / "experiments",
+)
 WORDS = "words.json"  # what the run was started with beyond its file
+IN_FOLDER = "experiment.toml"  # of a folder that is named instead of a file
 RECIPE = "recipe.toml"  # the settings of the recipe that was chosen for it
 LEARNING = frozenset(("actor", "learner", "policy", "algorithm"))  # a file without these sections gets a recipe
 
@@ -78,6 +86,12 @@ class LaunchSettings(RunSettings):
     launch: LaunchConfig = LaunchConfig()
     runtime: RuntimeConfig = RuntimeConfig()
 
+    def actor_lanes(self, task: str) -> list[int]:
+        """Lanes of each group of a training actor; `task` is empty where the run has none."""
+        own = self.tasks.get(task)
+        lanes, groups = (own.lanes, own.groups) if own else (None, None)
+        return [lanes or self.actor.lanes] * (groups or self.actor.groups)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
@@ -103,16 +117,18 @@ def experiment_names() -> list[str]:
 
 
 def find_experiment(name: str) -> Path:
-    """The file of an experiment: a path, or the name of one that comes with the project.
+    """The file of an experiment: a path, a folder with an experiment.toml, or the name of one of the project's.
 
     Raises: ConfigError with the nearest name.
     """
     path = Path(name)
     if path.is_file():
         return path
+    if (path / IN_FOLDER).is_file():
+        return path / IN_FOLDER
     if path.suffix == ".toml" or len(path.parts) > 1:
         if path.is_dir():
-            raise ConfigError(f"{name} is a folder: give a TOML file in it")
+            raise ConfigError(f"{name} is a folder without an {IN_FOLDER} or a {MANIFEST}: give a TOML file in it")
         near = difflib.get_close_matches(path.name, [item.name for item in path.parent.glob("*.toml")], n=1)
         hint = f"; did you mean {path.parent / near[0]}?" if near else ""
         raise ConfigError(f"{name}: no such experiment file{hint}")
@@ -132,6 +148,9 @@ def choose_source(
 
     Raises: ConfigError if both or neither are given.
     """
+    is_folder = env is None and experiment is not None and not (Path(experiment) / IN_FOLDER).is_file()
+    if is_folder and experiment is not None and (Path(experiment) / MANIFEST).is_file():
+        env, experiment = experiment, None  # a service alone, which needs no experiment
     if env is None:
         if memory:
             raise ConfigError("--memory goes with --env; in an experiment it is run.recipe = 'auto+memory'")
@@ -145,7 +164,12 @@ def choose_source(
         raise ConfigError(f"{experiment!r} and --env {env}: give an experiment or an environment, not both")
     recipe = f"{AUTO}+{MEMORY}" if memory else AUTO
     first = [] if experiment is None else [experiment]  # a setting, in the place of the experiment's name
-    return None, [f"env.id={json.dumps(env)}", f"run.recipe={recipe}", *first, *words]
+    if (Path(env) / MANIFEST).is_file():
+        service = open_folder(Path(env).resolve())
+        named = [f"env.id={json.dumps(service.manifest.env_id)}", f"env.service={json.dumps(str(service.folder))}"]
+    else:
+        named = [f"env.id={json.dumps(env)}"]
+    return None, [*named, f"run.recipe={recipe}", *first, *words]
 
 
 def train_command(file: Path | None, *words: str) -> str:
@@ -185,6 +209,8 @@ def load_experiment(
     if wants_recipe(file, looked):
         recipe = (read_recipe_of(folder) if resume else None) or recommend(looked)
     settings, sections = _merge(file, words, recipe)
+    settings = locate_services(settings, file)
+    write_services(settings, sections)
     check_lanes(settings)
     sections["run"] = {**sections.get("run", {}), "name": name, "dir": str(folder), "resume": resume}
     return Experiment(
@@ -204,7 +230,7 @@ class Looked(RunSettings):
 def look_at(file: Path | None, words: Sequence[str]) -> Looked:
     """What is trained, without a recipe. Raises: ConfigError, for unknown sections too."""
     load_settings(Sections, file, words, below={})
-    return load_settings(Looked, file, words, below={})
+    return locate_services(load_settings(Looked, file, words, below={}), file)
 
 
 def wants_recipe(file: Path | None, looked: Looked) -> bool:
@@ -237,7 +263,7 @@ def run_name(file: Path | None, looked: Looked) -> str:
     if "name" in looked.run.model_fields_set:
         return looked.run.name
     if file is not None:
-        return file.stem
+        return file.resolve().parent.name if file.name == IN_FOLDER else file.stem
     module, colon, _ = looked.env.id.partition(":")
     parts = module.split(".") if colon else [looked.env.id.rpartition("/")[2]]
     return next((part for part in reversed(parts) if part not in ("env", "envs", "environment")), parts[-1])
@@ -250,6 +276,36 @@ def _merge(file: Path | None, words: Sequence[str], recipe: Recipe | None) -> tu
     below = None if recipe is None else recipe.settings
     sections = load_settings(Sections, file, words, below=below).model_dump(exclude_defaults=True)
     return load_settings(LaunchSettings, file, words, below=below), sections
+
+
+def locate_services(settings: R, file: Path | None) -> R:
+    """The settings with full paths of services in other languages.
+
+    Raises: as `open_service`.
+    """
+    beside = file.parent if file is not None else Path()
+
+    def located(env: EnvConfig) -> EnvConfig:
+        return env.model_copy(update={"service": str(open_service(env, beside).folder)}) if env.service else env
+
+    tasks = {name: task.model_copy(update={"env": located(task.env)}) for name, task in settings.tasks.items()}
+    own = {"tasks": tasks} if tasks else {"env": located(settings.env)}
+    return settings.model_copy(update=own)
+
+
+def write_services(settings: RunSettings, sections: dict[str, Any]) -> None:
+    """Put the paths of `locate_services` where they were written: what is passed on must not depend on the place."""
+    for name, task in settings.tasks.items():
+        if task.env.service:
+            sections["tasks"][name].setdefault("env", {})["service"] = task.env.service
+    if not settings.tasks and settings.env.service:
+        sections["env"]["service"] = settings.env.service
+
+
+def services_of(settings: RunSettings) -> list[ServiceFolder]:
+    """The services in other languages that step a run's environments, each once. Raises: as `open_service`."""
+    envs = [task.env for task in settings.tasks.values()] or [settings.env]
+    return list({env.service: open_service(env) for env in envs if env.service}.values())
 
 
 def write_words(experiment: Experiment) -> None:

@@ -6,6 +6,7 @@ longest part of the cycle is.
 """
 
 import csv
+import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ BUSY = 0.8  # a share of time above this leaves no room
 SLACK = 0.5  # below this there is plenty
 MIN_ROWS = 3
 STUCK_LOOP_MS = 20.0
+MAX_LOG_RHO_LAG0 = 0.1  # 0 to 1e-5 in float32, up to 0.02 in bf16 or with an LSTM; dropout of a tenth gives 0.16
 
 
 class Bottleneck(StrEnum):
@@ -55,6 +57,7 @@ class Signals:
     rho_clipped_share: float | None = None
     entropy: float | None = None
     explained_variance: float | None = None
+    log_rho_lag0: float | None = None
     cores: int | None = None
 
     @property
@@ -176,11 +179,26 @@ def _remarks(signals: Signals) -> list[str]:
             f"{signals.rho_clipped_share:.0%} of the importance weights are clipped: the behaviour is far from the "
             f"policy; lower the lag or algorithm.learning_rate"
         )
+    if signals.log_rho_lag0 is not None and signals.log_rho_lag0 > MAX_LOG_RHO_LAG0:
+        remarks.append(
+            f"learner and inference disagree on the same weights (|log ρ| at lag 0 is {signals.log_rho_lag0:.2g}): the "
+            f"network must give the same output for the same input"
+        )
     if signals.explained_variance is not None and signals.explained_variance < 0:
         remarks.append("the value function explains less than its mean would: check reward scale and learning rate")
     if signals.actor_restarts:
         remarks.append(f"actors were restarted {signals.actor_restarts:.0f} times: see logs/")
     return remarks
+
+
+def cores_of(run_dir: Path) -> int | None:
+    """Cores of the machine that the learner ran on last; None if it did not say."""
+    try:
+        epochs = json.loads((run_dir / "versions.json").read_bytes())
+        cores = list(epochs.values())[-1]["cores"]
+    except (OSError, ValueError, AttributeError, LookupError, TypeError):
+        return None
+    return cores if isinstance(cores, int) and cores > 0 else None
 
 
 def read_signals(run_dir: Path, *, max_policy_lag: float | None = None, cores: int | None = None) -> Signals:
@@ -235,6 +253,7 @@ def summarise(
         rho_clipped_share=mean("rho_clipped_share"),
         entropy=mean("entropy"),
         explained_variance=mean("explained_variance"),
+        log_rho_lag0=mean("log_rho_mean_abs_lag0"),
         cores=cores,
     )
 

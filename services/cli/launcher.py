@@ -22,6 +22,7 @@ from typing import Protocol
 from services.cli.machine import service_environment
 from services.cli.plan import LEARNER, Process
 from services.cli.postmortem import last_words
+from services.cli.service_folder import kill_group
 from services.cli.supervisor import Outcome, Phase, Rules, Supervisor
 from shared.runtime.files import writing
 from shared.runtime.service import DIE_WITH_PARENT, Insistence
@@ -145,6 +146,7 @@ class Launcher:
             self._said_from[process.name] = errors.tell()
             self._children[process.name] = subprocess.Popen(
                 process.command,
+                cwd=process.folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=errors,
@@ -186,12 +188,12 @@ class Launcher:
             for name in names:
                 if name in self._children:
                     self._say("service_killed", f"{name} did not stop in time; killed", name=name)
-                    self._children[name].kill()
+                    kill_group(self._children[name])
 
     def _kill_all(self) -> None:
         """Nothing of ours outlives `run`."""
         for child in self._children.values():
-            child.kill()
+            kill_group(child)
         for child in self._children.values():
             child.wait()
         self._children.clear()

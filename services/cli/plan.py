@@ -9,6 +9,7 @@ from pathlib import Path
 from services.cli.experiment import Experiment, LaunchSettings
 from services.cli.machine import usable_cores
 from services.cli.runs import SNAPSHOT
+from services.cli.service_folder import open_service, service_variables
 
 LEARNER = "learner"
 NICE = {"learner": 0, "inference": 2, "actor": 10}  # the learner first: everyone waits for it in the end
@@ -22,6 +23,7 @@ class Process:
     role: str  # "learner", "inference" or "actor"
     command: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)  # over the launcher's own
+    folder: Path | None = None  # that it runs in; none: the launcher's
 
     def status_file(self, run_dir: Path) -> Path:
         """Where the service says that it is ready, and its addresses."""
@@ -91,6 +93,9 @@ def plan_run(experiment: Experiment, addresses: Addresses, cores: int) -> list[P
     for index, (name, mode, task) in enumerate(plan_actors(settings)):
         first = index % len(addresses.inference)
         upstream = [*addresses.inference[first:], *addresses.inference[:first]]
+        if settings.env_of(task).service:
+            planned.append(_foreign(settings, name, mode, task, upstream))
+            continue
         words = [word("actor.upstream", upstream), word("actor.name", name), word("actor.mode", mode)]
         words += [word("actor.task", task)] if task else []
         planned.append(_process(experiment, name, "actor", 1, words))
@@ -132,6 +137,24 @@ def _process(experiment: Experiment, name: str, role: str, threads: int, words: 
             "OMP_NUM_THREADS": str(threads),
             "OMP_WAIT_POLICY": "PASSIVE",  # a spinning thread would take its core from another service
         },
+    )
+
+
+def _foreign(settings: LaunchSettings, name: str, mode: str, task: str, upstream: Sequence[str]) -> Process:
+    """The program that an environment's service.toml names, told what it needs by variables."""
+    env = settings.env_of(task)
+    service = open_service(env)
+    lanes = settings.actor_lanes(task) if mode == "train" else [settings.eval.lanes]
+    variables = service_variables(
+        upstream, mode=mode, groups=len(lanes), lanes=lanes[0], name=name, env=env, differences=settings.eval.env,
+        task=task, keys=settings.runtime.keys,
+    )  # fmt: skip
+    return Process(
+        name=name,
+        role="actor",
+        command=service.minded_command(niceness=NICE["actor"]),
+        environment={**variables, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"},
+        folder=service.folder,
     )
 
 

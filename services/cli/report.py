@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
 from rich.box import ROUNDED, SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
@@ -15,7 +14,7 @@ from rich.text import Text
 
 from services.cli.doctor import Finding, Grade
 from services.cli.experiment import Sections
-from services.cli.explain import Diagnosis, Signals, diagnose, read_signals
+from services.cli.explain import Diagnosis, Signals, cores_of, diagnose, read_signals
 from services.cli.machine import usable_cores
 from services.cli.runs import RECORD
 from services.cli.table import LABEL_STYLE, count, number
@@ -54,27 +53,10 @@ def render_findings(findings: Sequence[Finding]) -> RenderableType:
 def report_bottleneck(run_dir: Path, console: Console) -> None:
     """Print where a run's time goes, what limits it, and what to turn."""
     lag = load_settings(Sections, run_dir / RECORD).learner.get("max_policy_lag")
-    signals = read_signals(run_dir, max_policy_lag=None if lag is None else float(lag), cores=_cores_of(run_dir))
+    signals = read_signals(
+        run_dir, max_policy_lag=None if lag is None else float(lag), cores=cores_of(run_dir) or usable_cores()
+    )
     console.print(render_diagnosis(run_dir.name, signals, diagnose(signals)))
-
-
-class _Machine(BaseModel):
-    """What is read of an epoch's entry in versions.json."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    cores: int
-
-
-def _cores_of(run_dir: Path) -> int:
-    """Cores of the machine that the learner ran on; this machine's if it did not say."""
-    import json
-
-    try:
-        epochs = json.loads((run_dir / "versions.json").read_bytes())
-        return _Machine.model_validate(list(epochs.values())[-1]).cores
-    except (OSError, ValueError, AttributeError, IndexError, ValidationError):
-        return usable_cores()
 
 
 def render_diagnosis(name: str, signals: Signals, diagnosis: Diagnosis) -> RenderableType:

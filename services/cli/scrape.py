@@ -26,6 +26,7 @@ TIMEOUT_S = 1.0  # for a whole visit, from dialling to the last byte
 NUM_THREADS = 16
 MAX_PAGE_BYTES = 4 * 1024 * 1024
 INFO = "seedbed_service_info"
+KEPT_LABELS = ("task", "statistic")  # whose samples are told apart
 
 Page = tuple[str, Mapping[str, float], float]  # service, samples, time
 
@@ -94,21 +95,22 @@ def incarnation_of(families: Iterable[Metric]) -> str:
 def sum_samples(families: Iterable[Metric]) -> dict[str, float]:
     """Sample name → value, summed over its labels; the buckets of histograms are left out.
 
-    Those of a task stand there once more, under `of_task(name, task)`.
+    Those of a task, of a statistic, or of a task's statistic stand there once more, under `labelled(name, …)`.
     """
     samples: dict[str, float] = {}
     for family in families:
         for sample in family.samples:
             if not sample.name.endswith(("_bucket", "_created")):
                 samples[sample.name] = samples.get(sample.name, 0.0) + sample.value
-                if "task" in sample.labels:
-                    samples[of_task(sample.name, sample.labels["task"])] = sample.value
+                values = [sample.labels[label] for label in KEPT_LABELS if label in sample.labels]
+                if values:
+                    samples[labelled(sample.name, *values)] = sample.value
     return samples
 
 
-def of_task(name: str, task: str) -> str:
-    """What a task's sample is called."""
-    return f"{name}{{{task}}}"
+def labelled(name: str, *values: str) -> str:
+    """What a sample with values of `KEPT_LABELS` is called, in that order."""
+    return f"{name}{{{','.join(values)}}}"
 
 
 def read_status(status_file: Path) -> dict[str, Any]:

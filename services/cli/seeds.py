@@ -12,6 +12,7 @@ A run may stop because an evaluation passed, so that evaluation says when, not h
 
 import csv
 import json
+import re
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -24,15 +25,18 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from learner_svc.history import read_metrics
+from learner_svc.measure import mean_over
 from services.cli.doctor import machine_label
 from services.cli.experiment import load_experiment, look_at, run_name, train_command
 from services.cli.runs import RECORD, RUNS
 from services.cli.table import count, duration, score
 from services.cli.training import read_summary, train
 from shared.errors import ConfigError
+from shared.protocol.statistics import evaluation_column, own_statistics, training_column
 
 RESULT = "seeds.json"
 FRESH_SEED = 777_000  # of the environments, far from every `eval.seed`; the run's own seed is added
+OWN = re.compile(r"fresh_(?!return_)(.+)_mean")  # the mean of one of the environment's own statistics, over the same
 FIGURES = ("eval_return_mean", "eval_return_std", "eval_episodes", "seconds", "trained_steps", "trained_steps_per_s")
 RETURNS = ("return_mean", "eval_return_mean")  # with tasks also of each, its name behind a slash
 COLUMNS = ("seconds", "trained_steps", *RETURNS, "entropy", "explained_variance", "lag_mean")
@@ -92,10 +96,12 @@ def play_fresh(run_dir: Path, seed: int, episodes: int) -> dict[str, float]:
 
     trained = load_policy(run_dir)
     greedy = trained.settings.eval.greedy
-    returns = {
-        task: play_episodes(player, episodes, greedy=greedy, seed=FRESH_SEED + seed).returns
+    played = {
+        task: play_episodes(player, episodes, greedy=greedy, seed=FRESH_SEED + seed)
         for task, player in by_task(trained).items()
     }
+    returns = {task: item.returns for task, item in played.items()}
+    own = mean_over([item.own_means for item in played.values()])
     fresh = {
         "fresh_return_mean": statistics.fmean(float(values.mean()) for values in returns.values()),
         "fresh_episodes": sum(map(len, returns.values())),
@@ -103,7 +109,8 @@ def play_fresh(run_dir: Path, seed: int, episodes: int) -> dict[str, float]:
     if episodes > 1:
         variance = sum(float(values.var(ddof=1)) / len(values) for values in returns.values())
         fresh["fresh_standard_error"] = variance**0.5 / len(returns)
-    return fresh | {f"fresh_return_mean/{task}": float(values.mean()) for task, values in returns.items() if task}
+    fresh |= {f"fresh_return_mean/{task}": float(values.mean()) for task, values in returns.items() if task}
+    return fresh | {f"fresh_{name}_mean": mean for name, mean in own.items() if mean is not None}
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
@@ -163,19 +170,25 @@ def render(result: Mapping[str, Any], folder: Path) -> RenderableType:
         title=f"{result['experiment']}: mean {score(result['mean'])} over {len(result['seeds'])} seeds{spread}",
         caption=str(folder), title_style="bold", box=SIMPLE_HEAD,
     )  # fmt: skip
-    for heading in ("seed", "return, fresh episodes", "± s.e.", "return, last evaluation", "trained steps", "time"):
+    own = {match[1]: key for item in result["seeds"] for key in item if (match := OWN.fullmatch(key))}
+    for heading in (
+        "seed", "return, fresh episodes", "± s.e.", *own, "return, last evaluation", "trained steps", "time",
+    ):  # fmt: skip
         table.add_column(heading, justify="right")
     for item in result["seeds"]:
         table.add_row(
             str(item["seed"]), score(item["fresh_return_mean"]), score(item.get("fresh_standard_error")),
-            score(item.get("eval_return_mean")), count(item.get("trained_steps")), duration(item.get("seconds")),
+            *(score(item.get(key)) for key in own.values()), score(item.get("eval_return_mean")),
+            count(item.get("trained_steps")), duration(item.get("seconds")),
         )  # fmt: skip
     return table
 
 
 def write_csv(path: Path, curves: Mapping[int, Sequence[Mapping[str, str]]]) -> None:
     """One table for all seeds."""
-    columns = [*COLUMNS, *(f"{name}/{task}" for task in _tasks(curves) for name in RETURNS)]
+    names = own_statistics(next((curve[0] for curve in curves.values() if curve), {}))
+    own = [column(name) for name in names for column in (training_column, evaluation_column)]
+    columns = [*COLUMNS, *own, *(f"{name}/{task}" for task in _tasks(curves) for name in RETURNS)]
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("seed", *columns))

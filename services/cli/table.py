@@ -19,12 +19,16 @@ from rich.text import Text
 from services.cli.board import Board, RunFigures, TaskFigures
 from services.cli.supervisor import Phase, Supervisor
 from shared.protocol.messages import RunState
+from shared.protocol.statistics import evaluation_column, own_statistics, training_column
 from shared.runtime.config import RunConfig
 
 REFRESH_S = 0.5
 LINE_EVERY_S = 5.0  # without a terminal
 MAX_EVENTS = 4
 MAX_TASKS = 12  # lines of them; metrics.csv has all
+MAX_STATISTICS = 6  # of the environment's own, likewise
+MAX_TASK_STATISTICS = 2  # columns beside the others
+SIGNS = {">=": "≥", "<=": "≤"}
 LABEL_STYLE = "grey62"
 STATE_WORDS = {
     RunState.STARTING: ("starting", "yellow"),
@@ -100,7 +104,7 @@ def goals(run: RunConfig) -> str:
     """What ends the run, in words."""
     parts = [f"{count(run.steps)} steps"] if run.steps else []
     parts += [duration(run.seconds)] if run.seconds else []
-    parts += [f"return ≥ {run.until_return:g}"] if run.until_return is not None else []
+    parts += [f"{goal.statistic} {SIGNS[goal.sign]} {goal.bound:g}" for goal in run.goals.values()]
     return " or ".join(parts) or "no limit: Ctrl-C ends it"
 
 
@@ -124,6 +128,9 @@ def render_figures(figures: RunFigures, run: RunConfig) -> RenderableType:
         ("batch fill", fill),
         ("wait + forward", f"{number(figures.queue_wait_ms, 2)} + {number(figures.forward_ms, 2)} ms"),
     ]
+    for statistic in figures.statistics[:MAX_STATISTICS]:
+        left.append((f"{statistic.name}, last 100", score(statistic.mean)))
+        right.append((f"{statistic.name}, evaluated", score(statistic.eval_mean)))
     for (left_label, left_value), (right_label, right_value) in zip(left, right, strict=True):
         grid.add_row(Text(left_label, LABEL_STYLE), left_value, Text(right_label, LABEL_STYLE), right_value)
     curve = sparkline(figures.return_curve)
@@ -137,15 +144,17 @@ def render_tasks(tasks: Sequence[TaskFigures]) -> RenderableType:
     """One line for each task, the first `MAX_TASKS` of them."""
     table = Table(box=SIMPLE_HEAD, expand=True, padding=(0, 1), header_style=LABEL_STYLE, show_edge=False)
     table.add_column("task", no_wrap=True, ratio=1)
-    for heading in ("share", "of", "acted", "episodes", "return", "evaluated"):
+    own = [item.name for item in tasks[0].statistics[:MAX_TASK_STATISTICS]] if tasks else []
+    for heading in ("share", "of", "acted", "episodes", "return", "evaluated", *own):
         table.add_column(heading, justify="right", no_wrap=True)
     for task in tasks[:MAX_TASKS]:
         share = "–" if task.share is None else f"{task.share:.1%}"
         returns = (Text(score(value), style="bold") for value in (task.return_mean, task.eval_return_mean))
         acted = f"{count(task.acted_steps_per_s)} steps/s"
-        table.add_row(task.name, share, f"{task.weight:.1%}", acted, count(task.episodes), *returns)
+        means = (score(item.mean) for item in task.statistics[: len(own)])
+        table.add_row(task.name, share, f"{task.weight:.1%}", acted, count(task.episodes), *returns, *means)
     if len(tasks) > MAX_TASKS:
-        table.add_row(Text(f"… {len(tasks) - MAX_TASKS} more", LABEL_STYLE), *[""] * 6)
+        table.add_row(Text(f"… {len(tasks) - MAX_TASKS} more", LABEL_STYLE), *[""] * (6 + len(own)))
     return table
 
 
@@ -234,6 +243,7 @@ def render_line(figures: RunFigures, run: RunConfig) -> str:
         f"acted {count(figures.acted_steps_per_s)}/s",
         f"return {score(figures.return_mean)}",
         f"evaluated {score(figures.eval_return_mean)}",
+        *(f"{item.name} {score(item.mean)}" for item in figures.statistics[:MAX_STATISTICS]),
         f"lag {number(figures.lag_mean)}",
         f"fill {number(figures.batch_fill, 0)}",
         *([f"ETA {duration(left_s)}"] if left_s is not None and figures.state is RunState.TRAINING else []),
@@ -267,6 +277,9 @@ def render_summary(summary: Mapping[str, Any], run_dir: Path, restarts: Mapping[
         middle = f"{figure('eval_normalised_mean', score)} mean, {figure('eval_normalised_median', score)} median"
         grid.add_row("normalised", middle)
     grid.add_row("training return", f"{figure('episode_return_mean', score)} over the last 100 episodes")
+    for name in own_statistics(summary):
+        means = f"{figure(evaluation_column(name), score)} evaluated, {figure(training_column(name), score)} training"
+        grid.add_row(name, means)
     trained = f"{figure('trained_steps')} steps in {figure('seconds', duration)}"
     grid.add_row("trained", f"{trained}, {figure('trained_steps_per_s')} steps/s, {figure('updates')} updates")
     if (summary.get("evaluation_seconds") or 0.0) >= 1.0:
@@ -293,6 +306,9 @@ def summarise_task(task: Mapping[str, Any]) -> str:
     parts = [f"{score(known.get('eval_return_mean'))} evaluated", f"{score(known.get('episode_return_mean'))} training"]
     if known.get("eval_normalised") is not None:
         parts.insert(1, f"{score(known['eval_normalised'])} normalised")
+    for name in own_statistics(task):
+        mean = known.get(evaluation_column(name), known[training_column(name)])
+        parts.append(f"{name} {score(mean)}")
     share = known.get("share")
     return ", ".join([*parts, f"{0.0 if share is None else share:.1%} of the batches"])
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from learner_svc.checkpoint import list_checkpoints
 from learner_svc.record import to_toml
 from services.cli.board import Board
-from services.cli.experiment import Experiment, write_words
+from services.cli.experiment import Experiment, services_of, write_words
 from services.cli.launcher import Ended, Launcher, Reservation, View
 from services.cli.machine import usable_cores
 from services.cli.plan import Addresses, plan_run
@@ -69,6 +69,8 @@ def run_experiment(experiment: Experiment, make_view: Callable[[Board, "Stop"], 
     Args:
       make_view: who watches; gets the board, and a callable that stops the run in order.
     """
+    for service in services_of(experiment.settings):
+        service.build()
     with HeldRun(experiment.run_dir) as held, reserved_addresses(experiment) as addresses:
         processes = plan_run(experiment, addresses, usable_cores())
         snapshot = experiment.run_dir / SNAPSHOT
@@ -157,6 +159,8 @@ def train(experiment: Experiment, console: Console) -> int:
         console.print(f"[dim]recipe[/]  {experiment.recipe.name} [dim]{why}[/]", soft_wrap=True, highlight=False)
     if experiment.sections["run"]["resume"] and experiment.words:
         console.print(f"[dim]goes on with[/]  {escape(shlex.join(experiment.words))}", soft_wrap=True, highlight=False)
+    for service in services_of(settings):
+        console.print(f"[dim]program[/]  {escape(service.describe())}", soft_wrap=True, highlight=False)
     before = read_summary(experiment.run_dir)
     views: list[TerminalView] = []
 

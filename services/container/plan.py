@@ -4,7 +4,6 @@ Addresses, keys and the status file are variables of the compose file (`SEEDBED_
 orchestrator sets its own; here is only what must be computed.
 """
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -126,31 +125,3 @@ def _check_image(experiment: str, wanted: str, service: str) -> None:
         f"COMPOSE_FILE=compose/compose.yaml:{override} {chosen}EXPERIMENT={experiment} "
         f"docker-compose up --build"
     )
-
-
-def check_runs(runs: Path, run_dir: Path, user: tuple[int, int]) -> None:
-    """Refuse a folder of runs, or a run's own, that this user cannot write, with what to do.
-
-    Root's is to be given away, so that no service runs as root; for another user's there are lines for .env as well.
-
-    Args:
-      user: number of this process's user and group.
-    Raises: ConfigError.
-    """
-    for folder in (runs, run_dir):
-        try:
-            owner = folder.stat()
-        except FileNotFoundError:
-            if folder == run_dir:
-                return
-            raise ConfigError(f"{runs} is not there: mount a folder of the host's there, for the runs") from None
-        if os.access(folder, os.W_OK | os.X_OK):
-            continue
-        shown = "runs" if folder == runs else f"runs/{folder.name}"
-        chown = f"sudo chown -R {user[0]}:{user[1]} {shown}"
-        env = f"SEEDBED_UID={owner.st_uid}\nSEEDBED_GID={owner.st_gid}"
-        remedy = f"On the host:\n{chown}" if owner.st_uid == 0 else f"Put these lines into .env:\n{env}\nOr: {chown}"
-        raise ConfigError(
-            f"{shown} belongs to user {owner.st_uid} and group {owner.st_gid}, and this container, which runs as "
-            f"{user[0]}:{user[1]}, cannot write there. {remedy}"
-        )

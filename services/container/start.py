@@ -6,12 +6,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from services.cli.experiment import EXPERIMENTS
 from services.cli.machine import usable_cores
 from services.cli.plan import word
 from services.container import hold
-from services.container.plan import ANY_IMAGE, Container, check_runs, plan_service
+from services.container.owner import ReadOnlyMountError, User, command_as, settle
+from services.container.plan import ANY_IMAGE, Container, Start, plan_service
 from services.container.role import Role
-from shared.errors import SeedbedError
+from shared.errors import ConfigError, SeedbedError
 from shared.runtime.config import parse_value
 from shared.runtime.health import CAUSE_VARIABLE
 from shared.runtime.service import report
@@ -19,28 +21,46 @@ from shared.runtime.service import report
 SERVICE_VARIABLE = "SEEDBED_SERVICE"  # of the image: which folder of services/ it was built for
 
 
-def start(role: Role, experiment: str, words: Sequence[str], *, run: str, runs: Path, task: str, serve: str) -> None:
+def start(
+    role: Role, experiment: str, words: Sequence[str], *, run: str, runs: Path, task: str, serve: str, as_owner: bool
+) -> None:
     """Become the service, or what waits where it is refused before it starts. Does not return."""
+    hold.remember_command()
     cause = os.environ.get(CAUSE_VARIABLE)
     if cause:
         Path(cause).unlink(missing_ok=True)  # an earlier life's
     container = Container(
         host=socket.gethostname(), service=os.environ.get(SERVICE_VARIABLE, ANY_IMAGE), cores=usable_cores(), runs=runs
     )
+    user = User.current()
     try:
         told = [*([word("actor.task", task)] if task else []), *words]
-        chosen = plan_service(role, experiment, told, run, container, serve=serve)
+        chosen = _plan(role, experiment, told, run, container, serve)
         if role is Role.LEARNER:
-            check_runs(runs, _run_dir(chosen.words), (os.getuid(), os.getgid()))
+            user = settle(runs, _run_dir(chosen.words), EXPERIMENTS, as_owner=as_owner)
     except SeedbedError as error:
         report(str(role), error)
-        hold.execute()
+        hold.execute(hold.EXIT, *([hold.RESTART] if isinstance(error, ReadOnlyMountError) else []))
     else:
         command = [sys.executable, "-m", "services.container", chosen.package, *chosen.words]
         if chosen.tasks:
             several = "services.container.several"
             command = [sys.executable, "-m", several, chosen.label, *chosen.tasks, "--", *chosen.words]
-        os.execve(sys.executable, command, {**os.environ, **chosen.environment})
+        if as_owner and os.getuid() == 0:
+            command = command_as(user, command)
+        os.execvpe(command[0], command, {**os.environ, **chosen.environment})
+
+
+def _plan(role: Role, experiment: str, words: Sequence[str], run: str, container: Container, serve: str) -> Start:
+    """As `plan_service`; a file of the clone's that this user may not read is the user's mistake, too."""
+    try:
+        return plan_service(role, experiment, words, run, container, serve=serve)
+    except PermissionError as error:
+        raise ConfigError(
+            f"user {os.getuid()} may not read {error.filename}. On the host:\n"
+            "chmod -R a+rX compose/experiments runs\n"
+            "Or put SEEDBED_UID and SEEDBED_GID, your user's numbers, into .env and start again"
+        ) from error
 
 
 def _run_dir(words: Sequence[str]) -> Path:

@@ -5,11 +5,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from services.cli.explain import MAX_LOG_RHO_LAG0
+from services.cli.run_state import RunStatus
 from services.monitor.folder import Death
 from services.monitor.health import Health, Service
+from services.monitor.settings import hide_secrets
 from shared.protocol.messages import RunState
 
 NO_PROGRESS_S = 60.0
+FAILED_S = 24 * 3600.0  # how long a failure is an alert
 FLAPPING_DEATHS = 3
 FLAPPING_S = 300.0
 MAX_DROPPED_SHARE = 0.01  # of the recent steps
@@ -30,7 +34,7 @@ class Level(StrEnum):
 class Alert:
     """One thing to look at: what is wrong, and what to do. `run` is empty if it concerns all of them."""
 
-    code: str  # "no_progress", "lag", "non_finite", "disk", "flapping", "silent", "unreadable"
+    code: str  # "no_progress", "lag", "disagreement", "non_finite", "failed", "disk", "flapping", "silent", …
     level: Level
     run: str
     text: str
@@ -50,6 +54,8 @@ class Reading:
     max_policy_lag: float | None
     dropped_share: float | None  # of the recent steps, too old to train on
     crashes: Sequence[str]
+    failure: RunStatus | None  # how the run failed, if it did
+    log_rho_lag0: float | None  # |log ρ| of rows acted by the weights that the update starts from, over the recent rows
     deaths: Sequence[Death]
     services: Sequence[Service]
     problems: Sequence[str]
@@ -58,9 +64,10 @@ class Reading:
 
 def judge_run(reading: Reading, now: float) -> list[Alert]:
     """What is wrong with a run, the worst first."""
-    found: list[tuple[str, Level, str, str]] = [*_non_finite(reading), *_unreadable(reading)]
+    found: list[tuple[str, Level, str, str]] = [*_non_finite(reading), *_failed(reading, now), *_unreadable(reading)]
     if reading.is_live:
-        found += [*_no_progress(reading), *_lag(reading), *_flapping(reading, now), *_silent(reading)]
+        found += [*_no_progress(reading), *_disagreement(reading), *_lag(reading)]
+        found += [*_flapping(reading, now), *_silent(reading)]
     alerts = [Alert(code=c, level=level, run=reading.name, text=t, remedy=r) for c, level, t, r in found]
     return sorted(alerts, key=lambda alert: alert.level is not Level.ERROR)
 
@@ -83,6 +90,28 @@ def _non_finite(reading: Reading) -> list[tuple[str, Level, str, str]]:
     text = f"{len(reading.crashes)} update(s) had a loss or gradient that was not finite; the newest is {saved}"
     remedy = "lower algorithm.learning_rate or algorithm.grad_clip, and look for extreme rewards or observations"
     return [("non_finite", Level.ERROR, text, remedy)]
+
+
+def _failed(reading: Reading, now: float) -> list[tuple[str, Level, str, str]]:
+    """A failure that somebody may not know of yet; the list of runs shows older ones, too."""
+    if reading.failure is None or reading.is_live or now - (reading.failure.at or 0.0) > FAILED_S:
+        return []
+    text = hide_secrets(f"failed: {reading.failure.cause or 'no cause was told'}")
+    return [("failed", Level.ERROR, text, "its last words and its logs are below; mended, it goes on with --resume")]
+
+
+def _disagreement(reading: Reading) -> list[tuple[str, Level, str, str]]:
+    if reading.log_rho_lag0 is None or reading.log_rho_lag0 <= MAX_LOG_RHO_LAG0:
+        return []
+    text = (
+        f"learner and inference disagree on the same weights: |log ρ| at lag 0 is {reading.log_rho_lag0:.2g}, "
+        f"and should be 0 up to rounding, at most {MAX_LOG_RHO_LAG0:g}"
+    )
+    remedy = (
+        "the network must give the same output for the same input: look for randomness, or state outside of the core; "
+        "if it has none, set learner.precision and inference's to fp32 and compare"
+    )
+    return [("disagreement", Level.ERROR, text, remedy)]
 
 
 def _unreadable(reading: Reading) -> list[tuple[str, Level, str, str]]:

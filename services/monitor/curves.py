@@ -66,6 +66,12 @@ class Curves:
         values = self.recent_values(name)
         return float(values[-1]) if len(values) else None
 
+    def last_at_work(self, name: str) -> float | None:
+        """The newest value that is not 0: of a rate, whose last rows may be of a run that only evaluates."""
+        values = self.recent_values(name)
+        at_work = values[values != 0]
+        return float(at_work[-1]) if len(at_work) else self.last(name)
+
     def recent_values(self, name: str) -> Array:
         """What the recent rows have in one column, oldest first, without gaps."""
         values = self.recent[:, self.columns.index(name)]

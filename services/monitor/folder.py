@@ -16,10 +16,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from services.cli.run_state import RunStatus, read_status
 from services.cli.runs import RECORD, SNAPSHOT
+from services.monitor.settings import flatten
 from services.monitor.tail import LineTail
 
 MAX_DEATHS = 100  # the newest are kept
+MAX_VIDEOS = 64
 MAX_SERVICES = 1000  # status files of one run
 MAX_FILE_BYTES = 1 << 20  # of the small files
 LOG_PIECE_BYTES = 1 << 20
@@ -62,6 +65,8 @@ class Facts:
     deaths: tuple[Death, ...]  # the newest of them, oldest first
     num_deaths: Mapping[str, int]  # of each service, all of them
     crashes: tuple[str, ...]  # names of the batches whose loss was not finite
+    status: RunStatus  # where the run is, and how it ended
+    videos: tuple[str, ...]  # names of the files in the folder that show its policy
     changed_at: float | None
     problems: tuple[str, ...]
 
@@ -135,6 +140,8 @@ class RunFolder:
         self._identity = CachedFile(path / "run.json", parse_object, nothing)
         self._statuses: dict[str, CachedFile[dict[str, Any]]] = {}
         self._launcher = LineTail(path / "logs" / "launcher.jsonl")
+        self.settings: Mapping[str, str] = {}  # as `services.monitor.settings.flatten` has them
+        self._flattened: Mapping[str, Any] | None = None
         self._forget_log()
 
     def _forget_log(self) -> None:
@@ -147,6 +154,8 @@ class RunFolder:
         problems: list[str] = []
         summary, identity = self._summary.refresh(), self._identity.refresh()
         config = self._config.refresh() or self._snapshot.refresh()
+        if config is not self._flattened:
+            self._flattened, self.settings = config, flatten(config)
         statuses = self._read_statuses(problems)
         crashes = self._list("crash", problems)
         self._read_log(problems)
@@ -163,6 +172,8 @@ class RunFolder:
             deaths=tuple(self._deaths),
             num_deaths=dict(self._num_deaths),
             crashes=tuple(name for name in crashes if name.endswith(CRASH_SUFFIX)),
+            status=read_status(self.path),
+            videos=self._videos(),
             changed_at=self._changed_at(),
             problems=tuple(problems),
         )
@@ -172,6 +183,11 @@ class RunFolder:
             return (self.path / "metrics.csv").stat().st_mtime
         except OSError:
             return None
+
+    def _videos(self) -> tuple[str, ...]:
+        """Files of its own; links lead elsewhere."""
+        found = sorted(self.path.glob("policy*.mp4"))[:MAX_VIDEOS]
+        return tuple(file.name for file in found if file.is_file() and not file.is_symlink())
 
     def _list(self, folder: str, problems: list[str]) -> list[str]:
         """Names in a folder of the run; none if it is not there."""

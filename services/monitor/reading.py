@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from services.cli.board import Board, RunFigures, Samples
+from services.cli.run_state import State
 from services.monitor.alerts import Alert, Reading, judge_run
 from services.monitor.curves import Array, Curves
 from services.monitor.desk import Desk
@@ -24,6 +25,7 @@ from shared.protocol.messages import RunState
 
 WRITING_S = 15.0  # a table that changed since then belongs to a learner that we may not see
 STARTING_S = 60.0
+ENDING_S = 2.0  # between the last row and the launcher's word that the run has ended
 LAG_ROWS = 30  # over which the lag is judged
 READ_BUDGET_S = 0.25  # of a table, in one turn
 STATES = {
@@ -95,9 +97,14 @@ class RunReader:
         """Whether something of the run is at work, as far as it can be seen from here."""
         if any(page.answer is Answer.UP for page in self.pages.values()):
             return True
+        status = self.facts.status
+        if status.state is State.RUNNING:
+            return True
         if self.facts.summary.get("finished") is True:
             return False
         changed, started = self.facts.changed_at, self.facts.started_at
+        if status.at is not None and status.at >= max(changed or 0.0, started or 0.0) - ENDING_S:
+            return False  # whoever held the folder told its end, and nothing was written since
         is_writing = changed is not None and self._now - changed < max(WRITING_S, 3 * self._row_every_s)
         is_starting = started is not None and self._now - started < STARTING_S
         return is_writing or (is_starting and not self.facts.summary)
@@ -126,7 +133,7 @@ class RunReader:
             return STATES[state]
         if self.is_live:
             return "training" if self.facts.changed_at is not None else "starting"
-        return "finished" if self.facts.summary.get("finished") is True else "stopped"
+        return self.facts.status.state.value
 
     def alerts(self) -> list[Alert]:
         """What is wrong with the run now."""
@@ -145,6 +152,8 @@ class RunReader:
             crashes=self.facts.crashes,
             deaths=self.facts.deaths,
             services=self.services,
+            failure=self.facts.status if self.facts.status.state is State.FAILED else None,
+            log_rho_lag0=_recent(curves, "log_rho_mean_abs_lag0", np.median),
             problems=(*self.facts.problems, *([self.table_problem] if self.table_problem else ())),
             broken_lines=table.broken_lines if table is not None else 0,
         )
@@ -154,6 +163,16 @@ class RunReader:
     def lag_histogram(self) -> LagHistogram | None:
         """Of the last minute while the run is live, of all of it when it is over."""
         return self._lag.recent() if self.is_live else read_summary(self.facts.summary)
+
+    @property
+    def path(self) -> Path:
+        """The run's folder."""
+        return self._path
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """Every setting of the run's as text, without secrets."""
+        return self._folder.settings
 
     @property
     def num_up(self) -> int:

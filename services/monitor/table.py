@@ -11,18 +11,28 @@ import numpy as np
 
 from services.monitor.curves import Array, Curves
 from services.monitor.tail import LineTail
+from shared.protocol.statistics import evaluation_column, own_statistics, training_column
 
 PIECE_BYTES = 1 << 20
-COLUMNS = (  # what the page shows or judges; others are not kept
+JUDGED = (
+    "batch_wait_ms",
+    "inference_services",
+    "inference_loop_lag_ms",
+    "inference_actor_restarts",
+    "aborted_episodes",
+)
+COLUMNS = (  # what the page shows, and what is only judged; others are not kept
     "seconds", "trained_steps", "env_steps", "updates", "episodes",
     "return_mean", "length_mean", "eval_return_mean", "eval_return_std",
     "env_steps_per_s", "trained_steps_per_s", "update_busy_share", "inference_env_busy_share",
     "lag_mean", "lag_max", "dropped_steps", "dropped_share",
     "inference_batch_fill", "inference_lanes", "inference_queue_wait_ms", "inference_forward_ms", "update_ms",
     "loss", "entropy", "kl", "explained_variance", "rho_clipped_share", "grad_norm", "learning_rate",
+    "log_rho_mean_abs_lag0", *JUDGED,
 )  # fmt: skip
 AXES = ("seconds", "trained_steps")
-TASK_COLUMNS = ("return_mean/", "eval_return_mean/")  # of each task, and its name behind them
+TASK_COLUMNS = ("return_mean", "eval_return_mean")  # of each task: a slash and its name behind them
+MAX_STATISTICS = 12  # of the environment's own, a chart each
 MAX_TASKS = 32  # as many lines as can be told apart; of more the first ones
 
 
@@ -38,6 +48,7 @@ class MetricsTable:
     def _begin(self) -> None:
         self.curves = Curves(COLUMNS)
         self.tasks: tuple[str, ...] = ()  # in the table's order; none in a run with one environment
+        self.statistics: tuple[str, ...] = ()  # of the environment's own
         self.problem = ""  # why nothing can be shown
         self.broken_lines = 0
         self._header: list[str] = []
@@ -68,7 +79,10 @@ class MetricsTable:
             if missing:
                 self.problem = f"metrics.csv: its first line names no column {' and no '.join(missing)}"
             self.tasks = find_tasks(self._header)
-            self.curves = Curves((*COLUMNS, *(column + task for task in self.tasks for column in TASK_COLUMNS)))
+            self.statistics = tuple(own_statistics(self._header))[:MAX_STATISTICS]
+            own = [column(name) for name in self.statistics for column in (training_column, evaluation_column)]
+            of_tasks = [f"{column}/{task}" for task in self.tasks for column in (*TASK_COLUMNS, *own)]
+            self.curves = Curves((*COLUMNS, *own, *of_tasks))
         if self.problem or not data:
             return
         places = [self._header.index(name) if name in self._header else -1 for name in self.curves.columns]
@@ -91,7 +105,8 @@ class MetricsTable:
 
 def find_tasks(header: Sequence[str]) -> tuple[str, ...]:
     """The tasks that a table has returns of, the first `MAX_TASKS`."""
-    named = (name.removeprefix(TASK_COLUMNS[0]) for name in header if name.startswith(TASK_COLUMNS[0]))
+    begin = f"{TASK_COLUMNS[0]}/"
+    named = (name.removeprefix(begin) for name in header if name.startswith(begin))
     return tuple(dict.fromkeys(name for name in named if name))[:MAX_TASKS]
 
 

@@ -4,18 +4,23 @@ No view has a clock of its own, so the same state is the same text, and a page t
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
+from services.cli.run_state import RunStatus
 from services.monitor import lag
 from services.monitor.alerts import Alert
 from services.monitor.curves import Array
 from services.monitor.health import Service
+from services.monitor.logs import Line
 from services.monitor.reading import RunReader
-from services.monitor.table import MetricsTable
+from services.monitor.settings import differences, flatten, hide_secrets
+from services.monitor.table import JUDGED, MetricsTable
+from shared.protocol.statistics import evaluation_column, own_statistics, training_column
 
 SUMMARY_NAMES = {  # in the summary → here
     "seconds": "seconds",
@@ -30,6 +35,9 @@ SUMMARY_NAMES = {  # in the summary → here
     "policy_lag_mean": "lag_mean",
     "policy_lag_max": "lag_max",
 }
+RATES = ("trained_steps_per_s", "env_steps_per_s")
+MAX_KWARGS = 4  # that stand beside an environment's name
+MAX_DIFFERENCES = 8  # that a run in the list shows
 TABLE_NAMES = (*SUMMARY_NAMES.values(), "inference_batch_fill", "inference_lanes", "inference_queue_wait_ms",
                "inference_forward_ms", "update_ms")  # fmt: skip
 
@@ -41,15 +49,19 @@ def run_view(run: RunReader) -> dict[str, Any]:
     return {
         "name": run.name,
         "experiment": _text(table.get("name")),
-        "env_id": _text(config.get("env", {}).get("id")),
+        "env": env_label(config),
         "seed": _number(table.get("seed")),
         "created": facts.created,
+        "cause": hide_secrets(facts.status.cause) if not run.is_live else "",
+        "ended_at": facts.status.at if not run.is_live else None,
+        "differs": [],
         "changed_at": facts.changed_at,
         "state": run.state_word,
         "is_live": run.is_live,
         "services_up": run.num_up,
-        "goal": {name: _number(table.get(name)) for name in ("steps", "seconds", "until_return")},
+        "goal": {name: _number(table.get(name)) for name in ("steps", "seconds")},
         "figures": run_figures(run),
+        "statistics": statistic_figures(run),
     }
 
 
@@ -58,7 +70,10 @@ def run_figures(run: RunReader) -> dict[str, float | None]:
     summary = run.facts.summary
     figures = {name: _number(summary.get(key)) for key, name in SUMMARY_NAMES.items()}
     if run.table is not None and (run.is_live or not summary):
-        last = {name: _number(run.table.curves.last(name)) for name in TABLE_NAMES}
+        curves = run.table.curves
+        last = {name: _number(curves.last(name)) for name in TABLE_NAMES}
+        if not run.is_live:
+            last |= {name: _number(curves.last_at_work(name)) for name in RATES}
         figures |= {name: value for name, value in last.items() if value is not None}
     live = run.figures
     if live is not None:
@@ -78,15 +93,50 @@ def run_figures(run: RunReader) -> dict[str, float | None]:
     return figures
 
 
+def statistic_figures(run: RunReader) -> dict[str, list[float | None]]:
+    """The means of the environment's own statistics, [training, evaluation]: from where the other figures are."""
+    summary, table, live = run.facts.summary, run.table, run.figures
+    found: dict[str, list[float | None]] = {
+        name: [_number(summary.get(training_column(name))), _number(summary.get(evaluation_column(name)))]
+        for name in own_statistics(summary)
+    }
+    if table is not None and (run.is_live or not summary):
+        curves = table.curves
+        for name in table.statistics:
+            found[name] = [curves.last(training_column(name)), curves.last(evaluation_column(name))]
+    if live is not None:
+        found |= {item.name: [_number(item.mean), _number(item.eval_mean)] for item in live.statistics}
+    return found
+
+
+def env_label(config: Mapping[str, Mapping[str, Any]]) -> str:
+    """What a run's environment is called: for a function, which could make anything, what it was told to make."""
+    tasks = config.get("tasks", {})
+    if tasks:
+        return f"tasks {', '.join(tasks)}"
+    env = config.get("env", {})
+    env_id, given = _text(env.get("id")), env.get("kwargs")
+    kwargs = given if ":" in env_id and isinstance(given, dict) else {}
+    named = [text if isinstance(kwargs.get(key), str) else f"{key}={text}" for key, text in flatten(kwargs).items()]
+    return " · ".join([env_id, *named][: 1 + MAX_KWARGS])
+
+
 def overview(
     runs: Sequence[RunReader], alerts: Iterable[Alert], *, folder: str, num_left_out: int, problem: str
 ) -> dict[str, Any]:
     """All runs, the newest first."""
+    listed = [run_view(run) for run in runs]
+    like: defaultdict[str, list[int]] = defaultdict(list)
+    for place, view in enumerate(listed):
+        like[view["experiment"]].append(place)
+    for places in like.values():
+        for place, differs in zip(places, differences([runs[place].settings for place in places]), strict=True):
+            listed[place]["differs"] = list(differs.items())[:MAX_DIFFERENCES]
     return {
         "folder": folder,
         "problem": problem,
         "num_left_out": num_left_out,
-        "runs": [run_view(run) for run in runs],
+        "runs": listed,
         "alerts": [asdict(alert) for alert in alerts],
     }
 
@@ -99,7 +149,25 @@ def detail(run: RunReader) -> dict[str, Any]:
         "is_live": run.is_live,
         "services": [service_view(service) for service in run.services],
         "lag": lag.view(run.lag_histogram, bound, is_recent=run.is_live),
+        "videos": list(run.facts.videos),
+        "ended": ended(run.facts.status) if not run.is_live else None,
     }
+
+
+def ended(status: RunStatus) -> dict[str, str]:
+    """How a run ended, and what the service that failed it said last."""
+    words = {"state": status.state.value, "cause": status.cause, "last_words": status.last_words}
+    return {name: hide_secrets(text) for name, text in words.items()}
+
+
+def settings_view(run: RunReader) -> dict[str, Any]:
+    """Every setting of a run, without secrets."""
+    return {"name": run.name, "settings": list(run.settings.items())}
+
+
+def logs_view(name: str, lines: Sequence[Line]) -> dict[str, Any]:
+    """The last lines of a run's logs."""
+    return {"name": name, "lines": [asdict(line) for line in lines]}
 
 
 def service_view(service: Service) -> dict[str, Any]:
@@ -116,6 +184,8 @@ def curves_view(name: str, table: MetricsTable, problem: str) -> dict[str, Any]:
     curves = table.curves
     columns: dict[str, list[Array]] = {}
     for column in curves.columns:
+        if column in JUDGED:
+            continue
         curve = curves.curve(column)
         if not np.isfinite(curve.mean).any():
             continue
@@ -129,6 +199,7 @@ def curves_view(name: str, table: MetricsTable, problem: str) -> dict[str, Any]:
         "share_read": round(table.share_read, 3),
         "problem": problem,
         "tasks": list(table.tasks),
+        "statistics": list(table.statistics),
         "columns": columns,
     }
 

@@ -19,9 +19,11 @@ from services.monitor.alerts import Alert, judge_disk
 from services.monitor.desk import Desk
 from services.monitor.exposition import Source, render
 from services.monitor.health import Health
+from services.monitor.logs import read_logs
 from services.monitor.pages import Answer, Page, Visitor
 from services.monitor.pictures import Picture, newest_picture
 from services.monitor.reading import RunReader
+from services.monitor.verdict import judge
 
 EVERY_S = 0.9  # below the page's second
 RESTING_EVERY_S = 5.0  # runs that are not live
@@ -70,6 +72,37 @@ class Watch:
             self._look()
             run = self._want(name)
             return views.curves_view(name, run.read_table(), run.table_problem) if run is not None else None
+
+    def settings(self, name: str) -> dict[str, Any] | None:
+        """See `views.settings_view`; None if there is no such run."""
+        run = self._find(name)
+        return views.settings_view(run) if run is not None else None
+
+    def verdict(self, name: str) -> dict[str, Any] | None:
+        """See `verdict.judge`; None if there is no such run."""
+        with self._lock:
+            self._look()
+            run = self._want(name)
+            if run is None:
+                return None
+            bound = run.facts.setting("learner", "max_policy_lag")
+            return judge(run.path, run.read_table(), float(bound) if isinstance(bound, (int, float)) else None)
+
+    def logs(self, name: str, level: str) -> dict[str, Any] | None:
+        """See `logs.read_logs`; None if there is no such run. The files are read outside of the lock."""
+        run = self._find(name)
+        return views.logs_view(name, read_logs(run.path, level=level)) if run is not None else None
+
+    def video(self, name: str, file: str) -> Path | None:
+        """One of a run's videos, by a name that `views.detail` told; None if there is none."""
+        run = self._find(name)
+        return run.path / file if run is not None and file in run.facts.videos else None
+
+    def _find(self, name: str) -> RunReader | None:
+        """A run by the name of its folder."""
+        with self._lock:
+            self._look()
+            return self._runs.get(name)
 
     def picture(self, name: str) -> Picture | None:
         """The newest of a run's evaluation; None if there is none, or no such run. Not under the lock: it may wait."""

@@ -5,9 +5,13 @@
 | `/` | the page |
 | `/static/…` | its files |
 | `/api/runs` | all runs and alerts |
-| `/api/runs/{name}` | services and policy lag of one run |
+| `/api/runs/{name}` | services, policy lag and videos of one run, and how it ended |
 | `/api/runs/{name}/curves` | its curves |
 | `/api/runs/{name}/picture` | its evaluation as a picture: u32 height, u32 width, RGB; 204: there is none |
+| `/api/runs/{name}/settings` | its settings |
+| `/api/runs/{name}/verdict` | what limits it |
+| `/api/runs/{name}/logs?level=warning` | the last lines of its logs |
+| `/api/runs/{name}/videos/{file}` | a video of its policy |
 | `/metrics` | for Prometheus |
 
 Answers of the API carry an ETag; a page that has them already gets 304.
@@ -39,6 +43,7 @@ from services.monitor.watch import Watch
 from shared.runtime.metrics import Metrics
 
 PAGE = Path(__file__).parent / "page"
+AS_IT_IS = {"Content-Encoding": "identity"}  # gzip would break the ranges that a player asks for
 REFUSALS = {
     Verdict.WRONG_HOST: (421, "this page answers as localhost or 127.0.0.1 only"),
     Verdict.FOREIGN_PAGE: (403, "only this server's own page may ask for that"),
@@ -105,6 +110,24 @@ def make_app(watch: Watch, rules: Access, own: Metrics, labels: Mapping[str, str
     def picture(request: Request) -> Response:
         return as_picture(request, watch.picture(request.path_params["name"]))
 
+    def settings(request: Request) -> Response:
+        return as_json(request, watch.settings(request.path_params["name"]))
+
+    def verdict(request: Request) -> Response:
+        return as_json(request, watch.verdict(request.path_params["name"]))
+
+    def logs(request: Request) -> Response:
+        level = request.query_params.get("level", "info")
+        return as_json(request, watch.logs(request.path_params["name"], level))
+
+    def video(request: Request) -> Response:
+        file = watch.video(request.path_params["name"], request.path_params["file"])
+        return (
+            PlainTextResponse("no such video\n", status_code=404)
+            if file is None
+            else FileResponse(file, headers=AS_IT_IS)
+        )
+
     def metrics(_request: Request) -> Response:
         families: tuple[Metric, ...] = tuple(text_string_to_metric_families(own.text()))
         body = watch.metrics(Source(labels=labels, families=families))
@@ -117,6 +140,10 @@ def make_app(watch: Watch, rules: Access, own: Metrics, labels: Mapping[str, str
             Route("/api/runs/{name}", run),
             Route("/api/runs/{name}/curves", curves),
             Route("/api/runs/{name}/picture", picture),
+            Route("/api/runs/{name}/settings", settings),
+            Route("/api/runs/{name}/verdict", verdict),
+            Route("/api/runs/{name}/logs", logs),
+            Route("/api/runs/{name}/videos/{file}", video),
             Route("/metrics", metrics),
             Mount("/static", StaticFiles(directory=PAGE)),
         ],

@@ -24,6 +24,7 @@ from shared.net.keys import (
     read_clients,
     read_pair,
     read_public,
+    shared_group,
 )
 from shared.net.roles import CLIENTS_OF, SERVERS, Role
 
@@ -226,11 +227,12 @@ def _refuse_existing(file: Path) -> None:
 
 
 def _make_folder(folder: Path) -> None:
-    """Ours alone, whatever the umask; one that is there stays as it is."""
+    """Ours alone, or our group's as well where that is asked for, whatever the umask; one that is there stays."""
     try:
         for path in (*reversed(folder.parents), folder):
             if not path.exists():
                 path.mkdir(mode=0o700)
+                _share(path, 0o750)
     except OSError as error:
         raise ConfigError(f"{folder}: {error.strerror or error}") from error
 
@@ -252,6 +254,14 @@ def _lines(key: PublicKey) -> list[str]:
     return [f'role = "{key.role}"', f'name = "{key.name}"', f'public = "{key.public}"']
 
 
+def _share(place: Path | int, mode: int) -> None:
+    """Give a file or folder of ours to the group that is to read it, with this mode, if there is one and it is ours."""
+    group = shared_group()
+    if group is not None and group in (os.getegid(), *os.getgroups()):
+        os.chown(place, -1, group)
+        os.chmod(place, mode)
+
+
 def _write(file: Path, lines: list[str], mode: int) -> None:
     """Write a file that is not there yet; whoever looks at its final name sees all of it."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
@@ -259,6 +269,7 @@ def _write(file: Path, lines: list[str], mode: int) -> None:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with open(descriptor, "w", encoding="ascii") as stream:
             os.fchmod(descriptor, mode)
+            _share(descriptor, mode | 0o040)
             stream.write("\n".join(lines) + "\n")
             stream.flush()
             os.fsync(descriptor)

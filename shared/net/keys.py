@@ -24,6 +24,7 @@ from shared.net.roles import CLIENTS_OF, SERVERS, Role
 SERVER_KEY, CLIENT_KEY, CLIENTS = "server.key", "client.key", "clients"
 DEFAULT_NAME = "default"
 MAX_FILE_BYTES = 4096
+GROUP_VARIABLE = "SEEDBED_KEYS_GROUP"  # whose members may read the secrets here
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _Z85_KEY = re.compile(r"[0-9a-zA-Z.:+=^!/*?&<>()\[\]{}@%$#-]{40}")
 
@@ -157,6 +158,12 @@ class MissingKeyError(ConfigError):
     """A key file that is not there."""
 
 
+def shared_group() -> int | None:
+    """The group that may read the secrets here, where services run as several users; None: nobody but their owner."""
+    given = os.environ.get(GROUP_VARIABLE, "")
+    return int(given) if given.isdecimal() else None
+
+
 def _role_folder(folder: Path, role: Role) -> Path:
     """The folder itself if it is the role's, else the role's within it, else the only or default key's within that."""
     if not zmq.has("curve"):
@@ -185,7 +192,8 @@ def _read(file: Path, *, is_secret: bool) -> dict[str, str]:
             state = os.fstat(stream.fileno())
             mode = stat.S_IMODE(state.st_mode)
             handed = state.st_uid == 0 != os.getuid() and _is_read_only(file)  # as an orchestrator hands out secrets
-            if is_secret and mode & (0o007 if handed else 0o077):
+            refused = 0o007 if handed else 0o037 if state.st_gid == shared_group() else 0o077
+            if is_secret and mode & refused:
                 raise ConfigError(f"{file} is a secret and others may read it (mode {mode:04o}): chmod 600 {file}")
             if mode & 0o022 and not _is_read_only(file):
                 raise ConfigError(f"others may write to {file} (mode {mode:04o}): chmod go-w {file}")

@@ -24,7 +24,11 @@ class PolicyConfig(Section):
     squash: bool = Field(True, description="Bounded Box actions go through tanh; otherwise they are clipped.")
     initial_std: float = Field(1.0, gt=0, description="Box actions: standard deviation of an untrained policy.")
     normalise_observation: bool = Field(
-        False, description="Centre and scale float observations and images by the learner's statistics."
+        False,
+        description="Centre and scale images, floats and unbounded integers by the learner's statistics.",
+    )
+    scale_observation: bool = Field(
+        True, description="Scale integer observations by their bounds; off, as in older runs: uint8 by 255, no other."
     )
 
     @model_validator(mode="after")

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from shared.errors import ConfigError
 from shared.policy.config import PolicyConfig
+from shared.policy.steadiness import check_steady
 from shared.runtime.config import suggest
 from shared.runtime.modules import describe_failure, describe_import_failure, place_of
 
@@ -79,6 +80,8 @@ def make_torso(config: PolicyConfig, image_shapes: Sequence[ImageShape], vector_
         raise ConfigError(f"[policy] network = {config.network!r}: {said}") from error
     if not isinstance(torso, nn.Module) or not isinstance(getattr(torso, "output_size", None), int):
         raise ConfigError(f"[policy] network = {config.network!r}: must be a torch Module with an integer output_size")
+    if config.network not in TORSOS:
+        check_steady(torso, image_shapes, vector_size, config.network)
     return torso
 
 

@@ -1,12 +1,13 @@
 """From observation leaves as they travel to a torso's inputs: images in 0…1, everything else in one float vector.
 
-uint8 of rank 2–3 that the specification calls an image is one; other numbers are cast to f32 (uint8 divided by 255),
-discrete values become one-hot, Text the frequencies of its bytes (so its first layer is a byte embedding; order is
-lost). Images and, where there are none, Box leaves may be stacks of K frames.
+uint8 of rank 2–3 that the specification calls an image is one; other numbers are cast to f32, discrete values become
+one-hot, Text the frequencies of its bytes (so its first layer is a byte embedding; order is lost). Declared bounds
+scale integer boxes and images (`scaling`); floats are taken as they are. Images and, where there are none, Box leaves
+may be stacks of K frames.
 
-With normalisation, running statistics make float leaves and images centred and of unit deviation: every element of a
-float leaf by itself, an image by the mean of each pixel and one deviation for all. A game's screen is mostly a
-background that says nothing and, left in, outweighs the few pixels that move.
+With normalisation, running statistics make images, float leaves and integers that no bounds scale centred and of unit
+deviation: every element of a leaf by itself, an image by the mean of each pixel and one deviation for all. A game's
+screen is mostly a background that says nothing and, left in, outweighs the few pixels that move.
 
 Shape suffixes: N rows, V columns of the vector, K frames of a stack, F frames.
 """
@@ -20,11 +21,12 @@ from torch import Tensor, nn
 
 from shared.policy.cores import FrameStacks
 from shared.policy.networks import ImageShape
+from shared.policy.scaling import MAX_BYTE, is_integer_box, scale_of
 from shared.protocol.spaces import Leaf, Space
 
 MAX_NORMALISED = 10.0  # standard deviations; an outlier early in training must not wreck the policy
 BYTE_VALUES = 256
-MAX_PIXEL = 255
+VARIANCE_FLOOR = 1e-6  # keeps 1/std of a constant observation finite; an image's is one grey level, for the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,7 @@ class LeafNormaliser:
     index: int  # of the leaf, canonical order
     mean: Tensor  # f32 [elements]
     rstd: Tensor  # f32 [elements], 1 / standard deviation; of an image f32 [1], for all its pixels
+    variance_floor: float = VARIANCE_FLOOR  # added to variances, in squares of the leaf's units
 
 
 class ObservationEncoder(nn.Module):
@@ -42,9 +45,13 @@ class ObservationEncoder(nn.Module):
     Attributes: `patch`, the pixels of a patch's side that the torso asks for, 0 for whole images.
     """
 
-    def __init__(self, space: Space, *, stack: int, normalise: bool) -> None:
+    def __init__(self, space: Space, *, stack: int, normalise: bool, scale_by_bounds: bool = True) -> None:
         super().__init__()
         self.leaves = space.leaves()
+        scales = [scale_of(leaf, by_bounds=scale_by_bounds) for leaf in self.leaves]
+        self._is_scaled = tuple(scale is not None for scale in scales)
+        self._divisors = tuple(scale.divisor if scale else None for scale in scales)
+        self._spans = tuple(float(scale.span.max()) if scale else 1.0 for scale in scales)
         has_image = any(leaf.image for leaf in self.leaves)
         self.stacked = tuple(
             stack > 1 and (bool(leaf.image) if has_image else leaf.kind == "box") for leaf in self.leaves
@@ -59,13 +66,19 @@ class ObservationEncoder(nn.Module):
             for leaf, is_stacked in zip(self.leaves, self.stacked, strict=True)
         )
         self.normalised = tuple(
-            i for i, leaf in enumerate(self.leaves) if normalise and (leaf.image or _is_float(leaf))
+            i
+            for i, leaf in enumerate(self.leaves)
+            if normalise and (leaf.image or _is_float(leaf) or (scale_by_bounds and self._is_unbounded(i)))
         )
         for index in self.normalised:
             leaf = self.leaves[index]
             self.register_buffer(f"mean_{index}", torch.zeros(leaf.num_elements))
-            rstd = torch.full((1,), 1 / MAX_PIXEL) if leaf.image else torch.ones(leaf.num_elements)
+            rstd = torch.full((1,), 1 / self._spans[index]) if leaf.image else torch.ones(leaf.num_elements)
             self.register_buffer(f"rstd_{index}", rstd)
+        for index, scale in enumerate(scales):
+            if scale is not None and scale.divisor is None:
+                self.register_buffer(f"_low_{index}", torch.from_numpy(scale.low), persistent=False)
+                self.register_buffer(f"_span_{index}", torch.from_numpy(scale.span), persistent=False)
         for index, leaf in enumerate(self.leaves):
             if leaf.nvec:
                 starts = torch.tensor(leaf.starts)
@@ -79,11 +92,20 @@ class ObservationEncoder(nn.Module):
         self._is_plain = only is not None and only.kind == "box" and only.dtype == "float32" and not self.normalised
 
     def normalisers(self) -> tuple[LeafNormaliser, ...]:
-        """Statistics of the float leaves and images; empty unless normalisation is on."""
+        """Statistics of images and of what no bounds scale; empty unless normalisation is on."""
         return tuple(
-            LeafNormaliser(index, self.get_buffer(f"mean_{index}"), self.get_buffer(f"rstd_{index}"))
+            LeafNormaliser(
+                index,
+                self.get_buffer(f"mean_{index}"),
+                self.get_buffer(f"rstd_{index}"),
+                (self._spans[index] / MAX_BYTE) ** 2 if self.leaves[index].image else VARIANCE_FLOOR,
+            )
             for index in self.normalised
         )
+
+    def _is_unbounded(self, index: int) -> bool:
+        """Whether a leaf holds integers whose bounds say nothing."""
+        return is_integer_box(self.leaves[index]) and not self._is_scaled[index]
 
     def forward(
         self, leaves: Sequence[Tensor | FrameStacks], dtype: torch.dtype, memory_format: torch.memory_format
@@ -115,8 +137,14 @@ class ObservationEncoder(nn.Module):
             mean = self._arranged(self.get_buffer(f"mean_{index}").view(1, *leaf.shape), leaf)
             rstd = self.get_buffer(f"rstd_{index}")
             scaled = frames.to(torch.float32).sub_(mean).mul_(rstd).to(dtype)
+        elif (divisor := self._divisors[index]) is not None:
+            scaled = frames.to(dtype).mul_(1 / divisor)
         else:
-            scaled = frames.to(dtype).mul_(1 / MAX_PIXEL)
+            low, span = (
+                self._arranged(self.get_buffer(f"{name}_{index}").view(1, *leaf.shape), leaf)
+                for name in ("_low", "_span")
+            )
+            scaled = frames.to(torch.float32).sub_(low).div_(span).to(dtype)
         stacked = stacks.of(scaled)
         if self.patch:
             return stacked.flatten(1, 2)
@@ -139,8 +167,12 @@ class ObservationEncoder(nn.Module):
                 self.get_buffer(f"rstd_{index}")
             )
             return scaled.clamp_(-MAX_NORMALISED, MAX_NORMALISED)
-        numbers = value.float().view(value.shape[0], -1)
-        return numbers / 255 if leaf.kind == "box" and leaf.dtype == "uint8" else numbers
+        if not self._is_scaled[index]:
+            return value.float().view(value.shape[0], -1)
+        if (divisor := self._divisors[index]) is not None:
+            return value.float().view(value.shape[0], -1) / divisor
+        offset = value.flatten(1).long() - self.get_buffer(f"_low_{index}")  # exact, before it becomes a float
+        return offset.float() / self.get_buffer(f"_span_{index}")
 
 
 def _is_float(leaf: Leaf) -> bool:

@@ -61,7 +61,10 @@ class Policy(nn.Module):
         super().__init__()
         self.spec, self.config = spec, config
         self.distribution = ActionDistribution(spec.action, squash=config.squash)
-        self.encoder = ObservationEncoder(spec.observation, stack=config.stack, normalise=config.normalise_observation)
+        self.encoder = ObservationEncoder(
+            spec.observation, stack=config.stack, normalise=config.normalise_observation,
+            scale_by_bounds=config.scale_observation,
+        )  # fmt: skip
         self.torso = make_torso(config, self.encoder.image_shapes, self.encoder.vector_size)
         self.encoder.patch = getattr(self.torso, "patch", 0)
         features = self.torso.output_size

@@ -22,6 +22,7 @@ from shared.errors import ConfigError, LocalWireError, RemoteWireError
 from shared.policy.config import PolicyConfig
 from shared.policy.policy import Policy
 from shared.policy.precision import DTYPES, Precision
+from shared.policy.scaling import bounds_matter
 from shared.protocol.rows import spec_from_wire, spec_to_wire
 
 ALIGNMENT = 16  # elements: one cache line
@@ -225,7 +226,8 @@ def policy_from_manifest(manifest: Manifest) -> Policy:
     """
     try:
         spec = spec_from_wire(_from_json(manifest.body["spec"]))
-        config = PolicyConfig.model_validate(manifest.body["policy"])
+        older = {"scale_observation": not bounds_matter(spec.observation)}  # written before there was the setting
+        config = PolicyConfig.model_validate({**older, **manifest.body["policy"]})
         stated = manifest.body["precision"]
         precision = Precision(dtype=stated["dtype"], channels_last=stated["channels_last"] is True)
     except (ValueError, TypeError, KeyError, ValidationError) as error:

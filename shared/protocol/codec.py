@@ -102,14 +102,19 @@ def _decode_checked(values: list[Any]) -> Message:
         raise RemoteWireError("type", f"unknown message type {str(kind)[:40]}")
     record, fields = _BY_TYPE[kind]
     required = len(fields) - _NUM_OPTIONAL[kind]
-    if len(values) <= required:
-        raise RemoteWireError("fields", f"{record.__name__} with {len(values) - 1} fields of {required}")
+    count = f"{len(values) - 1} fields of {required}" if len(values) <= required else ""
     read: dict[str, Any] = {}
     for (name, reader), value in zip(fields, values[1:], strict=False):
         try:
             read[name] = reader(value)
         except ValueError as error:
-            raise RemoteWireError("value", f"{record.__name__}.{name}: {error}") from error
+            found = f"{type(value).__name__} {value!r:.40}"
+            after = f"; it has {count}, so one before this may be missing" if count else ""
+            code = "fields" if count else "value"
+            raise RemoteWireError(code, f"{record.__name__}.{name}: {error}, found {found}{after}") from error
+    if count:
+        missing = ", ".join(name for name, _ in fields[len(values) - 1 : required])
+        raise RemoteWireError("fields", f"{record.__name__} with {count}: it ends before {missing}")
     return cast(Message, record(**read))
 
 

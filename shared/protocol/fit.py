@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from shared.protocol.messages import TaskEnv
 from shared.protocol.rows import EnvSpec, describe_difference, describe_space_difference
+from shared.protocol.statistics import GIVEN, name_problem
 
 SAME_FILE = "give every service the run's own experiment file, or start another run for this environment"
 
@@ -16,6 +17,12 @@ class Misfit:
     code: str
     message: str
     hint: str
+
+
+def judge_statistics(spec: EnvSpec) -> Misfit | None:
+    """Whether a run can report the environment's own statistics under their names."""
+    problem = name_problem(spec.statistics[len(GIVEN) :])
+    return Misfit("spec", problem, "rename it in the environment's metadata, or in its HELLO") if problem else None
 
 
 def judge_task(task: str, spec: EnvSpec | None, tasks: Sequence[TaskEnv]) -> Misfit | None:

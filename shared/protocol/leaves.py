@@ -14,6 +14,7 @@ from shared.errors import ConfigError
 
 Array = npt.NDArray[Any]
 
+MAX_LISTED = 8  # numbers that a description lists
 DTYPES = (
     "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64",
 )  # fmt: skip
@@ -77,8 +78,19 @@ class Leaf:
         """For people: kind, dtype and shape in one phrase."""
         if self.kind == "text":
             return f"text of {self.min_length}…{self.max_length} characters"
-        categories = f" of {list(self.nvec)} from {list(self.starts)}" if self.nvec else ""
+        categories = f" of {_short(self.nvec)} from {_short(self.starts)}" if self.nvec else ""
         return f"{self.kind}{categories} {self.dtype}{list(self.shape)}" + (f" as {self.image}" if self.image else "")
+
+
+def _short(numbers: tuple[int, ...]) -> str:
+    """As a list; a long one as what repeats in it, or cut."""
+    if len(numbers) <= MAX_LISTED:
+        return str(list(numbers))
+    for size in range(1, MAX_LISTED + 1):
+        block = numbers[:size]
+        if len(numbers) % size == 0 and block * (len(numbers) // size) == numbers:
+            return f"{len(numbers) // size} × {list(block)}"
+    return f"[{', '.join(map(str, numbers[:MAX_LISTED]))}, …: {len(numbers)} in all]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,7 +78,7 @@ def spec_from_wire(obj: Any) -> EnvSpec:
     names = _spec_names(statistics, "statistics")
     if names[:2] != ("return", "length") or len(set(names)) != len(names):
         raise RemoteWireError("spec", "the statistics are not return, length and others, each once")
-    action_space = space_from_wire(action)
+    action_space = _spec_space(action, "action")
     if any(leaf.kind == "text" for leaf in action_space.leaves()):
         raise RemoteWireError("spec", "an action space with Text")
     if type(mask) is not int or mask not in (0, mask_size(action_space)):
@@ -86,11 +86,18 @@ def spec_from_wire(obj: Any) -> EnvSpec:
     return EnvSpec(
         env_id=env_id,
         settings=_spec_settings(settings),
-        observation=space_from_wire(observation),
+        observation=_spec_space(observation, "observation"),
         action=action_space,
         mask_size=mask,
         statistics=names,
     )
+
+
+def _spec_space(value: Any, what: str) -> Space:
+    try:
+        return space_from_wire(value)
+    except RemoteWireError as error:
+        raise RemoteWireError(error.code, f"{what} space: {error}") from error
 
 
 def _spec_names(value: Any, what: str) -> tuple[str, ...]:

@@ -102,7 +102,9 @@ def _read_box(path: str, rest: list[Any]) -> Leaf:
     _require(type(image) is str and image in IMAGES, path, "unknown image layout")
     if image:
         _require(dtype == "uint8" and len(image) == len(shape), path, f"{image} for {dtype}{list(shape)}")
-    low, high = (_bounds(path, dtype, shape, block) for block in rest[2:4])
+    low, high = (
+        _bounds(path, dtype, shape, name, block) for name, block in zip(("low", "high"), rest[2:4], strict=True)
+    )
     size = max(len(low), len(high))  # both cover trailing axes: the one divides the other
     item = np.dtype(dtype).newbyteorder("<")
     lows, highs = (np.frombuffer(block * (size // len(block)), item) for block in (low, high))
@@ -150,11 +152,19 @@ _NUM_PARTS = {"box": 5, "discrete": 3, "multi_discrete": 4, "multi_binary": 2, "
 
 def _require(condition: bool, path: str, message: str) -> None:
     if not condition:
-        raise RemoteWireError("space", f"space {path!r}: {message}")
+        raise RemoteWireError("space", f"leaf {path!r}: {message}" if path else message)
+
+
+def _found(value: Any) -> str:
+    """What came in place of something else, for people."""
+    names = {list: "an array", bytes: "bin", str: "a text", dict: "a map", type(None): "nil", bool: "a boolean"}
+    return names.get(type(value)) or str(value)[:40]
 
 
 def _dtype(path: str, index: Any) -> str:
-    _require(type(index) is int and 0 <= index < len(DTYPES), path, "unknown dtype")
+    _require(
+        type(index) is int and 0 <= index < len(DTYPES), path, f"dtype {_found(index)}, known are 0…{len(DTYPES) - 1}"
+    )
     return DTYPES[index]
 
 
@@ -165,13 +175,16 @@ def _shape(path: str, value: Any) -> tuple[int, ...]:
     return tuple(value)
 
 
-def _bounds(path: str, dtype: str, shape: tuple[int, ...], block: Any) -> bytes:
-    _require(type(block) is bytes and len(block) <= MAX_BOUNDS_BYTES, path, f"bounds over {MAX_BOUNDS_BYTES} bytes")
+def _bounds(path: str, dtype: str, shape: tuple[int, ...], name: str, block: Any) -> bytes:
+    _require(type(block) is bytes, path, f"{name} is {_found(block)}, and must be bin: {dtype} items, little-endian")
+    limit = MAX_BOUNDS_BYTES
+    _require(len(block) <= limit, path, f"{name} has {len(block)} bytes, and at most {limit} are allowed")
     size, rest = divmod(len(block), np.dtype(dtype).itemsize)
-    sizes = {math.prod(shape[axis:]) for axis in range(len(shape) + 1)}
-    _require(rest == 0 and size in sizes, path, "bounds do not cover whole trailing axes")
+    sizes = sorted({math.prod(shape[axis:]) for axis in range(len(shape) + 1)})
+    fitting = ", ".join(str(number * np.dtype(dtype).itemsize) for number in sizes)
+    _require(rest == 0 and size in sizes, path, f"{name} has {len(block)} bytes; {dtype}{list(shape)} takes {fitting}")
     items = np.frombuffer(block, np.dtype(dtype).newbyteorder("<")).astype(dtype)
-    _require(not np.isnan(items).any(), path, "bounds with NaN")
+    _require(not np.isnan(items).any(), path, f"{name} has NaN")
     axis = next(axis for axis in range(len(shape) + 1) if math.prod(shape[axis:]) == size)
     return compress_bounds(items.reshape(shape[axis:]))
 
@@ -180,6 +193,7 @@ def _check_categories(path: str, dtype: str, nvec: Sequence[Any], starts: Sequen
     _require(dtype in _INTEGERS, path, "discrete values of a float dtype")
     limits = np.iinfo(dtype)
     for n, start in zip(nvec, starts, strict=True):
-        _require(type(n) is int and 0 < n <= MAX_CATEGORIES, path, f"categories not within 1…{MAX_CATEGORIES}")
+        is_fine = type(n) is int and 0 < n <= MAX_CATEGORIES
+        _require(is_fine, path, f"{_found(n)} in place of a number of categories within 1…{MAX_CATEGORIES}")
         fits = type(start) is int and limits.min <= start and start + n - 1 <= min(int(limits.max), _I64_MAX)
         _require(fits, path, f"values do not fit {dtype}")

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, Tag, ValidationE
 from pydantic_core import ErrorDetails
 
 from shared.errors import ConfigError
+from shared.protocol.statistics import Condition, read_condition
 from shared.runtime import recipes
 
 S = TypeVar("S", bound=BaseModel)
@@ -64,6 +65,9 @@ class RunConfig(Section):
     steps: int = Field(0, ge=0, description="Stop after this many trained agent steps; 0: no limit.")
     seconds: float = Field(0.0, ge=0, description="Train for this long, s, then evaluate once more; 0: no limit.")
     until_return: float | None = Field(None, description="Stop once an evaluation's mean return reaches this.")
+    until: str = Field(
+        "", description="Stop once an evaluation's mean of a statistic reaches this, as in 'success >= 0.9'; empty: no."
+    )
     resume: bool = Field(False, description="Go on from the run folder's newest checkpoint.")
     recipe: str = Field(
         "",
@@ -78,6 +82,24 @@ class RunConfig(Section):
         if not value.strip() or not value.isprintable() or "/" in value or value.startswith("."):
             raise ValueError("a name that a folder can have is expected: not empty, no slash, no dot at its start")
         return value
+
+    @field_validator("until")
+    @classmethod
+    def _check_until(cls, value: str) -> str:
+        """A condition; which statistics there are is known when the first environment has come."""
+        if value.strip():
+            read_condition(value)
+        return value.strip()
+
+    @property
+    def goals(self) -> dict[str, Condition]:
+        """What ends the run once an evaluation reaches it, by the setting that says so: any one of them is enough."""
+        goals = {}
+        if self.until_return is not None:
+            goals["until_return"] = Condition("return", ">=", self.until_return)
+        if self.until:
+            goals["until"] = read_condition(self.until)
+        return goals
 
     @field_validator("recipe")
     @classmethod
@@ -104,7 +126,12 @@ def join_env(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any
 class EnvConfig(Section):
     """[env]: the environment, and the settings that every actor of a run must share."""
 
-    id: str = Field(description="Gymnasium or EnvPool id, ALE/Name-v5, or module:function for an environment of yours.")
+    id: str = Field(
+        description="Gymnasium or EnvPool id, ALE/Name-v5, module:function of yours, or what `service` calls its own."
+    )
+    service: str = Field(
+        "", description="Folder with a service.toml: a program in any language that steps it; empty: seedbed's actor."
+    )
     backend: Literal["auto", "gymnasium", "vector", "ale", "ale_sync", "envpool"] = Field(
         "auto",
         description="What steps the lanes: one by one, a vector form, ALE's, its games in one thread, or EnvPool.",
@@ -370,15 +397,24 @@ def _give_way(own: Any, path: Sequence[str], value: Any) -> None:
 
 
 def parse_value(text: str) -> Any:
-    """A word's value: TOML if it is a number, boolean, string, list or table, else the text itself."""
+    """A word's value: a number, boolean, string, list or table in TOML, a JSON object, or else the text itself."""
     try:
         parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
-        return text
+        return _parse_object(text)
     value = parsed.pop("value", None)
     if parsed or not isinstance(value, (bool, int, float, str, list, dict)):
         return text  # a line break smuggled in a second key, or it looks like a date
     return value
+
+
+def _parse_object(text: str) -> Any:
+    """A JSON object, which other programs write in place of TOML's tables; else the text itself."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return value if isinstance(value, dict) else text
 
 
 def _describe(

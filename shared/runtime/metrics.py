@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
 PREFIX = "seedbed_"
-ReadLabelled = Callable[[], Mapping[str, float]]  # value of the label → figure; called in the page's thread
+# → figure, by the value of one label or of several; called in the page's thread
+ReadLabelled = Callable[[], Mapping[str, float]] | Callable[[], Mapping[tuple[str, ...], float]]
 _Family = CounterMetricFamily | GaugeMetricFamily
 SHUTDOWN_POLL_S = 0.05  # how long `close` may block
 SECONDS_BUCKETS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -63,7 +64,7 @@ class _Readings(Collector):
         self.counters: list[tuple[str, str, Callable[[], float]]] = []
         self.gauges: list[tuple[str, str, Callable[[], float]]] = []
         self.histograms: list[tuple[str, str, Sequence[float], ReadHistogram]] = []
-        self.labelled: list[tuple[type[_Family], str, str, str, ReadLabelled]] = []
+        self.labelled: list[tuple[type[_Family], str, str, str | tuple[str, ...], ReadLabelled]] = []
 
     def collect(self) -> Iterable[Metric]:
         """Called by the registry, in the page's thread."""
@@ -76,10 +77,10 @@ class _Readings(Collector):
             upto = [str(bound) for bound in map(float, bounds)] + ["+Inf"]
             buckets = list(zip(upto, accumulate(counts), strict=True))
             yield HistogramMetricFamily(name, description, buckets=buckets, sum_value=total)
-        for kind, name, description, label, read_each in tuple(self.labelled):
-            family = kind(name, description, labels=(label,))
-            for value, figure in tuple(read_each().items()):
-                family.add_metric((value,), figure)
+        for kind, name, description, labels, read_each in tuple(self.labelled):
+            family = kind(name, description, labels=_as_tuple(labels))
+            for values, figure in tuple(read_each().items()):
+                family.add_metric(_as_tuple(values), figure)
             yield family
 
 
@@ -129,13 +130,15 @@ class Metrics:
         """Serve something else beside /metrics; `read` is called in the page's thread, None: nothing there yet."""
         self._pages[path] = read
 
-    def read_counters(self, name: str, description: str, label: str, read: ReadLabelled) -> None:
-        """Rising figures by a label's values, of which there must be few; called in the page's thread."""
-        self._readings.labelled.append((CounterMetricFamily, PREFIX + name, description, label, read))
+    def read_counters(self, name: str, description: str, labels: str | tuple[str, ...], read: ReadLabelled) -> None:
+        """Rising figures by the values of one or several labels, of which there must be few; called in the page's
+        thread.
+        """
+        self._readings.labelled.append((CounterMetricFamily, PREFIX + name, description, labels, read))
 
-    def read_gauges(self, name: str, description: str, label: str, read: ReadLabelled) -> None:
-        """Figures by a label's values, likewise."""
-        self._readings.labelled.append((GaugeMetricFamily, PREFIX + name, description, label, read))
+    def read_gauges(self, name: str, description: str, labels: str | tuple[str, ...], read: ReadLabelled) -> None:
+        """Figures by labels' values, likewise."""
+        self._readings.labelled.append((GaugeMetricFamily, PREFIX + name, description, labels, read))
 
     def text(self) -> str:
         """The page."""
@@ -190,6 +193,10 @@ class Metrics:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _as_tuple(labels: Sequence[str]) -> tuple[str, ...]:
+    return (labels,) if isinstance(labels, str) else tuple(labels)
 
 
 def _is_loopback(host: str) -> bool:

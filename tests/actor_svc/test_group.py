@@ -62,6 +62,17 @@ def test_rows_follow_next_step_autoreset(group):
     assert group.views.reward.tolist() == [3, 1, 1]
 
 
+@pytest.mark.parametrize(
+    ("named", "told"),
+    [(("length",), "'length'"), (("a b",), "'a b'"), (("x", "x"), "'x' is named twice"), ("score", "write a tuple")],
+)
+def test_statistics_that_a_run_cannot_report_are_refused_by_name(monkeypatch, named, told):
+    """When the environment is made, before it plays."""
+    monkeypatch.setattr(toy_envs.CountingEnv, "metadata", {"statistics": named})
+    with pytest.raises(ConfigError, match=told):
+        make_group(EnvConfig(id="counting"), 2, make=toy_envs.CountingEnv)
+
+
 def test_statistics_come_with_the_ended_row(group):
     """Return, length and the environment's own figures of ended lanes, f32 [ended, K] in ascending order of lanes."""
     assert group.spec.statistics == ("return", "length", "score")

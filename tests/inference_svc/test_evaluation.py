@@ -3,6 +3,7 @@
 import numpy as np
 
 from inference_svc.evaluation import EvaluationRound
+from inference_svc.evaluations import Evaluations
 from shared.protocol.messages import Evaluation
 from shared.protocol.rows import Flags
 
@@ -50,6 +51,15 @@ def test_a_round_says_how_far_it_has_come() -> None:
     assert rounds.progress == (0, 4)
     rounds.ask(None)
     assert rounds.progress == (0, 0)
+
+
+def test_an_evaluation_that_nobody_plays_is_known() -> None:
+    """By task, for people; none once it is answered or a group is there."""
+    evaluations = Evaluations()
+    evaluations.ask("", request(episodes=4))
+    assert evaluations.without_groups([]) == {"": 4}
+    evaluations.ask("", None)
+    assert evaluations.without_groups([]) == {}
 
 
 def test_rows_before_the_reset_do_not_count() -> None:

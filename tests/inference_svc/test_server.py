@@ -179,6 +179,18 @@ def test_a_specification_that_the_learner_refused_is_rejected_before_there_is_a_
     assert world.tally.hellos_refused == {"starting": 2, "spec": 1}
 
 
+@pytest.mark.parametrize("name", ["episode/success", "normalised"])
+def test_a_statistic_that_no_table_can_hold_is_rejected_by_name(world: World, name: str) -> None:
+    """Before the learner hears of the environment: its name has other characters, or is one of the run's own."""
+    spec = replace(SPEC, statistics=(*SPEC.statistics, name))
+    world.tell(replace(hello(), spec=spec))
+    reject = world.last()
+    assert isinstance(reject, Reject)
+    assert (reject.code, reject.retryable) == ("spec", False)
+    assert repr(name) in reject.message
+    assert world.link.spec is None
+
+
 def test_another_version_is_rejected_before_there_is_a_policy(world: World) -> None:
     """Nothing else that it says is trusted, its specification neither."""
     world.tell(replace(hello(), protocol_min=7, protocol_max=7))

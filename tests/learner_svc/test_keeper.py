@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from learner_svc.config import LearnerSettings
@@ -36,7 +37,7 @@ def run() -> Run:
     run.trained(
         30, updates=1, lag_mean=3.0, lag_max=5.0, expired_unrolls=2, lag_histogram=(0, 0, 29, 1, *6 * [0]), lag_sum=90
     )
-    run.acted([5.0, 7.0], [5.0, 7.0], steps=50, aborted=0)
+    run.acted(np.array([[5, 5], [7, 7]], np.float32), steps=50, aborted=0)
     run.counters.seconds = 10.0
     run.last_result = EvaluationResult(
         version=pack_version(1, 2), episodes=4, return_mean=9.0, return_std=1.0, return_median=9.0, return_min=8.0,

@@ -56,8 +56,8 @@ def test_each_row_is_counted_once():
 
 
 def test_an_image_has_one_deviation():
-    """The root of its pixels' mean variance, which one grey level at least keeps from exploding."""
-    published = LeafNormaliser(0, torch.zeros(2), torch.ones(1))
+    """The root of its pixels' mean variance, which the leaf's floor keeps from exploding."""
+    published = LeafNormaliser(0, torch.zeros(2), torch.ones(1), variance_floor=1.0)
     normaliser = ObservationNormaliser([published])
     leaf = torch.tensor([[[9, 9]], [[10, 7]], [[20, 7]]], dtype=torch.uint8)  # [T+1 = 3, B = 1, 2]
     normaliser.update((leaf,), None)

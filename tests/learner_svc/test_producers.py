@@ -1,6 +1,7 @@
 """The learner's side of its link, message by message."""
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -140,6 +141,14 @@ def test_other_settings_are_refused_by_name() -> None:
     (reject,) = Bench(has_policy=False).ask(a_hello(spec=spec))
     assert isinstance(reject, Reject)
     assert "max_episode_steps: ours null, theirs 5" in reject.message
+
+
+def test_a_statistic_that_no_table_can_hold_is_refused_by_name() -> None:
+    """As inference does, which may be of another version."""
+    spec = replace(a_spec(), statistics=("return", "length", "a,b"))
+    (reject,) = Bench(has_policy=False).ask(a_hello(spec=spec))
+    assert isinstance(reject, Reject)
+    assert "'a,b'" in reject.message
 
 
 def test_a_specification_unlike_the_policys_is_refused() -> None:

@@ -1,14 +1,18 @@
 """A run's counters, evaluations and end, with numbers for time."""
 
 import json
+import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from learner_svc.measure import RETURN_WINDOW, EvaluationResult
 from learner_svc.run import Counters, Run, is_used_up
+from shared.errors import ConfigError
 from shared.protocol.messages import RunState, pack_version
 from shared.runtime.config import EvalConfig, RunConfig
+from tests.support.finished_episodes import episodes
 
 V = pack_version(1, 9)
 
@@ -113,10 +117,10 @@ def test_the_final_evaluation_may_take_as_long_as_training(trained_s: float, giv
 def test_until_return_is_judged_by_a_full_evaluation() -> None:
     """A good training return stops training; too low a result goes on training, and it is not tried again at once."""
     run = a_run(until_return=100.0)
-    run.acted([150.0] * (RETURN_WINDOW - 1), [1.0] * (RETURN_WINDOW - 1), steps=1, aborted=0)
+    run.acted(episodes([150.0] * (RETURN_WINDOW - 1)), steps=1, aborted=0)
     run.poll(V, 1.0, is_idle=True)
     assert run.may_train, "the window is not full yet"
-    run.acted([150.0], [1.0], steps=1, aborted=0)
+    run.acted(episodes([150.0]), steps=1, aborted=0)
     run.poll(V, 2.0, is_idle=True)
     assert run.state == RunState.FINISHING
     assert answer(run, 90.0, 3.0)
@@ -189,7 +193,7 @@ def test_the_training_return_is_that_of_the_last_hundred_episodes() -> None:
     """Older ones are forgotten, and a restart is not."""
     run = a_run()
     assert run.training.mean is None
-    run.acted([0.0] * 50 + [2.0] * 100, [3.0] * 150, steps=450, aborted=2)
+    run.acted(episodes([0.0] * 50 + [2.0] * 100, length=3.0), steps=450, aborted=2)
     assert run.training.mean == 2.0
     resumed = Run(RunConfig(), EvalConfig(), epoch=2, patience_s=1.0)
     resumed.restore(run.to_json())
@@ -228,3 +232,54 @@ def test_a_finished_run_goes_on_only_under_a_longer_configuration(
     """Starting it again as it was says so and ends."""
     counters = Counters(trained_steps=100, seconds=10.0)
     assert is_used_up(RunConfig(**settings), counters, reason=reason) is used_up
+
+
+def test_a_statistic_of_the_environments_own_ends_a_run() -> None:
+    """`run.until` is suggested by training episodes and judged by an evaluation, as `run.until_return` is."""
+    run = a_run(until="crashes <= 0.1")
+    run.adopt(["success", "crashes"])
+    run.acted(episodes([0.0] * RETURN_WINDOW, success=[1.0] * RETURN_WINDOW, crashes=[0.0] * RETURN_WINDOW),
+              steps=1, aborted=0)  # fmt: skip
+    run.poll(V, 10.0, is_idle=True)
+    assert (run.state, run.end_reason) == (RunState.FINISHING, "until")
+    assert run.evaluation is not None
+    run.evaluated(run.evaluation.id, replace(a_result(0.0), own={"success": 1.0, "crashes": 0.5}), 11.0)
+    assert (run.state, run.end_reason) == (RunState.TRAINING, "")
+    run.trained(1, updates=1)
+    run.poll(V, 20.0, is_idle=True)
+    assert run.evaluation is not None
+    run.evaluated(run.evaluation.id, replace(a_result(0.0), own={"success": 1.0, "crashes": 0.05}), 21.0)
+    assert (run.state, run.end_reason) == (RunState.FINISHED, "until")
+
+
+def test_of_two_goals_the_first_that_is_reached_ends_a_run() -> None:
+    """As steps and seconds do."""
+    run = a_run(until_return=100.0, until="success >= 0.5", every_s=1.0)
+    run.adopt(["success"])
+    run.poll(V, 1.0, is_idle=True)
+    assert run.evaluation is not None
+    run.evaluated(run.evaluation.id, replace(a_result(3.0), own={"success": 0.6}), 2.0)
+    run.trained(1, updates=1)
+    run.poll(V, 10.0, is_idle=True)
+    assert run.end_reason == "until"
+
+
+def test_a_goal_that_no_environment_reports_is_an_error_that_names_those_there_are() -> None:
+    """Before the first update."""
+    with pytest.raises(ConfigError, match=r"run\.until: .*'successes'; it reports return, length, success"):
+        a_run(until="successes >= 0.9").adopt(["success"])
+
+
+def test_a_checkpoint_keeps_the_environments_own_statistics() -> None:
+    """Episodes that gave no value count neither as 0 nor as an episode; a statistic that is no more is forgotten."""
+    run = a_run()
+    run.adopt(["success", "old"])
+    run.acted(episodes([1.0, 2.0, 3.0], success=[1.0, math.nan, 0.0], old=[1.0] * 3), steps=3, aborted=0)
+    assert run.means["success"] == 0.5
+    saved = json.loads(json.dumps(run.to_json(), allow_nan=False))
+    resumed = Run(RunConfig(), EvalConfig(), epoch=2, patience_s=1.0)
+    resumed.restore(saved)
+    resumed.adopt(["success", "new"])
+    assert resumed.means == {"return": 2.0, "length": 1.0, "success": 0.5, "new": None}
+    resumed.acted(episodes([4.0], success=[1.0], new=[7.0]), steps=1, aborted=0)
+    assert (resumed.means["success"], resumed.means["new"]) == (pytest.approx(2 / 3), 7.0)

@@ -1,6 +1,7 @@
 """What a run counts for each of its tasks."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from learner_svc.tasks import TaskBook, count_parts, reward_scales, task_environ
 from shared.protocol.messages import RunState, pack_version
 from shared.runtime.config import EnvConfig, EvalConfig, RunConfig
 from shared.runtime.tasks import TaskConfig
+from tests.support.finished_episodes import episodes
 
 V = pack_version(1, 3)
 
@@ -32,10 +34,10 @@ def a_result(mean: float, *, episodes: int = 10, version: int = V) -> Evaluation
 def test_episodes_and_steps_are_counted_by_task() -> None:
     """The mean over tasks is known once each has an episode, however many one has."""
     book = a_book()
-    book.acted("easy", [1.0] * 30, [5.0] * 30, steps=150, aborted=1)
-    assert book.return_mean is None
-    book.acted("hard", [4.0], [9.0], steps=9, aborted=0)
-    assert book.return_mean == 2.5
+    book.acted("easy", episodes([1.0] * 30, length=5.0), steps=150, aborted=1)
+    assert book.means["return"] is None
+    book.acted("hard", episodes([4.0], length=9.0), steps=9, aborted=0)
+    assert book.means["return"] == 2.5
     summary = book.summary()
     assert (summary["easy"]["env_steps"], summary["easy"]["episodes"], summary["easy"]["aborted_episodes"]) == (
         150,
@@ -99,7 +101,7 @@ def test_scores_are_normalised_where_all_tasks_have_a_scale() -> None:
 def test_a_book_goes_on_from_its_checkpoint() -> None:
     """A task that is new begins at zero, one that was dropped is forgotten."""
     book = a_book()
-    book.acted("easy", [1.0], [5.0], steps=5, aborted=0)
+    book.acted("easy", episodes([1.0], length=5.0), steps=5, aborted=0)
     count_parts(book, [("easy", 2)], [3, 3])
     resumed = TaskBook({"easy": a_task(), "new": a_task()})
     resumed.restore(book.to_json())
@@ -114,11 +116,11 @@ def test_until_return_judges_the_mean_over_the_tasks() -> None:
     run = Run(RunConfig(until_return=5.0), EvalConfig(), epoch=1, patience_s=100.0, tasks=book)
     run.start(0.0)
     run.trained(1, updates=1)
-    run.acted([9.0] * RETURN_WINDOW, [1.0] * RETURN_WINDOW, steps=1, aborted=0, task="easy")
-    run.acted([9.0], [1.0], steps=1, aborted=0, task="hard")
+    run.acted(episodes([9.0] * RETURN_WINDOW), steps=1, aborted=0, task="easy")
+    run.acted(episodes([9.0]), steps=1, aborted=0, task="hard")
     run.poll(V, 10.0, is_idle=True)
     assert run.state == RunState.TRAINING
-    run.acted([2.0] * RETURN_WINDOW, [1.0] * RETURN_WINDOW, steps=1, aborted=0, task="hard")
+    run.acted(episodes([2.0] * RETURN_WINDOW), steps=1, aborted=0, task="hard")
     assert run.return_mean == 5.5
     run.poll(V, 11.0, is_idle=True)
     assert run.state == RunState.FINISHING
@@ -145,7 +147,7 @@ def test_rewards_are_scaled_by_lane_where_a_task_says_so() -> None:
 def test_a_run_with_one_environment_has_an_empty_book() -> None:
     """No columns, no summary, nothing counted."""
     book = TaskBook({})
-    book.acted("", [1.0], [1.0], steps=1, aborted=0)
+    book.acted("", episodes([1.0]), steps=1, aborted=0)
     book.trained("", lanes=3, steps=3)
     assert not book.are_several
     assert (book.row(), book.summary(), book.to_json()) == ({}, {}, {})
@@ -167,3 +169,25 @@ def test_results_of_two_versions_count_as_the_older(version: int) -> None:
     whole = book.evaluated("hard", 1, a_result(1.0, version=version))
     assert whole is not None
     assert whole.version == version
+
+
+def test_each_task_has_columns_of_the_environments_own_statistics() -> None:
+    """Training's in every row, an evaluation's in the row after it; the run's are means over the tasks."""
+    book = a_book()
+    book.adopt(["success"])
+    book.acted("easy", episodes([1.0, 1.0], success=[1.0, 0.0]), steps=2, aborted=0)
+    row = book.row()
+    assert (row["episode_success_mean/easy"], row["episode_success_mean/hard"]) == (0.5, None)
+    assert (row["episode_success_mean"], row["eval_success_mean/easy"]) == (None, None)
+    book.acted("hard", episodes([1.0], success=[1.0]), steps=1, aborted=0)
+    assert book.evaluated("easy", 7, replace(a_result(1.0), own={"success": 0.25})) is None
+    whole = book.evaluated("hard", 7, replace(a_result(1.0), own={"success": 0.75}))
+    assert whole is not None
+    assert whole.own == {"success": 0.5}
+    row = book.row()
+    assert (row["episode_success_mean"], row["eval_success_mean/easy"], row["eval_success_mean/hard"]) == (
+        0.75, 0.25, 0.75,
+    )  # fmt: skip
+    assert book.row()["eval_success_mean/easy"] is None
+    summary = book.summary()
+    assert (summary["easy"]["eval_success_mean"], summary["hard"]["episode_success_mean"]) == (0.25, 1.0)

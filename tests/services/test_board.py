@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from services.cli.board import Board, RunFigures
-from services.cli.scrape import of_task
+from services.cli.scrape import labelled
 from services.cli.supervisor import Supervisor
 from services.cli.table import (
     TerminalView,
@@ -326,7 +326,7 @@ def task_samples(at: float) -> dict[str, float]:
             "weight": weight, "trained_lanes_total": lanes * at, "env_steps_total": steps * at,
             "episodes_total": at, "return_mean": mean, "eval_return_mean": math.nan,
         }  # fmt: skip
-        samples |= {of_task(f"seedbed_learner_task_{name}", task): value for name, value in figures.items()}
+        samples |= {labelled(f"seedbed_learner_task_{name}", task): value for name, value in figures.items()}
     return samples
 
 

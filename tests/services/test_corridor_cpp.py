@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,9 +18,8 @@ import pytest
 from services.cli.env.game import PersonsGame
 from services.cli.env.in_process import CheckOptions
 from services.cli.env.seat import seated
-from services.cli.env.target import ServiceFolder, ServiceManifest
-from services.cli.launcher import Reservation
 from services.cli.scrape import metrics_address, read_page, read_status
+from services.cli.service_folder import ServiceFolder, ServiceManifest
 from shared.net.endpoints import Router
 from shared.net.keyring import Keyring
 from shared.net.keys import Role, bind_keys
@@ -691,15 +690,6 @@ def test_links_with_keys(built: Path, tmp_path: Path) -> None:
 # Training
 
 
-@pytest.fixture
-def addresses() -> Iterator[list[str]]:
-    """Of a learner and an inference."""
-    reservations = [Reservation(), Reservation()]
-    yield [reservation.address for reservation in reservations]
-    for reservation in reservations:
-        reservation.close()
-
-
 def kill_when_it_acts(status_file: Path) -> None:
     """Kill -9 for an inference service that has begun to act."""
 
@@ -713,31 +703,29 @@ def kill_when_it_acts(status_file: Path) -> None:
 
 
 @pytest.mark.learning
-def test_it_trains_an_agent_though_inference_is_killed(built: Path, tmp_path: Path, addresses: list[str]) -> None:
-    """`seedbed train` with environments from elsewhere: mean return 0.9 in the last evaluation; all exit with 0."""
-    run_dir = tmp_path / "run"
-    learner, inference = addresses
+def test_it_trains_an_agent_though_inference_is_killed(built: Path, tmp_path: Path) -> None:
+    """`seedbed train` starts its processes too: mean return 0.9 in the last evaluation, and none of them died."""
+    run_dir, service = tmp_path / "run", tmp_path / "service"
+    service.mkdir()
+    command = json.dumps([str(built / "corridor-sanitized")])
+    (service / "service.toml").write_text(
+        f'name = "corridor"\ndescription = "sanitized"\ncommand = {command}\nenv_id = "Corridor-v1"\n'
+    )
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SEEDBED_")}
-    with contextlib.ExitStack() as stack:
-
-        def start(*command: str | Path, log: str, **variables: str) -> subprocess.Popen[bytes]:
-            output = stack.enter_context((tmp_path / log).open("wb"))
-            process = subprocess.Popen(command, env={**environment, **variables}, stdout=output, stderr=output)
-            stack.callback(lambda: (process.kill(), process.wait()))
-            return process
-
-        trainer = start(
-            sys.executable, "-m", "services.cli.app", "train", str(FOLDER / "experiment.toml"), "--run-dir",
-            str(run_dir), f"learner.bind={learner}", f"inference.bind={inference}", "run.steps=80_000",
-            "run.until_return=2", log="trainer",
+    with (tmp_path / "said").open("wb") as output:
+        trainer = subprocess.Popen(
+            [
+                sys.executable, "-m", "services.cli.app", "train", str(FOLDER), "--run-dir", str(run_dir),
+                f"env.service={service}", "run.steps=80_000", "run.until_return=2",
+            ],
+            env=environment, stdout=output, stderr=output,
         )  # fmt: skip
-        services = [
-            start(built / "corridor-sanitized", f"actor.mode={mode}", log=mode, SEEDBED_ACTOR__UPSTREAM=inference)
-            for mode in ("train", "eval")
-        ]
-        kill_when_it_acts(run_dir / "services" / "inference-0.json")
-        assert trainer.wait(90) == 0, (tmp_path / "trainer").read_text()
-        assert [service.wait(20) for service in services] == [0, 0]
+        try:
+            kill_when_it_acts(run_dir / "services" / "inference-0.json")
+            assert trainer.wait(90) == 0, (tmp_path / "said").read_text()
+        finally:
+            trainer.kill()
+            trainer.wait()
     summary = json.loads((run_dir / "summary.json").read_text())
     assert (summary["finished"], summary["reason"]) == (True, "steps")
     assert summary["eval_return_mean"] >= 0.9

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from services.cli.board import ServiceFigures
+from services.cli.run_state import RunStatus, State
 from services.monitor.alerts import Level, Reading, judge_disk, judge_run
 from services.monitor.curves import Curves
 from services.monitor.folder import Death, RunFolder, Status
@@ -24,9 +25,16 @@ def reading(**changes):
     quiet = {
         "name": "run", "is_live": True, "state": RunState.TRAINING, "stalled_s": 1.0, "row_every_s": 1.0,
         "lag_max": 3.0, "max_policy_lag": 8.0, "dropped_share": 0.0, "crashes": (), "deaths": (),
+        "failure": None, "log_rho_lag0": 1e-6,
         "services": (), "problems": (), "broken_lines": 0,
     }  # fmt: skip
     return Reading(**(quiet | changes))
+
+
+def failure(age_s):
+    return RunStatus(
+        state=State.FAILED, at=NOW - age_s, service="learner", reason="died 5 times", last_words="token=abc went wrong"
+    )
 
 
 def codes(**changes):
@@ -59,6 +67,11 @@ def test_a_run_that_trains_raises_no_alert():
         ({"deaths": deaths("actor-0", 10, 100, 299)}, ["flapping"]),
         ({"deaths": deaths("actor-0", 10, 100, 301)}, []),
         ({"deaths": deaths("actor-0", 10, 20) + deaths("actor-1", 10, 20)}, []),
+        ({"log_rho_lag0": 0.1}, []),  # rounding of bf16, or a memory that earlier weights have made, gives less
+        ({"log_rho_lag0": 0.16}, ["disagreement"]),
+        ({"log_rho_lag0": 0.16, "is_live": False}, []),
+        ({"failure": failure(age_s=60.0), "is_live": False}, ["failed"]),
+        ({"failure": failure(age_s=90_000.0), "is_live": False}, []),  # somebody knows by now
         ({"problems": ("run.json: not a JSON object",)}, ["unreadable"]),
         ({"broken_lines": 2}, ["unreadable"]),
     ],
@@ -75,6 +88,13 @@ def test_an_alert_names_what_and_what_to_do():
     assert "exit 1" in alert.text
     assert "logs/actor-0.stderr" in alert.remedy
     assert "docker-compose logs" in alert.remedy  # where there is no such file
+
+
+def test_a_failed_run_is_told_with_its_cause_and_without_secrets():
+    """What its service said last may be anything."""
+    (alert,) = judge_run(reading(failure=failure(age_s=1.0), is_live=False), NOW)
+    assert "learner died 5 times" in alert.text
+    assert "abc" not in alert.text
 
 
 def test_errors_come_before_warnings():

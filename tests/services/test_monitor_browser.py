@@ -1,6 +1,7 @@
 """The page in a real browser: alerts, comparison, live pictures, a restart of the monitor, a long run, a phone."""
 
 import itertools
+import json
 import time
 from contextlib import ExitStack
 
@@ -14,7 +15,7 @@ from shared.protocol.pictures import pack_picture
 from shared.runtime.metrics import Metrics, describe_picture
 from tests.support.browser import BROWSER, browsing
 from tests.support.monitor_process import running
-from tests.support.run_folders import log_launcher, row, write_run, write_status, write_tasks_run
+from tests.support.run_folders import CONFIG, HEADER, log_launcher, row, write_run, write_status, write_tasks_run
 
 for module in ("starlette", "uvicorn"):
     pytest.importorskip(module, reason="the extra `monitor` is not installed")
@@ -23,7 +24,7 @@ pytestmark = [pytest.mark.skipif(BROWSER is None, reason="chromium is not instal
 TEXT = "(document.body?.innerText ?? '')"
 DRAWN = "performance.getEntriesByName('drawn')"  # when all curves were there, since the navigation began, ms
 NUM_PLOTS = "document.querySelectorAll('#charts canvas').length"
-NUM_PANELS = 14  # of one run with all columns
+NUM_PANELS = 15  # of one run with all columns
 CANVAS = "document.querySelector('.screen canvas')"
 NO_SIDEWAYS = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
 
@@ -118,15 +119,17 @@ def test_the_page_goes_on_by_itself_when_the_monitor_was_restarted(live, browser
 
 
 def test_several_runs_are_compared_in_one_chart(live, browser):
-    """Each in its colour, with its name and values in the key; the address keeps the choice."""
+    """Each in its colour, with its values in every chart and its name once above; the address keeps the choice."""
     folder, _ = live
     write_run(folder / "other", [row(n) for n in range(1, 80)], finished=True)
     with running(folder) as (_, where):
         browser.open(f"http://{where[0]}:{where[1]}/#run=live&run=other")
-        browser.wait("document.querySelectorAll('#charts figure:first-child .key li').length === 2", "two keys")
-        assert browser.evaluate(
-            "[...document.querySelectorAll('#charts figure:first-child .label')].map((l) => l.textContent)"
-        ) == ["live", "other"]
+        browser.wait("document.querySelectorAll('#legend li').length === 2", "two runs in the legend")
+        assert browser.evaluate("[...document.querySelectorAll('#legend .label')].map((l) => l.textContent)") == [
+            "live", "other",
+        ]  # fmt: skip
+        shown = "[...document.querySelectorAll('#charts figure:first-child .entry')].map((e) => e.title)"
+        browser.wait(f"JSON.stringify({shown}) === JSON.stringify(['live', 'other'])", "a value of each")
         browser.wait("!!document.querySelector('#charts figure:first-child canvas')", "a chart")
 
 
@@ -173,6 +176,86 @@ def test_a_phone_needs_no_sideways_scrolling(live, browser, scheme, tmp_path):
             assert browser.evaluate(NO_SIDEWAYS)
     finally:
         browser.size(1200, 900)
+
+
+def write_told_run(folder, name, *, seed, outlier):
+    """An ended run with a statistic of its own and a log; one value lies far from the others."""
+    run = write_run(folder / name, [], finished=True)
+    (run / "config.toml").write_text(CONFIG.replace("seed = 3", f"seed = {seed}"))
+    (run / "summary.json").write_text('{"finished": true, "eval_return_mean": 9.5, "episode_success_mean": 0.8}')
+    rows = [row(n, lag_max=outlier if n == 9 else 2.0 + n % 3).strip() + f",{n / 50},\n" for n in range(1, 41)]
+    (run / "metrics.csv").write_text(f"{HEADER},episode_success_mean,eval_success_mean\n" + "".join(rows))
+    log_launcher(run, [(1e9, "service_started", {"name": "learner", "level": "info", "said": f"<b>{seed}</b>"})])
+    return run
+
+
+def test_runs_are_found_sorted_and_told_apart_by_their_settings(browser, tmp_path):
+    """A word leaves those that have it; a head turns the order; the settings that differ stand below the name."""
+    folder = tmp_path / "runs"
+    for number, name in enumerate(("one", "two", "three")):
+        write_told_run(folder, name, seed=number, outlier=2.0)
+    (folder / "two" / "summary.json").write_text('{"finished": true, "eval_return_mean": 99}')
+    failed = {"state": "failed", "at": time.time(), "service": "actor-0", "reason": "died", "last_words": "a\nb<i>"}
+    (folder / "three" / "summary.json").unlink()
+    (folder / "three" / "state.json").write_text(json.dumps(failed | {"epoch": 0}))
+    rows = "[...document.querySelectorAll('#runs tbody b')].map((b) => b.textContent).join(' ')"
+    with running(folder) as (_, where):
+        browser.open(f"http://{where[0]}:{where[1]}/#run=three&by=evaluated")
+        browser.wait(f"{rows}.startsWith('two')", "sorted as the address says")
+        text = browser.wait(f"{TEXT}.includes('run.seed = 1') && {TEXT}", "what sets a run apart")
+        assert "actor-0 died: a" in text
+        browser.wait("document.querySelector('#ended pre')?.textContent === 'a\\nb<i>'", "its last words")
+        browser.evaluate("document.querySelector('[data-column=evaluated]').click()")
+        browser.wait(f"{rows}.startsWith('one')", "the other way round")
+        box = "document.getElementById('find')"
+        browser.evaluate(f"{box}.value = 'FAILED'; {box}.dispatchEvent(new Event('input'))")
+        browser.wait(f"{rows} === 'three'", "one is left")
+        assert browser.evaluate("location.hash").endswith("by=-evaluated&find=FAILED")
+
+
+def test_settings_logs_and_verdict_are_shown_where_they_are_opened(browser, tmp_path):
+    """Of all runs shown; only what differs, until somebody wants all; lines are text and never markup."""
+    folder = tmp_path / "runs"
+    for seed, name in enumerate(("one", "two")):
+        write_told_run(folder, name, seed=seed, outlier=2.0)
+    keys = "[...document.querySelectorAll('#settings tbody th')].map((th) => th.textContent).join(' ')"
+    with running(folder) as (_, where):
+        browser.open(f"http://{where[0]}:{where[1]}/#run=one&run=two")
+        browser.wait(f"{DRAWN}.length === 1", "curves")
+        browser.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+        browser.wait(f"{keys} === 'run.seed'", "the setting that differs")
+        browser.evaluate("document.getElementById('differences').click()")
+        browser.wait(f"{keys}.includes('env.id')", "all settings")
+        browser.wait("document.querySelector('#logs .line')?.textContent.includes('said=<b>0</b>')", "a line")
+        browser.wait("document.querySelectorAll('#verdicts .map').length === 2", "a verdict on each")
+        assert not [said for said in browser.logged if f":{where[1]}/" in said]
+
+
+def test_a_statistic_of_the_environments_own_has_a_card_and_a_column(browser, tmp_path):
+    """And one value far from the others is left out of its chart, until somebody wants it."""
+    folder = tmp_path / "runs"
+    write_told_run(folder, "one", seed=1, outlier=5000.0)
+    left_out = (
+        "[...document.querySelectorAll('#charts figure')]"
+        ".find((card) => card.querySelector('h3').textContent === 'Policy lag').querySelector('.warn').textContent"
+    )
+    with running(folder) as (_, where):
+        browser.open(f"http://{where[0]}:{where[1]}/#run=one&smoothing=0.6")
+        browser.wait(f"{DRAWN}.length === 1", "curves")
+        titles = browser.evaluate("[...document.querySelectorAll('#charts h3')].map((h) => h.textContent)")
+        assert titles[:2] == ["Return", "success"]
+        assert browser.evaluate("!!document.querySelector('[data-column=success]')")
+        assert browser.evaluate(left_out) == "outliers: 1 above"
+        browser.evaluate("document.getElementById('whole').click()")
+        assert browser.evaluate(left_out) == ""
+        scale = browser.evaluate(
+            "import('/static/scale.js').then((s) => [s.fence([...Array(40).keys(), 900]), s.fence([1, 2, 900]),"
+            " s.smooth([0, null, 4], 0.5), s.within([...Array(40).keys(), -99])[40]])"
+        )
+        assert scale == [[0, 39], [1, 900], [0, None, pytest.approx(8 / 3)], 0]
+        assert browser.evaluate(
+            "import('/static/format.js').then((f) => [7.186e-7, -1435, 0.5, 123456, 0].map((x) => f.figure(x)))"
+        ) == ["7.19e-7", "-1,435", "0.5", "123K", "0"]
 
 
 def test_a_folder_without_runs_says_what_makes_one(browser, tmp_path):
@@ -225,7 +308,8 @@ def whole_row(number, generator):
         "trained_steps_per_s": 3000 + 100 * noise(), "updates_per_s": 9.0, "update_busy_share": 0.8 + noise() / 9,
         "batch_wait_ms": 9 * noise(), "dropped_steps": 0, "lost_epoch_steps": 0, "aborted_episodes": 0,
         "loss": noise(), "policy_loss": noise(), "value_loss": noise(), "entropy": noise(), "grad_norm": noise(),
-        "learning_rate": 1e-3 * noise(), "kl": noise() / 99, "explained_variance": noise(),
+        "learning_rate": 1e-3 * noise(), "kl": noise() / 99, "log_rho_mean_abs_lag0": 1e-6 * noise(),
+        "explained_variance": noise(),
         "rho_clipped_share": noise(),
         "lag_mean": 2 + noise(), "lag_max": 5.0, "valid_share": 0.99, "dropped_share": 0.0, "update_ms": 90 + noise(),
         "inference_services": 1.0, "inference_batch_fill": 40 + noise(), "inference_lanes": 64.0,

@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from services.monitor.pages import Visitor
 from services.monitor.watch import Watch
 from shared.runtime.metrics import Metrics
 from tests.support.monitor_process import running
-from tests.support.run_folders import row, write_run, write_status
+from tests.support.run_folders import CONFIG, HEADER, log_launcher, row, write_run, write_status
 
 for module in ("starlette", "uvicorn"):
     pytest.importorskip(module, reason="the extra `monitor` is not installed")
@@ -56,6 +57,7 @@ def runs(tmp_path_factory):
     (folder / "not-a-run").mkdir()
     (folder.parent / "secret").mkdir()
     write_run(folder.parent / "secret" / "run", [row(1)])
+    write_told_run(folder)
     live = write_run(folder / "live", [row(n, lag_max=99.0) for n in range(1, 5)])
     with ExitStack() as stack:
         for name, role, incarnation in (("learner", "learner", 0xA1), ("inference-0", "inference", 0xB2)):
@@ -106,7 +108,7 @@ def test_all_runs_are_listed_as_they_are(local):
     """Broken ones too, with what is wrong."""
     view = get_json(local, "/api/runs")
     found = {run["name"]: run for run in view["runs"]}
-    assert set(found) == {"good", "a b&<i>é#?", "broken", "no-table", "live"}
+    assert set(found) == {"told", "good", "a b&<i>é#?", "broken", "no-table", "live"}
     assert found["good"]["state"] == "finished"
     assert found["good"]["figures"]["eval_return_mean"] == 9.5
     assert (found["live"]["state"], found["live"]["services_up"]) == ("training", 2)
@@ -150,7 +152,7 @@ def test_names_with_anything_in_them_work(local):
     ["..", "../secret/run", "..%2Fsecret%2Frun", "%2e%2e/secret/run", "good/../../secret/run", ".", "not-a-run", "%00",
      "good%00", "/etc", "%2Fetc", "..\\secret", "%ff", "x" * 3000],
 )  # fmt: skip
-@pytest.mark.parametrize("rest", ["", "/curves"])
+@pytest.mark.parametrize("rest", ["", "/curves", "/logs", "/videos/policy.mp4"])
 def test_a_name_leads_nowhere_but_to_a_run(local, name, rest):
     """Names are looked up, never joined to a path."""
     status, _, body = get(local, f"/api/runs/{name}{rest}")
@@ -170,6 +172,62 @@ def test_only_the_pages_own_files_are_served(local, path):
 def test_there_is_nothing_to_change(local, method):
     """It only reads."""
     assert get(local, "/api/runs", method)[0] == 405
+
+
+def write_told_run(runs):
+    """A run that says much of itself: how it failed, its settings, statistics, logs, a video."""
+    run = write_run(runs / "told", [])
+    cells = [row(n, evaluated="1").strip() + f",{n / 20},{1000 * n},0.9,0.5\n" for n in range(1, 11)]
+    (run / "metrics.csv").write_text(f"{HEADER},episode_success_mean,trained_steps_per_s,update_busy_share,kl\n")
+    with (run / "metrics.csv").open("a") as file:
+        file.writelines([*cells, row(11).strip() + ",0.55,0,0,0.5\n"])
+    (run / "config.toml").write_text(CONFIG.replace("seed = 3", "seed = 4") + '\n[algorithm]\nsecret = "hunter2"\n')
+    failed = {
+        "state": "failed",
+        "at": time.time(),
+        "service": "learner",
+        "reason": "died",
+        "last_words": "token=hunter2\nx",
+    }
+    (run / "state.json").write_text(json.dumps(failed | {"epoch": 0}))
+    log_launcher(run, [(1e9, "service_started", {"name": "learner", "level": "info", "password": "hunter2"})])
+    (run / "policy.mp4").write_bytes(bytes(range(200)))
+    (run / "policy-linked.mp4").symlink_to(runs.parent / "secret" / "run" / "metrics.csv")
+
+
+def test_a_failed_run_says_why_and_an_ended_one_how_fast_it_was(local):
+    """Its cause in the list, its last words beside its services; a rate is of when it trained, not of its last row."""
+    (listed,) = [run for run in get_json(local, "/api/runs")["runs"] if run["name"] == "told"]
+    assert (listed["state"], listed["is_live"]) == ("failed", False)
+    assert listed["cause"].startswith("learner died: token=")
+    assert get_json(local, "/api/runs/told")["ended"]["last_words"].endswith("\nx")
+    get_json(local, "/api/runs/told/curves")  # so that its table is read
+    (listed,) = [run for run in get_json(local, "/api/runs")["runs"] if run["name"] == "told"]
+    assert listed["figures"]["trained_steps_per_s"] == 10_000.0
+    assert listed["statistics"] == {"success": [0.55, None]}
+    assert ["run.seed", "4"] in listed["differs"]
+
+
+def test_settings_logs_and_verdict_of_a_run_are_there_without_secrets(local):
+    """What was told to it, what it said, what limits it."""
+    pages = [get_json(local, f"/api/runs/told{rest}") for rest in ("/settings", "/logs?level=debug", "/verdict", "")]
+    assert ["env.id", "Toy-v0"] in pages[0]["settings"]
+    assert pages[1]["lines"][0]["text"].startswith("service_started")
+    assert (pages[2]["bottleneck"], pages[2]["busy"]["learner"]) == ("learner", 0.9)
+    for page in (*pages, get_json(local, "/api/runs")):
+        assert "hunter2" not in json.dumps(page)
+    assert "problem" in get_json(local, "/api/runs/no-table/verdict")
+
+
+def test_a_video_of_an_ended_run_is_sent_in_the_ranges_that_a_player_asks_for(local):
+    """By a name from the list; a link that leads out of the folder is no video, nor is any other file."""
+    assert get_json(local, "/api/runs/told")["videos"] == ["policy.mp4"]
+    status, headers, body = get(
+        local, "/api/runs/told/videos/policy.mp4", Range="bytes=100-119", Accept_Encoding="gzip"
+    )
+    assert (status, body, headers.get_content_type()) == (206, bytes(range(100, 120)), "video/mp4")
+    for name in ("policy-linked.mp4", "config.toml", "..%2Fconfig.toml", "%2e%2e", ""):
+        assert get(local, f"/api/runs/told/videos/{name}")[0] == 404
 
 
 def test_what_is_known_already_is_not_sent_again(local):
@@ -333,7 +391,7 @@ def test_a_run_that_is_being_written_is_live_until_it_says_that_it_finished(tmp_
     run = write_run(tmp_path / "runs" / "one", [row(1)])
     changed = (run / "metrics.csv").stat().st_mtime
     with Visitor() as visitor:
-        for age_s, finished, state in ((5, None, "training"), (60, None, "stopped"), (5, True, "finished")):
+        for age_s, finished, state in ((5, None, "training"), (60, None, "interrupted"), (5, True, "finished")):
             write_run(run, [row(1)], finished=finished)
             os.utime(run / "metrics.csv", (changed, changed))
             watch = Watch(tmp_path / "runs", visitor, wall_clock=lambda age_s=age_s: changed + age_s)

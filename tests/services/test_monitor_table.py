@@ -226,3 +226,23 @@ def test_a_long_table_is_read_in_turns(tmp_path):
     assert 0 < table.curves.num_rows < 60_000
     assert table.advance(FOREVER)
     assert table.curves.num_rows == 60_000
+
+
+def test_statistics_of_the_environments_own_are_columns_of_the_run_and_of_each_task(tmp_path):
+    """Whatever they are called; the run's own figures are none of them."""
+    own = ["episode_success_mean", "eval_success_mean", "episode_success_mean/pong", "eval_success_mean/pong"]
+    head = f"{HEADER},return_mean/pong,eval_return_mean/pong,{','.join(own)}"
+    (tmp_path / "metrics.csv").write_text(f"{head}\n{row(1).strip()},1,,0.5,,0.25,\n")
+    table = MetricsTable(tmp_path / "metrics.csv")
+    table.advance(FOREVER)
+    assert (table.statistics, table.tasks) == (("success",), ("pong",))
+    assert table.curves.last("episode_success_mean") == 0.5
+    assert table.curves.last("episode_success_mean/pong") == 0.25
+    assert table.curves.last("eval_success_mean/pong") is None
+
+
+def test_a_rate_is_told_of_the_last_row_in_which_something_was_done():
+    """The last rows of a run that ends are of its evaluation; a rate that was always 0 is 0."""
+    curves = Curves(("a", "b"))
+    curves.add(np.array([[1.0, 0.0], [3.0, 0.0], [0.0, 0.0]]))
+    assert (curves.last_at_work("a"), curves.last("a"), curves.last_at_work("b")) == (3.0, 0.0, 0.0)

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from services.cli.scrape import Scraper, fetch, metrics_address, of_task, parse_families, read_page, sum_samples
+from services.cli.scrape import Scraper, fetch, labelled, metrics_address, parse_families, read_page, sum_samples
 from shared.runtime.metrics import Metrics
 
 
@@ -35,8 +35,8 @@ def test_a_page_becomes_numbers(metrics):
     assert samples["seedbed_things_total"] == 5
     assert samples["seedbed_level"] == 1.5
     assert samples["seedbed_steps_total"] == 10
-    assert samples[of_task("seedbed_steps_total", "golf")] == 6
-    assert samples[of_task("seedbed_share", "pong")] == 0.4
+    assert samples[labelled("seedbed_steps_total", "golf")] == 6
+    assert samples[labelled("seedbed_share", "pong")] == 0.4
     assert samples["seedbed_time_seconds_sum"] == 0.25
     assert samples["seedbed_time_seconds_count"] == 1
     assert not any(name.endswith(("_bucket", "_created")) for name in samples)

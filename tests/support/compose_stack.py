@@ -80,17 +80,21 @@ def build(files: str = MAIN) -> None:
     run_compose(["build"], {"COMPOSE_FILE": files}, BUILD_S)
 
 
-def run_compose(words: Sequence[str], variables: dict[str, str], timeout_s: float, command: Command = ()) -> str:
-    """What a docker-compose command prints. The test's own variables do not reach it."""
-    environment = {
+def users_environment() -> dict[str, str]:
+    """The variables of this process, but none that a deployment would read."""
+    return {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("SEEDBED_", "COMPOSE_", "MONITOR_"))
         and name not in ("EXPERIMENT", "ARGS", "RUN", "RUNS")
     }
+
+
+def run_compose(words: Sequence[str], variables: dict[str, str], timeout_s: float, command: Command = ()) -> str:
+    """What a docker-compose command prints. The test's own variables do not reach it."""
     done = subprocess.run(
-        [*(command or compose_commands()[0]), *words], cwd=ROOT, env=environment | variables, capture_output=True,
-        text=True, timeout=timeout_s, check=False,
+        [*(command or compose_commands()[0]), *words], cwd=ROOT, env=users_environment() | variables,
+        capture_output=True, text=True, timeout=timeout_s, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -103,15 +107,12 @@ class Stack:
         """`variables` are those of the user, as in docs/deployment.md; `command`: one of COMMANDS."""
         self._command = command
         self.runs = folder / "runs"
-        self.runs.mkdir()
-        if os.getuid() == 0:
-            os.chown(self.runs, USER, USER)
-        user = USER if os.getuid() == 0 else os.getuid()
+        self.runs.mkdir(exist_ok=True)
         self.port = free_port()
         self.project = f"{name}{os.getpid()}"
         self._variables = {
             "COMPOSE_FILE": MAIN, "COMPOSE_PROJECT_NAME": self.project, "RUNS": str(self.runs),
-            "MONITOR_PORT": str(self.port), "SEEDBED_UID": str(user), "SEEDBED_GID": str(user), **variables,
+            "MONITOR_PORT": str(self.port), **variables,
         }  # fmt: skip
 
     def __enter__(self) -> "Stack":
@@ -147,9 +148,13 @@ class Stack:
         (container,) = self.containers(service)
         return container
 
+    def user(self, service: str) -> int:
+        """As whom a service runs: the learner as the owner of the runs, everybody else as the images' user."""
+        return self.runs.stat().st_uid if service == "learner" else USER
+
     def exec(self, service: str, *words: str, check: bool = True) -> str:
-        """What a command in a service's container prints."""
-        return docker("exec", self.the(service), *words, check=check)
+        """What a command in a service's container prints, run as the service is."""
+        return docker("exec", "--user", f"{self.user(service)}:{USER}", self.the(service), *words, check=check)
 
     def states(self) -> dict[str, tuple[str, int]]:
         """Service → (status, exit code) of its first container."""
@@ -178,6 +183,10 @@ class Stack:
                 f"{inspect(container)['Name']} is healthy",
                 START_S,
             )
+
+    def is_finished(self, run: str) -> bool:
+        """Whether a run has ended as it should."""
+        return (self.runs / run / "summary.json").is_file() and bool(self.summary(run)["finished"])
 
     def summary(self, run: str) -> dict[str, Any]:
         """Of a run."""
@@ -226,3 +235,42 @@ class Stack:
         goal = self.trained_steps(run) + steps
         wait_until(lambda: self.trained_steps(run) >= goal, f"{steps:.0f} more steps are trained", START_S)
         return self.trained_steps(run)
+
+
+class Clone(Stack):
+    """A fresh clone of this tree that belongs to a user, and what that user types in it: `docker-compose up`, watched.
+
+    Nothing is set but the project's name and the page's port, which others on this machine may have in use.
+    """
+
+    def __init__(self, name: str, folder: Path, user: int, command: Command = ()) -> None:
+        tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+        for file in filter(None, tracked.stdout.split("\0")):
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / file, folder / file, follow_symlinks=False)
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, user, user, follow_symlinks=False)
+        super().__init__(name, folder, command)
+        self._folder, self._user, self._said = folder, user, folder.with_name(f"{folder.name}.log")
+        self._watched: subprocess.Popen[bytes] | None = None
+
+    def watch(self) -> None:
+        """`docker-compose up` in the foreground, until this context is left."""
+        variables = {name: self._variables[name] for name in ("COMPOSE_PROJECT_NAME", "MONITOR_PORT")}
+        socket_group = Path("/var/run/docker.sock").stat().st_gid
+        with self._said.open("wb") as file:
+            self._watched = subprocess.Popen(
+                [*(self._command or compose_commands()[0]), "up"], cwd=self._folder, stdout=file, stderr=file,
+                env=users_environment() | variables | {"HOME": "/tmp"}, user=self._user, group=self._user,
+                extra_groups=[socket_group],
+            )  # fmt: skip
+
+    def said(self) -> str:
+        """What `docker-compose up` has printed."""
+        return self._said.read_text(errors="replace")
+
+    def __exit__(self, *_: object) -> None:
+        if self._watched is not None:
+            self._watched.kill()
+            self._watched.wait()
+        super().__exit__()

@@ -35,7 +35,7 @@ COMPOSITE_OBSERVATION = spaces.Dict(
         "pose": spaces.Box(-np.inf, np.inf, (2, 3), np.float64),
         "ram": spaces.Box(0, 255, (7,), np.uint8),
         "slots": spaces.MultiDiscrete([3, 2]),
-        "ticks": spaces.Box(0, 10_000, (2,), np.int64),
+        "ticks": spaces.Box(np.array([-100, 5]), np.array([10_000, 300]), dtype=np.int64),
     }
 )
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from services.cli.scrape import of_task
+from services.cli.scrape import labelled
 from tests.support.deployment import Deployment, wait_until
 
 ENV = (
@@ -29,7 +29,7 @@ def deployment(tmp_path):
 
 def trained(deployment: Deployment, task: str) -> float:
     """Steps of a task that were trained on; 0 while nobody says."""
-    return deployment.learner.page().get(of_task("learner_task_trained_steps_total", task), 0.0)
+    return deployment.learner.page().get(labelled("learner_task_trained_steps_total", task), 0.0)
 
 
 def wait_task(deployment: Deployment, task: str, steps: float = 300) -> None:
@@ -54,7 +54,7 @@ def test_a_task_goes_on_while_another_is_gone(deployment):
     wait_task(deployment, "short")
     page = deployment.learner.page()
     assert page["learner_trained_steps_total"] == pytest.approx(
-        sum(page[of_task("learner_task_trained_steps_total", task)] for task in ("short", "long"))
+        sum(page[labelled("learner_task_trained_steps_total", task)] for task in ("short", "long"))
     )
 
 

@@ -260,4 +260,5 @@ def tell_page(address: str) -> None:
 def tell_address(address: str, *words: str) -> None:
     """Where a service is awaited, and the further words that it needs."""
     shown = " ".join((f"actor.upstream={address}", *words))
-    notes.print(f"start the service now, with {shown}", highlight=False, soft_wrap=True)
+    told = f"start the service now, and have it dial {address}; one that takes seedbed's settings: {shown}"
+    notes.print(told, highlight=False, soft_wrap=True)

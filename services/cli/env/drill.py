@@ -76,7 +76,7 @@ class Drill:
         self.awaits_cut = False  # the connection is shared: it is cut once every group is ready
         self.checker = RowChecker(hello.spec, hello.lanes, who)
         self.latencies_s: list[float] = []
-        self.now = self.progress_at = 0.0
+        self.now = self.progress_at = self.begun_at = 0.0
         self.route = b""
         self._table, self._send_to, self._who = table, send, who
         self._soak_steps, self._seed = soak_steps, seed
@@ -108,6 +108,19 @@ class Drill:
         """The PONG's line for this group, as the exercise wants it."""
         return self._doctored(report) if self._doctored else report
 
+    def judge_time(self, now: float, patience_s: float, *, unreadable: str) -> None:
+        """Give up the exercise under way if nothing comes, or if things come and lead nowhere.
+
+        Args:
+          unreadable: what came and could not be read, if anything did: then that is why.
+        """
+        if self.is_done or self.awaits_cut:
+            return
+        if now - self.progress_at > patience_s:
+            self.give_up(f"nothing came for {patience_s:.0f} s" + (" that could be read" if unreadable else ""))
+        elif self.exercise != "soak" and now - self.begun_at > 3 * patience_s:
+            self.give_up(f"no end after {now - self.begun_at:.0f} s" + (f": {self._rude}" if self._rude else ""))
+
     def give_up(self, reason: str) -> None:
         """The exercise under way failed; the rest is not reached."""
         if self.is_done:
@@ -132,7 +145,7 @@ class Drill:
             self._lose_act, self._send_nonsense, self._forget_session, self._compare_seeds, self._cut, self._drain,
         )  # fmt: skip
         for name, exercise in zip(EXERCISES, steps, strict=True):
-            self.exercise, self.progress_at = name, self.now
+            self.exercise, self.progress_at, self.begun_at = name, self.now, self.now
             yield from exercise()
 
     def _greet(self) -> Script:
@@ -269,7 +282,7 @@ class Drill:
         self.awaits_cut = True
         while not isinstance((yield), Cut):
             pass
-        self.awaits_cut = False
+        self.awaits_cut, self.begun_at = False, self.now
         self._welcome((yield from self._await_hello()))
         event = yield
         while not isinstance(event, Stepped):

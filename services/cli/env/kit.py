@@ -58,8 +58,7 @@ class Drills(Life):
     def waited(self, now: float) -> None:
         """Impatience, and the end."""
         for drill in self.drills.values():
-            if not drill.is_done and not drill.awaits_cut and now - drill.progress_at > self.options.patience_s:
-                drill.give_up(f"nothing came for {self.options.patience_s:.0f} s")
+            drill.judge_time(now, self.options.patience_s, unreadable=self._refused)
         self._cut_if_all_are_ready(now)
         if self._dismissed_at is None:
             if self._is_complete(now) and all(drill.is_done for drill in self.drills.values()):
@@ -164,6 +163,8 @@ class Drills(Life):
         hello, expected = next(iter(self.hellos.values())), self.expected
         problem = _problem_of(hello, expected)
         results = [failed("hello", problem) if problem else passed("hello", describe_hello(hello))]
+        if "render" in hello.capabilities:
+            results.append(skipped("pictures", "asked for in modes eval and play alone: untested here"))
         lanes = sorted({item.lanes for item in self.hellos.values()})
         found = f"{len(self.hellos)} groups of {' and '.join(map(str, lanes))} lanes"
         if expected is None:

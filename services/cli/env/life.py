@@ -65,9 +65,10 @@ class Life(ABC):
     def poll(self, now: float) -> None:
         """Time passes; called a few times in a second."""
         if not self.hellos and not self.is_done:
-            if now > 5 * self.options.patience_s:
-                why = f"; {self._refused}" if self._refused else ""
-                self.end(failed("started", f"no HELLO within {now:.0f} s{why}"))
+            if self._refused:
+                self.end(failed("messages", f"it dialled, and the first message could not be read: {self._refused}"))
+            elif now > 5 * self.options.patience_s:
+                self.end(failed("started", f"no HELLO within {now:.0f} s: nothing came at all"))
         elif not self.is_done:
             self.waited(now)
 

@@ -11,6 +11,7 @@
 import asyncio
 import contextlib
 import json
+import os
 import secrets
 import subprocess
 import tempfile
@@ -21,8 +22,9 @@ from typing import IO, TypeVar
 from services.cli.env.in_process import CheckOptions
 from services.cli.env.kit import Drills, Stopped, UnknownVersion
 from services.cli.env.life import Expected, Life, Wires
-from services.cli.env.target import Listen, ServiceFolder, pinned, service_variables
+from services.cli.env.target import Listen, pinned
 from services.cli.env.verdicts import Result, merge, skipped
+from services.cli.service_folder import ServiceFolder, kill_group, service_variables
 from shared.errors import ConfigError
 from shared.net.endpoints import Router
 from shared.net.keys import bind_keys
@@ -64,8 +66,9 @@ def check_service(
     target.build()
     results = []
     for kind in (Drills, UnknownVersion, Stopped):
-        results += live(kind, target, options, words, notes).all_results()
-        if any(item.name == "started" for item in results):
+        life = live(kind, target, options, words, notes)
+        results += life.all_results()
+        if not life.hellos:
             break
     return merge(results)
 
@@ -180,16 +183,19 @@ class _Process:
 @contextlib.contextmanager
 def _started(target: ServiceFolder, address: str, options: CheckOptions, words: Sequence[str]) -> Iterator[_Process]:
     """The service's process, gone at the end. Raises: ConfigError if its command cannot be run."""
-    variables = service_variables(
-        address, mode=options.mode, groups=options.groups, lanes=options.lanes, name="seedbed"
-    )
-    command = target.command(words)
+    inherited = {key: value for key, value in os.environ.items() if key != "SEEDBED_RUNTIME__KEYS"}
+    variables = inherited | service_variables(
+        [address], mode=options.mode, groups=options.groups, lanes=options.lanes, name="seedbed", env=target.env,
+        differences=target.differences,
+    )  # fmt: skip
+    command = target.minded_command(words)
     with tempfile.TemporaryFile() as output:
         try:
             with pinned(target.cores):
                 popen = subprocess.Popen(
-                    command, cwd=target.folder, env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-                )
+                    command, cwd=target.folder, env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                    start_new_session=True,
+                )  # fmt: skip
         except OSError as error:
             raise ConfigError(f"{target.folder}: cannot run {' '.join(command)!r}: {error.strerror}") from error
         with popen:
@@ -200,7 +206,7 @@ def _started(target: ServiceFolder, address: str, options: CheckOptions, words: 
                 try:
                     popen.wait(KILL_S)
                 except subprocess.TimeoutExpired:
-                    popen.kill()
+                    kill_group(popen)
 
 
 def _is_json(line: str) -> bool:

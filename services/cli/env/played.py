@@ -1,13 +1,4 @@
-"""A service that a person plays, as the inference that it dials: one group, whose lane 0 waits for keys; no socket.
-
-| what comes | what is done |
-|---|---|
-| HELLO of mode `play` | WELCOME; another mode: REJECT `mode`, and that is the end; a second group: REJECT `capacity` |
-| the first STEP | with capability `reset`: ACT with the reset bit and the person's seed; else it is shown |
-| another STEP | shown; `act` answers it |
-| the same rows in a new session | what was asked is asked again, for it was lost with the former session |
-| BYE and no HELLO after it, silence | the end, as is a process that ends |
-"""
+"""A service that a person plays: one group, whose lane 0 waits for keys. With capability `reset` it begins anew."""
 
 from collections.abc import Callable, Sequence
 
@@ -15,25 +6,19 @@ import numpy as np
 
 from actor_svc.group import random_actions
 from services.cli.env.in_process import CheckOptions
-from services.cli.env.life import Expected, Life, Wires, action_frames, describe_status, quote
-from services.cli.env.row_checks import Tick, read_tick
+from services.cli.env.life import Expected, Wires, action_frames
+from services.cli.env.one_group import OneGroup
+from services.cli.env.row_checks import Tick
 from services.cli.env.scene import Scene, scene_of_step
-from shared.errors import RemoteWireError
-from shared.protocol.codec import encode
-from shared.protocol.messages import Act, ActBits, Bye, Hello, Message, Ping, Reject, Step, Welcome
-from shared.protocol.rows import act_layout
-from shared.protocol.sessions import Session, Verdict
-
-ALONE_S = 3.0  # without a session, and nobody comes back
-STALL_S = 1.0  # between two polls: it was us who slept, and messages may be waiting
-REFUSAL_S = 2.0  # for a service that was refused to leave by itself
+from shared.protocol.messages import Hello, Step
 
 
-class Played(Life):
+class Played(OneGroup[Scene]):
     """One group that is played. `show` gets each scene that is to be answered; then `act` or `dismiss` is called."""
 
     rule = "playing"
     run_id = "play"
+    host = "a person plays here"
 
     def __init__(
         self,
@@ -44,23 +29,8 @@ class Played(Life):
         epoch: int,
         show: Callable[[Scene], None],
     ) -> None:
-        super().__init__(options, expected, wires, epoch=epoch)
-        self._show = show
-        self._problem = ""
+        super().__init__(options, expected, wires, epoch=epoch, show=show)
         self._generator = np.random.default_rng(options.seed)  # of lanes that nobody plays
-        self._known: Hello | None = None
-        self._session: Session | None = None
-        self._tick: Tick | None = None
-        self._payload: Sequence[bytes] = ()  # of the newest STEP
-        self._asked: tuple[int, list[bytes]] | None = None  # bits and actions of an ACT whose STEP has not come
-        self._leaves_by: float | None = None
-        self._alone_since: float | None = None
-        self._polled_at = self._patient_until = 0.0
-
-    @property
-    def problem(self) -> str:
-        """What went wrong, if anything did."""
-        return self._problem or "; ".join(result.found for result in self.results)
 
     def act(self, action: int) -> None:
         """The person's action for lane 0, as the environment takes it; others act at random."""
@@ -70,128 +40,12 @@ class Played(Life):
         spec, lanes = session.hello.spec, session.lanes
         actions = random_actions(spec.action, lanes, tick.mask, self._generator)
         actions[0][0] = action
-        self._asked = 0, action_frames(spec, lanes, actions)
-        self._answer(session)
+        self.ask(action_frames(spec, lanes, actions))
 
-    def dismiss(self) -> None:
-        """The game is over: BYE(run_finished)."""
-        if self._session is None or self.is_done:
-            self.end()
-        elif self._leaves_by is None:
-            self._leaves_by = self._polled_at + self.options.patience_s
-            self._send(self._session.route, Bye(session=0, reason="run_finished"))
+    def read(self, hello: Hello, step: Step, tick: Tick, payload: Sequence[bytes]) -> Scene:
+        """What the person sees."""
+        return scene_of_step(hello.spec, step, tick, payload)
 
-    # Life
-
-    def met(self, message: Message, route: bytes, payload: Sequence[bytes], now: float) -> None:
-        """Answered at once, but for STEPs that wait for the person."""
-        self._polled_at = max(self._polled_at, now)
-        if isinstance(message, Hello):
-            self._greet(message, route, now)
-        elif isinstance(message, Ping):
-            self._send(route, self.table.ping(message, route, now))
-        elif isinstance(message, Bye):
-            self.table.bye(message, route, now)
-        elif isinstance(message, Step):
-            self._step(message, route, payload, now)
-        else:
-            raise RemoteWireError("unexpected", f"{type(message).__name__} is not for inference")
-
-    def waited(self, now: float) -> None:
-        """Judges silence; ends what is over."""
-        if now - self._polled_at > STALL_S:
-            self._patient_until = now + self.table.limits.lease_s
-        self._polled_at = now
-        self.table.expire(now, drained=True, stalled_until=self._patient_until)
-        is_alone = self._session is None or self._session.is_ended
-        self._alone_since = (self._alone_since or now) if is_alone else None
-        is_alone_for_long = self._alone_since is not None and now - self._alone_since > ALONE_S
-        if self._leaves_by is not None:
-            if self.expected is None and is_alone:
-                self.end()
-            elif now > self._leaves_by:
-                self._fail("it is still there, long after it was told to leave")
-        elif self._refused:
-            self._fail(f"it sent what cannot be read: {self._refused}")
-        elif self._session is not None and is_alone_for_long:
-            self._fail("it left, or fell silent, and did not come back")
-        elif self._tick is None and now > 10 * self.options.patience_s:
-            self._fail("it came, but sent no STEP")
-
-    def left(self, status: int, last_words: str) -> None:
-        """After BYE, as it should; else it died."""
-        if self._leaves_by is None or status:
-            self._fail(f"it ended with {describe_status(status)}{quote(last_words)}")
-        else:
-            self.end()
-
-    # Within
-
-    def _greet(self, hello: Hello, route: bytes, now: float) -> None:
-        known = self._known
-        if hello.mode != "play":
-            found = f"a person plays here, and this group comes in mode {hello.mode!r}"
-            hint = "start it with actor.mode=play"
-            self._send(route, Reject(nonce=hello.nonce, code="mode", retryable=False, message=found, hint=hint))
-            self._problem = self._problem or f"it said HELLO in mode {hello.mode!r}: {hint}"
-            self._leaves_by = now + REFUSAL_S if self._leaves_by is None else self._leaves_by
-        elif known is not None and (known.incarnation, known.group) != (hello.incarnation, hello.group):
-            found, hint = "another group is played here", "one group is enough"
-            self._send(route, Reject(nonce=hello.nonce, code="capacity", retryable=True, message=found, hint=hint))
-        else:
-            self._known = hello
-            answer = self.table.hello(hello, route, now)
-            if isinstance(answer, Welcome):
-                self._session = self.table.sessions[answer.session]
-            self._send(route, answer)
-
-    def _step(self, step: Step, route: bytes, payload: Sequence[bytes], now: float) -> None:
-        session = self.table.sessions.get(step.session)
-        if session is None:
-            self._send(route, self.table.challenge(step.session))
-            return
-        tick = read_tick(session.hello.spec, session.lanes, step.bits, payload)
-        if not np.isfinite(tick.reward).all():
-            raise RemoteWireError("reward", "a reward that is not finite")
-        scene = scene_of_step(session.hello.spec, step, tick, payload)
-        verdict = self.table.step(step, route, now)
-        if verdict is Verdict.CACHED and session.reply is not None:
-            self.wires.send(route, session.reply)
-        elif verdict is Verdict.CHALLENGE:
-            self._send(route, self.table.challenge(step.session))
-        elif verdict is Verdict.ACCEPT:
-            self._accept(session, tick, scene, payload)
-
-    def _accept(self, session: Session, tick: Tick, scene: Scene, payload: Sequence[bytes]) -> None:
-        is_first, is_again = self._tick is None, session.last_seq == 0 and payload == self._payload
-        self._tick, self._payload = tick, payload
-        if is_again:
-            if self._asked is not None:
-                self._answer(session)
-        elif is_first and "reset" in session.hello.capabilities:
-            actions = act_layout(session.hello.spec, session.lanes).allocate()
-            self._asked = int(ActBits.RESET), [bytes(frame) for frame in actions]
-            self._answer(session)
-        elif is_first or self._asked is not None:  # else nobody waits for it: the next scene will show it
-            self._asked = None
-            self._show(scene)
-
-    def _answer(self, session: Session) -> None:
-        """Send what was asked as the ACT for the outstanding STEP."""
-        assert self._asked is not None
-        bits, actions = self._asked
-        if "render" in session.capabilities:
-            bits |= int(ActBits.PICTURE)
-        act = Act(session=session.id, seq=session.last_seq, policy_version=1, bits=bits, reset_seed=self.options.seed)
-        reply = [encode(act), *actions]
-        self.table.answer(session, reply, self._polled_at)
-        if not self.wires.send(session.route, reply):
-            self.table.unroutable(session.route, self._polled_at)
-
-    def _send(self, route: bytes, message: Message) -> None:
-        if not self.wires.send(route, [encode(message)]):
-            self.table.unroutable(route, self._polled_at)
-
-    def _fail(self, problem: str) -> None:
-        self._problem = self._problem or problem
-        self.end()
+    def begins_anew(self, hello: Hello) -> bool:
+        """By the person's seed."""
+        return "reset" in hello.capabilities

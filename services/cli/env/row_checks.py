@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from services.cli.env.scale_checks import ScaleWatch, name_of
 from services.cli.env.verdicts import Result, failed, passed, skipped
 from shared.errors import RemoteWireError
 from shared.protocol.layout import Array
@@ -101,6 +102,7 @@ class RowChecker:
         self._lengths: set[int] = set()  # of whole episodes; at most a few are kept
         self._limit = _stated_limit(spec)
         self._terminated_at_limit = 0
+        self._scale = ScaleWatch(spec.observation)
 
     def observe(self, tick: Tick, *, after_reset: bool) -> None:
         """Judge one tick; `after_reset`: the first of all, or the answer to a reset."""
@@ -118,7 +120,7 @@ class RowChecker:
             names.append("masks")
         found = [failed(name, self._broken[name]) if name in self._broken else passed(name) for name in names]
         found[0] = found[0] if found[0].found else passed("values", f"finite and within their spaces in {rows}")
-        return [*found, *self._judge_ends()]
+        return [*found, *self._judge_ends(), *self._scale.results()]
 
     # Within
 
@@ -159,6 +161,7 @@ class RowChecker:
         for leaf, bounds, view in zip(self._boxes, self._bounds, tick.observation, strict=True):
             if leaf is not None and bounds is not None:
                 self._check_bounds(leaf, bounds, view, present)
+        self._scale.observe(tick.observation, present)
         if tick.mask is not None and (tick.mask > 1).any():
             self._note("masks", f"values above 1 in {_lanes(np.asarray((tick.mask > 1).any(1)))}")
 
@@ -230,7 +233,13 @@ class RowChecker:
                 results.append(passed(name, f"of {ended} episodes add up"))
             else:
                 results.append(passed(name, self._describe_ends()))
-        return results
+        return [*results, *self._judge_truncation()]
+
+    def _judge_truncation(self) -> list[Result]:
+        """Whether anybody saw what a time limit does."""
+        if self._num_truncated:
+            return [passed("truncation", f"seen {self._num_truncated} times")]
+        return [skipped("truncation", "no episode was truncated: if there is a time limit, it is untested")]
 
     def _describe_ends(self) -> str:
         text = f"{self._num_terminated} terminated, {self._num_truncated} truncated"
@@ -246,11 +255,6 @@ def _stated_limit(spec: EnvSpec) -> int | None:
     except ValueError:
         return None
     return limit if type(limit) is int else None
-
-
-def name_of(leaf: Leaf) -> str:
-    """An observation's leaf, for people; the root has no name of its own."""
-    return f"observation {leaf.path!r}" if leaf.path else "observation"
 
 
 def _lanes(chosen: Array, values: Array | None = None) -> str:

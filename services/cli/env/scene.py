@@ -63,7 +63,9 @@ def scene_of_step(spec: EnvSpec, step: Step, tick: Tick, payload: Sequence[bytes
     flags = int(tick.flags[0])
     statistics = tick.statistics if flags & ENDED else None  # lane 0's stand first
     ended_return = float(statistics[0, 0]) if statistics is not None and len(statistics) else math.nan
-    picture = _unpack(payload[-1]) if step.bits & StepBits.RENDER else observed_picture(spec, tick.observation)
+    picture = drawn_picture(step, payload)
+    if picture is None:
+        picture = observed_picture(spec, tick.observation)
     return Scene(
         spec=spec,
         observation=tuple(view[:1] for view in tick.observation),
@@ -75,7 +77,9 @@ def scene_of_step(spec: EnvSpec, step: Step, tick: Tick, payload: Sequence[bytes
     )
 
 
-def _unpack(frame: bytes) -> Array:
-    """A picture's frame as u8 [height, width, 3]."""
-    height, width = check_picture(frame)
-    return np.frombuffer(frame, np.uint8, offset=PICTURE_HEADER_BYTES).reshape(height, width, 3)
+def drawn_picture(step: Step, payload: Sequence[bytes]) -> Array | None:
+    """The picture that a service sent with a STEP, u8 [height, width, 3], if it sent one. Raises: RemoteWireError."""
+    if not step.bits & StepBits.RENDER:
+        return None
+    height, width = check_picture(payload[-1])
+    return np.frombuffer(payload[-1], np.uint8, offset=PICTURE_HEADER_BYTES).reshape(height, width, 3)

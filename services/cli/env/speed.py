@@ -31,8 +31,9 @@ from services.cli.env.bare import BarePool, make_bare, make_bare_pool
 from services.cli.env.in_process import CheckOptions
 from services.cli.env.life import NUM_ANSWERS, Answering, Expected, Wires, random_action_frames
 from services.cli.env.link import SILENT, Notes, live
-from services.cli.env.target import Listen, ServiceFolder, Target, as_service, pinned
+from services.cli.env.target import Listen, Target, as_service, pinned
 from services.cli.env.value_checks import BareEnv
+from services.cli.service_folder import ServiceFolder
 from shared.errors import EnvError
 from shared.protocol.codec import decode, encode
 from shared.protocol.messages import Act, Step

@@ -5,61 +5,17 @@ import difflib
 import importlib.util
 import json
 import os
-import subprocess
 import sys
-import tomllib
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict
 
+from services.cli.service_folder import MANIFEST, SHIPPED, ServiceFolder, ServiceManifest, find_folder, open_folder
 from shared.errors import ConfigError
-from shared.runtime.config import EnvConfig, load_settings, suggest
-from shared.runtime.service import DIE_WITH_PARENT
-
-MANIFEST = "service.toml"
-SHIPPED = Path(__file__).resolve().parents[2]  # services/
-
-
-class ServiceManifest(BaseModel):
-    """service.toml: how an environment service is started, in any language."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: str = Field(min_length=1, description="Label.")
-    description: str = Field(description="One line.")
-    command: list[str] = Field(min_length=1, description="What starts it, run in the service's folder.")
-    build: list[str] = Field([], description="What builds it, run in the service's folder before.")
-    env_id: str = Field(min_length=1, description="What its HELLO says.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceFolder:
-    """A service that can be started."""
-
-    folder: Path
-    manifest: ServiceManifest
-    cores: frozenset[int] = frozenset()  # that its process may use; empty: as we
-
-    def command(self, words: Sequence[str] = ()) -> list[str]:
-        """What starts it, with further words; `python` is the interpreter that runs us."""
-        program, *rest = self.manifest.command
-        return [sys.executable if program in ("python", "python3") else program, *rest, *words]
-
-    def build(self) -> None:
-        """Run its build command, if it has one. Raises: ConfigError with its last words."""
-        if not self.manifest.build:
-            return
-        shown = " ".join(self.manifest.build)
-        try:
-            done = subprocess.run(self.manifest.build, cwd=self.folder, capture_output=True, text=True, check=False)
-        except OSError as error:
-            raise ConfigError(f"{self.folder / MANIFEST}: build: {shown!r}: {error.strerror}") from error
-        if done.returncode:
-            tail = "\n".join((done.stdout + done.stderr).splitlines()[-10:])
-            raise ConfigError(f"{self.folder}: {shown!r} failed with exit status {done.returncode}:\n{tail}")
+from shared.runtime.config import EnvConfig, load_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +64,8 @@ def find_target(text: str, words: Sequence[str] = (), keys: Path | None = None) 
     if keys is not None:
         raise ConfigError("--keys are for an address that a service dials: what is started here stays on this machine")
     if ":" not in text:
-        for folder in (Path(text), Path("services") / text, SHIPPED / text):
-            if (folder / MANIFEST).is_file():
-                return ServiceFolder(folder=folder.resolve(), manifest=read_manifest(folder / MANIFEST))
+        if (folder := find_folder(text)) is not None:
+            return open_folder(folder)
         if Path(text).is_dir() or text.startswith((".", "/")):
             raise ConfigError(
                 f"{text}: no {MANIFEST} in this folder; it says how a service is started (docs/environments.md)"
@@ -188,17 +143,7 @@ def _as_toml(value: Any) -> str:
 
 def is_service(text: str) -> bool:
     """Whether TARGET names a folder with a service.toml."""
-    return ":" not in text and any((at / text / MANIFEST).is_file() for at in (Path(), Path("services"), SHIPPED))
-
-
-def read_manifest(file: Path) -> ServiceManifest:
-    """A service.toml. Raises: ConfigError naming file and key."""
-    try:
-        return ServiceManifest.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: {error}") from error
-    except ValidationError as error:
-        raise ConfigError("\n".join(f"{file}: {_describe(detail)}" for detail in error.errors())) from error
+    return ":" not in text and find_folder(text) is not None
 
 
 def name_near(text: str) -> str:
@@ -214,28 +159,3 @@ def service_names() -> list[str]:
     """The services that can be named, ascending."""
     folders = {file.parent.name for at in (Path("services"), SHIPPED) for file in at.glob(f"*/{MANIFEST}")}
     return sorted(folders)
-
-
-def service_variables(address: str, *, mode: str, groups: int, lanes: int, name: str) -> dict[str, str]:
-    """The environment variables that every service understands, over this process's own, without keys."""
-    inherited = {key: value for key, value in os.environ.items() if key != "SEEDBED_RUNTIME__KEYS"}
-    return {
-        **inherited,
-        "SEEDBED_ACTOR__UPSTREAM": address,
-        "SEEDBED_ACTOR__GROUPS": str(groups),
-        "SEEDBED_ACTOR__LANES": str(lanes),
-        "SEEDBED_ACTOR__MODE": mode,
-        "SEEDBED_ACTOR__NAME": name,
-        DIE_WITH_PARENT: "1",  # not checked: its command may be a script around it
-    }
-
-
-def _describe(detail: object) -> str:
-    """One validation error, for people."""
-    assert isinstance(detail, dict)
-    key = ".".join(map(str, detail["loc"]))
-    if detail["type"] == "extra_forbidden":
-        return f"{key}: unknown key{suggest(key, tuple(ServiceManifest.model_fields))}"
-    if detail["type"] == "missing":
-        return f"{key} must be set"
-    return f"{key}: {detail['msg']}, not {detail['input']!r}"

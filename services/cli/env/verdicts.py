@@ -20,6 +20,7 @@ class Verdict(StrEnum):
 
     PASS = "pass"
     FAIL = "fail"
+    WARN = "warn"  # every rule is kept, and learning may suffer
     SKIPPED = "skipped"
 
 
@@ -33,7 +34,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What was found about one rule. `why` and `change` are filled for failures."""
+    """What was found about one rule. `why` and `change` are filled for failures and warnings."""
 
     name: str
     verdict: Verdict
@@ -43,6 +44,14 @@ class Result:
 
 
 RULES: Mapping[str, Rule] = {
+    # What everything else follows from
+    "started": Rule("a service that does not dial cannot be checked", "run its command by hand and read what it says"),
+    "messages": Rule("a message that breaks the protocol is dropped", "see docs/protocol.md for the field named"),
+    "hello": Rule("HELLO says who speaks, in which mode, with how many lanes", "see docs/protocol.md, HELLO"),
+    "lanes": Rule(
+        "whoever starts a service decides how many environments it runs",
+        "take SEEDBED_ACTOR__GROUPS and SEEDBED_ACTOR__LANES (or actor.groups=, actor.lanes=) for what HELLO says",
+    ),
     # An environment and its rows
     "made": Rule("nothing can be stepped", "mend what the message says; try the constructor in a Python shell"),
     "dtypes": Rule(
@@ -79,23 +88,25 @@ RULES: Mapping[str, Rule] = {
         "a truncated episode is worth what would have followed, a terminated one nothing",
         "set truncated where a time limit cuts an episode, terminated where the task itself ends",
     ),
+    "truncation": Rule("nobody looked at what a time limit does", "play on with --soak-steps, or shorten the limit"),
+    "pictures": Rule("nobody looked at what it draws", "seedbed play shows it"),
+    "constant": Rule(
+        "what never changes tells a policy nothing, and costs time", "see that it is filled in, or leave it out"
+    ),
+    "scale": Rule(
+        "networks learn from values of about one; bounds scale integers and images, and nothing scales floats",
+        "declare the bounds that values fill; for floats and unbounded integers set policy.normalise_observation",
+    ),
     "seeds": Rule(
         "evaluations compare policies on the same episodes, and runs can be repeated",
         "draw everything random from one generator that reset(seed=…) seeds (self.np_random in Gymnasium)",
     ),
     "soak": Rule("a service runs for days", "see what it last said before it stopped"),
     # The link
-    "started": Rule("a service that does not dial cannot be checked", "run its command by hand and read what it says"),
-    "hello": Rule("HELLO says who speaks, in which mode, with how many lanes", "see docs/protocol.md, HELLO"),
-    "lanes": Rule(
-        "whoever starts a service decides how many environments it runs",
-        "take SEEDBED_ACTOR__GROUPS and SEEDBED_ACTOR__LANES (or actor.groups=, actor.lanes=) for what HELLO says",
-    ),
     "hello again": Rule(
         "the first HELLO may be lost, and inference may have no policy yet",
         "repeat HELLO after 0.2 s, doubling to 2 s, until an answer with its nonce comes; ERROR(starting) is none",
     ),
-    "messages": Rule("a message that breaks the protocol is dropped", "see docs/protocol.md for the field named"),
     "one step outstanding": Rule(
         "each STEP is answered once, and the next one has the next seq",
         "wait for the ACT of this session and seq before stepping; send nothing twice without being asked",
@@ -152,9 +163,9 @@ RULES: Mapping[str, Rule] = {
 def result(name: str, verdict: Verdict, found: str) -> Result:
     """A result, with the rule's reason and remedy if it failed."""
     rule = RULES[name]
-    failed = verdict is Verdict.FAIL
+    is_told = verdict in (Verdict.FAIL, Verdict.WARN)
     return Result(
-        name=name, verdict=verdict, found=found, why=rule.why if failed else "", change=rule.change if failed else ""
+        name=name, verdict=verdict, found=found, why=rule.why if is_told else "", change=rule.change if is_told else ""
     )
 
 
@@ -168,12 +179,17 @@ def failed(name: str, found: str) -> Result:
     return result(name, Verdict.FAIL, found)
 
 
+def warned(name: str, found: str) -> Result:
+    """The rule is kept in a way that will do harm."""
+    return result(name, Verdict.WARN, found)
+
+
 def skipped(name: str, reason: str) -> Result:
     """Nobody looked."""
     return result(name, Verdict.SKIPPED, reason)
 
 
-_WEIGHT = {Verdict.FAIL: 0, Verdict.PASS: 1, Verdict.SKIPPED: 2}
+_WEIGHT = {Verdict.FAIL: 0, Verdict.WARN: 1, Verdict.PASS: 2, Verdict.SKIPPED: 3}
 
 
 def merge(results: Iterable[Result]) -> list[Result]:
@@ -197,7 +213,10 @@ def to_json(target: str, results: Sequence[Result]) -> str:
     return json.dumps({"target": target, "verdict": verdict, "checks": [asdict(item) for item in results]}, indent=2)
 
 
-_MARKS = {Verdict.PASS: ("✓", "green"), Verdict.FAIL: ("✗", "bold red"), Verdict.SKIPPED: ("–", "dim")}
+_MARKS = {
+    Verdict.PASS: ("✓", "green"), Verdict.FAIL: ("✗", "bold red"), Verdict.WARN: ("!", "yellow"),
+    Verdict.SKIPPED: ("–", "dim"),
+}  # fmt: skip
 
 
 def render(target: str, results: Sequence[Result]) -> RenderableType:
@@ -211,9 +230,10 @@ def render(target: str, results: Sequence[Result]) -> RenderableType:
         is_skipped = item.verdict is Verdict.SKIPPED
         name = Text(item.name, "dim" if is_skipped else "")
         table.add_row(Text(mark, style), name, Text(item.found, "dim" if is_skipped else ""))
-        if item.verdict is Verdict.FAIL:
+        if item.why:
             table.add_row("", "", Text(f"why: {item.why}", "yellow"))
             table.add_row("", "", Text(f"change: {item.change}", "yellow"))
     counts = {verdict: sum(item.verdict is verdict for item in results) for verdict in Verdict}
     text = f"{target}: {counts[Verdict.PASS]} passed, {counts[Verdict.FAIL]} failed, {counts[Verdict.SKIPPED]} skipped"
+    text += f", {counts[Verdict.WARN]} to think about" if counts[Verdict.WARN] else ""
     return Group(table, Text(text, "bold red" if counts[Verdict.FAIL] else "bold green"))

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from services.cli.machine import usable_cores
 from services.cli.probe.child import Child
 from services.cli.probe.record import Probe, from_json
+from services.cli.service_folder import open_service
 from shared.runtime.config import EnvConfig
 
 _known: dict[str, Probe] = {}  # by [env] section: a command looks at an environment once
@@ -26,6 +27,9 @@ def probe_environments(envs: Iterable[EnvConfig], timeout_s: float) -> list[Prob
     """
     keys = {env.model_dump_json(): env for env in envs}
     missing, cores = [key for key in keys if key not in _known], usable_cores()
+    for key in missing:
+        if keys[key].service:
+            open_service(keys[key]).build()  # may take long
     for start in range(0, len(missing), cores):
         with ExitStack() as stack:
             children = {key: stack.enter_context(_ask(keys[key], timeout_s)) for key in missing[start : start + cores]}

@@ -8,10 +8,11 @@ import numpy as np
 from actor_svc.envs import describe_backend, make_smallest_group, newer_id
 from actor_svc.group import Group
 from actor_svc.pictures import be_headless
+from services.cli.env.remote_backend import make_remote_group
 from services.cli.probe.child import answer_to
 from services.cli.probe.record import Probe, to_json
 from shared.errors import EnvError
-from shared.runtime.config import EnvConfig
+from shared.runtime.config import EnvConfig, EvalConfig
 
 STEP_S = 0.2  # how long it is stepped, seconds
 MAX_TICKS = 200
@@ -29,7 +30,7 @@ def look(request: dict[str, Any]) -> dict[str, Any]:
 
 def probe_group(env: EnvConfig) -> Probe:
     """Make, reset, step and close one group. Raises: ConfigError, EnvError."""
-    group = make_smallest_group(env, threads=1)
+    group = make_remote_group(env, EvalConfig(), 1) if env.service else make_smallest_group(env, threads=1)
     try:
         group.reset(0)
         tick_s = _time_ticks(group)
@@ -38,11 +39,11 @@ def probe_group(env: EnvConfig) -> Probe:
             raise EnvError(counters.last_failure)
         return Probe(
             spec=group.spec,
-            backend=describe_backend(env),
+            backend="service" if env.service else describe_backend(env),
             about=group.about,
             lanes=group.lanes,
             tick_s=tick_s,
-            newer_id="" if ":" in env.id else newer_id(env.id),
+            newer_id="" if ":" in env.id or env.service else newer_id(env.id),
             failure=counters.last_failure,
         )
     finally:

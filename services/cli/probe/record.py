@@ -13,7 +13,7 @@ class Probe:
     """One small group of an environment, made, reset and stepped with random actions."""
 
     spec: EnvSpec
-    backend: str  # envpool, ale, ale_sync, vector, gymnasium (one by one), or function
+    backend: str  # envpool, ale, ale_sync, vector, gymnasium (one by one), function, or service
     about: About
     lanes: int  # of the group: one, or as many as come together
     tick_s: float  # seconds for one step of all of them
@@ -29,6 +29,7 @@ class Probe:
             "ale_sync": "ALE, games one after the other",
             "vector": "Gymnasium's vector form",
             "gymnasium": "Gymnasium, one by one",
+            "service": "a program of its own",
             "function": "a function, " + ("all lanes at once" if self.about.is_vector else "one by one"),
         }[self.backend]
         layers = "<".join(self.about.layers) + ">" * (len(self.about.layers) - 1)

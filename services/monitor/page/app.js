@@ -1,10 +1,12 @@
 // The page: asks for what has changed, and draws it. It asks nothing while nobody sees it, and goes on asking after a failure.
 
 import { Chart } from "./chart.js";
-import { count, duration, element, figure } from "./format.js";
+import { Logs, Settings, Verdicts, endings } from "./details.js";
+import { element, swatch } from "./format.js";
 import { Screens } from "./live.js";
 import { LagPanel } from "./lag.js";
-import { PANELS, TASKS_PANEL, series, taskSeries } from "./panels.js";
+import { PANELS, series, statisticPanel, taskPanels, taskSeries } from "./panels.js";
+import { Runs } from "./runs.js";
 import { map } from "./services.js";
 
 const LIVE_MS = 1500;
@@ -13,13 +15,16 @@ const READING_MS = 300; // while a long table is being read
 const MAX_SHOWN = 8; // one colour each
 const at = (id) => document.getElementById(id);
 
+let wake = () => {};
 const answers = new Map(); // address → { etag, value }
 const shown = new Map(); // run → colour number
 const charts = PANELS.map((panel) => new Chart(panel));
-const taskCharts = new Map(); // run → the chart of its tasks
+const ownCharts = new Map(); // of what only some runs have: key → chart
 const lagPanel = new LagPanel();
 const screens = new Screens(at("screens"), at("live"));
-let axis = "trained_steps";
+const runs = new Runs(at("runs"), at("find"), at("sort"), choose, () => { writeAddress(); drawRuns(); });
+const parts = [new Verdicts(at("verdicts")), new Settings(at("settings")), new Logs(at("logs"), () => wake())];
+const view = { axis: "trained_steps", smoothing: 0, isWhole: false }; // how charts are drawn
 let overview = null;
 let hasChosen = false; // the visitor ticked or the address named runs
 let skew_s = 0; // the server's clock minus ours
@@ -43,19 +48,32 @@ async function ask(address) {
 }
 
 const address = (name, rest = "") => `/api/runs/${encodeURIComponent(name)}${rest}`;
+const known = (name, rest) => answers.get(address(name, rest))?.value;
+const colored = () => [...shown].map(([name, number]) => [name, `--run${number}`]);
+const listed = (name) => overview?.runs.find((run) => run.name === name);
 const now = () => Date.now() / 1000 + skew_s;
 
 function readAddress() {
   const wanted = new URLSearchParams(location.hash.slice(1));
   for (const name of wanted.getAll("run").slice(0, MAX_SHOWN)) show(name);
   hasChosen = shown.size > 0;
-  if (wanted.get("over") === "time") axis = "seconds";
-  for (const input of document.querySelectorAll("#axis input")) input.checked = input.value === axis;
+  if (wanted.get("over") === "time") view.axis = "seconds";
+  view.smoothing = Math.min(0.98, Math.max(0, Number(wanted.get("smoothing")) || 0));
+  view.isWhole = wanted.has("outliers");
+  runs.order = wanted.get("by") ?? "";
+  at("find").value = wanted.get("find") ?? "";
+  at("smoothing").value = view.smoothing;
+  at("whole").checked = view.isWhole;
+  for (const input of document.querySelectorAll("#axis input")) input.checked = input.value === view.axis;
 }
 
 function writeAddress() {
-  const wanted = new URLSearchParams([...shown.keys()].map((name) => ["run", name]));
-  if (axis === "seconds") wanted.set("over", "time");
+  const wanted = new URLSearchParams(hasChosen ? [...shown.keys()].map((name) => ["run", name]) : []);
+  if (view.axis === "seconds") wanted.set("over", "time");
+  if (view.smoothing) wanted.set("smoothing", view.smoothing);
+  if (view.isWhole) wanted.set("outliers", "yes");
+  if (runs.order) wanted.set("by", runs.order);
+  if (at("find").value) wanted.set("find", at("find").value);
   history.replaceState(null, "", `#${wanted}`);
 }
 
@@ -72,7 +90,7 @@ function choose(name, isWanted) {
   writeAddress();
   drawRuns();
   drawCurves();
-  drawServices();
+  drawRest();
   wake();
 }
 
@@ -90,26 +108,7 @@ function drawRuns() {
   at("runs-notice").textContent = notice.filter(Boolean).join(" ");
   at("runs-notice").hidden = !at("runs-notice").textContent;
   at("folder").textContent = overview.folder;
-  const focused = document.activeElement?.dataset?.run;
-  at("runs").tBodies[0].replaceChildren(...overview.runs.map(row));
-  if (focused) [...document.querySelectorAll("#runs input")].find((input) => input.dataset.run === focused)?.focus();
-}
-
-function row(run) {
-  const box = element("input", { type: "checkbox", "aria-label": `show ${run.name}` });
-  box.dataset.run = run.name;
-  box.checked = shown.has(run.name);
-  box.disabled = !box.checked && shown.size >= MAX_SHOWN;
-  box.addEventListener("change", () => choose(run.name, box.checked));
-  const swatch = element("span", { className: "swatch", "aria-hidden": "true" });
-  if (box.checked) swatch.style.borderColor = `var(--run${shown.get(run.name)})`;
-  const f = run.figures;
-  const tone = { training: "good", evaluating: "good", finished: "quiet", starting: "warn" }[run.state] ?? "warn";
-  const state = run.services_up ? `${run.state}, ${run.services_up} up` : run.state;
-  const cells = [figure(f.return_mean), figure(f.eval_return_mean), count(f.trained_steps), count(f.trained_steps_per_s), count(f.env_steps_per_s), figure(f.lag_mean), duration(f.seconds)];
-  const name = element("td", { className: "name" }, element("b", { text: run.name }), element("div", { className: "quiet small", text: run.env_id }));
-  return element("tr", {}, element("td", {}, element("label", {}, box, swatch)), name, element("td", {}, element("span", { className: tone, text: state })),
-    ...cells.map((text) => element("td", { className: "number", text })));
+  runs.draw(overview.runs, shown, shown.size >= MAX_SHOWN, now());
 }
 
 function drawAlerts() {
@@ -118,40 +117,72 @@ function drawAlerts() {
   at("alerts").replaceChildren(...made);
 }
 
-const known = (name, rest) => answers.get(address(name, rest))?.value;
-const colored = () => [...shown].map(([name, number]) => [name, `--run${number}`]);
+function drawLegend() {
+  at("legend").replaceChildren(...colored().map(([name, color]) => {
+    const leave = element("button", { type: "button", text: "×", "aria-label": `do not show ${name}`, title: "do not show" });
+    leave.addEventListener("click", () => choose(name, false));
+    return element("li", {}, swatch(color), element("span", { className: "label", text: name, title: name }), leave);
+  }));
+}
 
 function drawCurves() {
+  drawLegend();
   const reading = [...shown.keys()].map((name) => known(name, "/curves")).filter((curves) => curves && curves.share_read < 1);
   at("reading").textContent = reading.map((curves) => `${curves.name}: ${Math.floor(100 * curves.share_read)} % read so far`).join(", ");
   at("reading").hidden = reading.length === 0;
-  const runs = colored().filter(([name]) => known(name, "/curves"));
-  PANELS.forEach((panel, place) => charts[place].update(runs.flatMap(([name, color]) => series(panel, known(name, "/curves"), axis, color)), axis));
-  drawTasks(runs.map(([name]) => known(name, "/curves")).filter((curves) => curves.tasks.length > 1));
+  const drawn = colored().filter(([name]) => known(name, "/curves"));
+  const all = (panel) => drawn.flatMap(([name, color]) => series(panel, known(name, "/curves"), view.axis, color, listed(name)?.is_live));
+  PANELS.forEach((panel, place) => charts[place].update(all(panel), view));
+  drawOwn(drawn.map(([name]) => known(name, "/curves")), all);
   lagPanel.update(colored().map(([name, color]) => [name, color, known(name, "")?.lag]));
 }
 
-/** A chart for each run of several tasks, behind that of all returns. */
-function drawTasks(runs) {
-  for (const [name, chart] of taskCharts) {
-    if (runs.some((curves) => curves.name === name)) continue;
+/** After the returns, a chart for each statistic of the environments' own, and those of each run of several tasks. */
+function drawOwn(tables, all) {
+  const statistics = [...new Set(tables.flatMap((curves) => curves.statistics))].map(statisticPanel);
+  const wanted = new Map(statistics.map((panel) => [`statistic ${panel.title}`, { panel, series: () => all(panel) }]));
+  for (const curves of tables.filter((item) => item.tasks.length > 1)) {
+    for (const panel of taskPanels(curves)) wanted.set(`${panel.title} ${curves.name}`, { panel: { ...panel, isNamed: true }, series: () => taskSeries(panel, curves, view.axis) });
+  }
+  for (const [key, chart] of ownCharts) {
+    if (wanted.has(key)) continue;
     chart.remove();
-    taskCharts.delete(name);
+    ownCharts.delete(key);
   }
   let before = charts[0].figure;
-  for (const curves of runs) {
-    const chart = taskCharts.get(curves.name) ?? new Chart({ ...TASKS_PANEL, unit: curves.name });
-    taskCharts.set(curves.name, chart);
-    chart.figure.className = "tasks";
+  for (const [key, { panel, series: made }] of wanted) {
+    if (!ownCharts.has(key)) ownCharts.set(key, new Chart(panel));
+    const chart = ownCharts.get(key);
+    chart.figure.className = panel.isNamed ? "tasks" : "";
     if (before.nextSibling !== chart.figure) before.after(chart.figure);
-    chart.update(taskSeries(curves, axis), axis);
+    chart.update(made(), view);
     before = chart.figure;
   }
 }
 
-function drawServices() {
-  const maps = [...shown.keys()].map((name) => known(name, "")).filter((detail) => detail?.services.length);
-  at("services").replaceChildren(...(maps.length ? maps.map((detail) => map(detail, now())) : [element("p", { className: "quiet", text: "None of the runs shown has services here." })]));
+/** How runs ended, their pictures, the open parts below the curves, and the services. */
+function drawRest() {
+  const details = colored().map(([name, color]) => [name, color, known(name, "")]);
+  at("ended").replaceChildren(...endings(details));
+  const live = overview.runs.filter((run) => run.is_live && run.services_up && shown.has(run.name)).map((run) => [run.name, address(run.name, "/picture")]);
+  const videos = details.filter(([, , detail]) => detail && !detail.is_live).flatMap(([name, , detail]) => detail.videos.map((file) => [`${name} ${file.replace(/^policy-?|\.mp4$/g, "")}`.trim(), address(name, `/videos/${encodeURIComponent(file)}`)]));
+  screens.show(live, videos);
+  const isOfInterest = (service) => service.health !== "ended" || service.last_death || service.drops.length;
+  const maps = details.map(([, , detail]) => detail).filter((detail) => detail?.services.some(isOfInterest));
+  at("services").replaceChildren(...(maps.length ? maps.map((detail) => map(detail, now())) : [element("p", { className: "quiet", text: "None of the runs shown has services at work." })]));
+}
+
+/** Ask for what the open parts show, and draw those of which something is new, or other runs are shown. */
+async function turnParts() {
+  parts.at(-1).offer([...shown.keys()].sort((a, b) => (listed(b)?.state === "failed") - (listed(a)?.state === "failed")));
+  for (const part of parts.filter((item) => item.isOpen)) {
+    const asked = colored().map(([name, color]) => [name, color, part.address(name)]);
+    const found = await Promise.all(asked.map(([name, , rest]) => (rest ? ask(address(name, rest)) : null)));
+    const signature = JSON.stringify(asked);
+    if (signature === part.signature && !found.some((answer) => answer?.isNew)) continue;
+    part.signature = signature;
+    part.draw(asked.map(([name, color], place) => [name, color, found[place]?.value]));
+  }
 }
 
 /** Ask for everything that is shown; how long to wait until the next time, ms. */
@@ -163,17 +194,16 @@ async function turn() {
     drawRuns();
     drawAlerts();
   }
-  screens.show(overview.runs.filter((run) => run.is_live && run.services_up && shown.has(run.name)).map((run) => [run.name, address(run.name, "/picture")]));
-  const details = await Promise.all([...shown.keys()].map((name) => ask(address(name))));
-  const curves = await Promise.all([...shown.keys()].map((name) => ask(address(name, "/curves"))));
-  drawServices();
+  const asked = (rest) => [...shown.keys()].map((name) => ask(address(name, rest)));
+  const [details, curves] = await Promise.all([Promise.all(asked("")), Promise.all(asked("/curves"))]);
   if ([...details, ...curves].some((answer) => answer.isNew)) drawCurves();
+  drawRest();
   if (!performance.getEntriesByName("drawn").length && curves.every((answer) => answer.value?.share_read === 1)) performance.mark("drawn");
+  await turnParts();
   if (curves.some((answer) => answer.value && answer.value.share_read < 1)) return READING_MS;
   return overview.runs.some((run) => run.is_live) ? LIVE_MS : IDLE_MS;
 }
 
-let wake = () => {};
 const pause = (ms) => new Promise((resolve) => { wake = resolve; setTimeout(resolve, ms); });
 const visible = () => new Promise((resolve) => {
   if (!document.hidden) resolve();
@@ -203,13 +233,16 @@ async function run() {
   }
 }
 
-document.querySelectorAll("#axis input").forEach((input) => input.addEventListener("change", () => {
-  axis = input.value;
+function changeView(change) {
+  Object.assign(view, change);
   writeAddress();
   drawCurves();
-}));
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-  [...charts, ...taskCharts.values()].forEach((chart) => chart.repaint(axis));
-});
+}
+
+document.querySelectorAll("#axis input").forEach((input) => input.addEventListener("change", () => changeView({ axis: input.value })));
+at("smoothing").addEventListener("input", () => changeView({ smoothing: Number(at("smoothing").value) }));
+at("whole").addEventListener("change", () => changeView({ isWhole: at("whole").checked }));
+for (const part of parts) part.place.addEventListener("toggle", () => wake());
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => [...charts, ...ownCharts.values()].forEach((chart) => chart.repaint()));
 readAddress();
 run();

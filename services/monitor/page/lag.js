@@ -1,4 +1,4 @@
-// The histogram of policy lag: a row for each range of lags, a bar in it for each run. Text first, bars beside it.
+// The histogram of policy lag: a column for each range of lags, a bar in it for each run.
 
 import { element, figure } from "./format.js";
 
@@ -6,46 +6,47 @@ import { element, figure } from "./format.js";
 export class LagPanel {
   constructor() {
     this.note = element("span", { className: "quiet small" });
-    this.key = element("ul", { className: "key" });
-    this.rows = element("div", { className: "lag" });
+    this.bars = element("div", { className: "lag" });
     const caption = element("figcaption", {}, element("h3", { text: "Policy lag, histogram" }), this.note);
-    this.figure = element("figure", {}, caption, this.key, this.rows);
+    this.figure = element("figure", {}, caption, this.bars);
     this.update([]);
   }
 
   update(runs) {
-    const known = runs.filter(([, , lag]) => lag);
-    const isRecent = known.some(([, , lag]) => lag.is_recent);
-    this.note.textContent = `% of the transitions${known.length ? (isRecent ? " · last minute of live runs" : " · whole run") : ""}`;
-    this.key.replaceChildren(...known.map(([name, color]) => {
-      const swatch = element("span", { className: "swatch bar", "aria-hidden": "true" });
-      swatch.style.background = `var(${color})`;
-      return element("li", {}, swatch, element("span", { className: "label", text: name, title: name }));
-    }));
+    const known = runs.filter(([, , lag]) => lag).map(([name, color, lag]) => ({ name, color, lag, total: lag.counts.reduce((sum, count) => sum + count, 0) }));
+    const isRecent = known.some(({ lag }) => lag.is_recent);
+    this.note.textContent = `% of the transitions, by updates${known.length ? (isRecent ? " · last minute of live runs" : " · whole run") : ""}`;
     if (!known.length) {
-      this.rows.replaceChildren(element("p", { className: "empty", text: "nothing yet: counted while a run trains" }));
+      this.bars.replaceChildren(element("p", { className: "empty", text: "nothing yet: counted while a run trains" }));
       return;
     }
-    const longest = known.reduce((best, [, , lag]) => (lag.lows.length > best.lows.length ? lag : best), known[0][2]);
-    this.rows.replaceChildren(...longest.lows.map((low, place) => this.row(known, longest, low, place)));
+    const longest = known.reduce((best, { lag }) => (lag.lows.length > best.lows.length ? lag : best), known[0].lag);
+    const used = Math.max(...known.map(({ lag }) => lag.counts.findLastIndex((count) => count > 0))) + 1;
+    const tallest = Math.max(...known.flatMap(({ lag, total }) => lag.counts.map((count) => count / total)));
+    this.bars.replaceChildren(...longest.lows.slice(0, used).map((low, place) => this.column(known, longest, low, place, tallest)));
   }
 
-  row(known, longest, low, place) {
+  column(known, longest, low, place, tallest) {
     const next = longest.lows[place + 1] ?? (place ? low * 2 : 1); // powers of two
     const isLast = place + 1 === longest.lows.length && longest.is_open;
-    const name = isLast ? `${low} and more` : next - 1 > low ? `${low}–${next - 1}` : String(low);
-    const bounds = known.map(([, , lag]) => lag.bound).filter((bound) => bound !== null);
+    const name = isLast ? `${low}+` : next - 1 > low ? `${low}–${next - 1}` : String(low);
+    const bounds = known.map(({ lag }) => lag.bound).filter((bound) => bound !== null);
     const isOld = bounds.length > 0 && low > Math.max(...bounds);
-    const bars = known.map(([, color, lag]) => {
-      const total = lag.counts.reduce((sum, count) => sum + count, 0);
-      const percent = (100 * (lag.counts[place] ?? 0)) / total;
-      const bar = element("span", { className: "fill", "aria-hidden": "true" });
-      bar.style.width = `${percent}%`;
+    const bars = known.map(({ name: run, color, lag, total }) => {
+      const share = (lag.counts[place] ?? 0) / total;
+      const text = percent(share);
+      const bar = element("span", { className: "fill", title: `${run}: ${text}` });
+      bar.style.height = `${(100 * share) / tallest}%`;
       bar.style.background = `var(${color})`;
-      const text = percent === 0 ? "0 %" : percent < 0.1 ? "< 0.1 %" : `${figure(Number(percent.toPrecision(2)))} %`;
-      return element("div", { className: "bar" }, element("span", { className: "track" }, bar), element("span", { className: "value", text }));
+      return element("span", { className: "track" }, known.length === 1 ? element("span", { className: "value", text }) : "", bar);
     });
-    const title = element("span", { className: isOld ? "range bad" : "range", text: name, title: isOld ? "over learner.max_policy_lag: dropped" : "updates" });
-    return element("div", { className: "lag-row" }, title, element("div", {}, ...bars));
+    const said = known.map(({ name: run, lag, total }) => `${run} ${percent((lag.counts[place] ?? 0) / total)}`).join(", ");
+    const range = element("span", { className: isOld ? "range bad" : "range", text: name, title: isOld ? "over learner.max_policy_lag: dropped" : "updates" });
+    return element("div", { className: "lag-column", role: "img", "aria-label": `lag ${name}: ${said}` }, element("div", { className: "tracks" }, ...bars), range);
   }
+}
+
+function percent(share) {
+  const value = 100 * share;
+  return value === 0 ? "0 %" : value < 0.1 ? "< 0.1 %" : `${figure(Number(value.toPrecision(2)))} %`;
 }

@@ -1,4 +1,4 @@
-// Live pictures of the runs' evaluations, a canvas each; asked for only while it is in view.
+// Pictures: live ones of runs' evaluations, a canvas each, asked for only while it is in view; videos of ended runs.
 
 import { duration, element } from "./format.js";
 
@@ -89,7 +89,23 @@ class Screen {
   }
 }
 
-/** All panels: one for each live run that is shown. */
+/** The panel of one video of a run that has ended. */
+class Film {
+  constructor(name, address) {
+    this.video = element("video", { src: address, controls: "", loop: "", playsinline: "", preload: "auto", "aria-label": `the policy of ${name}` });
+    this.video.muted = true;
+    this.video.autoplay = !matchMedia("(prefers-reduced-motion: reduce)").matches;
+    this.figure = element("figure", { className: "live" }, element("figcaption", {}, element("h3", { text: name })), element("div", { className: "screen" }, this.video));
+  }
+
+  close() {
+    this.video.removeAttribute("src"); // ends its loading
+    this.video.load();
+    this.figure.remove();
+  }
+}
+
+/** All panels: one for each live run that is shown, and one for each video of those that have ended. */
 export class Screens {
   constructor(place, section) {
     this.place = place;
@@ -97,9 +113,9 @@ export class Screens {
     this.open = new Map();
   }
 
-  /** `runs`: [[name, address of its picture], …]. */
-  show(runs) {
-    const wanted = new Map(runs);
+  /** `live`, `videos`: [[name, address of its picture or video], …]. */
+  show(live, videos) {
+    const wanted = new Map([...live, ...videos]);
     for (const [name, screen] of this.open) {
       if (!wanted.has(name)) {
         screen.close();
@@ -108,7 +124,7 @@ export class Screens {
     }
     for (const [name, address] of wanted) {
       if (this.open.has(name)) continue;
-      const screen = new Screen(name, address);
+      const screen = live.some(([other]) => other === name) ? new Screen(name, address) : new Film(name, address);
       this.open.set(name, screen);
       this.place.append(screen.figure);
     }

@@ -1,14 +1,11 @@
 """What a container's service is told: names, threads, folders; and what is refused before it starts."""
 
-import os
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from services.cli.experiment import EXPERIMENTS
-from services.container.plan import OVERRIDES, Container, check_runs, plan_service
+from services.container.plan import OVERRIDES, Container, plan_service
 from services.container.role import Role
 from shared.errors import ConfigError
 from shared.runtime.config import parse_value
@@ -108,31 +105,3 @@ def test_every_override_of_an_image_is_known():
     """The message names files that are there."""
     for name in (*OVERRIDES, "custom"):
         assert (EXPERIMENTS.parent / f"{name}.yaml").is_file()
-
-
-@pytest.mark.skipif(os.getuid() == 0, reason="root can write everywhere")
-def test_runs_that_cannot_be_written_are_refused(tmp_path):
-    """By whoever is not root."""
-    tmp_path.chmod(0o500)
-    with pytest.raises(ConfigError, match="SEEDBED_UID"):
-        check_runs(tmp_path, tmp_path / "pong", (os.getuid(), os.getgid()))
-
-
-@pytest.mark.parametrize("owner", [1234, 0])
-def test_runs_that_cannot_be_written_come_with_what_to_do(tmp_path, monkeypatch, owner):
-    """The folder itself, or that of the run; root's is given away, for no service should run as root."""
-    check_runs(tmp_path, tmp_path / "pong", (1000, 1000))
-    monkeypatch.setattr(os, "access", lambda path, _mode: path.name != "pong")
-    monkeypatch.setattr(Path, "stat", lambda path: SimpleNamespace(st_uid=owner, st_gid=5))
-    with pytest.raises(ConfigError) as refused:
-        check_runs(tmp_path, tmp_path / "pong", (1000, 1001))
-    said = str(refused.value)
-    assert ("\nSEEDBED_UID=1234\nSEEDBED_GID=5\n" in said) == (owner == 1234)
-    assert ("SEEDBED_UID" in said) == (owner == 1234)
-    assert "sudo chown -R 1000:1001 runs/pong" in said
-
-
-def test_runs_that_are_not_mounted_are_told(tmp_path):
-    """A run that is not there yet will be made; the folder of runs must be."""
-    with pytest.raises(ConfigError, match="mount a folder"):
-        check_runs(tmp_path / "nowhere", tmp_path / "nowhere" / "pong", (1000, 1000))

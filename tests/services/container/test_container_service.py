@@ -35,13 +35,13 @@ def health(environment):
     "words",
     [["actor", "pong"], ["actor", "cartpole", "actor.lanes=many"], ["actor", "memory_tasks", "env.kwargs.cues=many"]],
 )
-def test_a_wrong_setting_is_repeated_and_not_restarted(environment, words):
+def test_a_wrong_setting_is_told_and_not_restarted(environment, words):
     """Unhealthy with the cause, no exit; stopped, it ends with the status that it failed with."""
     command = [sys.executable, "-m", "services.cli.app", "container", *words]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         try:
             said = ""
-            while "on purpose" not in said:
+            while "this is tried again" not in said:
                 said += process.stderr.readline()
             assert process.poll() is None
             is_healthy, cause = health(environment)
@@ -49,6 +49,21 @@ def test_a_wrong_setting_is_repeated_and_not_restarted(environment, words):
             assert cause.strip() in said.replace("seedbed actor: ", "")
             process.send_signal(signal.SIGTERM)
             assert process.wait(TIMEOUT_S) == 78
+        finally:
+            process.kill()
+
+
+def test_whoever_was_refused_goes_on_by_itself_once_that_is_mended(environment, tmp_path):
+    """Nobody starts it again: the file is written anew, and the service comes up."""
+    experiment = tmp_path / "mine.toml"
+    experiment.write_text('[env]\nid = "CartPole-v1"\n[actor]\nlanse = 2\n')
+    command = [sys.executable, "-m", "services.cli.app", "container", "actor", str(experiment)]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            while "this is tried again" not in process.stderr.readline():
+                assert process.poll() is None
+            experiment.write_text('[env]\nid = "CartPole-v1"\n[actor]\nlanes = 2\n')
+            wait_until(lambda: health(environment) == (True, "ready\n"), "it is healthy")
         finally:
             process.kill()
 

@@ -113,6 +113,21 @@ def test_a_secret_that_an_orchestrator_hands_out_may_be_its_groups(folder, monke
             bind_keys(folder, Role.INFERENCE)
 
 
+def test_a_deployments_group_may_read_its_keys_where_that_is_asked_for(tmp_path, monkeypatch):
+    """Its services run as several users; without the variable, or for another group, the same files are refused."""
+    group = os.getegid()
+    monkeypatch.setenv("SEEDBED_KEYS_GROUP", str(group))
+    Keyring(tmp_path / "keys").init()
+    secret, clients = (tmp_path / "keys" / "learner" / name for name in ("server.key", "clients"))
+    seen = [(stat.S_IMODE(path.stat().st_mode), path.stat().st_gid) for path in (secret, clients)]
+    assert seen == [(0o640, group), (0o750, group)]
+    assert bind_keys(tmp_path / "keys", Role.LEARNER)
+    for other in ("", str(group + 1)):
+        monkeypatch.setenv("SEEDBED_KEYS_GROUP", other)
+        with pytest.raises(ConfigError, match="others may read it"):
+            bind_keys(tmp_path / "keys", Role.LEARNER)
+
+
 def test_a_folder_that_others_may_write_to_is_refused(folder):
     """Else they could add keys of their own."""
     for place in (folder / "learner" / "clients", folder / "environment" / "default"):

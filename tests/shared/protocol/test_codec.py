@@ -38,6 +38,18 @@ def test_golden_vectors_cover_every_message_type() -> None:
     assert kinds == {int(kind) for kind in MessageType}
 
 
+def test_the_decoded_vectors_are_those_of_the_bytes() -> None:
+    """For readers of other languages: the array that each header is, bins as {"hex": …}."""
+    decoded = json.loads((Path(__file__).parents[2] / "golden" / "headers_decoded.json").read_text())
+
+    def plain(value: object) -> object:
+        if isinstance(value, bytes):
+            return {"hex": value.hex()}
+        return [plain(item) for item in value] if isinstance(value, list) else value
+
+    assert decoded == {name: plain(msgpack.unpackb(bytes.fromhex(header))) for name, header in GOLDEN.items()}
+
+
 @pytest.mark.parametrize("name", MESSAGES)
 def test_header_equals_its_golden_vector_both_ways(name: str) -> None:
     """A record gives exactly these bytes, and these bytes that record."""

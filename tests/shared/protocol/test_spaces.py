@@ -142,6 +142,16 @@ def test_own_action_and_mask_sizes_count_columns() -> None:
         own_action_size(space_from_gymnasium(spaces.Text(3)))
 
 
+def test_a_long_multi_discrete_is_described_in_a_line() -> None:
+    """By what repeats in it, else by its first numbers."""
+    cells = spaces.MultiDiscrete(np.broadcast_to(np.array([11, 6, 3]), (7, 7, 3)))
+    said = space_from_gymnasium(cells, image=None).leaves()[0].describe()
+    assert said == "multi_discrete of 49 × [11, 6, 3] from 147 × [0] int64[7, 7, 3]"
+    odd = space_from_gymnasium(spaces.MultiDiscrete(np.arange(2, 302)), image=None).leaves()[0].describe()
+    assert "300 in all" in odd
+    assert len(odd) < 120
+
+
 @pytest.mark.parametrize(
     ("gym_space", "words"),
     [
@@ -154,7 +164,7 @@ def test_own_action_and_mask_sizes_count_columns() -> None:
         (spaces.Dict({3: spaces.Discrete(2)}), "key 3"),
         (spaces.Box(0, 255, (84, 84, 3), np.uint8), "image = 'HWC' or 'CHW'"),
         (spaces.Discrete(1 << 30), "categories"),
-        (spaces.Box(np.arange(5000, dtype=np.float32), np.float32(9000), (5000,)), "bounds over"),
+        (spaces.Box(np.arange(5000, dtype=np.float32), np.float32(9000), (5000,)), "at most 16384"),
         (spaces.Tuple([spaces.Discrete(2)] * 300), "children"),
         (spaces.Tuple([spaces.Tuple([spaces.Discrete(2)] * 200)] * 2), "leaves"),
     ],

@@ -14,8 +14,9 @@ import pytest
 from services.cli.app import main
 from services.cli.env.in_process import CheckOptions
 from services.cli.env.link import Notes, check_service
-from services.cli.env.target import Listen, ServiceFolder, find_target
+from services.cli.env.target import Listen, find_target
 from services.cli.env.verdicts import RULES, has_failed
+from services.cli.service_folder import ServiceFolder
 from shared.errors import ConfigError
 from shared.net.keyring import Keyring
 from tests.support.deployment import wait_until

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgpack
 import pytest
 
 from services.cli.env.drill import EXERCISES
@@ -131,6 +132,59 @@ def test_a_broken_rule_is_found(rule, found, faults):
     result = Peer(faults=faults).run()[rule]
     assert result.verdict is Verdict.FAIL
     assert found in result.found
+
+
+class GreetsForEver:
+    """HELLO with a new nonce for each PING, and no STEP."""
+
+    def __init__(self):
+        self.hellos = {}
+
+    def __call__(self, message, frames):
+        if isinstance(message, Hello):
+            self.hellos[message.group] = message
+        if not isinstance(message, Ping):
+            return [] if isinstance(message, Step) else [frames]
+        self.hellos = {group: replace(hello, nonce=hello.nonce + 1) for group, hello in self.hellos.items()}
+        return [frames, *([encode(hello)] for hello in self.hellos.values())]
+
+
+def forgets_the_last_field(message, frames):
+    """HELLO without max_stall_s."""
+    return [[msgpack.packb(msgpack.unpackb(frames[0])[:15])]] if isinstance(message, Hello) else [frames]
+
+
+def first_failure(results):
+    """As the table and the JSON show them."""
+    return next(result for result in results.values() if result.verdict is Verdict.FAIL)
+
+
+def test_a_hello_that_cannot_be_read_is_the_first_failure_by_field():
+    """At once, not after minutes of waiting for another one."""
+    peer = Peer(faults=Faults(up=forgets_the_last_field))
+    found = first_failure(peer.run())
+    assert found.name == "messages"
+    assert "max_stall_s" in found.found
+
+
+def test_the_cause_comes_before_what_follows_from_it():
+    """Rows of a wrong size: the message that could not be read, then the exercise that waited for it."""
+    results = Peer(faults=Faults(up=shortens_rows)).run()
+    assert first_failure(results).name == "messages"
+    assert "that could be read" in results["hello again"].found
+
+
+def test_a_service_that_leads_nowhere_is_given_up():
+    """Though something comes all the time."""
+    results = Peer(faults=Faults(up=GreetsForEver())).run()
+    assert "no end after" in results["hello again"].found
+
+
+def test_what_nobody_looked_at_is_said():
+    """Pictures, which are drawn in other modes, and truncation where none came."""
+    results = Peer(faults=Faults(capabilities=("reset", "render"))).run()
+    assert results["pictures"].verdict is Verdict.SKIPPED
+    assert "pictures" not in Peer().run()
 
 
 def test_what_follows_a_failed_exercise_is_skipped_with_the_reason():

@@ -8,7 +8,8 @@ from gymnasium import spaces
 
 from services.cli.env.in_process import CheckOptions
 from services.cli.env.life import Wires
-from services.cli.env.played import ALONE_S, Played
+from services.cli.env.one_group import ALONE_S
+from services.cli.env.played import Played
 from shared.protocol.codec import decode, encode
 from shared.protocol.messages import Act, ActBits, Bye, Challenge, Hello, Ping, Pong, Reject, Step, StepBits, Welcome
 from shared.protocol.pictures import pack_picture
@@ -99,7 +100,7 @@ def test_keys_answer_steps_one_by_one(script):
     """A second key before the next rows does nothing; the picture is shown."""
     script.life.act(2)
     assert (decode(script.down[-1][0]), script.acted) == (
-        Act(session=script.session, seq=1, policy_version=1, bits=int(ActBits.PICTURE), reset_seed=7),
+        Act(session=script.session, seq=1, policy_version=1, bits=int(ActBits.PICTURE)),
         2,
     )
     num_sent = len(script.down)

@@ -121,7 +121,7 @@ def test_absent_lanes_may_come_back_as_first():
         tick([0, FIRST | absent]),
         tick([0, FIRST]),
     ]
-    assert {item.verdict for item in judged(ticks).values()} == {Verdict.PASS}
+    assert Verdict.FAIL not in {item.verdict for item in judged(ticks).values()}
 
 
 def test_without_an_end_nothing_is_said_about_ends():

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from services.cli.app import main
-from services.cli.env.target import read_manifest
 from services.cli.experiment import load_experiment
+from services.cli.service_folder import read_manifest
 from services.container.plan import Container, plan_service
 from services.container.role import Role
 from shared.errors import ConfigError

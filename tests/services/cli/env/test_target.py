@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from services.cli.env.target import Listen, ServiceFolder, find_environment, find_target
+from services.cli.env.target import Listen, find_environment, find_target
+from services.cli.service_folder import ServiceFolder
 from shared.errors import ConfigError
 from shared.runtime.config import EnvConfig
 

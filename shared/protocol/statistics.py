@@ -1,0 +1,74 @@
+"""An environment's own statistics: what they may be called, their columns in a run's table, conditions on their means.
+
+An environment names them in HELLO, after `return` and `length`, and reports a number for each when an episode ends.
+A name becomes part of columns and labels, so it holds nothing that a CSV file, TensorBoard or Prometheus would misread.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+GIVEN = ("return", "length")  # every environment's, reported without being named
+RESERVED = (*GIVEN, "normalised", "normalised_capped")  # their columns exist already, with another meaning
+NAME_RULE = "use a letter, then at most 63 letters, digits, '_', '-' or '.'"
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+_TRAINING = re.compile(rf"episode_({_NAME.pattern})_mean")  # as `training_column` makes it
+_CONDITION = re.compile(rf"\s*({_NAME.pattern})\s*(>=|<=)\s*(\S+)\s*")
+
+Means = Mapping[str, float | None]  # name of a statistic → its mean over some episodes, None while nobody knows
+
+
+def name_problem(names: Sequence[str]) -> str | None:
+    """What is wrong with the names of an environment's own statistics, and what to do; None if nothing is."""
+    for place, name in enumerate(names):
+        if not _NAME.fullmatch(name):
+            return f"a statistic cannot be named {name!r}: {NAME_RULE}"
+        if name in RESERVED:
+            return f"a statistic cannot be named {name!r}, which every run has already: give it another name"
+        if name in names[:place]:
+            return f"the statistic {name!r} is named twice: name each once"
+    return None
+
+
+def training_column(name: str) -> str:
+    """The mean over the last training episodes, in metrics.csv and summary.json."""
+    return f"episode_{name}_mean"
+
+
+def evaluation_column(name: str) -> str:
+    """The mean over the episodes of an evaluation, likewise."""
+    return f"eval_{name}_mean"
+
+
+def own_statistics(columns: Iterable[str]) -> list[str]:
+    """The statistics that a run's columns (or the keys of its summary) tell of, without `return` and `length`."""
+    found = (_TRAINING.fullmatch(column) for column in columns)
+    return [match[1] for match in found if match and match[1] not in RESERVED]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A bound that the mean of a statistic must reach."""
+
+    statistic: str
+    sign: str  # ">=" or "<="
+    bound: float
+
+    def holds(self, means: Means) -> bool:
+        """Whether these means reach the bound; one that is not known does not."""
+        mean = means.get(self.statistic)
+        if mean is None:
+            return False
+        return mean >= self.bound if self.sign == ">=" else mean <= self.bound
+
+
+def read_condition(text: str) -> Condition:
+    """A condition such as "success >= 0.9". Raises: ValueError that says how one is written."""
+    found = _CONDITION.fullmatch(text)
+    try:
+        bound = float(found[3]) if found else float("nan")
+    except ValueError:
+        bound = float("nan")
+    if found is None or not abs(bound) < float("inf"):
+        raise ValueError("a statistic, >= or <=, and a number are expected, as in 'success >= 0.9'")
+    return Condition(found[1], found[2], bound)

@@ -1,0 +1,104 @@
+"""As whom a run is written, and what is said where it cannot be; as root with real owners, else with one's own."""
+
+import errno
+import os
+import stat
+
+import pytest
+
+from services.container.owner import (
+    IMAGE_USER,
+    UNKNOWN,
+    User,
+    choose_user,
+    command_as,
+    describe,
+    hand_over,
+    settle,
+    try_to_write,
+)
+from shared.errors import ConfigError
+
+SOMEBODY, ANOTHER = User(uid=4321, gid=4322), User(uid=1234, gid=1235)
+ROOT, NOBODY_KNOWN = User(uid=0, gid=0), User(uid=UNKNOWN, gid=UNKNOWN)
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
+
+
+@pytest.mark.parametrize(
+    ("owners", "is_machines_root", "expected"),
+    [
+        ([SOMEBODY, ANOTHER], True, SOMEBODY),
+        ([ROOT, ANOTHER], True, ANOTHER),  # Docker made the folder
+        ([ROOT, ROOT], True, IMAGE_USER),
+        ([ROOT, ANOTHER], False, ROOT),  # rootless: who cloned it
+        ([NOBODY_KNOWN, ANOTHER], False, ANOTHER),
+        ([NOBODY_KNOWN, NOBODY_KNOWN], False, IMAGE_USER),
+        ([User(uid=4321, gid=0)], True, User(uid=4321, gid=4321)),
+        ([User(uid=4321, gid=0)], False, User(uid=4321, gid=0)),
+    ],
+)
+def test_a_run_belongs_to_the_owner_of_the_runs_or_else_of_the_clone_and_never_to_the_machines_root(
+    owners, is_machines_root, expected
+):
+    """Whoever looks at a run can delete it, and no service is root."""
+    assert choose_user(owners, is_machines_root=is_machines_root) == expected
+
+
+@as_root
+def test_what_is_roots_is_handed_over_and_nothing_else(tmp_path):
+    """No other run, no other user's file, no target of a link, and nothing that has a second name elsewhere."""
+    run, other, outside = tmp_path / "runs" / "pong", tmp_path / "runs" / "other", tmp_path / "outside"
+    for folder in (run, other, outside):
+        folder.mkdir(parents=True)
+        (folder / "file").touch()
+    (run / "link").symlink_to(outside)
+    (run / "same").hardlink_to(outside / "file")
+    (run / "theirs").touch()
+    os.chown(run / "theirs", ANOTHER.uid, ANOTHER.gid)
+    hand_over(tmp_path / "runs", run, SOMEBODY)
+    assert [User.owner(path) for path in (tmp_path / "runs", run, run / "file")] == [SOMEBODY] * 3
+    assert [User.owner(path) for path in (other, other / "file", outside, outside / "file")] == [ROOT] * 4
+    assert User.owner(run / "theirs") == ANOTHER
+
+
+@as_root
+def test_it_is_tried_as_the_user_who_will_write(tmp_path):
+    """Root itself could write everywhere."""
+    assert try_to_write(tmp_path, SOMEBODY) == errno.EACCES
+    os.chown(tmp_path, SOMEBODY.uid, SOMEBODY.gid)
+    for parent in tmp_path.parents[:3]:
+        parent.chmod(stat.S_IMODE(parent.stat().st_mode) | stat.S_IXOTH)
+    assert try_to_write(tmp_path, SOMEBODY) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_runs_of_ones_own_are_written_and_those_that_are_not_mounted_are_told(tmp_path):
+    """A run that is not there yet will be made; the folder of runs must be."""
+    assert settle(tmp_path, tmp_path / "pong", tmp_path, as_owner=False) == User.current()
+    with pytest.raises(ConfigError, match="mount a folder"):
+        settle(tmp_path / "nowhere", tmp_path / "nowhere" / "pong", tmp_path, as_owner=False)
+
+
+@pytest.mark.parametrize(
+    ("code", "owner", "remedy"),
+    [
+        (errno.EACCES, ANOTHER, "sudo chown -R 4321:4322 data/pong"),
+        (errno.EACCES, NOBODY_KNOWN, "sudo chown -R 4321:4322 data/pong"),
+        (errno.EPERM, SOMEBODY, "chmod -R u+rwX data/pong"),
+        (errno.EROFS, SOMEBODY, "RUNS="),
+        (errno.ENOSPC, SOMEBODY, "RUNS="),
+        (errno.EIO, SOMEBODY, os.strerror(errno.EIO)),
+    ],
+)
+def test_what_is_in_the_way_is_told_with_what_to_do(code, owner, remedy):
+    """For the folder as it is called on the host."""
+    said = describe(code, "data/pong", owner, SOMEBODY)
+    assert said.startswith("data/pong ")
+    assert remedy in said
+
+
+def test_root_is_given_up_for_good():
+    """Nothing that the new user could take back."""
+    words = command_as(SOMEBODY, ["python", "-m", "x"])
+    assert words[-4:] == ["--", "python", "-m", "x"]
+    assert {"--reuid=4321", "--regid=4322", "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"} <= set(words)
