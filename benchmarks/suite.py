@@ -57,7 +57,7 @@ class Entry:
 # Where targets come from:
 # - threshold: Gymnasium's `reward_threshold`, at which it calls the environment solved.
 # - zoo: PPO in RL Baselines3 Zoo, benchmark.md, tuned for each environment, one run.
-# - CleanRL: PPO after 1 M steps, docs/rl-algorithms/ppo.md, for MuJoCo's v4.
+# - CleanRL: its PPO after 1 M steps on MuJoCo's v4, as others quote its benchmark.
 SUITE = (
     Entry(name="cartpole", env="CartPole-v1", target=475, steps=500_000, minutes=5, seeds=3),  # threshold
     Entry(name="acrobot", env="Acrobot-v1", target=-100, steps=1_000_000, minutes=5, seeds=3),  # threshold; zoo: -73.5
@@ -68,7 +68,7 @@ SUITE = (
     Entry(name="lunarlander", env="LunarLander-v3", target=200, steps=1_000_000, minutes=10),  # threshold; zoo: 242
     # threshold 300; zoo: 213 ± 129 after 5 M steps
     Entry(name="bipedal", env="BipedalWalker-v3", target=250, steps=3_000_000, minutes=20),
-    # threshold 8, but no policy has it on every hundred episodes: the shortest ways pay 7.9 in the mean
+    # threshold 8; the shortest ways pay 7.9 in the mean, so that a hundred episodes lie around it
     Entry(name="taxi", env="Taxi-v4", target=7.5, steps=1_000_000, minutes=5, seeds=3),
     Entry(name="frozenlake", env="FrozenLake-v1", target=0.70, steps=1_000_000, minutes=5, seeds=3, episodes=1000),
     # No threshold. The best strategy of these rules loses about 0.05 a game: (Sutton and Barto 2018, example 5.1)

@@ -20,7 +20,7 @@ BUSY = 0.8  # a share of time above this leaves no room
 SLACK = 0.5  # below this there is plenty
 MIN_ROWS = 3
 STUCK_LOOP_MS = 20.0
-MAX_LOG_RHO_LAG0 = 0.1  # 0 to 1e-5 in float32, up to 0.02 in bf16 or with an LSTM; dropout of a tenth gives 0.16
+MAX_LOG_RHO_LAG0 = 0.1  # 0 to 1e-5 in float32, up to 0.07 with an LSTM; dropout of a tenth gives 0.16
 
 
 class Bottleneck(StrEnum):
