@@ -2,9 +2,8 @@
 
 import math
 from pathlib import Path
-from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from learner_svc.algorithm_config import AlgorithmConfig, VTraceConfig
 from shared.errors import ConfigError
@@ -21,7 +20,9 @@ class LearnerConfig(Section):
     batch: int = Field(32, ge=1, description="B: lane-unrolls of an update.")
     reuse: int = Field(1, ge=1, le=64, description="Passes over each batch.")
     minibatches: int = Field(
-        1, ge=1, description="Parts that each pass cuts a batch's lanes into, in a new order; one optimiser step each."
+        1,
+        ge=1,
+        description="Parts, as even as can be, that each pass cuts a batch's lanes into, in a new order; a step each.",
     )
     max_policy_lag: int = Field(
         64, ge=1, description="Rows acted by weights more than so many updates (batches) old are not trained on."
@@ -56,14 +57,6 @@ class LearnerConfig(Section):
     finished_s: float = Field(
         0.0, ge=0, description="How long, at most, it then tells inference services that come late, s."
     )
-
-    @model_validator(mode="after")
-    def _check_minibatches(self) -> Self:
-        if self.batch % self.minibatches:
-            raise ValueError(
-                f"minibatches must divide batch, and {self.batch} lanes are not {self.minibatches} equal parts"
-            )
-        return self
 
 
 class LearnerSettings(RunSettings, Section):

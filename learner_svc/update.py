@@ -72,7 +72,7 @@ class Updater:
 
         Args:
           passes: over each batch.
-          minibatches: that each pass cuts a batch's lanes into; the number of lanes is a multiple of it.
+          minibatches: that each pass cuts a batch's lanes into, as even as can be; no more than lanes.
           seed: of the order in which minibatches take the lanes; with the update's number it gives the same again.
           run_steps: the run's configured length in trained steps, 0 for none; the learning rate may decay over it.
           epoch_start_step: the step that this learner epoch resumed from.
@@ -137,14 +137,16 @@ class Updater:
         prepared = self.algorithm.prepare(whole)
         order = np.random.Generator(np.random.Philox(key=(self._seed, step)))  # a resumed run repeats it
         reports: list[dict[str, float]] = []
-        for lanes in _lanes_of_steps(order, whole.batch.num_lanes, self._passes, self._minibatches):
+        num_lanes = whole.batch.num_lanes
+        parts = min(self._minibatches, num_lanes)
+        for lanes in _lanes_of_steps(order, num_lanes, self._passes, parts):
             part, fixed = (whole, prepared) if lanes is None else self._cut(whole, prepared, masks, lanes)
             if part.num_trained:
                 reports.append(self._step(part, fixed, step, learning_rate))
                 if self.algorithm.is_too_far(reports[-1]):
                     break
             whole, masks = _moved(whole), masks.moved()
-        self.algorithm.after_batch(reports[-self._minibatches :])
+        self.algorithm.after_batch(reports[-parts:])
         return merge_metrics(reports)
 
     def _cut(
@@ -271,7 +273,7 @@ def _lanes_of_steps(
 ) -> Iterator[Array | None]:
     """The lanes of each optimiser step, i64; None for all of them, uncut."""
     for _ in range(passes):
-        yield from np.split(order.permutation(num_lanes), minibatches) if minibatches > 1 else [None]
+        yield from np.array_split(order.permutation(num_lanes), minibatches) if minibatches > 1 else [None]
 
 
 def merge_metrics(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:

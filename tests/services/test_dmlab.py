@@ -199,5 +199,5 @@ def test_wrong_settings_are_refused(play, monkeypatch, kwargs, error, said):
 def test_missing_simulator_is_told(play, monkeypatch):
     """Nothing but the adapter's own use needs it."""
     monkeypatch.setitem(sys.modules, "deepmind_lab", None)
-    with pytest.raises(ConfigError, match=r"not installed.*deepmind_lab"):
+    with pytest.raises(ConfigError, match=r"deepmind_lab"):
         play()
