@@ -103,7 +103,7 @@ class Updater:
           max_policy_lag: rows acted by weights more than so many updates old are masked.
           version_now: packed policy_version of the weights before this update.
           reward_scale_B: multiplies each lane's rewards in the loss, f32 [B]; none: 1.
-        Raises: NumericsError if the loss or its gradient is not finite; nothing has changed then.
+        Raises: NumericsError if a loss or its gradient is not finite; that optimiser step is not taken.
         """
         started = time.perf_counter()
         valid = valid_transitions(batch.flags.numpy())

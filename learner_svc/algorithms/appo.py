@@ -7,8 +7,8 @@ policy before the batch; PPO's ratio r = π/π₀ then says how far the passes h
 loss = -mean(min(1, ω) g(r, A)) + baseline_cost·½·mean((v - V)²) - entropy_cost·mean H, over trained transitions, where
 g = min(r A, clip(r, 1/(1+ε), 1+ε) A), and never below dual_clip·A where A is negative. On-policy this is PPO.
 Sources: Schulman et al. 2017, arXiv 1707.06347; Petrenko et al. 2020, arXiv 2006.11751; Hilton et al. 2021, arXiv
-2110.00641 (the policy that the ratio is taken to need not be the one that acted); Ye et al. 2020, arXiv 1912.09729,
-eq. 5 (dual clip).
+2110.00641 (the policy that the ratio is taken to need not be the one that acted); Ye et al. 2020, arXiv 1912.09729
+(dual clip).
 
 Shape suffixes: T transitions, B lane-unrolls.
 """
