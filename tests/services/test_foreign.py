@@ -30,8 +30,9 @@ TRAINING_S = 240.0  # on a machine that does much else; else ten
 
 
 @pytest.fixture
-def flags(tmp_path):
-    """A copy of the service's folder, so that its processes can be told from others."""
+def flags(tmp_path, monkeypatch):
+    """A copy of the service's folder, so that its processes can be told from others; it runs on this Python."""
+    monkeypatch.setenv("PYTHON", sys.executable)
     return Path(shutil.copytree(FLAGS, tmp_path / "flags"))
 
 
@@ -51,11 +52,11 @@ def plan(file: Path, run_dir: Path, *words: str) -> dict[str, Process]:
 
 
 @pytest.mark.timeout(300)
-def test_one_command_trains_it_and_one_evaluates_it(flags, tmp_path, monkeypatch):
+def test_one_command_trains_it_and_one_evaluates_it(flags, tmp_path):
     """Behind a script, written from the protocol alone; killed once, it comes back, and nothing is left at the end."""
     run_dir, builds = tmp_path / "run", tmp_path / "builds"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SEEDBED_")}
-    environment |= {"PYTHON": sys.executable, "FLAGS_BUILDS": str(builds)}
+    environment |= {"FLAGS_BUILDS": str(builds)}
     command = [sys.executable, "-m", "services.cli.app", "train", str(flags), "--run-dir", str(run_dir)]
     log = run_dir / "logs" / "launcher.jsonl"
     with (tmp_path / "said").open("wb") as output:
@@ -73,7 +74,6 @@ def test_one_command_trains_it_and_one_evaluates_it(flags, tmp_path, monkeypatch
     assert {line["name"] for line in lines if line["event"] == "service_died"} == {"actor-0"}
     assert json.loads((run_dir / "summary.json").read_text())["eval_return_mean"] > 3
     assert set(builds.read_text().split()) == {"built"}
-    monkeypatch.setenv("PYTHON", sys.executable)
     played = play_episodes(load_policy(run_dir), 12, greedy=True, seed=1)
     assert played.names == ("return", "length", "last_flag")
     assert played.returns.mean() > 3
@@ -153,9 +153,8 @@ def test_a_service_alone_needs_no_experiment(flags):
         assert words == ['env.id="Flags-v0"', f'env.service="{flags}"', "run.recipe=auto", "learner.batch=8"]
 
 
-def test_it_is_looked_at_before_a_run_like_any_other(flags, monkeypatch):
+def test_it_is_looked_at_before_a_run_like_any_other(flags):
     """Its spaces are known, so that networks are tried and recipes chosen; what it lacks is told."""
-    monkeypatch.setenv("PYTHON", sys.executable)
     probe = probe_environment(EnvConfig(id="Flags-v0", service=str(flags)), PATIENCE_S)
     assert (probe.backend, probe.spec.env_id, probe.lanes) == ("service", "Flags-v0", 1)
     (flags / "start.sh").write_text("echo there is no simulator here >&2; exit 3")
@@ -193,7 +192,6 @@ def test_an_actor_of_such_an_experiment_becomes_the_program(flags):
             sys.executable, "-m", "services.cli.app", "actor", str(flags / "experiment.toml"), "actor.mode=eval",
             "actor.upstream=tcp://127.0.0.1:9,tcp://127.0.0.1:10",
         ],
-        env={**os.environ, "PYTHON": sys.executable},
     )  # fmt: skip
     assert process.wait(PATIENCE_S) == 0
     found = json.loads(said.read_text())
