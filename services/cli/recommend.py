@@ -8,7 +8,8 @@
 | an image | a Box | image-continuous |
 
 On top come `categories` where every observation is one, `grid` for images under 20 pixels a side, `color` for images
-in color of up to 72, `atari` for ALE's games, and `memory` where it is asked for. The settings are in `shared/recipes`.
+in color of up to 72, `atari` for ALE's games, and `memory` where it is asked for. The settings are in `shared/recipes`;
+a few are fitted to what a probe found: the longest episode, the machine's speed, grids whose cells hold codes.
 """
 
 import math
@@ -16,11 +17,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.cli.probe.record import Probe
+from shared.policy.scaling import is_grid
 from shared.protocol.rows import EnvSpec
 from shared.protocol.spaces import Leaf
 from shared.runtime.recipes import MEMORY, Tables, lay, read_recipe
 
 GRID_SIDE = 20  # pixels: what impala_shallow needs at least
+CODES = 16  # of a grid whose bounds say nothing: values that were seen to lie below are taken for codes
+MAX_CODES = 32  # of one whose bounds are narrow
+MAX_CODE_COLUMNS = 16384  # inputs of the network, one for each code of each cell
 COLOR_SIDE = 72
 HORIZONS = 5  # the discount looks ahead a fifth of the longest episode,
 MIN_DISCOUNT, MAX_DISCOUNT = 0.95, 0.995  # that is 20 to 200 steps: farther is noise, nearer is blind
@@ -55,6 +60,7 @@ def choose_recipe(
     settings = read_recipe(name)
     if probe is not None:
         settings = lay(fit_lanes(settings, probe, cores), over=settings)
+        settings = lay(fit_codes(probe), over=settings)
         if not is_atari:
             settings = lay(fit_discount(probe), over=settings)
     return Recipe(name=name, reason=describe_spaces(spec), settings=settings)
@@ -132,6 +138,28 @@ def fit_discount(probe: Probe) -> dict[str, dict[str, Any]]:
         return {}
     discount = min(max(1.0 - HORIZONS / limit, MIN_DISCOUNT), MAX_DISCOUNT)
     return {"algorithm": {"discount": round(discount, 4)}}
+
+
+def fit_codes(probe: Probe) -> dict[str, dict[str, Any]]:
+    """How many codes the cells of grids hold, by their bounds or else by what was seen; nothing where it is too much.
+
+    A grid is an integer Box of rank 2 or 3; of images, those that are too small to be pictures.
+    """
+    leaves = probe.spec.observation.leaves()
+    grids = [(leaf, seen) for leaf, seen in zip(leaves, probe.seen, strict=bool(probe.seen)) if is_grid(leaf)]
+    if any(leaf.image and min(_sides(leaf)) >= GRID_SIDE for leaf, _ in grids):
+        return {}
+    codes = max((_codes(leaf, *seen) for leaf, seen in grids), default=0)
+    columns = codes * sum(leaf.num_elements for leaf, _ in grids)
+    return {"policy": {"grid_codes": codes}} if 0 < columns <= MAX_CODE_COLUMNS else {}
+
+
+def _codes(leaf: Leaf, least: float, greatest: float) -> float:
+    """How many different values a grid's cells may have; infinity for more than codes would be."""
+    low, high = int(leaf.low_array().min()), int(leaf.high_array().max())
+    if high - low < MAX_CODES:
+        return high - low + 1
+    return CODES if low <= least and greatest - low < CODES else math.inf
 
 
 def fit_lanes(recipe: Tables, probe: Probe, cores: int) -> dict[str, dict[str, Any]]:

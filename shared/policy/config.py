@@ -31,6 +31,14 @@ class PolicyConfig(Section):
         True, description="Scale integer observations by their bounds; off, as in older runs: uint8 by 255, no other."
     )
 
+    grid_codes: int = Field(
+        0,
+        ge=0,
+        le=256,
+        description="Integers in boxes of rank 2 and 3 are this many codes, such as MiniGrid's cells, each one-hot for "
+        "the network, the last one for greater values too; 0: brightness, or quantities.",
+    )
+
     @model_validator(mode="after")
     def _check_value_network(self) -> Self:
         if self.lstm and self.value_network == "separate":

@@ -5,6 +5,9 @@ one-hot, Text the frequencies of its bytes (so its first layer is a byte embeddi
 scale integer boxes and images (`scaling`); floats are taken as they are. Images and, where there are none, Box leaves
 may be stacks of K frames.
 
+With `grid_codes`, integers in boxes of rank 2 and 3 are codes instead, such as what lies in a cell: each becomes
+one-hot and part of the vector. Between a key (5) and a ball (6) there is nothing that a number would say.
+
 With normalisation, running statistics make images, float leaves and integers that no bounds scale centred and of unit
 deviation: every element of a leaf by itself, an image by the mean of each pixel and one deviation for all. A game's
 screen is mostly a background that says nothing and, left in, outweighs the few pixels that move.
@@ -19,13 +22,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from shared.errors import ConfigError
 from shared.policy.cores import FrameStacks
 from shared.policy.networks import ImageShape
-from shared.policy.scaling import MAX_BYTE, is_integer_box, scale_of
+from shared.policy.scaling import MAX_BYTE, is_grid, is_integer_box, scale_of
 from shared.protocol.spaces import Leaf, Space
 
 MAX_NORMALISED = 10.0  # standard deviations; an outlier early in training must not wreck the policy
 BYTE_VALUES = 256
+MAX_CODE_COLUMNS = 65536  # of one-hot codes
 VARIANCE_FLOOR = 1e-6  # keeps 1/std of a constant observation finite; an image's is one grey level, for the same
 
 
@@ -45,30 +50,42 @@ class ObservationEncoder(nn.Module):
     Attributes: `patch`, the pixels of a patch's side that the torso asks for, 0 for whole images.
     """
 
-    def __init__(self, space: Space, *, stack: int, normalise: bool, scale_by_bounds: bool = True) -> None:
+    def __init__(
+        self, space: Space, *, stack: int, normalise: bool, scale_by_bounds: bool = True, grid_codes: int = 0
+    ) -> None:
         super().__init__()
         self.leaves = space.leaves()
+        self._codes = tuple(grid_codes if is_grid(leaf) else 0 for leaf in self.leaves)
+        _check_codes(self.leaves, self._codes, grid_codes)
+        self._is_image = tuple(
+            bool(leaf.image) and not codes for leaf, codes in zip(self.leaves, self._codes, strict=True)
+        )
         scales = [scale_of(leaf, by_bounds=scale_by_bounds) for leaf in self.leaves]
         self._is_scaled = tuple(scale is not None for scale in scales)
         self._divisors = tuple(scale.divisor if scale else None for scale in scales)
         self._spans = tuple(float(scale.span.max()) if scale else 1.0 for scale in scales)
-        has_image = any(leaf.image for leaf in self.leaves)
         self.stacked = tuple(
-            stack > 1 and (bool(leaf.image) if has_image else leaf.kind == "box") for leaf in self.leaves
+            stack > 1 and (is_image if any(self._is_image) else leaf.kind == "box")
+            for leaf, is_image in zip(self.leaves, self._is_image, strict=True)
         )
         self.image_shapes: tuple[ImageShape, ...] = tuple(
             _image_shape(leaf, stack if is_stacked else 1)
-            for leaf, is_stacked in zip(self.leaves, self.stacked, strict=True)
-            if leaf.image
+            for leaf, is_stacked, is_image in zip(self.leaves, self.stacked, self._is_image, strict=True)
+            if is_image
         )
         self.vector_size = sum(
-            _columns(leaf) * (stack if is_stacked else 1)
-            for leaf, is_stacked in zip(self.leaves, self.stacked, strict=True)
+            _columns(leaf) * max(codes, 1) * (stack if is_stacked else 1)
+            for leaf, is_stacked, is_image, codes in zip(
+                self.leaves, self.stacked, self._is_image, self._codes, strict=True
+            )
+            if not is_image
         )
         self.normalised = tuple(
             i
             for i, leaf in enumerate(self.leaves)
-            if normalise and (leaf.image or _is_float(leaf) or (scale_by_bounds and self._is_unbounded(i)))
+            if normalise
+            and not self._codes[i]
+            and (leaf.image or _is_float(leaf) or (scale_by_bounds and self._is_unbounded(i)))
         )
         for index in self.normalised:
             leaf = self.leaves[index]
@@ -80,6 +97,9 @@ class ObservationEncoder(nn.Module):
                 self.register_buffer(f"_low_{index}", torch.from_numpy(scale.low), persistent=False)
                 self.register_buffer(f"_span_{index}", torch.from_numpy(scale.span), persistent=False)
         for index, leaf in enumerate(self.leaves):
+            if self._codes[index]:
+                least = torch.from_numpy(leaf.low_array().ravel().astype(np.int64))
+                self.register_buffer(f"_least_{index}", least, persistent=False)
             if leaf.nvec:
                 starts = torch.tensor(leaf.starts)
                 self.register_buffer(f"_starts_{index}", starts, persistent=False)
@@ -120,7 +140,7 @@ class ObservationEncoder(nn.Module):
         parts: list[Tensor] = []
         for index, (leaf, value) in enumerate(zip(self.leaves, leaves, strict=True)):
             stacks = value if isinstance(value, FrameStacks) else FrameStacks(value, 1)
-            if leaf.image:
+            if self._is_image[index]:
                 images.append(self._image(index, leaf, stacks, dtype, memory_format))
             else:
                 parts.append(stacks.of(self._vector(index, leaf, stacks.frames)).flatten(1))
@@ -160,6 +180,10 @@ class ObservationEncoder(nn.Module):
             number = value.reshape(value.shape[0], -1).long() - self.get_buffer(f"_starts_{index}")
             number = number.index_select(-1, self.get_buffer(f"_component_{index}"))
             return (number == self.get_buffer(f"_category_{index}")).float()
+        if codes := self._codes[index]:
+            low = self.get_buffer(f"_least_{index}")
+            code = (value.flatten(1).long() - low).clamp_(0, codes - 1)
+            return (code.unsqueeze(-1) == torch.arange(codes, device=value.device)).float().flatten(1)
         if leaf.kind == "text":
             return _byte_frequencies(value)
         if index in self.normalised:
@@ -179,10 +203,22 @@ def _is_float(leaf: Leaf) -> bool:
     return leaf.kind == "box" and leaf.dtype.startswith("float")
 
 
+def _check_codes(leaves: Sequence[Leaf], codes: Sequence[int], asked: int) -> None:
+    """Raises ConfigError where there is no grid, or one too large to be one-hot."""
+    if asked and not any(codes):
+        raise ConfigError(
+            f"[policy] grid_codes = {asked}: the observation has no grid, that is no integer Box of rank 2 or 3"
+        )
+    columns = sum(leaf.num_elements for leaf, number in zip(leaves, codes, strict=True) if number) * asked
+    if columns > MAX_CODE_COLUMNS:
+        raise ConfigError(
+            f"[policy] grid_codes = {asked}: the network would have {columns} inputs; it is for small grids, "
+            f"up to {MAX_CODE_COLUMNS} inputs: use 0, for a network that sees images"
+        )
+
+
 def _columns(leaf: Leaf) -> int:
-    """Columns of one frame of a leaf in the vector."""
-    if leaf.image:
-        return 0
+    """Columns of one frame of a leaf that is no image."""
     return BYTE_VALUES if leaf.kind == "text" else leaf.num_categories or leaf.num_elements
 
 

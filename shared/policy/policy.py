@@ -63,7 +63,7 @@ class Policy(nn.Module):
         self.distribution = ActionDistribution(spec.action, squash=config.squash)
         self.encoder = ObservationEncoder(
             spec.observation, stack=config.stack, normalise=config.normalise_observation,
-            scale_by_bounds=config.scale_observation,
+            scale_by_bounds=config.scale_observation, grid_codes=config.grid_codes,
         )  # fmt: skip
         self.torso = make_torso(config, self.encoder.image_shapes, self.encoder.vector_size)
         self.encoder.patch = getattr(self.torso, "patch", 0)

@@ -58,3 +58,8 @@ def bounds_matter(space: Space) -> bool:
 def is_integer_box(leaf: Leaf) -> bool:
     """Whether the leaf holds integers that are quantities, not categories."""
     return leaf.kind == "box" and not leaf.dtype.startswith("float")
+
+
+def is_grid(leaf: Leaf) -> bool:
+    """Whether the leaf is an integer box of rank 2 or 3, whose values `policy.grid_codes` may call codes."""
+    return is_integer_box(leaf) and len(leaf.shape) in (2, 3)

@@ -35,7 +35,8 @@ def probe_group(env: EnvConfig) -> Probe:
     )
     try:
         group.reset(0)
-        tick_s = _time_ticks(group)
+        ranges = _Ranges(group)
+        tick_s = _time_ticks(group, ranges)
         counters = group.counters()
         if counters.rebuilds and not counters.steps:
             raise EnvError(counters.last_failure)
@@ -45,6 +46,7 @@ def probe_group(env: EnvConfig) -> Probe:
             about=group.about,
             lanes=group.lanes,
             tick_s=tick_s,
+            seen=ranges.seen(),
             newer_id="" if ":" in env.id or env.service else newer_id(env.id),
             failure=counters.last_failure,
         )
@@ -52,15 +54,39 @@ def probe_group(env: EnvConfig) -> Probe:
         group.close()
 
 
-def _time_ticks(group: Group) -> float:
+class _Ranges:
+    """The least and the greatest value of each leaf so far."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        leaves = group.spec.observation.leaves()
+        self._low, self._high = np.full(len(leaves), np.inf), np.full(len(leaves), -np.inf)
+
+    def observe(self) -> None:
+        """Take in the newest rows; NaN counts as nothing."""
+        for index, values in enumerate(self._group.views.observation):
+            if values.size:
+                self._low[index] = np.fmin(self._low[index], values.min())
+                self._high[index] = np.fmax(self._high[index], values.max())
+
+    def seen(self) -> tuple[tuple[float, float], ...]:
+        """Of each leaf; infinities of one that has no element."""
+        return tuple(zip(self._low.tolist(), self._high.tolist(), strict=True))
+
+
+def _time_ticks(group: Group, ranges: _Ranges) -> float:
     """Seconds for one tick with random actions, resets included; the first tick does not count."""
     generator = np.random.default_rng(0)
+    ranges.observe()
     group.advance(group.random_actions(generator))
-    ticks, begun = 0, time.perf_counter()
-    while ticks == 0 or (ticks < MAX_TICKS and time.perf_counter() - begun < STEP_S):
+    ticks, seconds = 0, 0.0
+    while ticks == 0 or (ticks < MAX_TICKS and seconds < STEP_S):
+        ranges.observe()
+        begun = time.perf_counter()
         group.advance(group.random_actions(generator))
+        seconds += time.perf_counter() - begun
         ticks += 1
-    return (time.perf_counter() - begun) / ticks
+    return seconds / ticks
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ class Probe:
     about: About
     lanes: int  # of the group: one, or as many as come together
     tick_s: float  # seconds for one step of all of them
+    seen: tuple[tuple[float, float], ...] = ()  # least and greatest value of each observation leaf, canonical order
     newer_id: str = ""  # of the same environment, where there is one
     failure: str = ""  # of a lane while it was stepped, the last one; it was made anew
 
@@ -38,14 +39,15 @@ class Probe:
 
 def to_json(probe: Probe) -> dict[str, Any]:
     """As JSON takes it; bytes as {"hex": …}."""
-    fields = {name: getattr(probe, name) for name in ("backend", "lanes", "tick_s", "newer_id", "failure")}
+    fields = {name: getattr(probe, name) for name in ("backend", "lanes", "tick_s", "seen", "newer_id", "failure")}
     return {**fields, "spec": spec_to_json(probe.spec), "about": asdict(probe.about)}
 
 
 def from_json(found: dict[str, Any]) -> Probe:
     """The inverse."""
-    layers = tuple(found["about"].pop("layers"))
-    return Probe(**{**found, "spec": spec_from_json(found["spec"]), "about": About(**found["about"], layers=layers)})
+    about = {**found["about"], "layers": tuple(found["about"]["layers"])}
+    seen = tuple((least, greatest) for least, greatest in found["seen"])
+    return Probe(**{**found, "spec": spec_from_json(found["spec"]), "about": About(**about), "seen": seen})
 
 
 def spec_to_json(spec: EnvSpec) -> str:

@@ -1,5 +1,7 @@
 """Which recipe suits which spaces, and how lanes suit a machine."""
 
+from dataclasses import replace
+
 import gymnasium
 import numpy as np
 import pytest
@@ -123,8 +125,34 @@ def test_the_discount_looks_ahead_a_fifth_of_the_longest_episode(limit, discount
     assert atari.settings["algorithm"]["discount"] == 0.99  # whose limit no game reaches
 
 
+BOARD = spaces.Box(-1, 1, (8, 8), np.int8)
+
+
+@pytest.mark.parametrize(
+    ("observation", "seen", "codes"),
+    [
+        (image(7, 7, 3), [(0, 10)], 16),  # MiniGrid: bounds that say nothing, values that do
+        (image(7, 7, 3), [(0, 200)], 0),  # a thumbnail
+        (image(84, 84, 3), [(0, 3)], 0),  # a screen that is black yet
+        (spaces.Box(0, 20, (9, 9), np.uint8), [(0, 1)], 21),
+        (BOARD, [(0, 0)], 3),
+        (spaces.Dict(board=BOARD, speed=NUMBERS), [(-1, 1), (-0.5, 0.5)], 3),
+        (spaces.Box(0, 3, (64, 64, 8), np.int8), [(0, 3)], 0),  # too many inputs
+        (spaces.Box(0, 3, (9,), np.int8), [(0, 3)], 0),  # quantities, for all that is known
+        (NUMBERS, [(0, 1)], 0),
+    ],
+)
+def test_grids_whose_cells_hold_few_values_are_codes(observation, seen, codes):
+    """As many as their bounds allow; where these say nothing, sixteen, if no greater value was seen."""
+    found = Probe(
+        spec=spec_of(observation, layout="HW" if len(observation.shape or ()) == 2 else "HWC"),
+        backend="gymnasium", about=About(), lanes=1, tick_s=1e-5, seen=tuple(seen),
+    )  # fmt: skip
+    assert choose_recipe(found.spec, found).settings["policy"].get("grid_codes", 0) == codes
+
+
 def test_a_probe_says_the_same_at_the_other_end():
     """As it travels from the process that made it."""
-    given = probe(1e-3, backend="function", lanes=2)
+    given = replace(probe(1e-3, backend="function", lanes=2), seen=((-1.0, 0.5), (np.inf, -np.inf)))
     assert from_json(to_json(given)) == given
     assert given.stepped_by == "a function, one by one: A<B>"

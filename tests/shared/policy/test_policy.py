@@ -6,6 +6,7 @@ import torch
 from gymnasium import spaces
 from pydantic import ValidationError
 
+from shared.errors import ConfigError
 from shared.policy.config import PolicyConfig
 from shared.policy.cores import FrameStacks
 from shared.policy.observations import ObservationEncoder, to_patches
@@ -189,6 +190,42 @@ def test_images_are_scaled_and_channels_come_first() -> None:
         torch.testing.assert_close(images[0][0], torch.from_numpy(pixels) / 255)
     images, _ = encode(spaces.Box(0, 255, (3, 4), np.uint8), pixels[:1])
     assert images[0].shape == (1, 1, 3, 4)
+
+
+def test_codes_in_a_grid_become_one_hot_from_their_least() -> None:
+    """Images and boards alike; a code beyond the last counts as the last. Other leaves stay what they are."""
+    space = space_from_gymnasium(
+        spaces.Dict(
+            board=spaces.Box(-1, 5, (1, 2), np.int8),
+            cells=spaces.Box(0, 255, (1, 1, 2), np.uint8),
+            numbers=spaces.Box(0, 4, (1,), np.int8),
+        ),
+        image="HWC",
+    )
+    encoder = ObservationEncoder(space, stack=1, normalise=True, grid_codes=3)
+    assert not encoder.image_shapes
+    leaves = [torch.tensor([[[-1, 5]]], dtype=torch.int8), torch.tensor([[[[1, 0]]]], dtype=torch.uint8)]
+    images, vector = encoder([*leaves, torch.tensor([[2]], dtype=torch.int8)], torch.float32, torch.contiguous_format)
+    assert not images
+    assert vector is not None
+    assert vector.tolist() == [[1, 0, 0, 0, 0, 1, 0, 1, 0, 1, 0, 0, 0.5]]
+    assert encoder.vector_size == vector.shape[1]
+
+
+def test_frames_of_codes_are_stacked() -> None:
+    """Where no image is left, every Box is."""
+    space = space_from_gymnasium(spaces.Box(0, 2, (2, 2), np.uint8), image="HW")
+    encoder = ObservationEncoder(space, stack=2, normalise=False, grid_codes=3)
+    _, vector = encoder([FrameStacks(torch.zeros(2, 2, 2, dtype=torch.uint8), 2)], torch.float32, torch.channels_last)
+    assert vector is not None
+    assert vector.shape == (1, encoder.vector_size) == (1, 24)
+
+
+@pytest.mark.parametrize("space", [spaces.Box(0, 1, (3,), np.float32), spaces.Box(0, 255, (210, 160, 3), np.uint8)])
+def test_codes_are_refused_where_there_is_no_small_grid(space: spaces.Box) -> None:
+    """Before a network with a million inputs is built."""
+    with pytest.raises(ConfigError, match="grid_codes"):
+        Policy(make_spec(space, spaces.Discrete(2), image="HWC"), PolicyConfig(grid_codes=8))
 
 
 def test_text_becomes_the_shares_of_its_bytes() -> None:
