@@ -44,7 +44,7 @@ def picture_of(group: Group) -> Array:
 
     Raises: EnvError if it can be shown in neither way.
     """
-    why = "it has no render_mode 'rgb_array'"
+    why = "it draws no pictures (render_mode 'rgb_array'; a service in another language: capability 'render')"
     try:
         picture: Any = group.render()
     except EnvError as error:

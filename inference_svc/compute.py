@@ -90,6 +90,10 @@ class Compute:
         """Freeze the live weights for evaluations; `done` is told their version."""
         self._worker.submit(self._engine.pin, done)
 
+    def pin_others(self, version: int, manifest_digest: str, buffer: bytes, done: Callable[[int], None]) -> None:
+        """Freeze these weights for evaluations; `done` is told their version, or 0 if they are another policy's."""
+        self._worker.submit(lambda: self._engine.pin_others(version, manifest_digest, buffer), done)
+
     def forget(self, lanes: Lanes) -> None:
         """Zero a new group's policy state, before its first batch."""
         self._worker.submit(lambda: self._engine.forget(lanes))

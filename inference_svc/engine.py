@@ -76,11 +76,21 @@ class Engine:
     def pin(self) -> int:
         """Freeze a copy of the live weights for an evaluation; the version that was frozen."""
         assert self._live is not None, "nothing to pin before the first weights"
+        return self._freeze(self.version, self._live.parameters.export())
+
+    def pin_others(self, version: int, manifest_digest: str, buffer: bytes) -> int:
+        """Freeze weights that are not live any more; their version, or 0 if they are not the live policy's."""
+        if self._live is None or self._live.manifest.digest != manifest_digest:
+            return 0
+        return self._freeze(version, buffer)
+
+    def _freeze(self, version: int, buffer: bytes) -> int:
+        assert self._live is not None
         if self._pinned is None or self._pinned.manifest.digest != self._live.manifest.digest:
             self._pinned = self._build(self._live.manifest)
-        self._pinned.parameters.load_(self._live.parameters.export())
-        self.pinned_version = self.version
-        return self.version
+        self._pinned.parameters.load_(buffer)
+        self.pinned_version = version
+        return version
 
     def _build(self, manifest: Manifest) -> Loaded:
         policy = policy_from_manifest(manifest).to(self.device).eval()

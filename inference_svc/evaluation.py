@@ -65,8 +65,8 @@ class EvaluationRound:
             self._clear(request)
 
     def wants_start(self, version: int) -> bool:
-        """Whether a round is asked for, not running, and the weights at hand are new enough."""
-        return self.request is not None and not self._seats and version >= self.request.version
+        """Whether a round is asked for, not running, and these are the weights that it is of."""
+        return self.request is not None and not self._seats and version == self.request.version
 
     def start(self, version: int, lanes: dict[int, int]) -> None:
         """Begin with these groups, `{session: lanes}`, on weights frozen at `version`."""

@@ -2,8 +2,8 @@
 
 | an evaluation group waits for | unblocked by |
 |---|---|
-| a round of its task | CREDIT that asks for one, and weights at least as new as it wants |
-| frozen weights | the compute thread; once for an evaluation, however many tasks it has |
+| a round of its task | CREDIT that asks for one, of one version of the weights |
+| these weights, frozen once for all tasks | the compute thread: the live ones or, if newer, some from the learner |
 | the end of the round, its own quota played | the other groups of its task |
 """
 
@@ -23,8 +23,8 @@ class Evaluations:
 
     def __init__(self) -> None:
         self._rounds: dict[str, EvaluationRound] = {}
-        self._frozen_id = self._frozen_version = 0  # the evaluation that weights are frozen for, and their version
-        self._freezing_id = 0  # while the compute thread is at it
+        self._frozen_version = 0  # packed
+        self._is_freezing = False  # while the compute thread is at it
 
     @property
     def progress(self) -> tuple[int, int]:
@@ -42,24 +42,26 @@ class Evaluations:
         asked = {task: item.request for task, item in self._rounds.items() if task not in played}
         return {task: request.episodes for task, request in asked.items() if request is not None}
 
-    def claim_freeze(self, groups: Iterable[Group], version: int) -> bool:
-        """Whether weights have to be frozen now: a round waits for it, and `version` is new enough. True once."""
-        if self._freezing_id:
-            return False
+    def wanted_version(self, groups: Iterable[Group]) -> int:
+        """The version that has to be frozen now, for a round that waits for it; 0 if none, or while one is."""
+        if self._is_freezing:
+            return 0
         waiting = [self._round(task) for task in _by_task(groups)]
-        ids = [item.request.id for item in waiting if item.request is not None and item.wants_start(version)]
-        if not ids or max(ids) == self._frozen_id:
-            return False
-        self._freezing_id = max(ids)
-        return True
+        requests = [item.request for item in waiting if item.request is not None and not item.is_running]
+        newest = max(requests, key=lambda request: request.id, default=None)
+        return 0 if newest is None or newest.version == self._frozen_version else newest.version
+
+    def freezing(self) -> None:
+        """The compute thread is asked to freeze what is wanted."""
+        self._is_freezing = True
 
     def frozen(self, version: int) -> None:
-        """The weights that `claim_freeze` asked for are frozen."""
-        self._frozen_id, self._frozen_version, self._freezing_id = self._freezing_id, version, 0
+        """The weights that are frozen now; 0: none."""
+        self._frozen_version, self._is_freezing = version, False
 
     def forget_frozen(self) -> None:
         """The policy was built anew and the frozen copy is gone: running rounds start again."""
-        self._frozen_id = self._frozen_version = 0
+        self._frozen_version = 0
         for item in self._rounds.values():
             item.restart()
 
@@ -69,7 +71,7 @@ class Evaluations:
         for task, members in _by_task(groups).items():
             item = self._round(task)
             request = item.request
-            if request is None or request.id != self._frozen_id or not item.wants_start(self._frozen_version):
+            if request is None or not item.wants_start(self._frozen_version):
                 continue
             for group in members:
                 group.lanes.greedy = request.greedy

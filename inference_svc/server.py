@@ -276,16 +276,21 @@ class Server:
     def _start_evaluations(self, now: float) -> None:
         """Freeze weights for what is asked for, if evaluation groups are there; begin what has frozen weights."""
         groups = self._evaluation_groups()
-        if self.evaluations.claim_freeze(groups, self.version):
+        wanted = self.evaluations.wanted_version(groups)
+        if wanted and wanted == self.version:
+            self.evaluations.freezing()
             self.outputs.pin()
+        elif wanted and wanted < self.version:  # else it is on its way
+            self.streams.main.fetch(wanted)
         for group in self.evaluations.start(groups):
             if group.session.state == RequestState.HELD_NO_EVALUATION:
                 self._queue_evaluation(group, now)
 
     def pinned(self, version: int, now: float) -> None:
-        """The weights are frozen: rounds begin with the groups that are there."""
+        """These weights are frozen: rounds of theirs begin with the groups that are there. 0: none are."""
         self.evaluations.frozen(version)
-        self._start_evaluations(now)
+        if version:
+            self._start_evaluations(now)
 
     def unplayed_evaluations(self) -> dict[str, int]:
         """Episodes of each evaluation that is wanted and that no group here plays, by task."""

@@ -25,6 +25,7 @@ from inference_svc.tally import Tally
 from inference_svc.unrolls import UnrollShape
 from inference_svc.upstream import (
     CreditCame,
+    FormerWeightsCame,
     Refused,
     RunFinished,
     SpecificationRefused,
@@ -181,7 +182,10 @@ class InferenceService:
         return self.server.pictures.newest
 
     def _pin(self) -> None:
-        self.compute.pin(lambda version: self.server.pinned(version, self.loop.time()))
+        self.compute.pin(self._pinned)
+
+    def _pinned(self, version: int) -> None:
+        self.server.pinned(version, self.loop.time())
 
     # The learner
 
@@ -209,6 +213,9 @@ class InferenceService:
                 self._welcomed(event.welcome, task)
             elif isinstance(event, WeightsCame):
                 self._load_weights(event)
+            elif isinstance(event, FormerWeightsCame):
+                self.server.evaluations.freezing()
+                self.compute.pin_others(event.version, event.manifest_digest, event.buffer, self._pinned)
             elif isinstance(event, CreditCame):
                 self.server.credited(event.credit, now, task=task)
                 self.server.launch(now)

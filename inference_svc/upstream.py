@@ -58,6 +58,15 @@ class WeightsCame:
 
 
 @dataclass(frozen=True, slots=True)
+class FormerWeightsCame:
+    """The version that `fetch` asked for, older than the newest; its manifest is the one that we have."""
+
+    version: int
+    manifest_digest: str
+    buffer: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class CreditCame:
     """New figures: held groups may go on, an evaluation may be asked for."""
 
@@ -86,7 +95,7 @@ class Refused:
     retryable: bool
 
 
-Event = Welcomed | WeightsCame | CreditCame | RunFinished | SpecificationRefused | Refused
+Event = Welcomed | WeightsCame | FormerWeightsCame | CreditCame | RunFinished | SpecificationRefused | Refused
 
 
 class LearnerLink:
@@ -117,6 +126,8 @@ class LearnerLink:
         self._hello_at, self._retry_s = 0.0, FIRST_RETRY_S
         self._ping_at = 0.0
         self._get_deadline: float | None = None
+        self._former = 0  # the version that `fetch` asked for, until it comes
+        self._former_at = 0.0  # when to ask for it
 
     @property
     def state(self) -> str:
@@ -173,7 +184,15 @@ class LearnerLink:
             due.append([encode(Ping(sent_ms=self.pinged_ms, load=self._load()))])
         if self._get_deadline is None or now >= self._get_deadline:
             due.append(self._get(now))
+        if self._former and now >= self._former_at:
+            self._former_at = now + GET_DEADLINE_S
+            due.append(self._ask_for(self._former))
         return due
+
+    def fetch(self, version: int) -> None:
+        """Ask for weights that are not the newest any more, for an evaluation; once, however often it is called."""
+        if version != self._former:
+            self._former, self._former_at = version, 0.0
 
     def receive(self, message: Message, payload: Sequence[bytes], now: float) -> list[Event]:
         """What a message from the learner means."""
@@ -223,6 +242,9 @@ class LearnerLink:
             self._get_deadline = None
             return []
         if isinstance(message, Weights) and len(payload) == 1:
+            if message.version == self._former and message.version < self.have_version:
+                self._former = 0
+                return [FormerWeightsCame(message.version, message.manifest_digest, payload[0])]
             self._get_deadline = None
             if message.version <= self.have_version:
                 return []  # an old learner rolls nobody back
@@ -268,9 +290,12 @@ class LearnerLink:
     def _get(self, now: float) -> Frames:
         assert self.welcome is not None
         self._get_deadline = now + GET_DEADLINE_S
-        return [
-            encode(Get(session=self.welcome.session, have_version=self.have_version, have_manifest=self.have_manifest))
-        ]
+        return self._ask_for(0)
+
+    def _ask_for(self, exact: int) -> Frames:
+        assert self.welcome is not None
+        session, have = self.welcome.session, self.have_version
+        return [encode(Get(session=session, have_version=have, have_manifest=self.have_manifest, exact=exact))]
 
     def bye(self, reason: str) -> Frames:
         """Leave on purpose, with every session of the connection."""
@@ -279,5 +304,5 @@ class LearnerLink:
     def _restart(self, now: float, *, wait_s: float = 0.0) -> None:
         if self.welcome is not None:
             self.outbox.lost_session()
-        self.welcome = None
+        self.welcome, self._former = None, 0
         self._hello_at, self._retry_s, self._get_deadline = now + wait_s, FIRST_RETRY_S, None

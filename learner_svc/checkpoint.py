@@ -1,16 +1,16 @@
 """Checkpoints that survive kill -9 at any moment: safetensors beside a JSON manifest that is written last.
 
 A checkpoint exists when its manifest does. Both files are written to a temporary name, fsynced, renamed, and the
-folder fsynced; the manifest names the tensor file's size and SHA-256. Serial numbers only rise, so "newest" needs no
-clock and survives a step that went back. Only the learner, who holds the run folder's lock, may save or clean; anyone
-may read. Blocking: call from a thread.
+folder fsynced; the manifest names the tensor file's size and SHA-256, and begins with its own. Serial numbers only
+rise, so "newest" needs no clock and survives a step that went back. Only the learner, who holds the run folder's lock,
+may save or clean; anyone may read. Blocking: call from a thread.
 """
 
 import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -26,8 +26,10 @@ from shared.protocol.layout import Array
 from shared.runtime.files import writing
 
 Kind = Literal["latest", "best", "milestone"]
-FORMAT = 1
+FORMAT = 2  # 1 had no digest of the manifest; it is still read
 KEEP = 3
+NO_DIGEST = b"0" * 64  # what stands where the manifest's digest goes while it is taken
+_DIGEST_AT = len(b'{\n "sha256": "')
 _MANIFEST = re.compile(r"(?P<serial>\d{8})-(?P<kind>latest|best|milestone)-step(?P<step>\d+)\.json")
 
 log = structlog.get_logger(__name__)
@@ -86,7 +88,7 @@ def save(
     tensors, path = folder / f"{stem}.safetensors", folder / f"{stem}.json"
     write_durably(tensors, data)
     try:
-        write_durably(path, json.dumps(manifest, indent=1, allow_nan=False).encode())
+        write_durably(path, _sealed(manifest))
     except StorageError:
         with contextlib.suppress(OSError):
             tensors.unlink()  # worth nothing without its manifest, and in the way of the next attempt
@@ -109,9 +111,7 @@ def load(path: Path) -> Checkpoint:
     Raises: CheckpointError naming the file and what is wrong with it.
     """
     try:
-        manifest = json.loads(path.read_bytes())
-        if manifest["format"] != FORMAT:
-            raise CheckpointError(f"{path}: format {manifest['format']}, this version reads {FORMAT}")
+        manifest = _unsealed(path)
         described = manifest["tensors"]
         data = (path.parent / Path(described["file"]).name).read_bytes()
         if len(data) != described["bytes"]:
@@ -126,21 +126,43 @@ def load(path: Path) -> Checkpoint:
             meta=manifest["meta"],
             arrays={name: array.copy() for name, array in safetensors.numpy.load(data).items()},
         )
-    except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError) as error:
         raise CheckpointError(f"{path}: {type(error).__name__}: {error}") from error
 
 
-def load_latest(folder: Path, *, kinds: tuple[Kind, ...] = get_args(Kind)) -> Checkpoint | None:
+def read_meta(path: Path) -> dict[str, Any]:
+    """What the learner stored in a checkpoint beside its tensors, which stay unread.
+
+    Raises: CheckpointError naming the file and what is wrong with it.
+    """
+    try:
+        return dict(_unsealed(path)["meta"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{path}: {type(error).__name__}: {error}") from error
+
+
+def load_latest(
+    folder: Path,
+    *,
+    kinds: tuple[Kind, ...] = get_args(Kind),
+    check: Callable[[Checkpoint], None] = lambda _: None,
+) -> Checkpoint | None:
     """The newest valid checkpoint; None if there has never been one. Every one that is passed over is logged.
 
+    "Newest" goes by weights: a "best" one is written when its evaluation ends, holds what the evaluation began with,
+    and so comes after all others.
+
+    Args:
+      check: raises CheckpointError for one that is whole and of no use all the same; it is passed over, too.
     Raises: CheckpointError if there are checkpoints but none can be read: starting from scratch is not ours to decide.
     """
     rejected: list[str] = []
-    for candidate in reversed(list_checkpoints(folder)):
+    for candidate in sorted(list_checkpoints(folder), key=lambda file: (file.kind == "best", -file.serial)):
         if candidate.kind not in kinds:
             continue
         try:
             checkpoint = load(candidate.path)
+            check(checkpoint)
         except CheckpointError as error:
             log.error("checkpoint_rejected", path=str(candidate.path), reason=str(error))
             rejected.append(str(error))
@@ -166,6 +188,26 @@ def clean(folder: Path) -> int:
         with writing(path):
             path.unlink(missing_ok=True)
     return len(stray)
+
+
+def _sealed(manifest: Mapping[str, Any]) -> bytes:
+    """A manifest as bytes, with the digest of all of them."""
+    text = json.dumps({"sha256": NO_DIGEST.decode(), **manifest}, indent=1, allow_nan=False).encode()
+    return text.replace(NO_DIGEST, hashlib.sha256(text).hexdigest().encode(), 1)
+
+
+def _unsealed(path: Path) -> dict[str, Any]:
+    """A manifest that is as it was written. Raises: CheckpointError, or what its parts raise."""
+    text = path.read_bytes()
+    manifest: dict[str, Any] = json.loads(text)
+    if manifest["format"] not in (1, FORMAT):
+        raise CheckpointError(f"{path}: format {manifest['format']}, this version reads {FORMAT}")
+    if manifest["format"] != 1:
+        end = _DIGEST_AT + len(NO_DIGEST)
+        plain = text[:_DIGEST_AT] + NO_DIGEST + text[end:]
+        if hashlib.sha256(plain).hexdigest().encode() != text[_DIGEST_AT:end]:
+            raise CheckpointError(f"{path}: does not match its SHA-256")
+    return manifest
 
 
 def _scan(folder: Path) -> Iterator[CheckpointFile]:

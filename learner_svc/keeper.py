@@ -128,6 +128,16 @@ def checkpoint_meta(run: Run, ledger: Ledger, lives: Lives, *, run_id: str) -> d
     }
 
 
+def restore(meta: Mapping[str, Any], run: Run, ledger: Ledger, lives: Lives) -> None:
+    """Go on from what `checkpoint_meta` gave.
+
+    Raises: KeyError, TypeError, ValueError or AttributeError if it is not that.
+    """
+    run.restore(meta["run"])
+    ledger.restore(producer_records(meta))
+    lives.restore(meta.get("lives", {}))
+
+
 def producer_records(meta: Mapping[str, Any]) -> list[ProducerRecord]:
     """The ledger's part of a checkpoint."""
     return [

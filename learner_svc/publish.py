@@ -26,7 +26,7 @@ class _Poll:
 class Publisher:
     """The newest weights and the readers that wait for newer ones, at most one poll per session.
 
-    Owned by the learner's loop. Memory: one flat buffer, shared by all answers.
+    Owned by the learner's loop. Memory: two flat buffers at most, shared by all answers.
     """
 
     def __init__(self, hold_s: float = HOLD_S) -> None:
@@ -34,6 +34,7 @@ class Publisher:
         self.manifest_digest = ""
         self._manifest = ""
         self._buffer = b""
+        self._kept = (0, b"")  # version and buffer that an evaluation is for
         self._hold_s = hold_s
         self._polls: dict[int, _Poll] = {}
 
@@ -52,13 +53,22 @@ class Publisher:
             return []
         self.version, self._buffer = version, buffer
         polls, self._polls = self._polls, {}
-        return [self._weights(poll.get) for poll in polls.values()]
+        return [self._weights(poll.get, version, buffer) for poll in polls.values()]
+
+    def keep(self) -> None:
+        """Hand out what is newest now by its version, however much newer ones become; until the next call."""
+        self._kept = (self.version, self._buffer)
 
     def get(self, get: Get, now: float) -> Answer | None:
-        """Answer at once, or (None) hold until `publish` or `expire`; a second poll of a session replaces the first."""
+        """Answer at once, or (None) hold until `publish` or `expire`; a second poll of a session replaces the first.
+
+        For an exact version the answer always comes at once, and replaces no poll.
+        """
+        if get.exact:
+            return self._exact(get)
         self._polls.pop(get.session, None)
         if self.version and (self.version > get.have_version or get.have_manifest != self.manifest_digest):
-            return self._weights(get)
+            return self._weights(get, self.version, self._buffer)
         self._polls[get.session] = _Poll(get, now + self._hold_s)
         return None
 
@@ -73,9 +83,13 @@ class Publisher:
         """The session ended."""
         self._polls.pop(session, None)
 
-    def _weights(self, get: Get) -> Answer:
+    def _exact(self, get: Get) -> Answer:
+        for version, buffer in ((self.version, self._buffer), self._kept):
+            if version == get.exact:
+                return self._weights(get, version, buffer)
+        return Answer(NotModified(session=get.session, version=self.version), ())
+
+    def _weights(self, get: Get, version: int, buffer: bytes) -> Answer:
         manifest = "" if get.have_manifest == self.manifest_digest else self._manifest
-        message = Weights(
-            session=get.session, version=self.version, manifest_digest=self.manifest_digest, manifest=manifest
-        )
-        return Answer(message, (self._buffer,))
+        message = Weights(session=get.session, version=version, manifest_digest=self.manifest_digest, manifest=manifest)
+        return Answer(message, (buffer,))

@@ -81,6 +81,9 @@ class Run:
         self._clock: float | None = None  # up to when `seconds` are counted
         self._asked_at = 0.0
         self._evaluated_at = 0.0
+        self._evaluated_s = 0.0  # of training, up to when the last evaluation ended
+        self._evaluation_s = 0.0  # that the last one took
+        self._evaluated_passed = 0  # `every_steps` when the last one was asked for
         self._tried_at = -math.inf
         self._tried_updates = -1
 
@@ -89,6 +92,8 @@ class Run:
         self.counters = Counters(**meta["counters"])
         self.training.restore(meta)
         self.best_return = meta["best_return"]
+        self._evaluated_s = meta.get("evaluated_s", self.counters.seconds)
+        self._evaluated_passed = self._passed_steps()
         last = meta.get("last_result")
         self.last_result = None if last is None else EvaluationResult(**last)
         self.tasks.restore(meta.get("tasks", {}))
@@ -99,9 +104,15 @@ class Run:
             "counters": self.counters.to_json(),
             **self.training.to_json(),
             "best_return": self.best_return,
+            "evaluated_s": self._evaluated_s,
             "last_result": None if self.last_result is None else asdict(self.last_result),
             "tasks": self.tasks.to_json(),
         }
+
+    def beat(self, return_mean: float | None) -> None:
+        """There was an evaluation with this mean: a lower one is no best any more."""
+        if return_mean is not None:
+            self.best_return = max(return_mean, -math.inf if self.best_return is None else self.best_return)
 
     @property
     def means(self) -> Means:
@@ -187,12 +198,21 @@ class Run:
             return
         self.counters.seconds += passed_s
         self.end_reason = self.end_reason or self._find_end(now)
-        if self.end_reason:
-            if is_idle:
-                self.state, self._tried_at = RunState.FINISHING, now
-                self._ask(version, now)
-        elif self._eval.every_s and self.evaluation is None and now - self._evaluated_at >= self._eval.every_s:
-            self._ask(version, now)
+        if self.end_reason and is_idle:
+            self.state, self._tried_at = RunState.FINISHING, now
+            self.ask(version, now)
+
+    def wants_evaluation(self) -> bool:
+        """Whether one on the way is due: `ask` for it, with the version of weights that are kept for it."""
+        if not self.may_train or self.evaluation is not None:
+            return False
+        pause_s = max(self._eval.every_s, self._evaluation_s * (1 / self._eval.max_share - 1))
+        is_time = bool(self._eval.every_s) and self.counters.seconds - self._evaluated_s >= pause_s
+        return is_time or (bool(self._eval.every_steps) and self._passed_steps() > self._evaluated_passed)
+
+    def _passed_steps(self) -> int:
+        """How many times `eval.every_steps` have been trained."""
+        return self.counters.trained_steps // self._eval.every_steps if self._eval.every_steps else 0
 
     def evaluated(self, evaluation_id: int, result: EvaluationResult, now: float, *, task: str = "") -> bool:
         """A result came; whether it completes an evaluation that was asked for and not yet answered."""
@@ -206,8 +226,9 @@ class Run:
         self.evaluation = None
         self.last_result = result
         self.num_evaluations += 1
-        self._evaluated_at = now
-        self.best_return = max(result.return_mean, -math.inf if self.best_return is None else self.best_return)
+        self._evaluated_at, self._evaluated_s = now, self.counters.seconds
+        self._evaluation_s = now - self._asked_at
+        self.beat(result.return_mean)
         if self.state != RunState.FINISHING:
             return True
         if self.end_reason not in self._goals:
@@ -248,7 +269,9 @@ class Run:
         """The first goal that these means reach; empty if they reach none."""
         return next((reason for reason, goal in self._goals.items() if goal.holds(means)), "")
 
-    def _ask(self, version: int, now: float) -> None:
+    def ask(self, version: int, now: float) -> None:
+        """Have these weights evaluated."""
+        self._evaluated_passed = self._passed_steps()
         self.evaluation = Evaluation(
             id=self._next_id, version=version, episodes=self._eval.episodes, seed=self._eval.seed,
             greedy=self._eval.greedy,

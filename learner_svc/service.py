@@ -11,8 +11,11 @@ here is only what moves between them. With two buffers the update thread trains 
 """
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,7 +26,7 @@ from learner_svc.figures import Figures
 from learner_svc.finished import tell_finished
 from learner_svc.history import History
 from learner_svc.ingest import Assembler, FilledBatch
-from learner_svc.keeper import Keeper, Lives, checkpoint_meta, finished_before, producer_records
+from learner_svc.keeper import Keeper, Lives, checkpoint_meta, finished_before, restore
 from learner_svc.measure import measure
 from learner_svc.metrics import register
 from learner_svc.producers import Action, Desk, EpisodesCame, Identity, Send, SpecificationCame, UnrollCame, UnrollKey
@@ -64,19 +67,14 @@ class LearnerService:
         self.settings, self.service, self.reactor, self.folder = settings, service, reactor, folder
         self.config = config = settings.learner
         self.loop = asyncio.get_running_loop()
+        self.weights = normalised_weights(settings.tasks)
         self.epoch, self.run_id = folder.next_epoch(), folder.run_id()
         checkpoints.clean(folder.checkpoints)
-        self.checkpoint = checkpoints.load_latest(folder.checkpoints)
+        self.checkpoint = checkpoints.load_latest(folder.checkpoints, check=self._check_restorable)
         if self.checkpoint is None:  # else once they are known to go together: a refused resume changes nothing
             folder.write_config(settings)
         folder.write_versions(self.epoch)
-        self.run = Run(
-            settings.run, settings.eval, epoch=self.epoch, patience_s=config.evaluation_patience_s,
-            tasks=TaskBook(settings.tasks),
-        )  # fmt: skip
-        self.weights = normalised_weights(settings.tasks)
-        window = max(1, round(config.queue_batches * config.batch))
-        self.ledger = Ledger(epoch=self.epoch, window_lanes=window, lease_s=config.lease_s, weights=self.weights)
+        self.run, self.ledger = self._new_run(), self._new_ledger()
         self.publisher = Publisher()
         identity = Identity(
             self.epoch, self.run_id, settings.run.seed, config.unroll_length, config.beat_s, config.lease_s,
@@ -104,7 +102,7 @@ class LearnerService:
         self.finished = asyncio.Event()
         self._is_building = False
         self._submitted = self._in_flight = 0  # batches given to the update thread in all, and now
-        self._is_exporting = False
+        self._is_exporting = self._is_preparing_evaluation = False
         self._newest_version = 0  # of the update thread's weights
         self._told: tuple[RunState, Evaluation | None] = (self.run.state, None)  # what everyone knows
         self._row_at = self._tell_at = 0.0
@@ -120,17 +118,33 @@ class LearnerService:
         )
         self.reports = Reports(service, self.router.send, self.router.user_id)
 
-    def _restore(self, checkpoint: checkpoints.Checkpoint) -> None:
+    def _new_run(self) -> Run:
+        patience_s = self.config.evaluation_patience_s
+        tasks = TaskBook(self.settings.tasks)
+        return Run(self.settings.run, self.settings.eval, epoch=self.epoch, patience_s=patience_s, tasks=tasks)
+
+    def _new_ledger(self) -> Ledger:
+        window = max(1, round(self.config.queue_batches * self.config.batch))
+        return Ledger(epoch=self.epoch, window_lanes=window, lease_s=self.config.lease_s, weights=self.weights)
+
+    def _check_restorable(self, checkpoint: checkpoints.Checkpoint) -> None:
+        """Try on copies that nobody uses, what resuming from this one will do. Raises: CheckpointError."""
+        run, lives = self._new_run(), Lives({})
         try:
-            self.run.restore(checkpoint.meta["run"])
-            self.ledger.restore(producer_records(checkpoint.meta))
-            self.lives.restore(checkpoint.meta.get("lives", {}))
+            restore(checkpoint.meta, run, self._new_ledger(), lives)
+            json.dumps([run.to_json(), lives.to_json()], allow_nan=False)  # as the next checkpoint will
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             problem = f"{type(error).__name__}: {error}"
             raise CheckpointError(
-                f"{checkpoint.path} does not tell a run that this version can go on with ({problem}); move it away to "
-                "go on from the one before"
+                f"{checkpoint.path} does not tell a run that this version can go on with ({problem})"
             ) from error
+
+    def _restore(self, checkpoint: checkpoints.Checkpoint) -> None:
+        restore(checkpoint.meta, self.run, self.ledger, self.lives)
+        for file in checkpoints.list_checkpoints(self.folder.checkpoints):
+            if file.kind == "best":  # which may be younger than what is gone on from
+                with suppress(CheckpointError):
+                    self.run.beat(checkpoints.read_meta(file.path).get("eval_return_mean"))
 
     # Messages
 
@@ -181,7 +195,7 @@ class LearnerService:
             "evaluation_finished", return_mean=result.return_mean, episodes=result.episodes, version=result.version
         )
         if (best := self.saving.best(evaluation_id)) is not None:
-            self._save(best, ["best"])
+            self._save(best, ["best"], eval_return_mean=result.return_mean, eval_version=result.version)
         self._poll_run()
 
     # The update thread
@@ -247,16 +261,18 @@ class LearnerService:
         self._submitted += 1
         publishes = self._submitted % self.config.publish_every == 0
         wants_snapshot = self.saving.is_due(self.loop.time())
+        if is_for_evaluation := not self._is_preparing_evaluation and self.run.wants_evaluation():
+            self._is_preparing_evaluation = publishes = wants_snapshot = True
         self._in_flight += 1
         scale_B = reward_scales(self.settings.tasks, [(key.producer.task, lanes) for key, lanes in batch.parts])
         self.worker.submit(
             lambda: trainer.train(
                 batch.index, wants_weights=publishes, wants_snapshot=wants_snapshot, reward_scale_B=scale_B
             ),
-            lambda trained: self._trained(batch, trained),
+            lambda trained: self._trained(batch, trained, is_for_evaluation=is_for_evaluation),
         )
 
-    def _trained(self, batch: FilledBatch[UnrollKey], trained: Trained) -> None:
+    def _trained(self, batch: FilledBatch[UnrollKey], trained: Trained, *, is_for_evaluation: bool) -> None:
         self._in_flight -= 1
         result = trained.result
         for key, lanes in batch.parts:
@@ -275,7 +291,9 @@ class LearnerService:
         self.figures.trained(trained)
         self.update_seconds.observe(trained.seconds)
         self._newest_version = trained.version
-        if trained.weights is not None:
+        if is_for_evaluation:
+            self._ask_evaluation(trained)
+        elif trained.weights is not None:
             self._publish(trained.version, trained.weights)
         if trained.snapshot is not None:
             self._snapshot_came(trained.snapshot)
@@ -283,6 +301,22 @@ class LearnerService:
         self.assembler.recycle(batch)
         self._poll_run()
         self._pump()
+
+    def _ask_evaluation(self, trained: Trained) -> None:
+        """Have the weights after this update evaluated, if there are any; they are kept, published and saved as one.
+
+        The evaluation is told of before the weights, so that inference can freeze them as they come.
+        """
+        self._is_preparing_evaluation = False
+        if trained.weights is None or trained.snapshot is None:
+            return
+        if self.run.may_train:
+            self.run.ask(trained.version, self.loop.time())
+            assert self.run.evaluation is not None
+            self.saving.measured(self.run.evaluation.id, trained.snapshot)
+            self._poll_run()
+        self._publish(trained.version, trained.weights)
+        self.publisher.keep()
 
     def _publish(self, version: int, weights: bytes) -> None:
         self._perform(self.desk.answers(self.publisher.publish(version, weights)))
@@ -316,10 +350,12 @@ class LearnerService:
         self._poll_run()
 
     def _snapshot_came(self, snapshot: Snapshot) -> None:
+        """What the run counts now belongs to these weights, whenever they are written."""
+        meta = checkpoint_meta(self.run, self.ledger, self.lives, run_id=self.run_id)
+        snapshot = replace(snapshot, meta={**snapshot.meta, **meta})
         self._save(snapshot, self.saving.kinds(snapshot))
 
-    def _save(self, snapshot: Snapshot, kinds: Sequence[checkpoints.Kind]) -> None:
-        meta = checkpoint_meta(self.run, self.ledger, self.lives, run_id=self.run_id)
+    def _save(self, snapshot: Snapshot, kinds: Sequence[checkpoints.Kind], **meta: float) -> None:
         for kind in kinds:
             self.record.submit(partial(self.keeper.save, snapshot, meta, kind))
 

@@ -136,7 +136,7 @@ def _built(settings: LearnerSettings, spec: EnvSpec | None, device: torch.device
     assert spec is not None, "without a checkpoint the specification says what to build"
     policy = Policy(spec, settings.policy)
     learner = settings.learner
-    rows = (learner.unroll_length + 1) * learner.batch
+    rows = (learner.unroll_length + 1) * -(-learner.batch // learner.minibatches)
     cache = folder / "precision.json"
     policy.use(choose_precision(policy, rows=rows, requested=learner.precision, device=device, cache=cache))
     return policy

@@ -1,55 +1,132 @@
-"""CarRacing as a small machine can learn it: gray, shrunk, several frames for each action."""
+"""CarRacing as a small machine can learn it: gray, small, several frames for each action.
 
+Gymnasium draws each frame with some hundred antialiased polygons in Python, which takes twenty times as long as the
+physics. Here only what an agent sees is drawn: one frame for each action, and of that what lies in view.
+"""
+
+import math
 from typing import Any
 
 import gymnasium
 import numpy as np
+import pygame
 from gymnasium import spaces
+from gymnasium.envs.box2d.car_racing import FPS, GRASS_DIM, SCALE, WINDOW_H, WINDOW_W, ZOOM, CarRacing
+from gymnasium.wrappers import TimeLimit
 
 from actor_svc.backends.area import AreaShrink
 from shared.protocol.layout import Array
 
-ROAD_ROWS = 84  # of the 96 rows; below is the dashboard
-GRAY = np.array([0.299, 0.587, 0.114], np.float32)  # what red, green and blue weigh in brightness (ITU-R BT.601)
+MAX_STEPS = 1000  # frames of an episode, as CarRacing-v3 is registered
+HEIGHT, WIDTH = (
+    168,
+    192,
+)  # of the picture before it is shrunk: CarRacing's 84 rows of road and 96 columns, twice as fine
+ACROSS, DOWN = WIDTH / WINDOW_W, HEIGHT / (WINDOW_H * 84 / 96)  # pixels of the picture for each of the window's
+MARGIN = 60.0  # pixels of the window around it: no tile that reaches into view has all its corners farther away
+GRAY = (0.299, 0.587, 0.114)  # what red, green and blue weigh in brightness (ITU-R BT.601)
+
+
+class _DrawnOnRequest(CarRacing):
+    """CarRacing-v3 whose observations are blank; `picture` draws what they would show of the road and the car."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._blank: Array = np.zeros((96, 96, 3), np.uint8)
+        self._corners: Array = np.zeros((0, 4, 2))  # of squares of grass and tiles of road, in the world
+        self._colors: list[Any] = []  # theirs; a tile's changes when the car has been there
+        self._surface = pygame.Surface((WIDTH, HEIGHT), depth=8)
+
+    def reset(self, **options: Any) -> tuple[Array, dict[str, Any]]:
+        """A new track."""
+        answer: tuple[Array, dict[str, Any]] = super().reset(**options)
+        x, y = np.meshgrid(np.arange(-20, 20, 2.0), np.arange(-20, 20, 2.0))
+        square = np.array([(1, 0), (0, 0), (0, 1), (1, 1)])
+        grass = GRASS_DIM * (np.stack([x.ravel(), y.ravel()], -1)[:, None] + square)
+        road = np.array([tile for tile, _ in self.road_poly])
+        self._corners = np.concatenate([grass, road])
+        self._colors = [self.grass_color] * len(grass) + [color for _, color in self.road_poly]
+        return answer
+
+    def _render(self, mode: str) -> Any:
+        return self._blank if mode == "state_pixels" else super()._render(mode)
+
+    def picture(self) -> Array:
+        """The road in gray as it is now, u8 [HEIGHT, WIDTH]."""
+        surface, car = self._surface, self._car
+        surface.fill(_gray(self.bg_color))
+        seen = self._on_screen(self._corners)
+        window = (-MARGIN, WINDOW_W + MARGIN), (-MARGIN, WINDOW_H + MARGIN)
+        inside = [(seen[..., axis] >= low) & (seen[..., axis] <= high) for axis, (low, high) in enumerate(window)]
+        for index in np.flatnonzero((inside[0] & inside[1]).any(1)):
+            pygame.draw.polygon(surface, _gray(self._colors[index]), _points(seen[index]))
+        for part in car.drawlist:
+            for fixture in part.fixtures:
+                corners = np.array([fixture.body.transform * vertex for vertex in fixture.shape.vertices])
+                pygame.draw.polygon(surface, _gray(255 * np.asarray(part.color)), _points(self._on_screen(corners)))
+        picture: Array = pygame.surfarray.array2d(surface).T
+        return picture
+
+    @property
+    def _car(self) -> Any:
+        """There is one since the first reset."""
+        return self.car
+
+    def _on_screen(self, world: Array) -> Array:
+        """Points [..., 2] of the world in the window, as Gymnasium shows it: the car low in the middle, facing up."""
+        hull = self._car.hull
+        zoom = 0.1 * SCALE * max(1 - self.t, 0) + ZOOM * SCALE * min(self.t, 1)
+        cosine, sine = math.cos(-hull.angle), math.sin(-hull.angle)
+        turned = (world - np.array(hull.position)) @ (zoom * np.array([(cosine, sine), (-sine, cosine)]))
+        return np.stack([turned[..., 0] + WINDOW_W / 2, WINDOW_H * 3 / 4 - turned[..., 1]], -1)
+
+
+def _gray(color: Any) -> int:
+    """Brightness 0…255 of red, green and blue."""
+    return int(sum(float(part) * weight for part, weight in zip(color, GRAY, strict=True)))
+
+
+def _points(corners: Array) -> list[tuple[float, float]]:
+    """Points of the window in the picture."""
+    return [(x * ACROSS, y * DOWN) for x, y in corners]
 
 
 class SmallRacing(gymnasium.Wrapper[Array, Any, Array, Any]):
-    """CarRacing-v3 with every action held for `frames`, whose rewards are summed.
+    """CarRacing with every action held for `frames`, whose rewards are summed.
 
     An observation is uint8 [2, size, size]: the road in gray, now and one action ago, so that it shows motion.
     """
 
     def __init__(self, env: gymnasium.Env[Array, Any], *, size: int, frames: int) -> None:
         super().__init__(env)
-        self.metadata = {**env.metadata, "image": "CHW"}
+        self.metadata = {**env.metadata, "image": "CHW", "render_fps": FPS // frames}
         self.observation_space = spaces.Box(0, 255, (2, size, size), np.uint8)
         self._size, self._frames = size, frames
-        self._shrink = AreaShrink(ROAD_ROWS, 96, size)
+        self._shrink = AreaShrink(HEIGHT, WIDTH, size)
         self._before: Array = np.zeros((1, size, size), np.uint8)
 
     def reset(self, **options: Any) -> tuple[Array, dict[str, Any]]:
         """Begin on a track, with the same picture twice."""
-        screen, info = self.env.reset(**options)
-        self._before = self._shrunk(screen)
+        _, info = self.env.reset(**options)
+        self._before = self._picture()
         return np.concatenate([self._before, self._before]), info
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         """Hold the action for some frames, or until the episode ends."""
         total = 0.0
         for _ in range(self._frames):
-            screen, reward, terminated, truncated, info = self.env.step(action)
+            _, reward, terminated, truncated, info = self.env.step(action)
             total += float(reward)
             if terminated or truncated:
                 break
-        now, before = self._shrunk(screen), self._before
+        now, before = self._picture(), self._before
         self._before = now
         return np.concatenate([now, before]), total, terminated, truncated, info
 
-    def _shrunk(self, screen: Array) -> Array:
-        """uint8 [96, 96, 3] as uint8 [1, size, size]."""
-        gray = (screen[:ROAD_ROWS].astype(np.float32) @ GRAY).astype(np.uint8)
+    def _picture(self) -> Array:
+        """u8 [1, size, size]."""
         small: Array = np.empty((1, self._size, self._size), np.uint8)
-        self._shrink(gray[None], small)
+        self._shrink(self.env.unwrapped.picture()[None], small)  # type: ignore[attr-defined]
         return small
 
 
@@ -60,9 +137,9 @@ def make_racing(
 
     Args:
       continuous: steering, gas and brake as three numbers; else one of five actions.
-      size: height and width of an observation, pixels; 84 and 96 pixels are shrunk to it.
+      size: height and width of an observation, pixels.
       frames: for each action.
     Raises: ImportError without Box2D.
     """
-    made = gymnasium.make("CarRacing-v3", continuous=continuous, render_mode=render_mode, disable_env_checker=True)
-    return SmallRacing(made, size=size, frames=frames)
+    made = _DrawnOnRequest(continuous=continuous, render_mode=render_mode)
+    return SmallRacing(TimeLimit(made, MAX_STEPS), size=size, frames=frames)

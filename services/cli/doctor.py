@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from services.cli.machine import usable_cores
+from services.cli.machine import has_nvidia_driver, usable_cores
 
 if TYPE_CHECKING:
     import torch
@@ -114,7 +114,7 @@ def gather(folder: Path) -> MachineFacts:
         clock_source=_read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
         clock_resolution_s=_clock_resolution(),
         wall_clock=time.time(),
-        has_nvidia_driver=Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None,
+        has_nvidia_driver=has_nvidia_driver(),
         modules=frozenset(name for name in MODULES if importlib.util.find_spec(name) is not None),
         torch=_torch_facts(),
     )

@@ -23,7 +23,7 @@ from inference_svc.config import InferenceConfig
 from learner_svc.algorithm_config import AlgorithmConfig, VTraceConfig
 from learner_svc.config import LearnerConfig, check_lag
 from learner_svc.record import to_toml
-from services.cli.machine import usable_cores
+from services.cli.machine import has_nvidia_driver, usable_cores
 from services.cli.probe.ask import probe_environment
 from services.cli.recommend import Recipe, choose_recipe
 from services.cli.runs import RECORD, RUNS, Need, newest_good, runs_of, tell_user
@@ -237,8 +237,7 @@ def wants_recipe(file: Path | None, looked: Looked) -> bool:
     """Whether one is to be chosen: it was asked for, or the file says nothing of how to learn."""
     if looked.run.recipe:
         return is_open(looked.run.recipe)
-    is_stepped = looked.launch.probe and bool(looked.launch.actors or looked.launch.eval_actors)
-    return is_stepped and file is not None and not LEARNING & read_toml(file).keys()
+    return file is not None and not LEARNING & read_toml(file).keys()
 
 
 def recommend(looked: Looked) -> Recipe:
@@ -248,14 +247,17 @@ def recommend(looked: Looked) -> Recipe:
     """
     if not (looked.launch.probe and (looked.launch.actors or looked.launch.eval_actors)):
         raise ConfigError(
-            "[run] recipe: a recipe is chosen by looking at the environment, and this run makes none "
-            "(launch.actors, launch.probe); name one that `seedbed recipes` lists"
+            "[run] recipe: nothing says how to learn. A recipe is chosen by looking at the environment, and this run "
+            "makes none (launch.actors, launch.eval_actors, launch.probe). Name one that `seedbed recipes` lists, such "
+            "as run.recipe=vector-discrete, or run.recipe=none for every setting's own default"
         )
     env = looked.env_of(next(iter(looked.tasks), ""))
     probe = probe_environment(env, looked.actor.hang_s)
     memory = looked.run.recipe.endswith(f"+{MEMORY}")
     cores = looked.launch.cores or usable_cores()
-    return choose_recipe(probe.spec, probe, memory=memory, is_atari=env.is_atari, cores=cores)
+    return choose_recipe(
+        probe.spec, probe, memory=memory, is_atari=env.is_atari, cores=cores, has_accelerator=has_nvidia_driver()
+    )
 
 
 def run_name(file: Path | None, looked: Looked) -> str:

@@ -29,6 +29,7 @@ from shared.runtime.service import DIE_WITH_PARENT, Insistence
 
 POLL_S = 0.05
 PATIENCE_S = {"actor": 5.0, "inference": 12.0, "learner": 20.0}  # inference drains for 8 s, the learner saves
+MAX_CAUSE = 300  # characters of why a service died, on the screen
 STOPPED_EXIT = 130  # as a shell reports Ctrl-C
 ASKED_BY = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "its terminal was closed"}
 
@@ -90,7 +91,7 @@ class Launcher:
         self._run_dir, self._view, self._patience_s = run_dir, view, patience_s
         self._progress, self._is_finishing = progress, is_finishing
         self._children: dict[str, subprocess.Popen[bytes]] = {}
-        self._said_from: dict[str, int] = {}  # where the newest life's words begin in each error file
+        self._said_from: dict[str, tuple[int, int]] = {}  # where the newest life's words begin in error and log file
         self._known_progress = 0.0
         self._wake = threading.Event()
         self._stop_requests = 0
@@ -143,7 +144,8 @@ class Launcher:
         environment = {**service_environment(os.environ), **process.environment, DIE_WITH_PARENT: str(os.getpid())}
         with writing(error_file), error_file.open("ab") as errors:
             process.status_file(self._run_dir).unlink(missing_ok=True)
-            self._said_from[process.name] = errors.tell()
+            log_file = process.log_file(self._run_dir)
+            self._said_from[process.name] = (errors.tell(), log_file.stat().st_size if log_file.exists() else 0)
             self._children[process.name] = subprocess.Popen(
                 process.command,
                 cwd=process.folder,
@@ -167,8 +169,10 @@ class Launcher:
             service = self.supervisor.services[name]
             if code != 0 and self.supervisor.outcome is None and service.phase is Phase.WAITING:
                 delay_s = service.start_at - now
-                text = f"{name} died ({service.last_exit}); starting it again in {delay_s:.1f} s"
-                self._say("service_died", text, name=name, exit=service.last_exit, deaths=service.deaths)
+                cause = next(iter(self._last_words(name).splitlines()), "")[:MAX_CAUSE]
+                why = f"{service.last_exit}: {cause}" if cause else service.last_exit
+                text = f"{name} died ({why}); starting it again in {delay_s:.1f} s"
+                self._say("service_died", text, name=name, exit=why, deaths=service.deaths)
 
     def _stop_in_order(self) -> None:
         """Ask role by role, in the direction of the data; kill who does not answer in time."""
@@ -210,11 +214,18 @@ class Launcher:
         with suppress(OSError), (self._run_dir / "logs" / "launcher.jsonl").open("a") as log:
             log.write(json.dumps(line) + "\n")
 
+    def _last_words(self, name: str) -> str:
+        """Why a service ended, as its newest life said on its standard error, or else in its log; "" if nowhere."""
+        process, (said_from, logged_from) = self._processes[name], self._said_from.get(name, (0, 0))
+        return last_words(process.error_file(self._run_dir), said_from) or last_words(
+            process.log_file(self._run_dir), logged_from
+        )
+
     def _ended(self) -> Ended:
         outcome = self.supervisor.outcome or Outcome(exit_code=STOPPED_EXIT, reason=self._stopped_by)
         words, name = "", outcome.service
         if name:
-            words = last_words(self._processes[name].error_file(self._run_dir), self._said_from.get(name, 0))
+            words = self._last_words(name)
         restarts = {name: service.restarts for name, service in self.supervisor.services.items()}
         return Ended(outcome=outcome, restarts=restarts, last_words=words)
 

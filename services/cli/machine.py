@@ -1,6 +1,7 @@
 """What this machine offers the processes that are started here: cores, and an environment without our settings."""
 
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,6 +12,11 @@ def usable_cores() -> int:
     """Cores that this process may use: its affinity, cut by the control group's quota."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(cores, round(cgroup_quota(Path("/sys/fs/cgroup/cpu.max")) or cores)))
+
+
+def has_nvidia_driver() -> bool:
+    """Whether there is an accelerator that PyTorch's CUDA build would use."""
+    return Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
 
 
 def cgroup_quota(file: Path) -> float | None:

@@ -42,9 +42,18 @@ def explain_output(lines: Sequence[str]) -> str:
     for line in reversed(lines):
         record = _log_record(line)
         if record and record.get("level") in ("error", "critical"):
-            details = {key: value for key, value in record.items() if key not in _ENVELOPE}
-            return " ".join([str(record.get("event", "")), *(f"{key}={value}" for key, value in details.items())])
+            return _explain_record(record)
     return ""
+
+
+def _explain_record(record: dict[str, object]) -> str:
+    """What an error log says in its own words, or else all of it."""
+    if "error" in record:
+        return str(record["error"])
+    if "exception" in record:
+        return _shorten_traceback(str(record["exception"]).splitlines())
+    details = {key: value for key, value in record.items() if key not in _ENVELOPE}
+    return " ".join([str(record.get("event", "")), *(f"{key}={value}" for key, value in details.items())])
 
 
 _ENVELOPE = frozenset({"event", "level", "timestamp", "time", "service", "name", "incarnation", "logger", "pid"})

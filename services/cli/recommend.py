@@ -8,8 +8,9 @@
 | an image | a Box | image-continuous |
 
 On top come `categories` where every observation is one, `grid` for images under 20 pixels a side, `color` for images
-in color of up to 72, `atari` for ALE's games, and `memory` where it is asked for. The settings are in `shared/recipes`;
-a few are fitted to what a probe found: the longest episode, the machine's speed, grids whose cells hold codes.
+in color of up to 72 where there is an accelerator, `atari` for ALE's games, and `memory` where it is asked for. The
+settings are in `shared/recipes`; a few are fitted to what a probe found: the longest episode, the machine's speed,
+grids whose cells hold codes.
 """
 
 import math
@@ -44,7 +45,13 @@ class Recipe:
 
 
 def choose_recipe(
-    spec: EnvSpec, probe: Probe | None = None, *, memory: bool = False, is_atari: bool = False, cores: int = 1
+    spec: EnvSpec,
+    probe: Probe | None = None,
+    *,
+    memory: bool = False,
+    is_atari: bool = False,
+    cores: int = 1,
+    has_accelerator: bool = False,
 ) -> Recipe:
     """The recipe for an environment.
 
@@ -52,9 +59,12 @@ def choose_recipe(
       probe: how fast it is, for the fit to this machine; none: the lanes as the recipe's files say.
       memory: with an LSTM.
       cores: that may step environments.
+      has_accelerator: large networks are affordable.
     """
     images = [leaf for leaf in spec.observation.leaves() if leaf.image]
-    facets = _facets(spec, images, is_atari=is_atari) + ([MEMORY] if memory else [])
+    facets = _facets(spec, images, is_atari=is_atari, is_color_affordable=has_accelerator)
+    if memory:
+        facets.append(MEMORY)
     kind = f"{'image' if images else 'vector'}-{'continuous' if _is_continuous(spec) else 'discrete'}"
     name = "+".join([kind, *facets])
     settings = read_recipe(name)
@@ -66,7 +76,7 @@ def choose_recipe(
     return Recipe(name=name, reason=describe_spaces(spec), settings=settings)
 
 
-def _facets(spec: EnvSpec, images: list[Leaf], *, is_atari: bool) -> list[str]:
+def _facets(spec: EnvSpec, images: list[Leaf], *, is_atari: bool, is_color_affordable: bool) -> list[str]:
     """What the observations are beyond their kind."""
     if is_atari:
         return ["atari"]
@@ -74,7 +84,7 @@ def _facets(spec: EnvSpec, images: list[Leaf], *, is_atari: bool) -> list[str]:
         if min(min(_sides(leaf)) for leaf in images) < GRID_SIDE:
             return ["grid"]
         is_color = all(max(_sides(leaf)) <= COLOR_SIDE and _channels(leaf) == 3 for leaf in images)
-        return ["color"] if is_color else []
+        return ["color"] if is_color and is_color_affordable else []
     return ["categories"] if all(leaf.nvec or leaf.kind == "multi_binary" for leaf in spec.observation.leaves()) else []
 
 

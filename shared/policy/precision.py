@@ -28,6 +28,7 @@ DTYPES = ("float32", "bfloat16")
 REQUESTS = {"auto": None, "fp32": "float32", "float32": "float32", "bf16": "bfloat16", "bfloat16": "bfloat16"}
 NUM_MEASURED = 3  # passes after a warm-up one; the fastest counts
 MAX_MEASURE_S = 1.5  # per candidate
+HOPELESS = 4.0  # a first pass that takes so many times the best: bf16 without instructions for it
 MIN_GAIN = 1.1  # bf16 costs accuracy: it has to be this much faster
 SMALL_PARAMETERS = 200_000  # a torso without images and with fewer gains nothing: not measured
 
@@ -114,7 +115,8 @@ def _measure_all(
         leaves = _random_leaves(policy, rows, device)
         for candidate in candidates:
             policy.use(candidate)
-            seconds[candidate] = _fastest(lambda: _train_once(policy, leaves), device)
+            best = min(seconds.values(), default=float("inf"))
+            seconds[candidate] = _fastest(lambda: _train_once(policy, leaves), device, enough_s=HOPELESS * best)
     finally:
         policy.use(before)
         policy.to(where)
@@ -142,8 +144,8 @@ def _train_once(policy: "Policy", leaves: Sequence[Tensor | FrameStacks]) -> Non
     sum(part.sum() for part in policy.torso_features(leaves) if part is not None).backward()  # type: ignore[union-attr]
 
 
-def _fastest(work: Callable[[], None], device: torch.device) -> float:
-    """Seconds of the fastest of a few runs, after one to warm up."""
+def _fastest(work: Callable[[], None], device: torch.device, *, enough_s: float) -> float:
+    """Seconds of the fastest of a few runs, after one to warm up; of that one if it took longer than `enough_s`."""
     best, started = float("inf"), time.perf_counter()
     for number in range(1 + NUM_MEASURED):
         before = time.perf_counter()
@@ -151,9 +153,10 @@ def _fastest(work: Callable[[], None], device: torch.device) -> float:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         now = time.perf_counter()
-        if number or now - started > MAX_MEASURE_S:
+        is_over = now - started > MAX_MEASURE_S or (not number and now - before > enough_s)
+        if number or is_over:
             best = min(best, now - before)
-        if now - started > MAX_MEASURE_S:
+        if is_over:
             break
     return best
 

@@ -42,8 +42,8 @@ def judge_task(task: str, spec: EnvSpec | None, tasks: Sequence[TaskEnv]) -> Mis
         return Misfit("spec", message, SAME_FILE)
     for name, value in ours.settings:
         if theirs.get(name, value) != value:
-            message = f"{whose}setting {name}: ours {value}, theirs {theirs[name]}"
-            return Misfit("spec", message, SAME_FILE)
+            message = f"{whose}setting {name}: {value} in the run's [env], {theirs[name]} in this environment"
+            return Misfit("spec", message, f"make them equal: env.{name} in the run's experiment, or the environment")
     return None
 
 

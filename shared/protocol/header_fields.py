@@ -303,7 +303,7 @@ FIELDS: dict[MessageType, tuple[type[Any], dict[str, Reader]]] = {
             "evaluation": _optional(_evaluation),
         },
     ),
-    MessageType.GET: (Get, {"session": _ID, "have_version": _COUNT, "have_manifest": _LABEL}),
+    MessageType.GET: (Get, {"session": _ID, "have_version": _COUNT, "have_manifest": _LABEL, "exact": _COUNT}),
     MessageType.WEIGHTS: (
         Weights,
         {"session": _ID, "version": _COUNT, "manifest_digest": _LABEL, "manifest": _text(MAX_MANIFEST)},
@@ -328,6 +328,7 @@ FIELDS: dict[MessageType, tuple[type[Any], dict[str, Reader]]] = {
 OPTIONAL: dict[MessageType, tuple[str, ...]] = {
     MessageType.HELLO: ("task",),
     MessageType.PONG: ("turns_away",),
+    MessageType.GET: ("exact",),
     MessageType.PRODUCER_HELLO: ("task",),
     MessageType.PRODUCER_WELCOME: ("tasks",),
 }

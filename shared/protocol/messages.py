@@ -307,11 +307,12 @@ class Credit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Get:
-    """Inference → learner, long-poll: anything newer than this?"""
+    """Inference → learner, long-poll: anything newer than this? Or, answered at once: exactly that version."""
 
     session: int
     have_version: int  # packed, 0 for none
     have_manifest: str  # digest, empty for none
+    exact: int = 0  # packed: the version that an evaluation asked for; 0: the newest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -170,7 +170,10 @@ class EnvConfig(Section):
         return changed
 
     def settings(self) -> Settings:
-        """(name, value as JSON), sorted by name: what must agree between the actors of one run."""
+        """(name, value as JSON), sorted by name: what must agree between the actors of one run.
+
+        A program of its own decides for itself where nothing is said.
+        """
         if self._stands_for is not None:
             return self._stands_for
         names = ["kwargs", "max_episode_steps"]
@@ -179,6 +182,8 @@ class EnvConfig(Section):
                 "frame_skip", "full_action_space", "repeat_action_probability", "noop_max", "image_size", "grayscale",
                 "life_loss",
             ]  # fmt: skip
+        if self.service:
+            names = [name for name in names if getattr(self, name)]
         return tuple((name, json.dumps(getattr(self, name), sort_keys=True)) for name in sorted(names))
 
 
@@ -197,7 +202,14 @@ class EvalConfig(Section):
 
     episodes: int = Field(100, ge=1, description="Episodes of one evaluation.")
     lanes: int = Field(20, ge=1, le=65536, description="Environment copies that play them.")
-    every_s: float = Field(0.0, ge=0, description="Evaluate this often, seconds; 0: only at the end.")
+    every_s: float = Field(0.0, ge=0, description="Evaluate this often, seconds of training; 0: not by the clock.")
+    every_steps: int = Field(0, ge=0, description="Evaluate each so many trained steps; 0: not by steps.")
+    max_share: float = Field(
+        0.2,
+        gt=0,
+        le=1,
+        description="Of the time, that evaluations by the clock may play: where they take long they come less often.",
+    )
     greedy: bool = Field(True, description="Take the most likely action instead of a sampled one.")
     seed: int = Field(10_000, ge=0, description="Seed of the evaluation's environments.")
     env: dict[str, Any] = Field({}, description="What differs from [env] in evaluations; kwargs are joined key by key.")

@@ -168,6 +168,12 @@ def test_an_evaluation_acts_with_frozen_weights() -> None:
     fleet.engine.load(2, manifest, np.negative(np.frombuffer(weights, np.float32)).tobytes())
     assert fleet.engine.act([lanes]) == before
     assert (fleet.engine.version, fleet.engine.pinned_version) == (2, 1)
+    assert fleet.engine.pin_others(9, "another policy's", weights) == 0
+    assert fleet.engine.act([lanes]) == before
+    fleet.engine.pin()
+    assert fleet.engine.act([lanes]) != before
+    assert fleet.engine.pin_others(1, manifest.digest, weights) == 1
+    assert fleet.engine.act([lanes]) == before
 
 
 def test_state_tables_grow_without_forgetting() -> None:

@@ -24,6 +24,7 @@ def test_each_lane_counts_its_first_episodes_only() -> None:
     rounds.ask(request())
     assert rounds.wants_start(7)
     assert not rounds.wants_start(6)
+    assert not rounds.wants_start(8)
     rounds.start(7, {5: 2})
     assert rounds.reset_seed(5) == 100
     assert rounds.reset_seed(5) is None
@@ -91,6 +92,6 @@ def test_a_finished_round_is_not_repeated() -> None:
     rounds.reset_seed(5)
     assert rounds.record(5, ENDED, stats(1)) is not None
     rounds.ask(request(episodes=1))
-    assert not rounds.wants_start(9)
+    assert not rounds.wants_start(7)
     rounds.ask(request(number=2))
-    assert rounds.wants_start(9)
+    assert rounds.wants_start(7)

@@ -15,6 +15,7 @@ from inference_svc.serving import Audience
 from inference_svc.streams import Streams
 from inference_svc.tally import Tally
 from inference_svc.unrolls import UnrollShape, UnrollWriter
+from inference_svc.upstream import FormerWeightsCame
 from shared.protocol.codec import decode, encode
 from shared.protocol.messages import (
     Act,
@@ -24,6 +25,7 @@ from shared.protocol.messages import (
     Credit,
     Error,
     Evaluation,
+    Get,
     Hello,
     Message,
     Ping,
@@ -37,6 +39,7 @@ from shared.protocol.messages import (
     StepBits,
     TaskEnv,
     Unroll,
+    Weights,
     Welcome,
     pack_version,
 )
@@ -329,6 +332,28 @@ def test_an_evaluation_waits_for_the_version_it_asks_for(world: World) -> None:
     assert world.pins == 0
     world.server.weights_changed(pack_version(1, 6), 0.0)
     assert world.pins == 1
+
+
+def test_an_evaluation_of_weights_that_were_newer_once_asks_the_learner_for_them(world: World) -> None:
+    """Exactly these are played, by every inference service: also by one that came in mid-evaluation."""
+    world.serve()
+    wanted, live = pack_version(1, 6), pack_version(1, 9)
+    session = world.hello(mode="eval").session
+    world.step(session, 0, (Flags.FIRST, Flags.FIRST))
+    world.link.receive(Weights(session=1, version=live, manifest_digest="m", manifest="{}"), [b"live"], 0.0)
+    world.server.weights_changed(live, 0.0)
+    world.link.poll(0.0)
+    world.grant(100, Evaluation(id=3, version=wanted, episodes=2, seed=42, greedy=True))
+    (get,) = [decode(bytes(frames[0])) for frames in world.link.poll(0.1)]
+    assert get == Get(session=1, have_version=live, have_manifest="m", exact=wanted)
+    assert world.pins == 0
+    world.grant(100, Evaluation(id=3, version=wanted, episodes=2, seed=42, greedy=True))
+    assert world.link.poll(0.2) == []
+    former = Weights(session=1, version=wanted, manifest_digest="m", manifest="")
+    assert world.link.receive(former, [b"former"], 0.3) == [FormerWeightsCame(wanted, "m", b"former")]
+    world.server.evaluations.freezing()
+    world.server.pinned(wanted, 0.3)
+    assert isinstance(world.last(), Act)
 
 
 def test_wrong_frame_sizes_are_struck_and_end_only_their_own_session(world: World) -> None:
@@ -828,7 +853,7 @@ def test_a_policy_built_anew_begins_its_evaluations_again() -> None:
     world = TaskWorld()
     session = world.come("pong", "eval")
     world.step(session, 0, (4, 4))
-    world.credit("pong", 0, Evaluation(id=3, version=1, episodes=2, seed=9, greedy=True))
+    world.credit("pong", 0, Evaluation(id=3, version=pack_version(1, 5), episodes=2, seed=9, greedy=True))
     world.server.pinned(pack_version(1, 5), 0.0)
     world.server.serve(UnrollShape(replace(SPEC, env_id="tasks"), 1, [], T), "run", 1)
     world.step(session, 1, (4, 4))

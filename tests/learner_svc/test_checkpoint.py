@@ -69,6 +69,66 @@ def test_the_newest_is_what_was_saved_last_even_if_its_step_is_lower(tmp_path):
     assert checkpoint.step == 20
 
 
+def test_a_best_one_is_no_newer_than_those_saved_before_it(tmp_path):
+    """It was written when its evaluation ended, and holds the weights that it began with."""
+    for step, kind in ((5, "latest"), (9, "latest"), (5, "best")):
+        save_step(tmp_path, step, kind)
+    newest = load_latest(tmp_path)
+    assert newest is not None
+    assert (newest.kind, newest.step) == ("latest", 9)
+    for path in tmp_path.glob("*-latest-*.safetensors"):
+        path.write_bytes(b"broken")
+    left = load_latest(tmp_path)
+    assert left is not None
+    assert left.kind == "best"
+
+
+def test_one_that_is_of_no_use_is_passed_over(tmp_path):
+    """Whole, and refused by who asked."""
+    for step in (1, 2):
+        save_step(tmp_path, step)
+
+    def check(checkpoint):
+        if checkpoint.step == 2:
+            raise CheckpointError("of no use")
+
+    found = load_latest(tmp_path, check=check)
+    assert found is not None
+    assert found.step == 1
+
+
+def test_every_changed_bit_is_found(tmp_path):
+    """Anywhere in either file, a thousand times; the one before is loaded then."""
+    before, newest = save_step(tmp_path, 1), save_step(tmp_path, 2)
+    rng = random.Random(5)
+    found = 0
+    for path in (newest, newest.with_suffix(".safetensors")):
+        whole = path.read_bytes()
+        for number in range(500):
+            place = number * len(whole) // 500  # every region
+            changed = bytearray(whole)
+            changed[place] ^= 1 << rng.randrange(8)
+            path.write_bytes(changed)
+            with pytest.raises(CheckpointError):
+                load(newest)
+            found += 1
+        latest = load_latest(tmp_path)
+        assert latest is not None
+        assert latest.path == before
+        path.write_bytes(whole)
+    assert found == 1000
+    assert load(newest).step == 2
+
+
+def test_a_manifest_of_the_first_format_is_still_read(tmp_path):
+    """It has no digest of itself."""
+    path = save_step(tmp_path, 1)
+    manifest = json.loads(path.read_text()) | {"format": 1}
+    del manifest["sha256"]
+    path.write_text(json.dumps(manifest))
+    assert load(path).step == 1
+
+
 def test_a_kind_can_be_asked_for(tmp_path):
     """`eval` loads the best one, though others are newer."""
     save_step(tmp_path, 1, "best")

@@ -140,7 +140,7 @@ def test_other_settings_are_refused_by_name() -> None:
     spec = a_spec(settings=(("max_episode_steps", "5"),))
     (reject,) = Bench(has_policy=False).ask(a_hello(spec=spec))
     assert isinstance(reject, Reject)
-    assert "max_episode_steps: ours null, theirs 5" in reject.message
+    assert "max_episode_steps: null in the run's [env], 5 in" in reject.message
 
 
 def test_a_statistic_that_no_table_can_hold_is_refused_by_name() -> None:
@@ -371,7 +371,7 @@ def test_the_first_tasks_specification_starts_a_policy_of_no_environment_in_part
     [
         ("golf", a_spec("P"), "task", ["'golf'", "pong, tennis"]),
         ("pong", a_spec("T"), "spec", ["'pong'", "ours 'P'", "theirs 'T'"]),
-        ("pong", a_spec("P", settings=(("frame_skip", "2"),)), "spec", ["frame_skip", "ours 4", "theirs 2"]),
+        ("pong", a_spec("P", settings=(("frame_skip", "2"),)), "spec", ["frame_skip", "4 in the run", "2 in this"]),
         ("tennis", a_spec("T", actions=6), "spec", ["'tennis'", "action space: ours", "2", "6"]),
     ],
 )

@@ -87,3 +87,20 @@ def test_a_session_that_ended_is_not_answered() -> None:
     publisher.get(a_get(have=V1, manifest="digest"), 0.0)
     publisher.forget(1)
     assert publisher.publish(V2, b"two") == []
+
+
+def test_the_version_of_an_evaluation_is_kept_beside_newer_ones() -> None:
+    """Whoever asks for exactly that gets it at once, and stays in line for newer ones; nobody else's is there."""
+    publisher = a_publisher()
+    publisher.keep()
+    publisher.publish(V2, b"two")
+    assert publisher.get(a_get(have=V2, manifest="digest"), 0.0) is None
+    exact = Get(session=1, have_version=V2, have_manifest="digest", exact=V1)
+    kept = publisher.get(exact, 0.0)
+    assert kept is not None
+    assert (kept.message.version, kept.frames) == (V1, (b"one",))
+    assert publisher.num_waiting == 1
+    publisher.keep()
+    gone = publisher.get(exact, 0.0)
+    assert gone is not None
+    assert gone.message == NotModified(session=1, version=V2)

@@ -15,10 +15,12 @@ from shared.runtime.config import EvalConfig, RunConfig
 from tests.support.finished_episodes import episodes
 
 V = pack_version(1, 9)
+EVALUATION = ("every_s", "every_steps", "max_share")
 
 
-def a_run(*, epoch: int = 1, every_s: float = 0.0, patience_s: float = 100.0, **settings: Any) -> Run:
-    run = Run(RunConfig(**settings), EvalConfig(every_s=every_s), epoch=epoch, patience_s=patience_s)
+def a_run(*, epoch: int = 1, patience_s: float = 100.0, **settings: Any) -> Run:
+    evaluation = EvalConfig(**{key: settings.pop(key) for key in EVALUATION if key in settings})
+    run = Run(RunConfig(**settings), evaluation, epoch=epoch, patience_s=patience_s)
     run.start(0.0)
     return run
 
@@ -28,6 +30,13 @@ def a_result(mean: float) -> EvaluationResult:
         version=V, episodes=10, return_mean=mean, return_std=0.0, return_median=mean, return_min=mean,
         return_max=mean, length_mean=1.0,
     )  # fmt: skip
+
+
+def move_on(run: Run, now: float) -> None:
+    """As the learner does after an update: time passes, and what is due is asked for."""
+    run.poll(V, now, is_idle=False)
+    if run.wants_evaluation():
+        run.ask(V, now)
 
 
 def answer(run: Run, mean: float, now: float) -> bool:
@@ -139,7 +148,7 @@ def test_until_return_is_judged_by_a_full_evaluation() -> None:
 def test_an_evaluation_on_the_way_may_suggest_the_end() -> None:
     """Its weights are not the last: they are measured again, with training stopped."""
     run = a_run(until_return=100.0, every_s=10.0)
-    run.poll(V, 10.0, is_idle=False)
+    move_on(run, 10.0)
     assert run.may_train
     assert answer(run, 120.0, 12.0)
     run.poll(V, 12.1, is_idle=True)
@@ -152,24 +161,65 @@ def test_an_evaluation_on_the_way_may_suggest_the_end() -> None:
 def test_evaluations_follow_their_schedule_one_at_a_time() -> None:
     """The next is due so long after the last result."""
     run = a_run(every_s=10.0)
-    run.poll(V, 9.9, is_idle=False)
+    move_on(run, 9.9)
     assert run.evaluation is None
-    run.poll(V, 10.0, is_idle=False)
+    move_on(run, 10.0)
     first = run.evaluation
-    run.poll(V, 40.0, is_idle=False)
+    move_on(run, 40.0)
     assert run.evaluation == first
-    assert answer(run, 1.0, 41.0)
-    run.poll(V, 50.0, is_idle=False)
+    assert answer(run, 1.0, 10.5)
+    move_on(run, 49.9)
     assert run.evaluation is None
-    run.poll(V, 51.0, is_idle=False)
+    move_on(run, 50.0)
     assert run.evaluation is not None
     assert run.evaluation != first
+
+
+def test_evaluations_by_the_clock_keep_to_their_share_of_the_time() -> None:
+    """One that took eight seconds is followed by no other for four times as long."""
+    run = a_run(every_s=10.0, max_share=0.2)
+    move_on(run, 10.0)
+    move_on(run, 18.0)
+    assert answer(run, 1.0, 18.0)
+    move_on(run, 49.9)
+    assert run.evaluation is None
+    move_on(run, 50.0)
+    assert run.evaluation is not None
+
+
+def test_evaluations_by_steps_wait_for_no_clock() -> None:
+    """One for each so many trained steps, also where several are passed at once, and after a restart."""
+    run = a_run(every_steps=100)
+    asked = []
+    for now in range(1, 9):
+        run.trained(45, updates=1)
+        move_on(run, float(now))
+        if run.evaluation is not None:
+            asked.append(run.counters.trained_steps)
+            assert answer(run, 1.0, float(now))
+        if now == 4:
+            saved = json.loads(json.dumps(run.to_json()))
+            run = a_run(every_steps=100)
+            run.restore(saved)
+            run.start(4.0)
+    assert asked == [135, 225, 315]
+
+
+def test_a_learner_that_is_often_restarted_evaluates_as_often() -> None:
+    """The schedule goes by training time, which a checkpoint keeps."""
+    run = a_run(every_s=10.0)
+    for life in range(3):
+        move_on(run, 4.0)
+        assert run.evaluation is None or life == 2
+        saved, run = json.loads(json.dumps(run.to_json())), a_run(every_s=10.0)
+        run.restore(saved)
+    assert run.wants_evaluation()
 
 
 def test_a_result_nobody_waits_for_is_ignored() -> None:
     """A second inference's answer to the same request, or one from before a restart."""
     run = a_run(every_s=1.0)
-    run.poll(V, 1.0, is_idle=False)
+    move_on(run, 1.0)
     assert run.evaluation is not None
     wanted = run.evaluation.id
     assert not run.evaluated(wanted - 1, a_result(1.0), 2.0)
@@ -183,7 +233,7 @@ def test_ids_of_evaluations_differ_between_lives() -> None:
     ids = set()
     for epoch in (1, 2):
         run = a_run(epoch=epoch, every_s=1.0)
-        run.poll(V, 1.0, is_idle=False)
+        move_on(run, 1.0)
         assert run.evaluation is not None
         ids.add(run.evaluation.id)
     assert len(ids) == 2
@@ -204,7 +254,7 @@ def test_the_training_return_is_that_of_the_last_hundred_episodes() -> None:
 def test_the_last_evaluation_outlives_a_restart_but_ends_no_run() -> None:
     """The summary tells it; whether the target is reached is measured anew."""
     run = a_run(every_s=1.0)
-    run.poll(V, 1.0, is_idle=False)
+    move_on(run, 1.0)
     assert answer(run, 9.0, 2.0)
     resumed = Run(RunConfig(until_return=8.0), EvalConfig(every_s=0), epoch=2, patience_s=1.0)
     resumed.restore(json.loads(json.dumps(run.to_json())))
@@ -256,7 +306,7 @@ def test_of_two_goals_the_first_that_is_reached_ends_a_run() -> None:
     """As steps and seconds do."""
     run = a_run(until_return=100.0, until="success >= 0.5", every_s=1.0)
     run.adopt(["success"])
-    run.poll(V, 1.0, is_idle=True)
+    move_on(run, 1.0)
     assert run.evaluation is not None
     run.evaluated(run.evaluation.id, replace(a_result(3.0), own={"success": 0.6}), 2.0)
     run.trained(1, updates=1)

@@ -17,11 +17,11 @@ def a_snapshot(step: int) -> Snapshot:
     return Snapshot(version=step, step=step, arrays={}, meta={})
 
 
-def evaluate(run: Run, mean: float, now: float) -> int:
+def evaluate(run: Run, mean: float, now: float, *, version: int = 1) -> int:
     assert run.evaluation is not None
     number = run.evaluation.id
     result = EvaluationResult(
-        version=1, episodes=1, return_mean=mean, return_std=0.0, return_median=mean, return_min=mean,
+        version=version, episodes=1, return_mean=mean, return_std=0.0, return_median=mean, return_min=mean,
         return_max=mean, length_mean=1.0,
     )  # fmt: skip
     assert run.evaluated(number, result, now)
@@ -48,29 +48,56 @@ def test_milestones_are_kept_as_they_are_passed() -> None:
     assert saving.kinds(a_snapshot(3)) == ["latest"]
 
 
+def test_milestones_do_not_wait_for_the_next_checkpoint() -> None:
+    """A fast run passes many between two of them."""
+    run = a_run()
+    saving = Saving(run, every_s=1000.0, milestone_steps=100)
+    saving.start(0.0)
+    kept = []
+    for update in range(1, 51):
+        run.counters.trained_steps = 16 * update
+        if saving.is_due(0.5) and "milestone" in saving.kinds(a_snapshot(update)):
+            kept.append(run.counters.trained_steps)
+    assert kept == [112, 208, 304, 400, 512, 608, 704, 800]
+
+
+def measure(run: Run, saving: Saving, version: int, now: float) -> None:
+    """Ask for an evaluation of the weights in a snapshot."""
+    run.ask(version, now)
+    assert run.evaluation is not None
+    saving.measured(run.evaluation.id, a_snapshot(version))
+
+
 def test_the_best_evaluation_keeps_the_weights_that_it_measured() -> None:
-    """Those of the snapshot taken when it was asked for, not later ones; a worse result keeps nothing."""
+    """Those of its snapshot, not later ones; a worse result keeps nothing."""
     run = a_run()
     saving = Saving(run, every_s=1000.0, milestone_steps=0)
     saving.start(0.0)
     kept = []
     for number, mean in enumerate((5.0, 4.0, 6.0)):
         now = 10.0 * (number + 1)
-        run.poll(1, now, is_idle=False)
-        assert saving.is_due(now)
+        measure(run, saving, 10 * number, now)
         assert not saving.is_due(now)
-        saving.kinds(a_snapshot(10 * number))
         saving.kinds(a_snapshot(10 * number + 1))
-        best = saving.best(evaluate(run, mean, now + 1.0))
+        best = saving.best(evaluate(run, mean, now + 1.0, version=10 * number))
         kept.append(None if best is None else best.step)
     assert kept == [0, None, 20]
 
 
-def test_an_evaluation_that_is_faster_than_the_snapshot_waits_for_it() -> None:
+def test_a_result_of_other_weights_keeps_none() -> None:
+    """An inference of an older version played newer ones than it was asked to."""
+    run = a_run()
+    saving = Saving(run, every_s=1000.0, milestone_steps=0)
+    measure(run, saving, 7, 1.0)
+    assert saving.best(evaluate(run, 5.0, 2.0, version=8)) is None
+    assert saving.kinds(a_snapshot(9)) == ["latest"]
+
+
+def test_a_final_evaluation_that_is_faster_than_the_snapshot_waits_for_it() -> None:
     """The snapshot was asked for with the evaluation: it is kept as the best when it comes."""
     run = a_run()
     saving = Saving(run, every_s=1000.0, milestone_steps=0)
-    run.poll(1, 10.0, is_idle=False)
+    run.ask(1, 10.0)
     assert saving.is_due(10.0)
     assert saving.best(evaluate(run, 5.0, 11.0)) is None
     assert saving.kinds(a_snapshot(1)) == ["latest", "best"]

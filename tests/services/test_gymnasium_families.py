@@ -2,6 +2,7 @@
 
 import warnings
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -91,6 +92,26 @@ def test_car_racing_is_an_image():
     group.advance([np.array([3])])
     assert group.views.observation[0].std() > 10
     group.close()
+
+
+@needs_box2d
+def test_racing_is_drawn_as_gymnasium_draws_it():
+    """The same road, grass and car within a few levels of gray, and the same rewards, once the view has zoomed in."""
+    from services.box2d.env import GRAY, make_racing
+
+    env, theirs = make_racing(), gymnasium.make("CarRacing-v3", continuous=False)
+    env.reset(seed=3)
+    theirs.reset(seed=3)
+    for action in [3] * 12 + [1] * 6 + [2] * 6 + [4] * 2:
+        _, reward, *_ = env.step(action)
+        held = [theirs.step(action) for _ in range(4)]
+        assert reward == pytest.approx(sum(frame[1] for frame in held))
+    road = held[-1][0][:84] @ np.array(GRAY)
+    ours = env.unwrapped.picture().reshape(84, 2, 96, 2).mean((1, 3))
+    assert np.abs(ours - road).mean() < 4
+    assert road.std() > 10
+    for each in (env, theirs):
+        each.close()
 
 
 @needs_box2d

@@ -119,8 +119,9 @@ def test_a_service_that_always_dies_fails_the_run_after_five_deaths(tmp_path):
     """The launcher gives up, says who and why, and shows what the service said last."""
     lives = tmp_path / "lives"
     actor = child("actor-0", "actor", f"{APPEND}\nraise OSError('no such simulator')", lives, "x")
-    ended, _ = launch([child("learner", "learner", WAIT, tmp_path), actor], tmp_path)
+    ended, watcher = launch([child("learner", "learner", WAIT, tmp_path), actor], tmp_path)
     assert lives.read_text() == "xxxxx"
+    assert any("actor-0 died (exit 1: OSError: no such simulator)" in event for event in watcher.events)
     assert ended.outcome.exit_code == 1
     assert ended.outcome.service == "actor-0"
     assert "OSError: no such simulator" in ended.last_words

@@ -1,5 +1,7 @@
 """What is told of a service that died."""
 
+import json
+
 from services.cli.postmortem import explain_output, last_words
 
 LOG = '{"event": "service_ready", "level": "info", "timestamp": "t", "service": "learner"}'
@@ -34,7 +36,11 @@ def test_only_the_last_life_counts():
 def test_an_error_in_the_log_is_better_than_nothing():
     """Where there is no plain text, the last error line speaks."""
     failed = '{"event": "service_failed", "error": "port taken", "level": "error", "timestamp": "t"}'
-    assert explain_output([failed, LOG]) == "service_failed error=port taken"
+    assert explain_output([failed, LOG]) == "port taken"
+    crashed = json.dumps({"event": "service_crashed", "exception": TRACEBACK, "level": "error"})
+    assert explain_output([crashed]) == explain_output(TRACEBACK.splitlines())
+    other = '{"event": "odd", "count": 3, "level": "error"}'
+    assert explain_output([other]) == "odd count=3"
 
 
 def test_silence_is_empty(tmp_path):

@@ -234,6 +234,7 @@ MESSAGES: dict[str, Message] = {
         evaluation=Evaluation(id=1, version=pack_version(2, 1000), episodes=100, seed=10_000, greedy=True),
     ),
     "get": Get(session=1, have_version=0, have_manifest=""),
+    "get_exact": Get(session=1, have_version=9, have_manifest="m", exact=7),
     "weights": Weights(session=1, version=pack_version(2, 1), manifest_digest="0123456789abcdef", manifest='{"a":1}'),
     "not_modified": NotModified(session=1, version=pack_version(2, 1)),
     "look": Look(wants_page=True, wants_picture=False, have_picture=3),

@@ -20,7 +20,7 @@ def save_forever(folder: Path) -> None:
     while True:
         step += 1
         arrays = {f"tensor.{i}": np.full(20_000, step, np.float32) for i in range(4)}
-        kind = "best" if step % 5 == 0 else "latest"
+        kind = "milestone" if step % 5 == 0 else "latest"
         save(folder, step=step, arrays=arrays, meta={"step": step}, kind=kind, keep=2)  # type: ignore[arg-type]
         os.write(1, f"saved {step}\n".encode())
 

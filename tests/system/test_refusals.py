@@ -217,7 +217,7 @@ def test_a_first_environment_with_other_settings_is_refused_and_inference_goes_o
         deployment.inference.start().wait_ready()
         wrong = deployment.add_actor("wrong", "env.max_episode_steps=7").start()
         assert wrong.wait_ended() == 78
-        assert "setting max_episode_steps: ours null, theirs 7" in wrong.errors()
+        assert "setting max_episode_steps: null in the run's [env], 7 in" in wrong.errors()
         deployment.actors.remove(wrong)
         deployment.add_actor("right")
         deployment.start()

@@ -48,6 +48,7 @@ class Life(ABC):
         self.options, self.expected, self.wires = options, expected, wires
         self.table = SessionTable(epoch, options.seed, self.run_id, SessionLimits(beat_s=BEAT_S))
         self.results: list[Result] = []
+        self.last_words = ""  # the last line that the service's process said to people
         self.is_done = False
         self.hellos: dict[int, Hello] = {}  # by group
         self._refused = ""

@@ -16,14 +16,14 @@ import secrets
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, TypeVar
 
 from services.cli.env.in_process import CheckOptions
 from services.cli.env.kit import Drills, Stopped, UnknownVersion
 from services.cli.env.life import Expected, Life, Wires
 from services.cli.env.target import Listen, pinned
-from services.cli.env.verdicts import Result, merge, skipped
+from services.cli.env.verdicts import Result, Verdict, merge, skipped
 from services.cli.service_folder import ServiceFolder, kill_group, service_variables
 from shared.errors import ConfigError
 from shared.net.endpoints import Router
@@ -67,7 +67,7 @@ def check_service(
     results = []
     for kind in (Drills, UnknownVersion, Stopped):
         life = live(kind, target, options, words, notes)
-        results += life.all_results()
+        results += [_with_words(result, life.last_words) for result in life.all_results()]
         if not life.hellos:
             break
     return merge(results)
@@ -122,7 +122,15 @@ async def _live(
                 if life.doing != said:
                     said = life.doing
                     notes.doing(said)
+            life.last_words = process.last_words() if process is not None else ""
             return life
+
+
+def _with_words(result: Result, last_words: str) -> Result:
+    """Why a lane was made anew, if the service said so: no message tells it."""
+    if result.name != "no rebuilt lanes" or result.verdict is not Verdict.FAIL or not last_words:
+        return result
+    return replace(result, found=f"{result.found}; the service last said: {last_words}")
 
 
 class _Address:

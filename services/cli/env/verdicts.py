@@ -77,7 +77,7 @@ RULES: Mapping[str, Rule] = {
     ),
     "reset rewards": Rule("nothing was done to earn a reward at a reset row", "send reward 0 in rows that are `first`"),
     "no rebuilt lanes": Rule(
-        "a lane that fails is made anew and its episode is lost", "mend the failure; it is repeated in the log"
+        "a lane that fails is made anew and its episode is lost", "mend the failure, which the environment says itself"
     ),
     "masks": Rule("a mask column is 1 for allowed or 0", "give uint8 ones and zeros, one for each category"),
     "statistics": Rule(

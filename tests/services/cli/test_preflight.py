@@ -10,6 +10,7 @@ from rich.console import Console
 from services.cli.app import main
 from services.cli.experiment import RECIPE, RECORD, choose_source, load_experiment, write_words
 from services.cli.preflight import look_before_start
+from shared.errors import ConfigError
 
 
 @pytest.fixture
@@ -85,7 +86,7 @@ def test_memory_is_given_where_it_is_asked_for(here):
         ('[run]\nrecipe = "auto"\n[env]\nid = "CartPole-v1"\n[learner]\nbatch = 40\n', "vector-discrete"),
         ('[run]\nrecipe = "none"\n[env]\nid = "CartPole-v1"\n', "none"),
         ('[run]\nrecipe = "vector-continuous"\n[env]\nid = "CartPole-v1"\n', "vector-continuous"),
-        ('[env]\nid = "CartPole-v1"\n[launch]\nactors = 0\neval_actors = 0\n', ""),
+        ('[run]\nrecipe = "none"\n[env]\nid = "CartPole-v1"\n[launch]\nactors = 0\neval_actors = 0\n', "none"),
     ],
 )
 def test_a_file_gets_a_recipe_if_it_asks_or_says_nothing_of_learning(here, text, recipe):
@@ -95,6 +96,16 @@ def test_a_file_gets_a_recipe_if_it_asks_or_says_nothing_of_learning(here, text,
     assert experiment.settings.run.recipe == recipe
     if "batch" in text:
         assert f"batch = {experiment.settings.learner.batch}\n" in text
+
+
+def test_a_run_that_makes_no_environment_must_say_how_to_learn(here):
+    """Plain defaults in silence would learn nothing for hours; a name is enough."""
+    (here / "one.toml").write_text('[env]\nid = "CartPole-v1"\n')
+    words = ["launch.actors=0", "launch.eval_actors=0"]
+    with pytest.raises(ConfigError, match=r"run\.recipe="):
+        load_experiment(here / "one.toml", words, run_dir=None, resume=False)
+    named = load_experiment(here / "one.toml", [*words, "run.recipe=vector-discrete"], run_dir=None, resume=False)
+    assert named.settings.learner.reuse > 1
 
 
 def test_a_run_goes_on_with_the_recipe_that_it_began_with(here):

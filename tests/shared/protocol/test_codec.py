@@ -79,7 +79,7 @@ def test_unknown_trailing_fields_are_ignored(name: str) -> None:
     """A later version may append fields; this one reads what it knows."""
     values = msgpack.unpackb(bytes.fromhex(GOLDEN[name]))
     kind = MessageType(values[0])
-    empty: dict[str, object] = {"task": "", "tasks": [], "turns_away": False}
+    empty: dict[str, object] = {"task": "", "tasks": [], "turns_away": False, "exact": 0}
     left_out = [empty[field] for field in OPTIONAL.get(kind, ())][len(values) - 1 - required(kind) :]
     assert decode(msgpack.packb([*values, *left_out, "later", {"a": 1}])) == MESSAGES[name]
 
@@ -98,7 +98,7 @@ def required(kind: MessageType) -> int:
     return len(FIELDS[kind][1]) - len(OPTIONAL.get(kind, ()))
 
 
-@pytest.mark.parametrize("name", ["hello_task", "producer_hello_task", "producer_welcome_tasks"])
+@pytest.mark.parametrize("name", ["hello_task", "producer_hello_task", "producer_welcome_tasks", "get_exact"])
 def test_an_optional_field_is_left_out_when_it_is_empty(name: str) -> None:
     """So an older reader sees the bytes that it knows, and an older writer's are understood."""
     message = MESSAGES[name]

@@ -201,6 +201,9 @@ def test_env_settings_are_those_that_actors_must_share():
     pong = EnvConfig(id="ALE/Pong-v5")
     assert dict(pong.settings())["frame_skip"] == "4"
     assert list(pong.settings()) == sorted(pong.settings())
+    bricks = EnvConfig(id="bricks-js", service=".")  # whose program decides where nothing is said
+    assert bricks.settings() == ()
+    assert dict(bricks.model_copy(update={"max_episode_steps": 9}).settings()) == {"max_episode_steps": "9"}
 
 
 @pytest.mark.parametrize("section", [RunConfig, EnvConfig, EvalConfig, LaunchConfig, RuntimeConfig])

@@ -153,6 +153,32 @@ def test_a_service_that_ends_at_once_is_told_with_its_last_words(service):
     assert "exit status 1 before HELLO: no simulator here" in result.found
 
 
+FAILS_ON_THE_WAY = """
+import sys
+import gymnasium
+from actor_svc.serve import serve
+from services.memory.env import make
+
+class Maze(gymnasium.Wrapper):
+    ticks = 0
+    def step(self, action):
+        self.ticks += 1
+        if self.ticks == 9:
+            print("lost my way in the maze", file=sys.stderr)
+            raise ValueError("lost")
+        return super().step(action)
+
+sys.exit(serve(lambda: Maze(make()), name="services.memory.env:make"))
+"""
+
+
+def test_an_environment_that_fails_on_the_way_is_told_with_what_its_service_said(service):
+    """The protocol has no message for it."""
+    (service.folder / "actor.py").write_text(FAILS_ON_THE_WAY)
+    results = {item.name: item for item in check_service(service, QUICK)}
+    assert "lost my way in the maze" in results["no rebuilt lanes"].found
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's signal to orphans is Linux's")
 def test_a_check_that_is_killed_takes_its_service_along(service):
     """Also by SIGKILL, which it cannot answer: a simulator that nobody steps would stay for good."""
