@@ -29,19 +29,25 @@ REOPEN_FIRST_S, REOPEN_LONGEST_S = 0.2, 5.0
 
 COMMON_OPTIONS = {
     zmq.LINGER: 0,
-    zmq.HEARTBEAT_IVL: 500,  # ms; a stopped peer is noticed after IVL + TIMEOUT
-    zmq.HEARTBEAT_TIMEOUT: 1500,
-    zmq.HEARTBEAT_TTL: 2000,
     zmq.HANDSHAKE_IVL: 3000,
     zmq.RCVHWM: HIGH_WATER_MESSAGES,
     zmq.SNDHWM: HIGH_WATER_MESSAGES,
 }
 DEALER_OPTIONS = {
+    zmq.HEARTBEAT_IVL: 500,  # ms; a stopped server is noticed after IVL + TIMEOUT
+    zmq.HEARTBEAT_TIMEOUT: 1500,
+    zmq.HEARTBEAT_TTL: 2000,  # after which the other side gives up a dealer that has stopped
     zmq.IMMEDIATE: 1,  # else requests queued for a dead server reach its successor
     zmq.RECONNECT_IVL: 50,
     zmq.RECONNECT_IVL_MAX: 500,  # what a restarted service waits for its peers, ms
 }
+# No heartbeats of its own: libzmq aborts the process if one is due on a connection that broke while its receive queue was
+# full, which any peer can bring about. Peers' silence is judged by the protocols, and broken lines by TCP.
 ROUTER_OPTIONS = {
+    zmq.TCP_KEEPALIVE: 1,
+    zmq.TCP_KEEPALIVE_IDLE: 10,  # s
+    zmq.TCP_KEEPALIVE_INTVL: 5,
+    zmq.TCP_KEEPALIVE_CNT: 3,
     zmq.ROUTER_MANDATORY: 1,  # else unroutable replies vanish without an error
     zmq.ROUTER_HANDOVER: 1,
     zmq.BACKLOG: MAX_PENDING_CONNECTIONS,

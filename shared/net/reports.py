@@ -52,10 +52,13 @@ class Reports:
         """
         owner = self._owner(route)
         is_monitor = owner.startswith(_MONITOR_PREFIX)
-        if not frames or not (is_monitor or frames[0][1:2] == _LOOK_TYPE):
+        is_look = bool(frames) and frames[0][1:2] == _LOOK_TYPE
+        if not frames or not (is_monitor or is_look):
             return False
+        if not is_look or (owner and not is_monitor):  # judged before anything is decoded, which may cost much
+            raise RemoteWireError("role", f"{owner} may {'not look' if is_look else 'only look'}")
         message = decode(frames[0])
-        if not isinstance(message, Look) or (owner and not is_monitor):
+        if not isinstance(message, Look):
             raise RemoteWireError("role", f"{owner or 'nobody'} may not send {type(message).__name__} here")
         if not message.wants_page or time.monotonic() - self._written_at < PAGE_EVERY_S:
             self._answer(route, message)

@@ -485,6 +485,15 @@ def test_a_stopped_peer_is_noticed(sockets, foreign_server):
     sockets.run(test)
 
 
+def test_a_peer_that_fills_the_queue_and_hangs_up_does_not_end_the_process():
+    """libzmq aborts where a heartbeat of the router's own is due on such a connection."""
+    program = Path(__file__).parents[2] / "support" / "flooded_router.py"
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    done = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 0
+
+
 def test_leaving_while_the_peer_leaves_does_not_hang():
     """A dealer that is closed just when its connection breaks is closed; libzmq must not be left holding an event."""
     command = [sys.executable, "-m", "tests.support.leave_together", "100"]
