@@ -41,8 +41,8 @@ DEALER_OPTIONS = {
     zmq.RECONNECT_IVL: 50,
     zmq.RECONNECT_IVL_MAX: 500,  # what a restarted service waits for its peers, ms
 }
-# No heartbeats of its own: libzmq aborts the process if one is due on a connection that broke while its receive queue was
-# full, which any peer can bring about. Peers' silence is judged by the protocols, and broken lines by TCP.
+# No heartbeats of its own: libzmq aborts the process if one is due on a connection that broke while its receive queue
+# was full, which any peer can bring about. Peers' silence is judged by the protocols, and broken lines by TCP.
 ROUTER_OPTIONS = {
     zmq.TCP_KEEPALIVE: 1,
     zmq.TCP_KEEPALIVE_IDLE: 10,  # s
