@@ -155,7 +155,7 @@ def run_entry(entry: Entry, folder: Path, words: Sequence[str], *, seeds: int | 
     limits = [f"run.steps={entry.steps}", f"run.seconds={60 * (minutes or entry.minutes)}", f"run.name={entry.name}"]
     line: dict[str, Any] = {
         "name": entry.name, "command": entry.command, "target": entry.target, "words": list(words),
-        "machine": machine_label(), "ended": time.strftime("%Y-%m-%dT%H:%M:%S"),
+        "machine": machine_label(),
     }  # fmt: skip
     try:
         code = train_seeds(
@@ -168,6 +168,7 @@ def run_entry(entry: Entry, folder: Path, words: Sequence[str], *, seeds: int | 
         if code == 130:
             raise SystemExit(code)
         line |= {"failure": f"exit code {code}"} if code else {"seeds": read_result(place)["seeds"]}
+    line["ended"] = time.strftime("%Y-%m-%dT%H:%M:%S")
     with (folder / RESULTS).open("a", encoding="utf-8") as file_of_results:
         file_of_results.write(json.dumps(line) + "\n")
 

@@ -30,7 +30,11 @@ def register(metrics: Metrics, tally: Tally, server: Server, streams: Streams, r
         ("queue_waits_total", "Groups that waited for a batch.", lambda: tally.waits),
         ("compute_seconds_total", "Time in the compute thread.", lambda: tally.compute_s),
         ("held_no_credit_total", "Times that a group was held for the learner.", lambda: tally.held_no_credit),
-        ("refused_messages_total", "Messages that broke the protocol.", lambda: tally.refused_messages),
+        (
+            "refused_messages_total",
+            "Messages that broke the protocol.",
+            lambda: tally.refused_messages + reactor.statistics().oversized,
+        ),
         ("lost_groups_total", "Groups whose lease ended.", lambda: tally.lost_groups),
         ("out_of_bounds_total", "Rows with observations outside their bounds.", lambda: tally.out_of_bounds),
         (

@@ -123,8 +123,8 @@ class History:
             self._rewrite([])
             return
         with writing(self._file):
-            rows = read_metrics(self._file)
-            if rows and "updates" not in rows[0]:
+            columns, rows = _read_table(self._file)
+            if "updates" not in columns and self._file.stat().st_size:
                 aside = self._file.with_suffix(".broken")
                 self._file.replace(aside)
                 log.error("metrics_unreadable", file=str(self._file), moved_to=str(aside))
@@ -153,10 +153,23 @@ class History:
 
 def read_metrics(file: Path) -> list[dict[str, str]]:
     """Complete rows of a metrics.csv, as text by column; what is no row is left out."""
+    return _read_table(file)[1]
+
+
+def _read_table(file: Path) -> tuple[list[str], list[dict[str, str]]]:
+    """Columns and complete rows. Each line is read by itself: damage in one costs that one."""
     with file.open(newline="", encoding="utf-8", errors="replace") as stream:
         lines = stream.read().split("\n")[:-1]  # what has no line break was cut off
-    rows = list(csv.DictReader([line for line in lines if len(line) < MAX_LINE]))
-    return [row for row in rows if None not in row and None not in row.values()]
+    columns, *rows = [_cells(line) for line in lines if len(line) < MAX_LINE] or [[]]
+    return columns, [dict(zip(columns, row, strict=True)) for row in rows if row and len(row) == len(columns)]
+
+
+def _cells(line: str) -> list[str]:
+    """Of one line; none if it is no line of a table."""
+    try:
+        return next(csv.reader([line], strict=True), []) if '"' in line else line.split(",") if line else []
+    except csv.Error:
+        return []
 
 
 def open_events(folder: Path, trained_steps: int) -> Events | None:

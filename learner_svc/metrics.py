@@ -32,7 +32,11 @@ def register(metrics: Metrics, run: Run, desk: Desk, figures: Figures, keeper: K
         ("evaluations", "Evaluations finished in this process.", lambda: run.num_evaluations),
         ("duplicate_unrolls", "UNROLLs that were here already.", lambda: desk.ledger.duplicate_unrolls),
         ("lost_unrolls", "UNROLLs whose updates were lost with an epoch.", lambda: desk.ledger.lost_unrolls),
-        ("refused_messages", "Messages that broke the protocol.", lambda: desk.refused_messages),
+        (
+            "refused_messages",
+            "Messages that broke the protocol.",
+            lambda: desk.refused_messages + reactor.statistics().oversized,
+        ),
         ("write_failures", "Rows and checkpoints that the disk refused.", lambda: keeper.num_failures),
     )
     gauges: tuple[Reading, ...] = (

@@ -11,7 +11,6 @@ from learner_svc.producers import Desk, UnrollKey
 from learner_svc.run import Run
 from shared.errors import ConfigError
 
-SETTLE_S = 15.0  # a policy this young has the environments that the configuration names
 MAX_ACTORS = 1024  # of whom drops are counted one by one
 
 
@@ -30,19 +29,14 @@ class Reporter:
         self.dropped_by_actor: dict[str, int] = {}
         self._settings, self._run, self._desk, self._lives, self._figures = settings, run, desk, lives, figures
         self._loop_lag_s, self._warn = loop_lag_s, warn
-        self._started_at = 0.0
         self._judged_lanes = 0
 
-    def start(self, now: float) -> None:
-        """There is a policy."""
-        self._started_at = now
-
     def row(self, now: float) -> dict[str, float | int | None]:
-        """One row of metrics. Raises: ConfigError if a young run has so many lanes that their rows are too old."""
+        """One row of metrics."""
         desk, ledger = self._desk, self._desk.ledger
         self._lives.heard({incarnation: load.figures for incarnation, load in desk.loads.items()})
         loads = [load.figures for load in desk.loads.values()]
-        self._judge_lanes(int(sum(load.get("lanes", 0.0) for load in loads)), now)
+        self._judge_lanes(int(sum(load.get("lanes", 0.0) for load in loads)))
         others: dict[str, float | int | None] = {
             "duplicate_unrolls": float(ledger.duplicate_unrolls),
             "lost_unrolls": float(ledger.lost_unrolls),
@@ -54,16 +48,17 @@ class Reporter:
             others=others | self._run.tasks.row(),
         )  # fmt: skip
 
-    def _judge_lanes(self, lanes: int, now: float) -> None:
-        """Refuse a configuration whose rows would be too old; later, only warn: someone scaled the run up."""
+    def _judge_lanes(self, lanes: int) -> None:
+        """Warn of more lanes than the bound on the lag allows.
+
+        They are what peers say, for which nothing ends here; what the launcher starts itself it has judged before.
+        """
         if lanes <= self._judged_lanes:
             return
         self._judged_lanes = lanes
         try:
             check_lag(self._settings.learner, lanes)
         except ConfigError as error:
-            if now - self._started_at < SETTLE_S:
-                raise
             self._warn("too_many_lanes", error=str(error))
 
     def count_drops(self, batch: FilledBatch[UnrollKey], dropped: Sequence[int]) -> None:

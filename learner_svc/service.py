@@ -233,7 +233,6 @@ class LearnerService:
         self.run.start(now)
         self.figures.start(self.run.counters, now)
         self.saving.start(now)
-        self.reporter.start(now)
         self._row_at = now + self.config.metrics_every_s
         self._newest_version = trainer.version
         self.service.log.info(

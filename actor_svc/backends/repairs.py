@@ -1,16 +1,24 @@
 """When lanes that failed are made anew: at once, then after more and more ticks, and at last no more."""
 
+import time
 from collections.abc import Callable
+
+import structlog
 
 from actor_svc.backends.backend import MAX_FAILURES, Array, call_environment
 from shared.errors import EnvError
 
 MAX_WAIT_TICKS = 256
+TELL_EVERY_S = 60.0  # of failures, after the first
 BAD_VALUES = "NaN, an infinite value or no category of its space"
+
+log = structlog.get_logger(__name__)
 
 
 class Repairs:
     """Counts the failures of a back-end's units, each a lane or a world of several, and has them made anew.
+
+    The first is logged with where it came from, later ones now and then with how many they were.
 
     A unit that fails is rebuilt at once. While that fails too, its rows are absent for 2, 4, … ticks between two
     attempts; after MAX_FAILURES without one good step between them it is an EnvError. Owned by the back-end's thread.
@@ -38,6 +46,7 @@ class Repairs:
         self._discard, self._rebuild, self._write_absent = discard, rebuild, write_absent
         self._failures: dict[int, int] = {}  # unit → since its last good step
         self._causes: dict[int, str] = {}  # of those that wait
+        self._tell_at, self._untold = float("-inf"), 0  # when to log again; failures since the last time
 
     def forget(self) -> None:
         """All begins anew: nothing waits, and every unit has all of its attempts."""
@@ -63,6 +72,16 @@ class Repairs:
             self.last_failure, self._causes[index] = f"{name}: {error}", str(error)
             self.waiting[index] = min(1 << count, MAX_WAIT_TICKS)
             self._write_absent(index)
+        self._tell(failure)
+
+    def _tell(self, failure: EnvError) -> None:
+        self._untold += 1
+        now = time.monotonic()
+        if now >= self._tell_at:
+            is_first = self._tell_at == float("-inf")
+            source = {"exc_info": failure.__cause__} if is_first and failure.__cause__ is not None else {}
+            log.warning("environment_failed", cause=self.last_failure, times=self._untold, **source)
+            self._tell_at, self._untold = now + TELL_EVERY_S, 0
 
     def wait(self, index: int) -> None:
         """One tick of a unit that waits for its next attempt. Raises: as `fail`."""

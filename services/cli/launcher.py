@@ -22,7 +22,7 @@ from typing import Protocol
 from services.cli.machine import service_environment
 from services.cli.plan import LEARNER, Process
 from services.cli.postmortem import last_words
-from services.cli.service_folder import kill_group
+from services.cli.service_folder import KILL_ALL, kill_group
 from services.cli.supervisor import Outcome, Phase, Rules, Supervisor
 from shared.runtime.files import writing
 from shared.runtime.service import DIE_WITH_PARENT, Insistence
@@ -30,6 +30,7 @@ from shared.runtime.service import DIE_WITH_PARENT, Insistence
 POLL_S = 0.05
 PATIENCE_S = {"actor": 5.0, "inference": 12.0, "learner": 20.0}  # inference drains for 8 s, the learner saves
 MAX_CAUSE = 300  # characters of why a service died, on the screen
+MINDER_S = 2.0  # for a minder to kill what it minds
 STOPPED_EXIT = 130  # as a shell reports Ctrl-C
 ASKED_BY = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "its terminal was closed"}
 
@@ -192,15 +193,25 @@ class Launcher:
             for name in names:
                 if name in self._children:
                     self._say("service_killed", f"{name} did not stop in time; killed", name=name)
-                    kill_group(self._children[name])
+                    self._kill(name)
 
     def _kill_all(self) -> None:
         """Nothing of ours outlives `run`."""
+        for name in self._children:
+            self._kill(name)
         for child in self._children.values():
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(MINDER_S)
             kill_group(child)
-        for child in self._children.values():
             child.wait()
         self._children.clear()
+
+    def _kill(self, name: str) -> None:
+        """At once, with all that it started; a minder does that itself, for some may have sessions of their own."""
+        if self._processes[name].is_minded:
+            self._children[name].send_signal(KILL_ALL)
+        else:
+            kill_group(self._children[name])
 
     def _say(self, event: str, text: str, **figures: str | int) -> None:
         """Tell whoever watches, and keep it with the services' logs."""

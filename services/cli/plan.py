@@ -9,7 +9,7 @@ from pathlib import Path
 from services.cli.experiment import Experiment, LaunchSettings
 from services.cli.machine import usable_cores
 from services.cli.runs import SNAPSHOT
-from services.cli.service_folder import open_service, service_variables
+from services.cli.service_folder import minded, open_service, service_variables
 
 LEARNER = "learner"
 NICE = {"learner": 0, "inference": 2, "actor": 10}  # the learner first: everyone waits for it in the end
@@ -24,6 +24,7 @@ class Process:
     command: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)  # over the launcher's own
     folder: Path | None = None  # that it runs in; none: the launcher's
+    is_minded: bool = False  # the command is a minder's
 
     def status_file(self, run_dir: Path) -> Path:
         """Where the service says that it is ready, and its addresses."""
@@ -128,11 +129,15 @@ def _process(experiment: Experiment, name: str, role: str, threads: int, words: 
     }
     own = [word(f"runtime.{key}", value) for key, value in runtime.items() if key not in chosen]
     threads = int(chosen.get("threads", 0)) or threads
+    # -P: no folder of the user's hides a package of ours
+    command = [sys.executable, "-P", "-m", f"{role}_svc", str(run_dir / SNAPSHOT), *words, *own]
+    if role == "actor":  # its environments may have started simulators
+        command = minded(command, niceness=0, tells_all=False)
     return Process(
         name=name,
         role=role,
-        # -P: no folder of the user's hides a package of ours
-        command=(sys.executable, "-P", "-m", f"{role}_svc", str(run_dir / SNAPSHOT), *words, *own),
+        command=tuple(command),
+        is_minded=role == "actor",
         environment={
             "OMP_NUM_THREADS": str(threads),
             "OMP_WAIT_POLICY": "PASSIVE",  # a spinning thread would take its core from another service
@@ -153,6 +158,7 @@ def _foreign(settings: LaunchSettings, name: str, mode: str, task: str, upstream
         name=name,
         role="actor",
         command=service.minded_command(niceness=NICE["actor"]),
+        is_minded=True,
         environment={**variables, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"},
         folder=service.folder,
     )

@@ -10,14 +10,24 @@ MAX_LINES = 12
 
 def last_words(error_file: Path, start: int = 0) -> str:
     """The explanation at the end of a service's standard error, from byte `start` on; "" if it said nothing."""
+    return explain_output(_last_lines(error_file, start))
+
+
+def newest_event(log_file: Path, event: str) -> dict[str, object]:
+    """The newest record of an event near the end of a service's log; empty if there is none."""
+    records = (_log_record(line) for line in reversed(_last_lines(log_file)))
+    return next((record for record in records if record is not None and record.get("event") == event), {})
+
+
+def _last_lines(file: Path, start: int = 0) -> list[str]:
+    """From byte `start` on, at most what `TAIL_BYTES` hold; none where the file cannot be read."""
     try:
-        with error_file.open("rb") as stream:
+        with file.open("rb") as stream:
             stream.seek(0, 2)
             stream.seek(max(start, stream.tell() - TAIL_BYTES))
-            text = stream.read().decode(errors="replace")
+            return stream.read().decode(errors="replace").splitlines()
     except OSError:
-        return ""
-    return explain_output(text.splitlines())
+        return []
 
 
 def explain_output(lines: Sequence[str]) -> str:

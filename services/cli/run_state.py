@@ -78,6 +78,7 @@ class HeldRun:
         self._run_dir = run_dir
         try:
             run_dir.mkdir(parents=True, exist_ok=True)
+            os.close(take(run_dir / LEARNER_LOCK))  # one that was started by itself: our learner will want it
             self._held = take(run_dir / LAUNCHER_LOCK)
         except HeldError as error:
             raise ConfigError(f"{run_dir} is held by {error}: stop it, or give another --run-dir") from error

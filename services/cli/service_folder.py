@@ -21,6 +21,7 @@ from shared.runtime.service import DIE_WITH_PARENT
 
 MANIFEST = "service.toml"
 MINDER = Path(__file__).with_name("minder.py")
+KILL_ALL = signal.SIGALRM  # to a minder: kill all that it minds, now
 SHIPPED = Path(__file__).resolve().parents[1]  # services/
 
 
@@ -59,7 +60,7 @@ class ServiceFolder:
         command = self.command(words)
         if shutil.which(self.folder / command[0] if "/" in command[0] else command[0]) is None:
             raise ConfigError(f"{self.folder}: cannot run {' '.join(command)!r}: there is no program {command[0]!r}")
-        return [sys.executable, "-I", str(MINDER), str(niceness), *command]
+        return minded(command, niceness=niceness, tells_all=True)
 
     def describe(self) -> str:
         """How it is built and started, for people."""
@@ -154,6 +155,11 @@ def service_variables(
         **{f"SEEDBED_ENV__{key.upper()}": _as_text(value) for key, value in said.items()},
         DIE_WITH_PARENT: str(os.getpid()),
     }
+
+
+def minded(command: Sequence[str], *, niceness: int, tells_all: bool) -> list[str]:
+    """A command under the minder: what it starts ends with it, however it ends."""
+    return [sys.executable, "-I", str(MINDER), str(niceness), "all" if tells_all else "program", *command]
 
 
 def kill_group(leader: subprocess.Popen[bytes]) -> None:

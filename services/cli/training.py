@@ -19,6 +19,7 @@ from services.cli.experiment import Experiment, services_of, write_words
 from services.cli.launcher import Ended, Launcher, Reservation, View
 from services.cli.machine import usable_cores
 from services.cli.plan import Addresses, plan_run
+from services.cli.postmortem import newest_event
 from services.cli.preflight import look_before_start
 from services.cli.run_state import HeldRun, RunStatus, State
 from services.cli.runs import SNAPSHOT
@@ -35,10 +36,12 @@ COMPLAIN_EVERY_S = 60.0
 class Follower:
     """Feeds the board with what the scraper found, then passes the turn on to a view. Part of the launcher's loop."""
 
-    def __init__(self, scraper: Scraper, board: Board, view: View) -> None:
-        self._scraper, self._board, self._view = scraper, board, view
+    def __init__(self, scraper: Scraper, board: Board, view: View, logs: Path) -> None:
+        self._scraper, self._board, self._view, self._logs = scraper, board, view, logs
         self._write_failures = 0.0
         self._complain_at = 0.0
+        self._told_rebuilds: dict[str, float] = {}  # by actor
+        self._tell_rebuilds_at: dict[str, float] = {}
 
     def happened(self, text: str) -> None:
         """Pass on."""
@@ -50,10 +53,21 @@ class Follower:
             if supervisor.services[name].phase is Phase.RUNNING and at >= supervisor.services[name].started_at:
                 self._board.observe(name, samples, at)
                 self._watch_disk(samples.get("seedbed_learner_write_failures_total", 0.0), now)
+                self._watch_environments(name, samples.get("seedbed_actor_rebuilds_total", 0.0), now)
         for name, service in supervisor.services.items():
             if service.phase is not Phase.RUNNING:
                 self._board.forget(name)
         self._view.refresh(supervisor, now)
+
+    def _watch_environments(self, name: str, rebuilds: float, now: float) -> None:
+        """Say that an actor's environments fail, and why the newest did."""
+        told = self._told_rebuilds.get(name, 0.0)
+        told = told if told <= rebuilds else 0.0  # a restarted actor counts anew
+        if rebuilds > told and now >= self._tell_rebuilds_at.get(name, now):
+            cause = newest_event(self._logs / f"{name}.jsonl", "environment_failed").get("cause", "")
+            self.happened(f"{name}: {rebuilds - told:.0f} environments failed and were made anew; the newest: {cause}")
+            self._tell_rebuilds_at[name], told = now + COMPLAIN_EVERY_S, rebuilds
+        self._told_rebuilds[name] = told
 
     def _watch_disk(self, failures: float, now: float) -> None:
         """Say that the learner trains on without being able to save."""
@@ -89,7 +103,7 @@ def run_experiment(experiment: Experiment, make_view: Callable[[Board, "Stop"], 
             launcher = Launcher(
                 processes,
                 experiment.run_dir,
-                Follower(scraper, board, make_view(board, stop)),
+                Follower(scraper, board, make_view(board, stop), experiment.run_dir / "logs"),
                 progress=lambda: board.progress,
                 is_finishing=lambda: board.state >= RunState.FINISHING,
             )

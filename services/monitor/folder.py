@@ -25,6 +25,7 @@ MAX_DEATHS = 100  # the newest are kept
 MAX_VIDEOS = 64
 MAX_SERVICES = 1000  # status files of one run
 MAX_FILE_BYTES = 1 << 20  # of the small files
+MAX_BITS = 64  # of an integer in them
 LOG_PIECE_BYTES = 1 << 20
 CRASH_SUFFIX = ".safetensors"
 
@@ -107,7 +108,8 @@ class CachedFile(Generic[T]):
         return self.value
 
     def _read(self) -> bytes:
-        with self._path.open("rb") as file:
+        descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a device may not hold us
+        with os.fdopen(descriptor, "rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
         if len(content) > MAX_FILE_BYTES:
             raise ValueError(f"larger than {MAX_FILE_BYTES} bytes, not read")
@@ -119,12 +121,26 @@ def parse_object(content: bytes) -> dict[str, Any]:
     found = json.loads(content)
     if not isinstance(found, dict):
         raise ValueError("not a JSON object")
-    return found
+    return _checked(found)
 
 
 def parse_tables(content: bytes) -> dict[str, dict[str, Any]]:
     """The tables of a TOML file. Raises: ValueError if it is none."""
-    return {key: value for key, value in tomllib.loads(content.decode()).items() if isinstance(value, dict)}
+    return _checked({key: value for key, value in tomllib.loads(content.decode()).items() if isinstance(value, dict)})
+
+
+def _checked(found: dict[str, T]) -> dict[str, T]:
+    """The same, if all that is in it can be reckoned with. Raises: ValueError for an integer that is no 64 bits."""
+    waiting: list[Any] = [found]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict):
+            waiting += item.values()
+        elif isinstance(item, list):
+            waiting += item
+        elif isinstance(item, int) and item.bit_length() >= MAX_BITS:
+            raise ValueError(f"holds a number of {item.bit_length()} bits")
+    return found
 
 
 class RunFolder:

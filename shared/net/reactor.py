@@ -24,7 +24,7 @@ import zmq
 
 MAX_DRAIN_MESSAGES = 256
 MAX_DRAIN_S = 0.002
-MAX_FRAMES = 64
+MAX_FRAMES = 640  # an UNROLL of 256 leaves, with stacks of all of them, has some more than 512
 STALL_S = 0.5  # a loop that was late by more than this may not judge its peers' silence
 LAG_PERIOD_S = 0.1
 WORST_LAG_TICKS = 10

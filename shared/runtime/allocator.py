@@ -9,17 +9,6 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -2, -3, -8  # o
 KEEP_BYTES = 1 << 30
 
 
-class _Mallinfo2(ctypes.Structure):
-    """Glibc's `struct mallinfo2`, over all arenas; `fordblks` is the bytes of free blocks."""
-
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in (
-            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost",
-        )
-    ]  # fmt: skip
-
-
 def keep_freed_memory() -> bool:
     """Have glibc reuse blocks up to 1 GiB instead of returning them to the kernel; False where there is no glibc.
 
@@ -45,15 +34,16 @@ def share_one_arena() -> bool:
 
 
 def release_freed_memory() -> bool:
-    """Give the kernel the pages in which no block lies; False where there is no glibc, or too much is free.
+    """Give the kernel the pages in which no block lies; False where there is no glibc.
 
     Blocks of changing sizes spread over ever more pages, so a process grows for hours though it holds no more. So do
     Python's lists of freed tuples, up to 2,000 of each length, which only a full collection empties.
-    Above 1 GiB the free memory is the next update's, and faulting it in again would cost more than it is worth.
+    A learner's next update has to fault its activations in again, some tenths of a second for a gigabyte: little, once
+    in minutes, beside what a burst of messages would otherwise keep for good.
     """
     gc.collect()
     libc = _glibc()
-    if libc is None or libc.mallinfo2().fordblks > KEEP_BYTES:
+    if libc is None:
         return False
     libc.malloc_trim(0)
     return True
@@ -61,10 +51,9 @@ def release_freed_memory() -> bool:
 
 @cache
 def _glibc() -> ctypes.CDLL | None:
-    """The C library, if it is glibc 2.33 or newer."""
+    """The C library, if it is glibc."""
     libc = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
-    if libc is None or not all(hasattr(libc, name) for name in ("mallopt", "malloc_trim", "mallinfo2")):
+    if libc is None or not all(hasattr(libc, name) for name in ("mallopt", "malloc_trim")):
         return None
-    libc.mallinfo2.restype = _Mallinfo2
     libc.malloc_trim.argtypes = (ctypes.c_size_t,)
     return libc

@@ -4,8 +4,11 @@ The hot path counts in plain attributes of its own; `read_counter` and `read_gau
 """
 
 import ipaddress
+import socket
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from socketserver import ThreadingMixIn
 from types import TracebackType
@@ -26,6 +29,8 @@ PREFIX = "seedbed_"
 # → figure, by the value of one label or of several; called in the page's thread
 ReadLabelled = Callable[[], Mapping[str, float]] | Callable[[], Mapping[tuple[str, ...], float]]
 _Family = CounterMetricFamily | GaugeMetricFamily
+MAX_CONNECTIONS = 64  # to the page, at a time
+IDLE_S = 10.0  # a connection that says nothing is closed
 SHUTDOWN_POLL_S = 0.05  # how long `close` may block
 SECONDS_BUCKETS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
@@ -45,13 +50,45 @@ def describe_picture(incarnation: int, number: int, version: int, age_s: float) 
 
 
 class _Page(ThreadingMixIn, WSGIServer):
-    """The page's server: one short-lived thread for each scrape, which cannot keep the process alive."""
+    """The page's server: one short-lived thread for each scrape, which cannot keep the process alive.
+
+    Whoever connects and says nothing costs a thread and a descriptor for a while: of many the oldest are hung up on.
+    """
 
     daemon_threads = True
+    request_queue_size = MAX_CONNECTIONS
+
+    def __init__(self, *arguments: Any) -> None:
+        self._open: dict[socket.socket, None] = {}  # oldest first
+        self._lock = threading.Lock()
+        super().__init__(*arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection in a thread of its own; the oldest makes room."""
+        with self._lock:
+            if len(self._open) >= MAX_CONNECTIONS:
+                with suppress(OSError):
+                    next(iter(self._open)).shutdown(socket.SHUT_RDWR)
+                del self._open[next(iter(self._open))]
+            self._open[request] = None
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """It is served."""
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hung up, or said nothing: not worth a line."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 class _SilentHandler(WSGIRequestHandler):
     """Scrapes are not worth a line of log."""
+
+    timeout = IDLE_S
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing."""

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from actor_svc.backends.backend import MAX_FAILURES, NO_LANES
 from actor_svc.backends.repairs import Repairs
@@ -90,3 +91,14 @@ def test_values_that_no_policy_may_see_are_failures():
     bench.repairs.settle(lambda: found.pop(0), lambda _index: False)
     assert bench.done == ["rebuild 1", "rebuild 2", "rebuild 2"]
     assert "NaN" in bench.repairs.last_failure
+
+
+def test_the_first_failure_is_logged_at_once_and_those_that_follow_are_not():
+    """A lane that fails a thousand times a second fills no disk."""
+    bench = Bench(0)
+    with capture_logs() as logs:
+        for index in range(5):
+            bench.repairs.fail(index, EnvError("fell over"))
+    (told,) = logs
+    assert (told["event"], told["log_level"], told["times"]) == ("environment_failed", "warning", 1)
+    assert "fell over" in told["cause"]

@@ -124,6 +124,14 @@ def test_a_table_that_is_garbage_does_not_stop_a_resumed_run(tmp_path: Path, con
     assert [row["updates"] for row in read_metrics(tmp_path / "metrics.csv")] == ["3"]
 
 
+def test_a_damaged_line_costs_that_line_alone(tmp_path: Path) -> None:
+    """An open quote reaches no farther than its line, however long the table goes on."""
+    table = tmp_path / "metrics.csv"
+    table.write_text('updates,loss\n1,"1\n2,0.5\n' + "9,1\n" * 50_000)
+    History(tmp_path, updates=2, tensorboard=False)
+    assert read_metrics(table) == [{"updates": "2", "loss": "0.5"}]
+
+
 def test_events_of_a_resumed_run_withdraw_only_what_is_lost(tmp_path: Path) -> None:
     """They are told by trained steps, and those behind the checkpoint stay."""
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")

@@ -15,7 +15,7 @@ from services.cli.evaluate import load_policy, play_episodes
 from services.cli.experiment import choose_source, find_experiment, load_experiment
 from services.cli.plan import Addresses, Process, plan_run
 from services.cli.probe.ask import probe_environment
-from services.cli.service_folder import MINDER, find_folder, open_service
+from services.cli.service_folder import find_folder, minded, open_service
 from services.container.plan import Container, plan_service
 from services.container.role import Role
 from shared.errors import ConfigError
@@ -204,10 +204,10 @@ def test_an_actor_of_such_an_experiment_becomes_the_program(flags):
 # The minder
 
 
-def minded(folder: Path, script: str) -> subprocess.Popen[bytes]:
+def start_minded(folder: Path, script: str) -> subprocess.Popen[bytes]:
     """A shell script under the minder, as launcher and `env check` start it."""
     return subprocess.Popen(
-        [sys.executable, "-I", str(MINDER), "0", "sh", "-c", script],
+        minded(["sh", "-c", script], niceness=0, tells_all=True),
         cwd=folder,
         env={**os.environ, DIE_WITH_PARENT: str(os.getpid())},
         start_new_session=True,
@@ -221,7 +221,7 @@ def test_sigterm_reaches_the_program_behind_a_script(tmp_path):
             f"import signal, sys, threading\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit({status}))\n"
             "open('up', 'w').close()\nwhile True:\n    threading.Event().wait(0.01)\n"
         )
-        process = minded(tmp_path, f"{sys.executable} program.py; true")
+        process = start_minded(tmp_path, f"{sys.executable} program.py; true")
         wait_until((tmp_path / "up").exists, "the program")
         process.terminate()
         assert process.wait(PATIENCE_S) == status
@@ -231,16 +231,16 @@ def test_sigterm_reaches_the_program_behind_a_script(tmp_path):
 
 def test_the_programs_end_is_the_minders(tmp_path):
     """By status or by signal; what it left behind is ended."""
-    assert minded(tmp_path, "exit 78").wait(PATIENCE_S) == 78
-    assert minded(tmp_path, "kill -9 $$").wait(PATIENCE_S) == -signal.SIGKILL
-    assert minded(tmp_path, "sleep 1000 & exit 3").wait(PATIENCE_S) == 3
+    assert start_minded(tmp_path, "exit 78").wait(PATIENCE_S) == 78
+    assert start_minded(tmp_path, "kill -9 $$").wait(PATIENCE_S) == -signal.SIGKILL
+    assert start_minded(tmp_path, "sleep 1000 & exit 3").wait(PATIENCE_S) == 3
     assert programs_in(tmp_path) == []
 
 
 def test_a_program_that_cannot_run_is_a_wrong_configuration(tmp_path, capfd):
     """Status 78, which no launcher restarts, and the command by name."""
     process = subprocess.Popen(
-        [sys.executable, "-I", str(MINDER), "0", "no-such-program"],
+        minded(["no-such-program"], niceness=0, tells_all=True),
         env={**os.environ, DIE_WITH_PARENT: str(os.getpid())}, start_new_session=True,
     )  # fmt: skip
     assert process.wait(PATIENCE_S) == ConfigError.exit_code
@@ -256,9 +256,46 @@ def test_nothing_outlives_a_launcher_that_is_killed(tmp_path):
     )
     script = f"\"{sys.executable}\" -c \"import time; open('up', 'w'); time.sleep(1000)\"; true"
     process = subprocess.Popen(
-        [sys.executable, "-c", launcher, sys.executable, "-I", str(MINDER), "0", "sh", "-c", script], cwd=tmp_path
+        [sys.executable, "-c", launcher, *minded(["sh", "-c", script], niceness=0, tells_all=True)], cwd=tmp_path
     )
     wait_until((tmp_path / "up").exists, "the program")
+    process.kill()
+    process.wait()
+    wait_until(lambda: programs_in(tmp_path) == [], "everything ends")
+
+
+SIMULATOR = "import pathlib, time; pathlib.Path('up').touch(); time.sleep(1000)"
+ACTOR = f"""
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", {SIMULATOR!r}], start_new_session=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_simulator_in_a_session_of_its_own_ends_with_its_actor(tmp_path, number):
+    """However the actor ended, also by a kill; its status is told."""
+    process = subprocess.Popen(
+        minded([sys.executable, "-c", ACTOR], niceness=0, tells_all=False),
+        cwd=tmp_path, env={**os.environ, DIE_WITH_PARENT: str(os.getpid())}, start_new_session=True,
+    )  # fmt: skip
+    wait_until((tmp_path / "up").exists, "the simulator")
+    (actor,) = psutil.Process(process.pid).children()
+    actor.send_signal(number)
+    assert process.wait(PATIENCE_S) == -number
+    assert programs_in(tmp_path) == []
+
+
+def test_a_simulator_in_a_session_of_its_own_ends_with_its_launcher(tmp_path):
+    """Which can end nothing itself when it is killed."""
+    launcher = (
+        "import os, subprocess, sys\n"
+        f"os.environ[{DIE_WITH_PARENT!r}] = str(os.getpid())\n"
+        "subprocess.Popen(sys.argv[1:], start_new_session=True).wait()\n"
+    )
+    command = minded([sys.executable, "-c", ACTOR], niceness=0, tells_all=False)
+    process = subprocess.Popen([sys.executable, "-c", launcher, *command], cwd=tmp_path)
+    wait_until((tmp_path / "up").exists, "the simulator")
     process.kill()
     process.wait()
     wait_until(lambda: programs_in(tmp_path) == [], "everything ends")

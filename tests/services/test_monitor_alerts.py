@@ -236,6 +236,7 @@ def test_only_pages_on_this_machine_are_visited(address):
         ("summary.json", b"[1]"), ("summary.json", b"{"), ("summary.json", b"[" * 100_000), ("run.json", b"\xff"),
         ("config.toml", b"= 3"), ("config.toml", b"\xff\xfe"), ("services/actor-0.json", b"null"),
         ("services/actor-0.json", b'{"incarnation": "x"}'), ("run.json", b" " * (1 << 21)),
+        ("summary.json", b'{"seconds": 1%s}' % (b"0" * 400)), ("config.toml", b"[run]\nseed = 1%s" % (b"0" * 400)),
     ],
 )  # fmt: skip
 def test_a_broken_file_is_named_and_the_rest_is_read(tmp_path, name, content):

@@ -1,6 +1,7 @@
 """How a run's folder says where it is and how it ended."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -9,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from learner_svc.record import RunFolder
-from services.cli.run_state import HeldRun, RunStatus, State, read_status
+from services.cli.run_state import LEARNER_LOCK, HeldRun, RunStatus, State, read_status
 from shared.errors import ConfigError
+from shared.runtime.locks import take
 
 FAILED = RunStatus(state=State.FAILED, service="learner", reason="died 5 times", last_words="\nmat1 and mat2\n  File x")
 HOLD = """
@@ -55,6 +57,15 @@ def test_a_launcher_that_was_killed_leaves_an_interrupted_run(tmp_path: Path) ->
     status = read_status(tmp_path)
     assert status.state is State.INTERRUPTED
     assert status.cause
+
+
+def test_a_folder_whose_learner_was_started_by_itself_is_refused(tmp_path: Path) -> None:
+    """Before anything in it is changed."""
+    held = take(tmp_path / LEARNER_LOCK)
+    with pytest.raises(ConfigError, match=r"is held by process \d+"):
+        HeldRun(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [LEARNER_LOCK]
+    os.close(held)
 
 
 def test_an_error_of_the_launcher_is_the_cause(tmp_path: Path) -> None:

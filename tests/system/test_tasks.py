@@ -52,10 +52,13 @@ def test_a_task_goes_on_while_another_is_gone(deployment):
     assert trained(deployment, "short") - stopped_at <= LANES * 8 * 4, "no more than what had been acted"
     short.start()
     wait_task(deployment, "short")
-    page = deployment.learner.page()
-    assert page["learner_trained_steps_total"] == pytest.approx(
-        sum(page[labelled("learner_task_trained_steps_total", task)] for task in ("short", "long"))
-    )
+
+    def is_whole() -> bool:
+        page = deployment.learner.page()  # read while the learner counts, so not of one moment
+        tasks = [page[labelled("learner_task_trained_steps_total", task)] for task in ("short", "long")]
+        return page["learner_trained_steps_total"] == sum(tasks)
+
+    wait_until(is_whole, "the tasks' steps are all steps")
 
 
 @pytest.mark.parametrize(

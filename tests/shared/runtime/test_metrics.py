@@ -1,12 +1,14 @@
 """The page says what the service counted, to this machine only."""
 
+import contextlib
+import socket
 import threading
 import urllib.request
 
 import pytest
 
 from shared.errors import ConfigError
-from shared.runtime.metrics import Metrics
+from shared.runtime.metrics import MAX_CONNECTIONS, Metrics
 
 
 def test_the_page_shows_every_kind_of_metric():
@@ -64,3 +66,16 @@ def test_a_taken_address_is_a_configuration_error():
         first.serve("127.0.0.1:0")
         with pytest.raises(ConfigError, match="in use"):
             second.serve(first.address)
+
+
+def test_idle_connections_cost_little_and_shut_nobody_out():
+    """Hundreds that connect and say nothing: the oldest are hung up on, and a scrape is answered."""
+    with Metrics("learner", "learner", 1) as metrics, contextlib.ExitStack() as stack:
+        metrics.serve("127.0.0.1:0")
+        host, _, port = metrics.address.rpartition(":")
+        before = threading.active_count()
+        for _ in range(300):
+            stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
+        with urllib.request.urlopen(f"http://{metrics.address}/metrics", timeout=20) as answer:
+            assert b"seedbed_service_info" in answer.read()
+        assert threading.active_count() - before <= MAX_CONNECTIONS + 1
