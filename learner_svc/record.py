@@ -33,6 +33,7 @@ from shared.runtime.locks import HeldError, take
 
 PACKAGES = ("seedbed", "numpy", "torch", "gymnasium", "pyzmq", "ale-py", "envpool")
 SOURCE = Path(__file__).resolve().parents[1]
+PRECISION = "precision.json"  # in a run folder: how this machine computes its network fastest, as it was measured
 
 
 class RunFolder:

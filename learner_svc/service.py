@@ -15,7 +15,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -408,7 +408,8 @@ class LearnerService:
             # Of one moment, without an await: steps that are still told of later count in none of them.
             meta = checkpoint_meta(self.run, self.ledger, self.lives, run_id=self.run_id)
             row = self.reporter.row(self.loop.time())
-            summary = self.reporter.summary(device=str(self.trainer.parameters.flat.device)) | {"epoch": self.epoch}
+            summary = self.reporter.summary(device=str(self.trainer.parameters.flat.device))
+            summary |= {"precision": asdict(self.trainer.policy.precision), "epoch": self.epoch}
             await self._finish_job(self.record, lambda: self.keeper.save_last(snapshot, meta))
             await self._finish_job(self.record, lambda: self.keeper.row(row))
             await self._finish_job(self.record, lambda: self.keeper.summarise(summary))

@@ -15,6 +15,7 @@ from learner_svc.batch import Batch
 from learner_svc.checkpoint import Checkpoint
 from learner_svc.config import LearnerSettings
 from learner_svc.initial_weights import find_source, policy_difference, start_from
+from learner_svc.record import PRECISION
 from learner_svc.saved_policy import read_policy
 from learner_svc.update import Updater, UpdateResult
 from shared.errors import ConfigError
@@ -137,7 +138,7 @@ def _built(settings: LearnerSettings, spec: EnvSpec | None, device: torch.device
     policy = Policy(spec, settings.policy)
     learner = settings.learner
     rows = (learner.unroll_length + 1) * -(-learner.batch // learner.minibatches)
-    cache = folder / "precision.json"
+    cache = folder / PRECISION
     policy.use(choose_precision(policy, rows=rows, requested=learner.precision, device=device, cache=cache))
     return policy
 

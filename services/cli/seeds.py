@@ -13,6 +13,7 @@ A run may stop because an evaluation passed, so that evaluation says when, not h
 import csv
 import json
 import re
+import shutil
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,7 @@ from rich.table import Table
 
 from learner_svc.history import read_metrics
 from learner_svc.measure import mean_over
+from learner_svc.record import PRECISION
 from services.cli.doctor import machine_label
 from services.cli.experiment import load_experiment, look_at, run_name, train_command
 from services.cli.runs import RECORD, RUNS
@@ -73,6 +75,7 @@ def train_seeds(
             continue
         console.rule(f"seed {seed}, {seed - numbers.start + 1} of {seeds}")
         experiment = load_experiment(file, [*words, f"run.seed={seed}"], run_dir=run, resume=is_there)
+        _hand_on_precision(folder / f"seed-{numbers.start}", run)
         _keep(folder, name, known)  # from here on the folder is one of seeds
         if code := train(experiment, console):
             again = train_command(file, *words, "--seeds", str(seeds), "--resume", "--run-dir", str(folder))
@@ -88,6 +91,16 @@ def train_seeds(
     draw(folder / "curves.png", name, curves)
     console.print(render(read_result(folder), folder))
     return 0
+
+
+def _hand_on_precision(first: Path, run: Path) -> None:
+    """Have a seed compute as the first one was measured to: a choice by time may fall otherwise each time."""
+    if (first / PRECISION).is_file() and not (run / PRECISION).exists():
+        try:
+            run.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(first / PRECISION, run / PRECISION)
+        except OSError as error:
+            raise ConfigError(f"{run}: {error.strerror}; give another --run-dir") from error
 
 
 def play_fresh(run_dir: Path, seed: int, episodes: int) -> dict[str, float]:

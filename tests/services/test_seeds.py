@@ -47,8 +47,12 @@ def test_seeds_are_trained_kept_and_summed_up(tmp_path, capsys):
     assert main(training(tmp_path, folder, "--seeds", "2")) == 78
     assert "already holds seeds" in capsys.readouterr().err.replace("\n", "")
     source = folder / "seed-5"
+    (source / "precision.json").write_text("{}")  # as measured there
     assert main(training(tmp_path, folder, "--seeds", "2", "--resume", f"learner.init_from={source}")) == 0
     assert (folder / "seed-5" / "metrics.csv").read_bytes() == first
+    assert (folder / "seed-6" / "precision.json").read_text() == "{}"
+    summary = json.loads((folder / "seed-6" / "summary.json").read_text())
+    assert summary["precision"] == {"dtype": "float32", "channels_last": False}
     assert "seed = 6" in (folder / "seed-6" / "config.toml").read_text()
     result = json.loads((folder / "seeds.json").read_text())
     returns = [item["fresh_return_mean"] for item in result["seeds"]]
