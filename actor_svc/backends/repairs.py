@@ -1,6 +1,7 @@
 """When lanes that failed are made anew: at once, then after more and more ticks, and at last no more."""
 
 import time
+import traceback
 from collections.abc import Callable
 
 import structlog
@@ -10,6 +11,7 @@ from shared.errors import EnvError
 
 MAX_WAIT_TICKS = 256
 TELL_EVERY_S = 60.0  # of failures, after the first
+MAX_TRACE = 4000  # characters of the first one's source
 BAD_VALUES = "NaN, an infinite value or no category of its space"
 
 log = structlog.get_logger(__name__)
@@ -78,8 +80,7 @@ class Repairs:
         self._untold += 1
         now = time.monotonic()
         if now >= self._tell_at:
-            is_first = self._tell_at == float("-inf")
-            source = {"exc_info": failure.__cause__} if is_first and failure.__cause__ is not None else {}
+            source = {"traceback": _trace(failure)} if self._tell_at == float("-inf") else {}
             log.warning("environment_failed", cause=self.last_failure, times=self._untold, **source)
             self._tell_at, self._untold = now + TELL_EVERY_S, 0
 
@@ -105,3 +106,8 @@ class Repairs:
         for index in tuple(self._failures):
             if index not in self.waiting and has_stepped(index):
                 del self._failures[index]
+
+
+def _trace(failure: EnvError) -> str:
+    """Where it came from, as the interpreter prints it: a log's own way may print every local value as well."""
+    return "".join(traceback.format_exception(failure.__cause__ or failure))[-MAX_TRACE:]

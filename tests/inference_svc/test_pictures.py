@@ -93,7 +93,7 @@ def test_an_evaluation_is_asked_in_act_and_its_picture_kept():
     assert isinstance(welcome, Welcome)
     assert welcome.capabilities == ("reset", "render")
     world.tell(Step(session=welcome.session, seq=0), rows(0, (4, 4)))
-    world.grant(1000, Evaluation(id=1, version=1, episodes=2, seed=3, greedy=True))
+    world.grant(1000, Evaluation(id=1, version=pack_version(1, 5), episodes=2, seed=3, greedy=True))
     world.server.pinned(pack_version(1, 5), 0.0)
     assert world.last().bits == ActBits.RESET
     world.tell(Step(session=welcome.session, seq=1), rows(1, (4, 4)))

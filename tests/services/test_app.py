@@ -17,6 +17,7 @@ from services.cli.bench.experiment import Point, rates
 from services.cli.experiment import find_experiment, load_experiment
 from services.cli.plan import Addresses, plan_run
 from shared.errors import ConfigError, SeedbedError
+from shared.runtime.service import DIE_WITH_PARENT
 
 ROOT = Path(__file__).parents[2]
 
@@ -135,6 +136,8 @@ def test_modules_of_the_working_directory_are_found_and_hide_none(tmp_path, star
     done = subprocess.run(
         [*command, "env.id=mine:make", "actor.upstream=tcp://127.0.0.1:9", "runtime.metrics_address="],
         cwd=tmp_path,
+        env={**os.environ, DIE_WITH_PARENT: str(os.getpid())},
+        start_new_session=True,
         capture_output=True,
         text=True,
         check=False,

@@ -18,7 +18,7 @@ import zmq
 
 from shared.errors import ConfigError
 from shared.net import addresses, endpoints, memory
-from shared.net.reactor import Reactor
+from shared.net.reactor import MAX_FRAMES, Reactor
 
 TIMEOUT_S = 20.0
 
@@ -283,10 +283,10 @@ def test_a_message_of_too_many_frames_is_dropped(transport):
     async def test(place):
         pair = Pair(transport, place)
         await pair.wait_connected()
-        assert pair.dealer.send([b"x"] * 100)
-        assert pair.dealer.send([b"y"] * 63)
+        assert pair.dealer.send([b"x"] * MAX_FRAMES)  # and one more, its sender's route
+        assert pair.dealer.send([b"y"] * (MAX_FRAMES - 1))
         await pair.at_router.wait_for(lambda: bool(pair.at_router.messages))
-        assert pair.at_router.messages[0][1] == [b"y"] * 63
+        assert pair.at_router.messages[0][1] == [b"y"] * (MAX_FRAMES - 1)
 
     transport.run(test)
 
