@@ -290,31 +290,30 @@ class LearnerService:
         self.figures.trained(trained)
         self.update_seconds.observe(trained.seconds)
         self._newest_version = trained.version
+        snapshot = self._stamped(trained.snapshot) if trained.snapshot is not None else None
         if is_for_evaluation:
-            self._ask_evaluation(trained)
+            self._is_preparing_evaluation = False
+        if is_for_evaluation and snapshot is not None and trained.weights is not None and self.run.may_train:
+            self._ask_evaluation(snapshot, trained.weights)
         elif trained.weights is not None:
             self._publish(trained.version, trained.weights)
-        if trained.snapshot is not None:
-            self._snapshot_came(trained.snapshot)
+        if snapshot is not None:
+            self._save(snapshot, self.saving.kinds(snapshot))
         assert self.assembler is not None
         self.assembler.recycle(batch)
         self._poll_run()
         self._pump()
 
-    def _ask_evaluation(self, trained: Trained) -> None:
-        """Have the weights after this update evaluated, if there are any; they are kept, published and saved as one.
+    def _ask_evaluation(self, snapshot: Snapshot, weights: bytes) -> None:
+        """Have these weights evaluated: they are kept, published and saved as one.
 
         The evaluation is told of before the weights, so that inference can freeze them as they come.
         """
-        self._is_preparing_evaluation = False
-        if trained.weights is None or trained.snapshot is None:
-            return
-        if self.run.may_train:
-            self.run.ask(trained.version, self.loop.time())
-            assert self.run.evaluation is not None
-            self.saving.measured(self.run.evaluation.id, trained.snapshot)
-            self._poll_run()
-        self._publish(trained.version, trained.weights)
+        self.run.ask(snapshot.version, self.loop.time())
+        assert self.run.evaluation is not None
+        self.saving.measured(self.run.evaluation.id, snapshot)
+        self._poll_run()
+        self._publish(snapshot.version, weights)
         self.publisher.keep()
 
     def _publish(self, version: int, weights: bytes) -> None:
@@ -349,10 +348,13 @@ class LearnerService:
         self._poll_run()
 
     def _snapshot_came(self, snapshot: Snapshot) -> None:
-        """What the run counts now belongs to these weights, whenever they are written."""
-        meta = checkpoint_meta(self.run, self.ledger, self.lives, run_id=self.run_id)
-        snapshot = replace(snapshot, meta={**snapshot.meta, **meta})
+        snapshot = self._stamped(snapshot)
         self._save(snapshot, self.saving.kinds(snapshot))
+
+    def _stamped(self, snapshot: Snapshot) -> Snapshot:
+        """With what the run counts now, which belongs to these weights whenever they are written."""
+        meta = checkpoint_meta(self.run, self.ledger, self.lives, run_id=self.run_id)
+        return replace(snapshot, meta={**snapshot.meta, **meta})
 
     def _save(self, snapshot: Snapshot, kinds: Sequence[checkpoints.Kind], **meta: float) -> None:
         for kind in kinds:

@@ -6,10 +6,12 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from learner_svc.checkpoint import list_checkpoints, load, load_latest
 from learner_svc.history import read_metrics
 from shared.net.keyring import Keyring
 from shared.net.keys import dial_keys
@@ -122,6 +124,60 @@ def test_a_run_survives_its_learner_and_ends(tmp_path: Path) -> None:
     assert again.process.returncode == 0
     assert "run_already_finished" in output
     asyncio.run(greet_a_finished_run(tmp_path))
+
+
+class SlowlyEvaluating(ScriptedProducer):
+    """Plays its first evaluation until a hundred updates more were trained."""
+
+    def _push_episodes(self, count: int, mode: str, evaluation: int, steps: int) -> None:
+        if mode == "eval" and unpack_version(self.versions[-1])[1] < unpack_version(self._wanted_version)[1] + 100:
+            self.loop.call_later(0.05, self._push_episodes, count, mode, evaluation, steps)
+        else:
+            super()._push_episodes(count, mode, evaluation, steps)
+
+
+async def kill_after_a_best(folder: Path, words: Sequence[str]) -> Path:
+    """A life that is killed as soon as a best checkpoint is there, which is that one."""
+    learner = LearnerProcess(folder, *words)
+    try:
+        with Reactor() as reactor:
+            producer = SlowlyEvaluating(reactor, await learner.wait_ready(), a_spec())
+            saved = folder / "run" / "checkpoints"
+            before = set(saved.glob("*-best-*.json"))
+            await producer.play(lambda: bool(set(saved.glob("*-best-*.json")) - before))
+            learner.process.send_signal(signal.SIGKILL)
+            await learner.wait_ended()
+            producer.dealer.close()
+            (best,) = set(saved.glob("*-best-*.json")) - before
+            return best
+    finally:
+        learner.close()
+
+
+def newest_update(folder: Path) -> int:
+    """Of the weights in all checkpoints that are no best."""
+    return max(file.step for file in list_checkpoints(folder) if file.kind != "best")
+
+
+@pytest.mark.parametrize("lives", [1, pytest.param(20, marks=pytest.mark.slow)])
+def test_a_kill_right_after_a_best_costs_no_update_that_was_saved(tmp_path: Path, lives: int) -> None:
+    """The next life goes on from the newest weights; counters and weights agree in every checkpoint, the best too."""
+    saved = tmp_path / "run" / "checkpoints"
+    words = ("run.steps=0", "eval.every_s=0.5", "eval.max_share=1", "learner.checkpoint_every_s=0.5")
+    for life in range(lives):
+        before = newest_update(saved) if life else 0
+        # Each evaluation tells the same return: without the former best it is one again.
+        best = load(asyncio.run(kill_after_a_best(tmp_path, words)))
+        assert best.step > before, "it began from older weights"
+        assert unpack_version(best.meta["eval_version"])[1] == best.step
+        assert best.meta["eval_return_mean"] == RETURN
+        for file in list_checkpoints(saved):
+            assert load(file.path).meta["run"]["counters"]["updates"] == file.step
+        for path in saved.glob("*-best-*"):
+            path.unlink()
+        resumed = load_latest(saved)
+        assert resumed is not None
+        assert resumed.step == newest_update(saved)
 
 
 async def stop_in_mid_run(folder: Path) -> tuple[int, int]:

@@ -51,6 +51,7 @@ class ScriptedProducer:
         self.is_finished = False
         self.trained_steps = 0
         self._answered = 0
+        self._wanted_version = 0  # of the newest evaluation
         self.dealer = Dealer(reactor, address, on_message=self._receive, on_event=self._event, keys=keys)
 
     async def play(self, until: Callable[[], bool], timeout_s: float = 60.0) -> None:
@@ -83,7 +84,7 @@ class ScriptedProducer:
         layout = episodes_layout(self.spec, count)
         frames = layout.allocate()
         versions, statistics = layout.views(frames)
-        versions[...], statistics[...] = self.versions[-1], RETURN
+        versions[...], statistics[...] = self._wanted_version if evaluation else self.versions[-1], RETURN
         self.link.outbox.push_episodes(frames, count=count, acted_steps=steps, mode=mode, evaluation=evaluation)
 
     def _receive(self, frames: list[bytes]) -> None:
@@ -94,7 +95,7 @@ class ScriptedProducer:
                 self.trained_steps = event.credit.trained_steps
                 wanted = event.credit.evaluation
                 if wanted is not None and wanted.id != self._answered and self._has(wanted.version):
-                    self._answered = wanted.id
+                    self._answered, self._wanted_version = wanted.id, wanted.version
                     self._push_episodes(3, "eval", wanted.id, 0)
             elif isinstance(event, RunFinished):
                 self.is_finished = True
