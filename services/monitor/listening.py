@@ -1,16 +1,21 @@
 """A web server of ours: its socket, and uvicorn set up for a page that few people look at."""
 
+import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from shared.errors import ConfigError
 
 BACKLOG = 64
 MAX_CONNECTIONS = 200
+MAX_SILENT = 100  # of them, that have not asked for anything yet
+SILENT_S = 10.0  # for so long at most
 GRACE_S = 2  # for answers under way when the server ends
 
 
@@ -21,6 +26,39 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Whoever runs this has them."""
         yield
+
+
+class _Connection(H11Protocol):
+    """Hung up on if it does not ask for anything: after a while, and the oldest at once where there are many.
+
+    So nobody who only connects, or sends a request byte by byte, shuts out those who look.
+    """
+
+    def connection_made(self, transport: Any) -> None:
+        """It is silent as yet."""
+        super().connection_made(transport)
+        self._silent: dict[_Connection, None] = vars(self.server_state).setdefault("silent", {})  # oldest first
+        self._silent[self] = None
+        self._timer: asyncio.TimerHandle = self.loop.call_later(SILENT_S, transport.abort)
+        if len(self._silent) > MAX_SILENT:
+            oldest = next(iter(self._silent))
+            oldest._count_no_more()
+            oldest.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Perhaps the rest of a request."""
+        super().data_received(data)
+        if self.cycle is not None:
+            self._count_no_more()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is gone."""
+        self._count_no_more()
+        super().connection_lost(exc)
+
+    def _count_no_more(self) -> None:
+        self._timer.cancel()
+        self._silent.pop(self, None)
 
 
 def make_server(app: ASGIApp) -> Server:
@@ -35,6 +73,7 @@ def make_server(app: ASGIApp) -> Server:
             server_header=False,
             proxy_headers=False,
             ws="none",
+            http=_Connection,
             limit_concurrency=MAX_CONNECTIONS,
             timeout_graceful_shutdown=GRACE_S,
         )

@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import socket
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,7 +21,8 @@ from tests.support.run_folders import CONFIG, HEADER, log_launcher, row, write_r
 for module in ("starlette", "uvicorn"):
     pytest.importorskip(module, reason="the extra `monitor` is not installed")
 
-from services.monitor.service import main as monitor  # noqa: E402  (needs both)
+from services.monitor.listening import MAX_CONNECTIONS  # noqa: E402  (needs both)
+from services.monitor.service import main as monitor  # noqa: E402
 
 TOKEN = "1234567890123456e7"
 
@@ -228,6 +230,16 @@ def test_a_video_of_an_ended_run_is_sent_in_the_ranges_that_a_player_asks_for(lo
     assert (status, body, headers.get_content_type()) == (206, bytes(range(100, 120)), "video/mp4")
     for name in ("policy-linked.mp4", "config.toml", "..%2Fconfig.toml", "%2e%2e", ""):
         assert get(local, f"/api/runs/told/videos/{name}")[0] == 404
+
+
+def test_connections_that_ask_for_nothing_shut_nobody_out(local):
+    """More than the page takes at a time, some of them with half a request."""
+    with ExitStack() as stack:
+        for number in range(2 * MAX_CONNECTIONS):
+            idle = stack.enter_context(socket.create_connection(local, timeout=20))
+            if number % 2:
+                idle.sendall(b"GET / HTTP/1.1\r\n")
+        assert get(local, "/")[0] == 200
 
 
 def test_what_is_known_already_is_not_sent_again(local):
