@@ -112,6 +112,6 @@ class Compute:
         return self._worker.failed
 
     def close(self) -> None:
-        """Finish what is queued."""
+        """Run what is queued, then end the compute thread and its watchdog."""
         self._watchdog.close()
         self._worker.close()

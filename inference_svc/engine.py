@@ -59,7 +59,7 @@ class Engine:
 
     @property
     def policy(self) -> Policy:
-        """The live policy."""
+        """The policy that acts now. Only once `load` was called."""
         assert self._live is not None, "no weights yet"
         return self._live.policy
 

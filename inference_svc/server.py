@@ -76,7 +76,7 @@ class Server:
 
     @property
     def outputs(self) -> Outputs:
-        """The shell's callables."""
+        """Where decisions go; only after `connect`."""
         assert self._outputs is not None, "connect() comes first"
         return self._outputs
 
@@ -516,5 +516,5 @@ class Server:
 
     @property
     def num_sessions(self) -> int:
-        """Groups that are in."""
+        """Groups that have a session now, of every mode."""
         return len(self.table.sessions) if self.table else 0

@@ -167,7 +167,7 @@ class LearnerLink:
         self._hello_at, self._retry_s, self._get_deadline = 0.0, FIRST_RETRY_S, None
 
     def poll(self, now: float) -> list[Frames]:
-        """Everything that is due."""
+        """Messages to send now, each as frames: HELLO, PING, and GETs; none without a connection."""
         if not self.is_connected:
             return []
         if self.welcome is not None and self.heard_at is not None and now - self.heard_at > self.welcome.lease_s:

@@ -44,11 +44,11 @@ class Events(Protocol):
     """What is used of TensorBoard's writer."""
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
-        """Add one point."""
+        """Add one point of a curve, at this step."""
         ...
 
     def close(self) -> None:
-        """Write the rest."""
+        """Write what TensorBoard still buffers, and close its file."""
         ...
 
 

@@ -43,12 +43,12 @@ class Keeper:
         self._folder.check_held()
         self._attempt("row", lambda: self._history.append(row))
 
-    def save(self, snapshot: Snapshot, meta: Mapping[str, Any], kind: checkpoint.Kind) -> None:
-        """A checkpoint on the way."""
+    def save(self, snapshot: Snapshot, kind: checkpoint.Kind, **meta: float) -> None:
+        """A checkpoint on the way; `meta` goes beside the snapshot's own."""
         self._folder.check_held()
-        self._attempt("checkpoint", lambda: self.save_last(snapshot, meta, kind))
+        self._attempt("checkpoint", lambda: self.save_last(snapshot, kind, **meta))
 
-    def save_last(self, snapshot: Snapshot, meta: Mapping[str, Any], kind: checkpoint.Kind = "latest") -> None:
+    def save_last(self, snapshot: Snapshot, kind: checkpoint.Kind = "latest", **meta: float) -> None:
         """A checkpoint that no other will replace. Raises: StorageError."""
         checkpoint.save(
             self._folder.checkpoints, step=snapshot.step, arrays=snapshot.arrays, meta={**snapshot.meta, **meta},
@@ -64,7 +64,7 @@ class Keeper:
         self._attempt("curves", lambda: draw_curves(self._folder.path))
 
     def close(self) -> None:
-        """Write the rest."""
+        """Write events that are still buffered; a disk that refuses costs these alone."""
         self._attempt("events", self._history.close)
 
     def _attempt(self, what: str, write: Callable[[], object]) -> None:
@@ -102,7 +102,7 @@ class Lives:
         return {name: len(lives) - 1 for name, lives in self._incarnations.items()}
 
     def actors(self) -> int:
-        """Of all actors together."""
+        """How often actors were restarted, as the inference services saw it, all of them together."""
         return sum(self._actor_restarts.values())
 
     def to_json(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ class Answer:
 
 @dataclass(slots=True)
 class _Poll:
-    """A reader that waits."""
+    """A GET that is held until there are newer weights, or until a time."""
 
     get: Get
     until: float
@@ -80,7 +80,7 @@ class Publisher:
         return [Answer(NotModified(session=session, version=self.version), ()) for session in over]
 
     def forget(self, session: int) -> None:
-        """The session ended."""
+        """The session ended: answer its held GET no more."""
         self._polls.pop(session, None)
 
     def _exact(self, get: Get) -> Answer:

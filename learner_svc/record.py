@@ -78,7 +78,7 @@ class RunFolder:
 
     @property
     def checkpoints(self) -> Path:
-        """Where checkpoints lie."""
+        """The folder of the checkpoints, which need not exist yet."""
         return self.path / "checkpoints"
 
     @property
@@ -135,7 +135,7 @@ class RunFolder:
         return found if isinstance(found, dict) else {}
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Replace the summary."""
+        """Write summary.json durably, in the place of an earlier one. Raises: StorageError."""
         write_durably(self.path / "summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
 
 

@@ -32,7 +32,7 @@ class Reporter:
         self._judged_lanes = 0
 
     def row(self, now: float) -> dict[str, float | int | None]:
-        """One row of metrics."""
+        """What metrics.csv tells of now, by column; warns of more lanes than the bound on the lag allows."""
         desk, ledger = self._desk, self._desk.ledger
         self._lives.heard({incarnation: load.figures for incarnation, load in desk.loads.items()})
         loads = [load.figures for load in desk.loads.values()]

@@ -99,7 +99,7 @@ class Run:
         self.tasks.restore(meta.get("tasks", {}))
 
     def to_json(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """What a checkpoint keeps of the run, for `restore`."""
         return {
             "counters": self.counters.to_json(),
             **self.training.to_json(),
@@ -270,7 +270,7 @@ class Run:
         return next((reason for reason, goal in self._goals.items() if goal.holds(means)), "")
 
     def ask(self, version: int, now: float) -> None:
-        """Have these weights evaluated."""
+        """Ask inference to evaluate the weights of this packed version; no other evaluation may be going on."""
         self._evaluated_passed = self._passed_steps()
         self.evaluation = Evaluation(
             id=self._next_id, version=version, episodes=self._eval.episodes, seed=self._eval.seed,

@@ -19,7 +19,7 @@ class Saving:
         self._owes_best = False  # an evaluation was faster than the snapshot of what it measured
 
     def start(self, now: float) -> None:
-        """There is a policy."""
+        """There is a policy: the clock of checkpoints runs from now, seconds."""
         self._save_at = now + self._every_s
         self._next_milestone = self._asked_milestone = self._passed() + 1
 

@@ -188,7 +188,7 @@ class LearnerService:
                 self._evaluated(header.evaluation)
 
     def _evaluated(self, evaluation_id: int) -> None:
-        """An evaluation is complete."""
+        """An evaluation is complete: log it, and keep its weights if none were better."""
         result = self.figures.evaluation = self.run.last_result
         assert result is not None
         self.service.log.info(
@@ -358,7 +358,7 @@ class LearnerService:
 
     def _save(self, snapshot: Snapshot, kinds: Sequence[checkpoints.Kind], **meta: float) -> None:
         for kind in kinds:
-            self.record.submit(partial(self.keeper.save, snapshot, meta, kind))
+            self.record.submit(partial(self.keeper.save, snapshot, kind, **meta))
 
     # Time
 
@@ -396,7 +396,7 @@ class LearnerService:
         )  # fmt: skip
 
     def write_row(self, now: float) -> None:
-        """One row of metrics."""
+        """Have the record thread append a row of now to metrics.csv."""
         row = self.reporter.row(now)
         self.record.submit(lambda: self.keeper.row(row))
 
@@ -406,13 +406,12 @@ class LearnerService:
         self._perform(self.desk.credits(everyone=True))
         self._perform(self.desk.farewell("run_finished" if is_finished else "draining"))
         if self.trainer is not None:
-            snapshot = await self._finish_job(self.worker, self.trainer.snapshot)
-            # Of one moment, without an await: steps that are still told of later count in none of them.
-            meta = checkpoint_meta(self.run, self.ledger, self.lives, run_id=self.run_id)
+            # All of one moment, without an await: steps that are still told of later count in none of them.
+            snapshot = self._stamped(await self._finish_job(self.worker, self.trainer.snapshot))
             row = self.reporter.row(self.loop.time())
             summary = self.reporter.summary(device=str(self.trainer.parameters.flat.device))
             summary |= {"precision": asdict(self.trainer.policy.precision), "epoch": self.epoch}
-            await self._finish_job(self.record, lambda: self.keeper.save_last(snapshot, meta))
+            await self._finish_job(self.record, lambda: self.keeper.save_last(snapshot))
             await self._finish_job(self.record, lambda: self.keeper.row(row))
             await self._finish_job(self.record, lambda: self.keeper.summarise(summary))
             try:

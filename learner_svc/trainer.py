@@ -121,7 +121,7 @@ class Trainer:
         )
 
     def weights(self) -> tuple[int, bytes]:
-        """(packed version, flat buffer)."""
+        """The weights as they are: (packed version, flat buffer as it is published)."""
         return self.version, self.parameters.export()
 
     def snapshot(self) -> Snapshot:

@@ -18,10 +18,8 @@ from actor_svc.backends.area import AreaShrink
 from shared.protocol.layout import Array
 
 MAX_STEPS = 1000  # frames of an episode, as CarRacing-v3 is registered
-HEIGHT, WIDTH = (
-    168,
-    192,
-)  # of the picture before it is shrunk: CarRacing's 84 rows of road and 96 columns, twice as fine
+# Of the picture before it is shrunk: CarRacing's 84 rows of road and 96 columns, twice as fine.
+HEIGHT, WIDTH = 168, 192
 ACROSS, DOWN = WIDTH / WINDOW_W, HEIGHT / (WINDOW_H * 84 / 96)  # pixels of the picture for each of the window's
 MARGIN = 60.0  # pixels of the window around it: no tile that reaches into view has all its corners farther away
 GRAY = (0.299, 0.587, 0.114)  # what red, green and blue weigh in brightness (ITU-R BT.601)
@@ -38,7 +36,7 @@ class _DrawnOnRequest(CarRacing):
         self._surface = pygame.Surface((WIDTH, HEIGHT), depth=8)
 
     def reset(self, **options: Any) -> tuple[Array, dict[str, Any]]:
-        """A new track."""
+        """Begin on a new track, and keep what can be seen of it."""
         answer: tuple[Array, dict[str, Any]] = super().reset(**options)
         x, y = np.meshgrid(np.arange(-20, 20, 2.0), np.arange(-20, 20, 2.0))
         square = np.array([(1, 0), (0, 0), (0, 1), (1, 1)])
@@ -124,7 +122,7 @@ class SmallRacing(gymnasium.Wrapper[Array, Any, Array, Any]):
         return np.concatenate([now, before]), total, terminated, truncated, info
 
     def _picture(self) -> Array:
-        """u8 [1, size, size]."""
+        """What an agent sees now, gray and shrunk, u8 [1, size, size]."""
         small: Array = np.empty((1, self._size, self._size), np.uint8)
         self._shrink(self.env.unwrapped.picture()[None], small)  # type: ignore[attr-defined]
         return small

@@ -34,7 +34,7 @@ CPU_BUILDS = "https://download.pytorch.org/whl/cpu"  # PyTorch's own index
 
 
 class Grade(StrEnum):
-    """How bad it is."""
+    """Whether a finding is fine, could be better, or will not work."""
 
     OK = "ok"
     ADVICE = "advice"  # works, could be better
@@ -65,7 +65,7 @@ class TorchFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineFacts:
-    """Everything that is judged."""
+    """What was found of this machine, before any of it is judged."""
 
     python: tuple[int, int]
     cores: int

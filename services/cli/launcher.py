@@ -59,7 +59,7 @@ class Reservation:
         self.address = f"tcp://{host}:{self.port}"
 
     def close(self) -> None:
-        """Let the port go."""
+        """Let the port go, for the service that is to bind it."""
         self._socket.close()
 
 

@@ -23,7 +23,7 @@ AGAIN_S = 1  # between two looks for what is to be killed: it may start more mea
 
 
 class Minder:
-    """One program's life."""
+    """Runs one program and answers for all that it starts, until the last of them has ended."""
 
     def __init__(self, *, tells_all: bool) -> None:
         """`tells_all`: whether SIGTERM goes to whatever the program has started as well."""
@@ -51,6 +51,8 @@ class Minder:
             print(f"cannot run {' '.join(command)!r} in {os.getcwd()}: {error.strerror}", file=sys.stderr)
             return CANNOT_RUN
         self.program = program.pid
+        if self.is_asked_to_stop:  # before there was anything to tell
+            self._stop()
         return self._wait()
 
     def _wait(self) -> int:
@@ -98,6 +100,7 @@ def _signal_all(number: int) -> None:
         former = signal.signal(signal.SIGTERM, signal.SIG_IGN)
         os.killpg(0, number)
         signal.signal(signal.SIGTERM, former)
+        return
     for process in _descendants():
         with contextlib.suppress(OSError):
             os.kill(process, number)
@@ -119,7 +122,7 @@ def _descendants() -> list[int]:
 
 
 def _leave(status: int) -> NoReturn:
-    """As the program did."""
+    """End with the program's exit status, or by the signal that ended it."""
     if status < 0:
         with contextlib.suppress(OSError):  # SIGKILL has no handler
             signal.signal(-status, signal.SIG_DFL)

@@ -31,7 +31,7 @@ class Process:
         return run_dir / "services" / f"{self.name}.json"
 
     def log_file(self, run_dir: Path) -> Path:
-        """Where it logs."""
+        """The service's own log, one JSON object a line."""
         return run_dir / "logs" / f"{self.name}.jsonl"
 
     def error_file(self, run_dir: Path) -> Path:

@@ -67,13 +67,15 @@ def choose_recipe(
         facets.append(MEMORY)
     kind = f"{'image' if images else 'vector'}-{'continuous' if _is_continuous(spec) else 'discrete'}"
     name = "+".join([kind, *facets])
-    settings = read_recipe(name)
+    settings, reason = read_recipe(name), describe_spaces(spec)
     if probe is not None:
         settings = lay(fit_lanes(settings, probe, cores), over=settings)
         settings = lay(fit_codes(probe), over=settings)
+        if codes := settings["policy"].get("grid_codes"):
+            reason += f"; cells are taken for {codes} codes"
         if not is_atari:
             settings = lay(fit_discount(probe), over=settings)
-    return Recipe(name=name, reason=describe_spaces(spec), settings=settings)
+    return Recipe(name=name, reason=reason, settings=settings)
 
 
 def _facets(spec: EnvSpec, images: list[Leaf], *, is_atari: bool, is_color_affordable: bool) -> list[str]:

@@ -33,7 +33,7 @@ KILLED = "the launcher was killed, or its machine went down"
 
 
 class State(StrEnum):
-    """Where a run is."""
+    """Where a run stands, as `state.json` and `seedbed runs` name it."""
 
     RUNNING = "running"  # somebody holds its folder
     FINISHED = "finished"  # trained to the end that its settings name

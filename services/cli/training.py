@@ -44,7 +44,7 @@ class Follower:
         self._tell_rebuilds_at: dict[str, float] = {}
 
     def happened(self, text: str) -> None:
-        """Pass on."""
+        """Show a line to whoever watches."""
         self._view.happened(text)
 
     def refresh(self, supervisor: Supervisor, now: float) -> None:

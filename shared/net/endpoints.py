@@ -184,7 +184,7 @@ class Dealer:
         )
 
     def _tell(self, event: str) -> None:
-        """Pass on an event."""
+        """Call `on_event`, if there is one."""
         if self._on_event is not None:
             self._on_event(event)
 

@@ -34,7 +34,7 @@ State = tuple[Tensor, ...]
 
 @dataclass(frozen=True, slots=True)
 class PolicyOutput:
-    """Of one forward pass."""
+    """What one forward pass over T rows of B lanes gives."""
 
     params: Tensor  # f32 [T, B, P], for `Policy.distribution`
     value: Tensor  # f32 [T, B]
@@ -43,7 +43,7 @@ class PolicyOutput:
 
 @dataclass(frozen=True, slots=True)
 class Acted:
-    """One tick's decision."""
+    """One tick's decision for B lanes, and what was computed on the way to it."""
 
     action: Tensor  # own action f32 [B, A]
     log_prob: Tensor | None  # f32 [B], where it was asked for

@@ -74,7 +74,7 @@ class _Page(ThreadingMixIn, WSGIServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """It is served."""
+        """It is served, and makes room for another."""
         with self._lock:
             self._open.pop(request, None)
         super().shutdown_request(request)
@@ -178,7 +178,7 @@ class Metrics:
         self._readings.labelled.append((GaugeMetricFamily, PREFIX + name, description, labels, read))
 
     def text(self) -> str:
-        """The page."""
+        """The page, in the format that Prometheus reads."""
         return prometheus_client.generate_latest(self.registry).decode()
 
     def serve(self, address: str) -> None:

@@ -74,7 +74,7 @@ class Life(ABC):
             self.waited(now)
 
     def exited(self, status: int, last_words: str) -> None:
-        """The process ended."""
+        """The process ended, with this exit status and last line; before HELLO that is a failure."""
         if self.is_done:
             return
         if not self.hellos:
@@ -83,12 +83,12 @@ class Life(ABC):
             self.left(status, last_words)
 
     def end(self, *results: Result) -> None:
-        """Over, with these results."""
+        """End this life with these results beside those before."""
         self.results += results
         self.is_done = True
 
     def all_results(self) -> list[Result]:
-        """What was found."""
+        """The results so far, and one for messages that could not be read."""
         messages = failed("messages", self._refused) if self._refused else passed("messages", "all could be read")
         return [messages, *self.results] if self.hellos else self.results
 
@@ -102,7 +102,7 @@ class Life(ABC):
 
     @abstractmethod
     def met(self, message: Message, route: bytes, payload: Sequence[bytes], now: float) -> None:
-        """A readable message."""
+        """A message that could be decoded, its payload frames, and when it came."""
 
     @abstractmethod
     def waited(self, now: float) -> None:
@@ -125,7 +125,7 @@ class Answering(Life):
         self._generator = np.random.default_rng(options.seed)
 
     def met(self, message: Message, route: bytes, payload: Sequence[bytes], now: float) -> None:
-        """Served plainly."""
+        """Answer it as an inference does that nothing goes wrong with."""
         if isinstance(message, Hello):
             self.wires.send(route, [encode(self.table.hello(message, route, now))])
         elif isinstance(message, Ping):

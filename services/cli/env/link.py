@@ -173,7 +173,7 @@ class _Process:
         self._popen, self._output = popen, output
 
     def stop(self) -> None:
-        """SIGTERM."""
+        """Ask it to end, by SIGTERM."""
         self._popen.terminate()
 
     def status(self) -> int | None:

@@ -16,7 +16,7 @@ from rich.text import Text
 
 
 class Verdict(StrEnum):
-    """Of one rule."""
+    """How a service stands to one rule."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -170,7 +170,7 @@ def result(name: str, verdict: Verdict, found: str) -> Result:
 
 
 def passed(name: str, found: str = "") -> Result:
-    """The rule is kept."""
+    """The rule is kept; `found` says what was seen of it."""
     return result(name, Verdict.PASS, found)
 
 
@@ -185,7 +185,7 @@ def warned(name: str, found: str) -> Result:
 
 
 def skipped(name: str, reason: str) -> Result:
-    """Nobody looked."""
+    """Nobody looked, for this reason."""
     return result(name, Verdict.SKIPPED, reason)
 
 

@@ -51,7 +51,7 @@ def from_json(found: dict[str, Any]) -> Probe:
 
 
 def spec_to_json(spec: EnvSpec) -> str:
-    """A specification as text."""
+    """A specification as one line of JSON, bytes as {"hex": …}."""
     return json.dumps(spec_to_wire(spec), default=lambda value: {"hex": value.hex()})
 
 

@@ -149,7 +149,9 @@ def test_grids_whose_cells_hold_few_values_are_codes(observation, seen, codes):
         spec=spec_of(observation, layout="HW" if len(observation.shape or ()) == 2 else "HWC"),
         backend="gymnasium", about=About(), lanes=1, tick_s=1e-5, seen=tuple(seen),
     )  # fmt: skip
-    assert choose_recipe(found.spec, found).settings["policy"].get("grid_codes", 0) == codes
+    recipe = choose_recipe(found.spec, found)
+    assert recipe.settings["policy"].get("grid_codes", 0) == codes
+    assert (f"{codes} codes" in recipe.reason) == bool(codes)
 
 
 def test_a_probe_says_the_same_at_the_other_end():
