@@ -4,21 +4,21 @@ from inference_svc.streams import Streams
 from shared.protocol.fit import judge_spec, judge_statistics
 from shared.protocol.messages import Error, Hello, Reject
 from shared.protocol.rows import EnvSpec
-from shared.protocol.sessions import refuse_version
+from shared.protocol.sessions import refuse_size, refuse_version
 
 FIT = "give this actor the run's environment and [env] settings (its folder's config.toml), or start another run"
 
 
-def judge(hello: Hello, served: EnvSpec | None, streams: Streams) -> Reject | Error | None:
+def judge(hello: Hello, served: EnvSpec | None, streams: Streams, max_frame_bytes: int) -> Reject | Error | None:
     """Why this HELLO cannot be served (now, or ever), or None when it can.
 
     Args:
       served: the specification of the policy that is there.
       streams: they know what the learner said of the run's tasks and of specifications.
     """
-    version = refuse_version(hello)
-    if version is not None:
-        code, _, message, hint = version
+    refusal = refuse_version(hello) or refuse_size(hello, max_frame_bytes)
+    if refusal is not None:
+        code, _, message, hint = refusal
         return _reject(hello, code, message, hint)
     misfit = judge_statistics(hello.spec) or streams.judge(hello.task, hello.spec)
     if misfit is not None:

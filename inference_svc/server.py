@@ -108,14 +108,17 @@ class Server:
 
     # From environments
 
-    def receive(self, route: bytes, frames: Sequence[bytes], now: float) -> None:
-        """One message from an environment; bad ones are counted and answered, never raised."""
+    def receive(self, route: bytes, frames: Sequence[bytes], now: float) -> bool:
+        """One message from an environment; bad ones are counted and answered, never raised.
+
+        Returns whether it moved a group on: a step that nobody had sent yet.
+        """
         try:
             message = decode(frames[0])
             if self.departures is not None:
                 self._see_off(message, route, self.departures)
             elif isinstance(message, Step):
-                self._step(message, route, frames, now)
+                return self._step(message, route, frames, now)
             elif isinstance(message, Hello):
                 self._hello(message, route, now)
             elif isinstance(message, Ping):
@@ -129,6 +132,7 @@ class Server:
             complaint = self._complaints.about_message(route, error)
             if complaint is not None:
                 self._send(route, complaint)
+        return False
 
     def _see_off(self, message: Message, route: bytes, departures: Departures) -> None:
         """The run is over: whoever says anything hears so, until they say BYE themselves."""
@@ -143,7 +147,8 @@ class Server:
             del self._greeting[next(iter(self._greeting))]
         self._greeting[route] = None
         misplaced = self.audience.judge(hello) if self.audience is not None else None
-        refusal = misplaced or judge(hello, self.shape.spec if self.shape else None, self.streams)
+        served = self.shape.spec if self.shape else None
+        refusal = misplaced or judge(hello, served, self.streams, self.config.max_frame_bytes)
         if not isinstance(refusal, Reject):
             self.streams.introduce(hello.task, hello.spec, now)
         if refusal is not None or self.table is None:
@@ -190,18 +195,19 @@ class Server:
             for session in self.table.bye(bye, route, now):
                 self._release(session, bye.reason if bye.reason in BYE_REASONS else "bye")
 
-    def _step(self, step: Step, route: bytes, frames: Sequence[bytes], now: float) -> None:
+    def _step(self, step: Step, route: bytes, frames: Sequence[bytes], now: float) -> bool:
+        """Whether it was new."""
         table = self.table
         session = table.sessions.get(step.session) if table is not None else None
         if table is None or session is None or (session.route != route and table.is_foreign(session, route)):
             self._send(route, Challenge(session=step.session, server_epoch=self.incarnation))
-            return
+            return False
         group: Group = session.attached
         try:
             inputs, outside, statistics, picture = read_step(group, step, frames[1:])
         except RemoteWireError as error:
             self._strike(session, route, error)
-            return
+            return False
         verdict = table.step(step, route, now)
         if verdict is Verdict.ACCEPT:
             self.tally.out_of_bounds += outside
@@ -209,10 +215,12 @@ class Server:
                 version = self.evaluations.version(group) if group.lanes.pinned else self.version
                 self.pictures.take(session, version, picture, now)
             self._accept(group, inputs, statistics, now)
-        elif verdict is Verdict.CACHED and session.reply is not None:
+            return True
+        if verdict is Verdict.CACHED and session.reply is not None:
             self.outputs.down(route, session.reply)
         elif verdict is Verdict.CHALLENGE:
             self._send(route, table.challenge(step.session))
+        return False
 
     def _accept(self, group: Group, inputs: list[Array], statistics: Array | None, now: float) -> None:
         """A new tick of a group: write its rows, count its ends, then queue or hold it."""

@@ -124,16 +124,18 @@ class InferenceService:
 
     # Environments
 
-    def _from_environment(self, route: bytes, frames: list[bytes]) -> None:
+    def _from_environment(self, route: bytes, frames: list[bytes]) -> bool:
+        """Whether it moved something on."""
         try:
             if self.reports.take(route, frames):
-                return
+                return False
         except RemoteWireError:
             self.tally.refused_messages += 1
-            return
-        self.server.receive(route, frames, self.loop.time())
+            return False
+        is_useful = self.server.receive(route, frames, self.loop.time())
         if self._farewell is not None:
             self._farewell.heard(self.loop.time())
+        return is_useful
 
     def _down(self, route: bytes, frames: Sequence[bytes]) -> bool:
         return self.router.send(route, frames)

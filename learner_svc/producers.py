@@ -43,6 +43,8 @@ from shared.protocol.rows import EnvSpec, episodes_layout
 from shared.runtime.config import EnvConfig
 from shared.runtime.tasks import SEVERAL
 
+MAX_SESSIONS_PER_CONNECTION = 256  # more than a run may have tasks
+MAX_SESSIONS = 4096  # of all producers
 MAX_STRIKES = 10  # broken messages before a producer's session ends
 MAX_STRUCK = 1024  # senders of whom they are counted; the longest counted is forgiven first
 Frames = Sequence[bytes]
@@ -63,10 +65,11 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Put these frames on the socket."""
+    """Put these frames on the socket. `is_useful`: they move their reader on."""
 
     route: bytes
     frames: Frames
+    is_useful: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +124,10 @@ class Desk:
 
     def __init__(
         self, identity: Identity, env: EnvConfig, ledger: Ledger, publisher: Publisher, run: Run,
-        work_age_s: Callable[[], float],
+        work_age_s: Callable[[], float], judge_size: Callable[[EnvSpec], Misfit | None] = lambda _spec: None,
     ) -> None:  # fmt: skip
+        """`judge_size`: why the first environments of the run are too large for it."""
+        self._judge_size = judge_size
         self.identity, self.ledger, self.publisher, self.run = identity, ledger, publisher, run
         self.spec: EnvSpec | None = None
         self.loads: dict[int, Load] = {}  # by incarnation, of live producers
@@ -179,7 +184,8 @@ class Desk:
         for answer in answers:
             producer = self.ledger.sessions.get(answer.message.session)
             if producer is not None and producer.route:
-                sends.append(Send(producer.route, [encode(answer.message), *answer.frames]))
+                frames = [encode(answer.message), *answer.frames]
+                sends.append(Send(producer.route, frames, is_useful=answer.is_new))
         return sends
 
     def beat(self, now: float, *, may_judge: bool) -> list[Send]:
@@ -248,10 +254,11 @@ class Desk:
         return self._episodes(found, message, payload[0])
 
     def _hello(self, hello: ProducerHello, route: bytes, now: float) -> list[Action]:
-        refusal = self._judge(hello)
+        refusal = self._judge(hello) or self._full(hello, route)
         if refusal is not None:
             return [Send(route, [encode(refusal)])]
         producer = self.ledger.hello(hello, route, now)
+        self.publisher.forget(producer.session)  # what was sent to it before may have been lost with its connection
         self.incarnations.setdefault(hello.name, set()).add(hello.incarnation)
         actions: list[Action] = [Send(route, [encode(self._welcome(hello, producer))])]
         actions.append(Send(route, [encode(self._credit(producer))]))
@@ -280,6 +287,18 @@ class Desk:
             nonce=hello.nonce, code=misfit.code, retryable=False, message=misfit.message[:1000], hint=misfit.hint
         )
 
+    def _full(self, hello: ProducerHello, route: bytes) -> Reject | None:
+        """Why no further session fits."""
+        if self.ledger.has_session(hello) or (
+            len(self.ledger.sessions) < MAX_SESSIONS and len(self._producers_at(route)) < MAX_SESSIONS_PER_CONNECTION
+        ):
+            return None
+        return Reject(
+            nonce=hello.nonce, code="capacity", retryable=True,
+            message=f"{len(self.ledger.sessions)} inference services and tasks have a session here",
+            hint="stop what is not needed; the sessions of those that are gone end by themselves",
+        )  # fmt: skip
+
     def _misfit(self, task: str, spec: EnvSpec | None) -> Misfit | None:
         """What is wrong with a session for this task. One without a task reads weights, with whoever's spec."""
         tasks = self.identity.tasks
@@ -288,8 +307,9 @@ class Desk:
         if not tasks and not task and self.spec is None:
             tasks = (TaskEnv(name="", env_id=self._env.id, settings=self._env.settings()),)
         misfit = judge_task(task, spec, tasks) or (judge_statistics(spec) if spec is not None else None)
-        if misfit is None and spec is not None and self.spec is not None:
-            misfit = judge_spec(task, spec, self.spec, self._specs.get(task))
+        if misfit is None and spec is not None:
+            known = self._specs.get(task)
+            misfit = judge_spec(task, spec, self.spec, known) if self.spec is not None else self._judge_size(spec)
         return misfit
 
     def _welcome(self, hello: ProducerHello, producer: Producer) -> ProducerWelcome:

@@ -13,6 +13,7 @@ class Answer:
 
     message: Weights | NotModified
     frames: tuple[bytes, ...]
+    is_new: bool = False  # weights that this session was not sent before
 
 
 @dataclass(slots=True)
@@ -37,6 +38,7 @@ class Publisher:
         self._kept = (0, b"")  # version and buffer that an evaluation is for
         self._hold_s = hold_s
         self._polls: dict[int, _Poll] = {}
+        self._sent: dict[int, tuple[int, float]] = {}  # to each session: its newest answer's version, and when
 
     @property
     def num_waiting(self) -> int:
@@ -53,7 +55,7 @@ class Publisher:
             return []
         self.version, self._buffer = version, buffer
         polls, self._polls = self._polls, {}
-        return [self._weights(poll.get, version, buffer) for poll in polls.values()]
+        return [self._weights(poll.get, version, buffer, poll.until - self._hold_s) for poll in polls.values()]
 
     def keep(self) -> None:
         """Hand out what is newest now by its version, however much newer ones become; until the next call."""
@@ -62,13 +64,15 @@ class Publisher:
     def get(self, get: Get, now: float) -> Answer | None:
         """Answer at once, or (None) hold until `publish` or `expire`; a second poll of a session replaces the first.
 
-        For an exact version the answer always comes at once, and replaces no poll.
+        For an exact version the answer always comes at once, and replaces no poll. Weights that were sent just now
+        are not sent again at once: a reader that asks and does not read would fill the memory.
         """
         if get.exact:
-            return self._exact(get)
+            return self._exact(get, now)
         self._polls.pop(get.session, None)
-        if self.version and (self.version > get.have_version or get.have_manifest != self.manifest_digest):
-            return self._weights(get, self.version, self._buffer)
+        is_behind = self.version > get.have_version or get.have_manifest != self.manifest_digest
+        if self.version and is_behind and not self._was_sent(get.session, self.version, now):
+            return self._weights(get, self.version, self._buffer, now)
         self._polls[get.session] = _Poll(get, now + self._hold_s)
         return None
 
@@ -80,16 +84,24 @@ class Publisher:
         return [Answer(NotModified(session=session, version=self.version), ()) for session in over]
 
     def forget(self, session: int) -> None:
-        """The session ended: answer its held GET no more."""
+        """The session ended, or has another connection: answer its held GET no more, and what it asks anew at once."""
         self._polls.pop(session, None)
+        self._sent.pop(session, None)
 
-    def _exact(self, get: Get) -> Answer:
+    def _was_sent(self, session: int, version: int, now: float) -> bool:
+        """Whether this is what the session was sent last, less than `hold_s` ago."""
+        sent, at = self._sent.get(session, (0, 0.0))
+        return sent == version and now - at < self._hold_s
+
+    def _exact(self, get: Get, now: float) -> Answer:
         for version, buffer in ((self.version, self._buffer), self._kept):
-            if version == get.exact:
-                return self._weights(get, version, buffer)
+            if version == get.exact and not self._was_sent(get.session, version, now):
+                return self._weights(get, version, buffer, now)
         return Answer(NotModified(session=get.session, version=self.version), ())
 
-    def _weights(self, get: Get, version: int, buffer: bytes) -> Answer:
+    def _weights(self, get: Get, version: int, buffer: bytes, now: float) -> Answer:
         manifest = "" if get.have_manifest == self.manifest_digest else self._manifest
         message = Weights(session=get.session, version=version, manifest_digest=self.manifest_digest, manifest=manifest)
-        return Answer(message, (buffer,))
+        is_new = self._sent.get(get.session, (0, 0.0))[0] != version
+        self._sent[get.session] = version, now
+        return Answer(message, (buffer,), is_new)

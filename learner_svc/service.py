@@ -35,6 +35,7 @@ from learner_svc.record import RunFolder
 from learner_svc.reporting import Reporter
 from learner_svc.run import Run
 from learner_svc.saving import Saving
+from learner_svc.sizes import judge_size
 from learner_svc.tasks import TaskBook, count_parts, reward_scales, task_environments
 from learner_svc.trainer import Snapshot, Trained, Trainer
 from shared.errors import CheckpointError, ConfigError, RemoteWireError, SeedbedError
@@ -48,6 +49,7 @@ from shared.protocol.messages import Evaluation, RunState
 from shared.protocol.rows import EnvSpec
 from shared.protocol.statistics import GIVEN
 from shared.runtime.farewell import Farewell
+from shared.runtime.memory import available_bytes
 from shared.runtime.refusals import Refusals
 from shared.runtime.service import Service
 from shared.runtime.tasks import normalised_weights
@@ -81,7 +83,10 @@ class LearnerService:
             tasks=task_environments(settings.tasks),
         )  # fmt: skip
         self.worker, self.record = Worker("update"), Worker("record")
-        self.desk = Desk(identity, settings.env, self.ledger, self.publisher, self.run, self.worker.busy_s)
+        self.desk = Desk(
+            identity, settings.env, self.ledger, self.publisher, self.run, self.worker.busy_s,
+            judge_size=lambda spec: judge_size(spec, config, available_bytes()),
+        )  # fmt: skip
         self.lives = Lives(self.desk.incarnations)
         if self.checkpoint is not None:
             self._restore(self.checkpoint)
@@ -148,15 +153,17 @@ class LearnerService:
 
     # Messages
 
-    def _receive(self, route: bytes, frames: list[bytes]) -> None:
+    def _receive(self, route: bytes, frames: list[bytes]) -> bool:
+        """Whether it moved something on: an unroll or episodes that had not come yet, or weights that are new there."""
         try:
             if self.reports.take(route, frames):
-                return
+                return False
         except RemoteWireError:
             self.desk.refused_messages += 1
-            return
-        if frames:
-            self._perform(self.desk.receive(route, frames, self.loop.time()))
+            return False
+        actions = self.desk.receive(route, frames, self.loop.time())
+        self._perform(actions)
+        return any(not isinstance(action, Send) or action.is_useful for action in actions)
 
     def _revoked(self, routes: list[bytes]) -> None:
         sends = self.desk.revoke(routes)

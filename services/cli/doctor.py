@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from services.cli.machine import has_nvidia_driver, usable_cores
+from shared.runtime.memory import memory_limit
 
 if TYPE_CHECKING:
     import torch
@@ -101,7 +102,7 @@ def gather(folder: Path) -> MachineFacts:
         cores=usable_cores(),
         cores_present=os.cpu_count() or 1,
         load=os.getloadavg()[0],
-        memory_bytes=_memory_limit(memory.total),
+        memory_bytes=memory_limit(memory.total),
         memory_available_bytes=memory.available,
         swap_used_bytes=swap.used,
         disk_free_bytes=shutil.disk_usage(folder).free,
@@ -284,12 +285,6 @@ def _file_limits() -> tuple[int, int]:
     import resource  # not on Windows, and nowhere else needed
 
     return resource.getrlimit(resource.RLIMIT_NOFILE)
-
-
-def _memory_limit(total: int) -> int:
-    """The machine's memory, or the container's share of it."""
-    limit = _read("/sys/fs/cgroup/memory.max")
-    return min(total, int(limit)) if limit.isdigit() else total
 
 
 def _can_bind_loopback(port: int = 0) -> bool:

@@ -11,20 +11,25 @@ import asyncio
 import itertools
 import os
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from shared.errors import ConfigError
+from shared.net import connections
 from shared.net.addresses import check_address, lock_ipc_path, refuse_open_bind, refuse_open_dial
+from shared.net.budget import STRANGERS, Payer, Turnstile
+from shared.net.endless import Watch
 from shared.net.keys import BindKeys, DialKeys
 from shared.net.reactor import Buffer, Channel, Reactor
 from shared.net.zap import KEY, USER_ID, Guard
+from shared.protocol.rows import LARGEST_MESSAGE
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 HIGH_WATER_MESSAGES = 1000
 MAX_PENDING_CONNECTIONS = 1024
-MAX_ROUTES = 65_536  # whose owners a router remembers; those forgotten are looked up again
+MAX_ROUTES = 65_536  # whose owners, or usefulness, a router remembers; those forgotten are looked up again
 REOPEN_FIRST_S, REOPEN_LONGEST_S = 0.2, 5.0
 
 COMMON_OPTIONS = {
@@ -190,14 +195,18 @@ class Dealer:
 
 
 class Router:
-    """The answering end of a link: many peers, each behind a route that the socket assigned."""
+    """The answering end of a link: many peers, each behind a route that the socket assigned.
+
+    Those who send what moves nothing on have a share of the time and no more (`shared.net.budget`), and those whose
+    message does not end are hung up on (`shared.net.endless`).
+    """
 
     def __init__(
         self,
         reactor: Reactor,
         bind: str,
         *,
-        on_message: Callable[[bytes, list[bytes]], None],
+        on_message: Callable[[bytes, list[bytes]], bool | None],
         on_drained: Callable[[], None] | None = None,
         max_frame_bytes: int = MAX_FRAME_BYTES,
         keys: BindKeys | None = None,
@@ -208,11 +217,13 @@ class Router:
 
         Args:
           bind: tcp://127.0.0.1:port (port 0: any free one) or ipc://path; with keys any address.
-          on_message: called with a route and the message's frames.
+          on_message: called with a route and the message's frames; returns False if it moved nothing on: then its
+            sender pays for the time.
           on_drained: called whenever the socket has just been emptied.
           max_frame_bytes: a peer that sends a larger frame is disconnected.
           keys: ours, and where to find those who may connect; none: this machine alone, and everyone on it.
-          on_refused: called with a short reason, and who it was, when someone was not let in.
+          on_refused: called with a short reason, and who it was, when someone was not let in, or hung up on: "flood"
+            or "endless".
           on_revoked: called with the routes whose keys were revoked; no message of theirs comes any more.
         Raises: ConfigError if the address is malformed, open to the network without keys, or taken, or a key is wrong.
         """
@@ -223,6 +234,7 @@ class Router:
         self._on_refused = on_refused or _nobody_asks
         self._on_revoked = on_revoked
         self._owners: dict[bytes, tuple[str, str]] = {}  # route → user id and public key, of those admitted
+        self._useful: dict[bytes, None] = {}  # without keys: routes that have moved something on
         self._guard: Guard | None = None
         if keys is not None:
             self._guard = Guard(reactor, keys, on_refused=self._on_refused, on_changed=self._judge_anew)
@@ -245,7 +257,21 @@ class Router:
                 ) from error
             raise ConfigError(f"cannot bind {bind}: {error.strerror}") from error
         self.endpoint = socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        self._channel: Channel = reactor.open(socket, self._deliver, on_drained)
+        self._turnstile = Turnstile(
+            self._payer,
+            hang_up=lambda: connections.hang_up(self._channel.sender(), self.endpoint),
+            on_ended=lambda route: self._on_refused("flood", self.user_id(route)),
+        )
+        self._channel: Channel = reactor.open(socket, self._deliver, on_drained, self._turnstile)
+        self._watch = Watch(
+            reactor.loop, self._channel, self.endpoint, LARGEST_MESSAGE * max_frame_bytes,
+            on_ended=lambda: self._on_refused("endless", ""),
+        )  # fmt: skip
+
+    @property
+    def num_dropped(self) -> int:
+        """Messages that were dropped unread, for their senders had wasted too much time."""
+        return self._turnstile.num_dropped
 
     def send(self, route: bytes, frames: Sequence[Buffer]) -> bool:
         """Queue one message for a peer, copied; False when it is gone or its queue is full."""
@@ -262,14 +288,26 @@ class Router:
     def close(self, linger_ms: int = 0) -> None:
         """Unbind and close; what is queued may still leave for `linger_ms`. Idempotent."""
         self._let_go()
+        self._watch.close()
         self._channel.close(linger_ms)
 
-    def _deliver(self, frames: list[bytes]) -> None:
-        """Split the route off; with keys only those that are admitted get through."""
+    def _deliver(self, frames: list[bytes]) -> bool:
+        """Split the route off; with keys only those that are admitted get through. Whether it moved something on."""
         route = frames[0]
         del frames[0]
-        if self._guard is None or route in self._owners or self._admit(route):
-            self._on_message(route, frames)
+        if self._guard is not None and route not in self._owners and not self._admit(route):
+            return False
+        is_useful = self._on_message(route, frames) is not False
+        if is_useful and self._guard is None and route not in self._useful:
+            _make_room(self._useful)
+            self._useful[route] = None
+        return is_useful
+
+    def _payer(self, route: bytes) -> Payer:
+        """Who pays for what comes over a route."""
+        if self._guard is None:
+            return route if route in self._useful else STRANGERS
+        return self._owners.get(route, ("", STRANGERS))[1]
 
     def _admit(self, route: bytes) -> bool:
         """A route is seen for the first time, or again after its key was revoked: ask whose it is."""
@@ -278,9 +316,7 @@ class Router:
         if not self._guard.access.admits(user_id, key):
             self._on_refused("revoked", user_id)
             return False
-        if len(self._owners) >= MAX_ROUTES:
-            for former in list(self._owners)[: MAX_ROUTES // 2]:
-                del self._owners[former]
+        _make_room(self._owners)
         self._owners[route] = user_id, key
         return True
 
@@ -300,6 +336,13 @@ class Router:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def _make_room(routes: dict[bytes, Any]) -> None:
+    """Forget the older half when it is full."""
+    if len(routes) >= MAX_ROUTES:
+        for former in list(routes)[: MAX_ROUTES // 2]:
+            del routes[former]
 
 
 def _nobody_asks(_reason: str, _peer: str) -> None:

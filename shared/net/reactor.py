@@ -7,7 +7,8 @@ A ZeroMQ file descriptor only says "something changed", so three traps decide th
   - the descriptor is always writable, hence nobody waits for it with `add_writer`.
 
 What bounds what: a drain takes at most `MAX_DRAIN_MESSAGES` or `MAX_DRAIN_S`, then timers and other sockets have their
-turn. A message has at most `MAX_FRAMES` frames; longer ones are dropped and counted.
+turn. A message has at most `MAX_FRAMES` frames; longer ones are dropped and counted. What a peer may waste of the time
+is up to the channel's `Gate`.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import zmq
 
@@ -30,6 +31,7 @@ LAG_PERIOD_S = 0.1
 WORST_LAG_TICKS = 10
 
 Buffer = bytes | bytearray | memoryview
+Handler = Callable[[list[bytes]], bool | None]  # False: the message moved nothing on
 
 _EVENTS = int(zmq.EVENTS)
 _POLLIN, _POLLOUT = int(zmq.POLLIN), int(zmq.POLLOUT)
@@ -50,6 +52,19 @@ class ReactorStatistics:
     worst_loop_lag_s: float  # the latest that any fired within the last `WORST_LAG_TICKS` or up to twice as many
 
 
+class Gate(Protocol):
+    """Says which messages of a router are read, and hears what those cost that moved nothing on."""
+
+    def admits(self, route: bytes) -> bool:
+        """Whether the next message, which came over this route, is to be read."""
+
+    def charge(self, route: bytes, seconds: float) -> None:
+        """A message over this route was read and handled in so long, and moved nothing on."""
+
+    def drop(self, route: bytes, size: int) -> None:
+        """A message of so many bytes was not read."""
+
+
 class Channel:
     """One socket on the loop. Owns socket and reader; only the loop's thread may call it.
 
@@ -60,14 +75,16 @@ class Channel:
         self,
         reactor: "Reactor",
         socket: zmq.Socket[bytes],
-        on_frames: Callable[[list[bytes]], None],
+        on_frames: Handler,
         on_drained: Callable[[], None] | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self.socket = socket
+        self.senders: set[int] | None = None  # descriptors that messages came over, where somebody wants to know
         self.received = self.sent = self.refused = self.oversized = self.unfinished_drains = 0
         self._reactor = reactor
         self._loop = reactor.loop
-        self._on_frames, self._on_drained = on_frames, on_drained
+        self._on_frames, self._on_drained, self._gate = on_frames, on_drained, gate
         # The backend's own methods: zmq.Socket's wrappers cost twice as much for arguments that we never give.
         backend: Any = super(zmq.Socket, socket)
         self._raw_receive, self._raw_send, self._raw_get = backend.recv, backend.send, backend.get
@@ -100,6 +117,13 @@ class Channel:
             return str(self._newest.get(name)) if self._newest is not None else ""
         except zmq.ZMQError:  # EINVAL: no such property
             return ""
+
+    def sender(self) -> int:
+        """Descriptor that the newest message came over; -1 if libzmq does not say."""
+        try:
+            return int(self._newest.get(zmq.SRCFD)) if self._newest is not None else -1
+        except zmq.ZMQError:
+            return -1
 
     def send(self, frames: Sequence[Buffer]) -> bool:
         """Queue one message, copied. Never blocks: False without a peer or room for it."""
@@ -163,8 +187,9 @@ class Channel:
         """Read until empty or out of budget. An exception of the callback propagates, with the rest re-armed."""
         if self._is_closed or self._is_draining:
             return
-        receive, on_frames, is_routed = self._raw_receive, self._on_frames, self._is_routed
-        stop = perf_counter() + MAX_DRAIN_S
+        receive, on_frames, is_routed, gate = self._raw_receive, self._on_frames, self._is_routed, self._gate
+        begin = perf_counter()
+        stop = begin + MAX_DRAIN_S
         self._is_draining = self._is_unfinished = True
         try:
             for _ in range(MAX_DRAIN_MESSAGES):
@@ -176,18 +201,30 @@ class Channel:
                     self._is_unfinished = False
                     break
                 self._newest = frame
-                frames.append(frame.bytes)
-                while frame.more:  # a Frame knows `more` from its own call: cheaper than asking the socket
-                    frame = receive(_LAST, False)
-                    if len(frames) <= MAX_FRAMES:
-                        frames.append(frame.bytes)
-                self.received += 1
-                if len(frames) <= MAX_FRAMES:
-                    on_frames(frames)
+                route = frames[0] if gate is not None else b""
+                if gate is not None and not gate.admits(route):
+                    self._pass_over(frame, route, gate)
+                    end = perf_counter()
                 else:
-                    self.oversized += 1
-                if self._is_closed or perf_counter() > stop:
+                    frames.append(frame.bytes)
+                    while frame.more:  # a Frame knows `more` from its own call: cheaper than asking the socket
+                        frame = receive(_LAST, False)
+                        if len(frames) <= MAX_FRAMES:
+                            frames.append(frame.bytes)
+                    self.received += 1
+                    is_useless = len(frames) > MAX_FRAMES
+                    if is_useless:
+                        self.oversized += 1
+                    else:
+                        is_useless = on_frames(frames) is False
+                    end = perf_counter()
+                    if is_useless and gate is not None:
+                        gate.charge(route, end - begin)
+                if self.senders is not None:
+                    self.senders.add(self.sender())
+                if self._is_closed or end > stop:
                     break
+                begin = end
         finally:
             self._is_draining = False
             if self._is_unfinished and not self._is_closed:
@@ -196,6 +233,14 @@ class Channel:
                     self._arm()
         if not self._is_unfinished and not self._is_closed and self._on_drained is not None:
             self._on_drained()
+
+    def _pass_over(self, frame: zmq.Frame, route: bytes, gate: Gate) -> None:
+        """Read the rest of a message and keep nothing of it."""
+        size = len(frame)
+        while frame.more:
+            frame = self._raw_receive(_LAST, False)
+            size += len(frame)
+        gate.drop(route, size)
 
 
 class Reactor:
@@ -220,16 +265,18 @@ class Reactor:
     def open(
         self,
         socket: zmq.Socket[bytes],
-        on_frames: Callable[[list[bytes]], None],
+        on_frames: Handler,
         on_drained: Callable[[], None] | None = None,
+        gate: Gate | None = None,
     ) -> Channel:
         """Serve a socket made with `context`.
 
         Args:
-          on_frames: called for each message; may send, and may close any channel.
+          on_frames: called for each message; may send, and may close any channel. Returns False if it moved nothing on.
           on_drained: called whenever the socket has just been emptied.
+          gate: of a router: whose messages are read.
         """
-        channel = Channel(self, socket, on_frames, on_drained)
+        channel = Channel(self, socket, on_frames, on_drained, gate)
         self._channels.add(channel)
         return channel
 

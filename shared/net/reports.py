@@ -17,6 +17,7 @@ from shared.runtime.service import Service
 
 PAGE_EVERY_S = 0.5  # a page is written at most this often, however many ask
 MAX_WAITING = 64  # askers whose page is being written
+MAX_GIVEN = 1024  # connections of which it is known what they were given
 _MONITOR_PREFIX = f"{Role.MONITOR}:"
 _LOOK_TYPE = bytes([MessageType.LOOK])  # second byte of its header: asked for with every message, so cheaply
 
@@ -32,7 +33,10 @@ class Shown:
 
 
 class Reports:
-    """Owned by the service's loop. Memory: one page, and `MAX_WAITING` askers."""
+    """Owned by the service's loop. Memory: one page, `MAX_WAITING` askers, two numbers for `MAX_GIVEN` connections.
+
+    A connection is given each page and each picture once: one that asks and does not read would fill the memory.
+    """
 
     def __init__(
         self, service: Service, send: Callable[[bytes, Sequence[bytes]], bool], owner: Callable[[bytes], str], *,
@@ -44,6 +48,7 @@ class Reports:
         self._waiting: dict[bytes, Look] = {}
         self._page, self._written_at = b"", float("-inf")
         self._writing: asyncio.Future[str] | None = None
+        self._given: dict[bytes, tuple[float, int]] = {}  # to each route: when its page was written; its picture
 
     def take(self, route: bytes, frames: Sequence[bytes]) -> bool:
         """Whether this message is a monitor's matter: then it is answered here, or refused.
@@ -94,5 +99,11 @@ class Reports:
             picture_version=shown.version if shown is not None else 0,
             picture_age_ms=int(1e3 * max(0.0, now - shown.at)) if shown is not None else 0,
         )
-        picture = shown.frame if shown is not None and shown.number != look.have_picture else b""
-        self._send(route, [encode(report), self._page if look.wants_page else b"", picture])
+        page_at, number = self._given.pop(route, (0.0, 0))
+        page = self._page if look.wants_page and page_at != self._written_at else b""
+        is_new = shown is not None and shown.number not in (look.have_picture, number)
+        picture = shown.frame if shown is not None and is_new else b""
+        self._given[route] = self._written_at if page else page_at, shown.number if shown is not None else number
+        if len(self._given) > MAX_GIVEN:
+            del self._given[next(iter(self._given))]
+        self._send(route, [encode(report), page, picture])

@@ -112,6 +112,11 @@ class Ledger:
             for producer in self._producers.values()
         ]
 
+    def has_session(self, hello: ProducerHello) -> bool:
+        """Whether this incarnation has one for its task."""
+        producer = self._producers.get((hello.incarnation, hello.task))
+        return producer is not None and producer.session != 0
+
     def hello(self, hello: ProducerHello, route: bytes, now: float) -> Producer:
         """Resume this incarnation's session for a task, or give it a new one."""
         key = hello.incarnation, hello.task

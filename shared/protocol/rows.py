@@ -9,6 +9,7 @@ valid_t = 1 - first_{t+1}.
 import hashlib
 import itertools
 import json
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntFlag
@@ -35,6 +36,10 @@ _MARKS = [bytes(1 if value & bits else 0 for value in range(256)) for bits in ra
 MAX_NAME = 256  # characters of an id, a setting's or a statistic's name
 MAX_SETTING = 4096  # characters of a setting's value
 MAX_LIST = 64  # settings, statistics
+LARGEST_MESSAGE = 2  # all frames of one together, in largest frames
+MAX_KNOWN_SPECS = 16  # digests of wire forms, and what they mean
+_known_specs: dict[bytes, "EnvSpec"] = {}
+_knowing = threading.Lock()
 
 
 def count_flagged(flags: Array, bits: int) -> int:
@@ -69,7 +74,21 @@ def spec_to_wire(spec: EnvSpec) -> list[Any]:
 
 
 def spec_from_wire(obj: Any) -> EnvSpec:
-    """The specification of a peer's wire form. Raises RemoteWireError."""
+    """The specification of a peer's wire form; the same for the same form, of which the newest are kept.
+
+    Raises: RemoteWireError.
+    """
+    form = hashlib.blake2b(repr(obj).encode(errors="surrogatepass"), digest_size=32).digest()  # a tenth of reading it
+    spec = _known_specs.get(form) or _read_spec(obj)
+    with _knowing:
+        _known_specs.pop(form, None)
+        _known_specs[form] = spec
+        if len(_known_specs) > MAX_KNOWN_SPECS:
+            del _known_specs[next(iter(_known_specs))]
+    return spec
+
+
+def _read_spec(obj: Any) -> EnvSpec:
     if type(obj) is not list or len(obj) < 6:
         raise RemoteWireError("spec", "an environment specification is an array of six")
     env_id, settings, observation, action, mask, statistics = obj[:6]

@@ -10,6 +10,7 @@ The rules, in one place:
   or the longer `max_stall_s` that HELLO declared.
 - Routes (the ROUTER's ids of connections) belong to connections, not to actors: the newest message of a session wins.
 - With keys a session belongs to whoever opened it: on a route of another owner it is refused like an unknown one.
+- Whoever opens sessions and does not step (a key; without keys a connection) may hold half of the lanes, or one group.
 
 Every method takes `now`, seconds on any clock that does not go back.
 """
@@ -35,7 +36,7 @@ from shared.protocol.messages import (
     Step,
     Welcome,
 )
-from shared.protocol.rows import step_layout
+from shared.protocol.rows import LARGEST_MESSAGE, step_layout
 
 MAX_SESSIONS_PER_CONNECTION = 1024  # what a PONG may list
 CHANGE_HINT = "give another group another number, and each process life an incarnation of its own"
@@ -87,6 +88,7 @@ class Session:
     heard_at: float
     state_since: float
     owner: str = ""  # whose key opened it; empty without keys
+    holder: str | bytes = ""  # who holds its lanes: the owner, without keys the route that it was opened over
     last_seq: int = -1
     state: int = _UNKNOWN  # RequestState
     reply: list[bytes] | None = None  # all frames of the ACT for last_seq, once answered
@@ -163,6 +165,7 @@ class SessionTable:
         self.is_draining = False
         self._by_group: dict[tuple[int, int], Session] = {}
         self._by_route: dict[bytes, dict[int, Session]] = {}
+        self._unstepped: dict[str | bytes, int] = {}  # lanes of sessions that never stepped, by holder
         self._former_runs: set[str] = set()
         self._next_number = 1
         self._counts = _Counts()
@@ -216,6 +219,8 @@ class SessionTable:
         """Forget a session; its next STEP is challenged. Ending twice does nothing."""
         if session.is_ended:
             return
+        if session.last_seq < 0:
+            self._count_unstepped(session, -session.lanes)
         session.is_ended = True
         session.reply = None
         del self.sessions[session.id]
@@ -249,6 +254,8 @@ class SessionTable:
             if _UNKNOWN < session.state < _ANSWERED:
                 steps[4] += 1
                 return _CHALLENGE
+            if last_seq < 0:
+                self._count_unstepped(session, -session.lanes)
             session.last_seq = seq
             session.state = _QUEUED
             session.state_since = now
@@ -378,17 +385,17 @@ class SessionTable:
         if hello.run_id and self.run_id and hello.run_id != self.run_id and hello.run_id not in self._former_runs:
             message = f"run id {hello.run_id!r} asked, this inference serves run {self.run_id!r}"
             return "another_run", False, message, "check actor.upstream"
-        largest = max(step_layout(hello.spec, hello.lanes).frame_bytes)
-        if largest > self.limits.max_frame_bytes:
-            message = f"a STEP frame of {largest} bytes, max_frame_bytes is {self.limits.max_frame_bytes}"
-            return "frame_bytes", False, message, "lower actor.lanes or raise inference.max_frame_bytes"
-        return None
+        return refuse_size(hello, self.limits.max_frame_bytes)
 
     def _full(self, hello: Hello, route: bytes) -> Refusal | None:
         """Why no further session fits."""
         if self.num_lanes + hello.lanes > self.limits.max_lanes:
             message = f"{hello.lanes} lanes asked, {self.num_lanes} of {self.limits.max_lanes} in use"
             return "capacity", True, message, "add an inference service or raise inference.max_lanes"
+        waiting = self._unstepped.get(self._owner(route) or route, 0)
+        if waiting and waiting + hello.lanes > self.limits.max_lanes // 2:
+            message = f"{hello.lanes} lanes asked, and {waiting} that were given have not made a step yet"
+            return "capacity", True, message, "step the groups that are in; more are let in as soon as these do"
         if len(self._by_route.get(route, {})) >= MAX_SESSIONS_PER_CONNECTION:
             message = f"{MAX_SESSIONS_PER_CONNECTION} groups on one connection"
             return "capacity", True, message, "use more lanes per group, or more actors"
@@ -408,13 +415,23 @@ class SessionTable:
             heard_at=now,
             state_since=now,
             owner=self._owner(route),
+            holder=self._owner(route) or route,
         )
+        self._count_unstepped(session, session.lanes)
         self.sessions[session.id] = session
         self._by_group[hello.incarnation, hello.group] = session
         self._by_route.setdefault(route, {})[session.id] = session
         self.num_lanes += hello.lanes
         self._counts.opened += 1
         return session
+
+    def _count_unstepped(self, session: Session, lanes: int) -> None:
+        """So many more, or less, lanes that never stepped."""
+        count = self._unstepped.get(session.holder, 0) + lanes
+        if count:
+            self._unstepped[session.holder] = count
+        else:
+            del self._unstepped[session.holder]
 
     def _attach(self, session: Session, route: bytes) -> None:
         session.detached_at = None
@@ -447,6 +464,20 @@ def refuse_version(hello: Hello) -> Refusal | None:
         return None
     theirs, ours = f"{hello.protocol_min}..{hello.protocol_max}", f"{PROTOCOL_MIN}..{PROTOCOL_MAX}"
     return "protocol", False, f"protocol {theirs} asked, {ours} served", "install one version of seedbed everywhere"
+
+
+def refuse_size(hello: Hello, max_frame_bytes: int) -> Refusal | None:
+    """Why a STEP of this group cannot be carried, or None when it can."""
+    frames = step_layout(hello.spec, hello.lanes).frame_bytes
+    if max(frames) > max_frame_bytes:
+        message = f"a STEP frame of {max(frames)} bytes, max_frame_bytes is {max_frame_bytes}"
+    elif sum(frames) > LARGEST_MESSAGE * max_frame_bytes:
+        message = (
+            f"a STEP of {sum(frames)} bytes, allowed are {LARGEST_MESSAGE} times max_frame_bytes, {max_frame_bytes}"
+        )
+    else:
+        return None
+    return "frame_bytes", False, message, "lower actor.lanes or raise inference.max_frame_bytes"
 
 
 def group_seed(run_seed: int, replica: int, number: int) -> int:

@@ -1,0 +1,40 @@
+"""Whether experience of an environment fits: judged by its specification, before anything is built for it."""
+
+from math import prod
+
+from learner_svc.config import LearnerConfig
+from shared.protocol.fit import Misfit
+from shared.protocol.rows import EnvSpec, unroll_layout
+
+MAX_SHARE = 0.5  # of the memory that is available
+FLOAT_BYTES = 4  # an update reads observations as float32
+
+
+def judge_size(spec: EnvSpec, config: LearnerConfig, available_bytes: int | None) -> Misfit | None:
+    """Why unrolls or batches of this environment are too large, if they are.
+
+    Args:
+      available_bytes: memory that the learner may still take; None: unknown, so that only messages are judged.
+    """
+    unroll = unroll_layout(spec, 1, (), config.unroll_length, 1).num_bytes
+    if unroll > config.max_frame_bytes:
+        return Misfit(
+            "spec",
+            f"an unroll of one lane has {_size(unroll)}, learner.max_frame_bytes is {_size(config.max_frame_bytes)}",
+            "make the observations smaller, lower learner.unroll_length, or raise learner.max_frame_bytes",
+        )
+    elements = sum(prod(leaf.wire_shape) for leaf in spec.observation.leaves())
+    floats = config.batch * (config.unroll_length + 1) * elements * FLOAT_BYTES // config.minibatches
+    needed = config.buffers * config.batch * unroll + floats
+    if available_bytes is None or needed <= MAX_SHARE * available_bytes:
+        return None
+    return Misfit(
+        "spec",
+        f"batches of {config.batch} unrolls would take {_size(needed)}, and {_size(available_bytes)} are left",
+        "make the observations smaller, or lower learner.batch or learner.unroll_length",
+    )
+
+
+def _size(count: int) -> str:
+    """Bytes for people."""
+    return f"{count / 2**20:,.0f} MiB" if count >= 2**20 else f"{count:,} bytes"

@@ -1,0 +1,104 @@
+"""How much of a server's time one peer may waste.
+
+A message that moves the run on (a step, an unroll, a request for weights that are new) is free. Any other costs its
+sender the time that it took: greetings, questions, repetitions, what is refused. Every payer has `BURST_S` of that
+time and gets it back at `SHARE` of the clock. While nothing is left its messages are dropped unread, and a connection
+that goes on sending is ended.
+
+Who pays: the key, for all of its connections. Without keys nobody is known: a connection pays for itself once it has
+moved something on; until then all strangers pay together, for a new connection costs them nothing.
+"""
+
+from collections.abc import Callable
+from time import perf_counter
+
+SHARE = 0.1  # of the server's time
+BURST_S = 1.0
+PAUSE_S = 0.02  # of time that a payer has again when it is heard again
+MAX_PAYERS = 65_536  # those that paid longest ago are forgiven first
+DROPPED_MESSAGES, DROPPED_BYTES = 1000, 64 << 20  # of one connection: then it is ended
+ENDED_AGAIN_S = 2.0  # what an ended connection had sent before is still read for a moment
+STRANGERS = ""
+
+Payer = str | bytes
+
+
+class Budget:
+    """The account of every payer of one server. Owned by its loop; bounded by `MAX_PAYERS`."""
+
+    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+        self._clock = clock
+        self._accounts: dict[Payer, tuple[float, float]] = {}  # what was left, s, and when
+        self._barred: dict[Payer, float] = {}  # until when
+
+    def admits(self, payer: Payer) -> bool:
+        """Whether its messages are read now."""
+        until = self._barred.get(payer)
+        if until is None:
+            return True
+        if self._clock() < until:
+            return False
+        del self._barred[payer]
+        return True
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether everybody is read."""
+        return not self._barred
+
+    def charge(self, payer: Payer, seconds: float) -> None:
+        """A message of this payer took so long and moved nothing on."""
+        now = self._clock()
+        left, since = self._accounts.pop(payer, (BURST_S, now))
+        left = min(BURST_S, left + SHARE * (now - since)) - seconds
+        self._accounts[payer] = left, now  # the newest last
+        if left <= 0:
+            self._barred[payer] = now + (PAUSE_S - left) / SHARE
+        if len(self._accounts) > MAX_PAYERS:
+            for former in list(self._accounts)[: MAX_PAYERS // 2]:
+                del self._accounts[former]
+
+
+class Turnstile:
+    """Lets a router's messages through, or drops them and at last ends their connection. Owned by the router's loop.
+
+    Args:
+      payer: of a route, "" while it is a stranger's.
+      hang_up: ends the connection that the newest message came over; whether it could.
+      on_ended: called with a route when its connection was ended.
+    """
+
+    def __init__(
+        self, payer: Callable[[bytes], Payer], hang_up: Callable[[], bool], on_ended: Callable[[bytes], None],
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:  # fmt: skip
+        self.num_dropped = 0  # messages in all
+        self._budget = Budget(clock)
+        self._payer, self._hang_up, self._on_ended, self._clock = payer, hang_up, on_ended, clock
+        self._dropped: dict[bytes, tuple[int, int]] = {}  # messages and bytes of each route that is being dropped
+        self._ended: dict[bytes, float] = {}  # when
+
+    def admits(self, route: bytes) -> bool:
+        """Whether a message over this route is to be read."""
+        return self._budget.is_quiet or self._budget.admits(self._payer(route))
+
+    def charge(self, route: bytes, seconds: float) -> None:
+        """A message over this route took so long and moved nothing on."""
+        self._budget.charge(self._payer(route), seconds)
+        if self._budget.is_quiet and self._dropped:
+            self._dropped.clear()
+
+    def drop(self, route: bytes, size: int) -> None:
+        """A message of so many bytes was not read."""
+        self.num_dropped += 1
+        messages, octets = self._dropped.get(route, (0, 0))
+        messages, octets = messages + 1, octets + size
+        self._dropped[route] = messages, octets
+        if messages < DROPPED_MESSAGES and octets < DROPPED_BYTES:
+            return
+        del self._dropped[route]
+        now = self._clock()
+        if now - self._ended.get(route, float("-inf")) > ENDED_AGAIN_S and self._hang_up():
+            self._ended = {known: at for known, at in self._ended.items() if now - at < ENDED_AGAIN_S}
+            self._ended[route] = now
+            self._on_ended(route)

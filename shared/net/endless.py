@@ -1,0 +1,76 @@
+"""Ends connections whose message never ends.
+
+libzmq hands a message over when its last frame has come, and keeps all frames until then; its limits are of one frame
+and of whole messages. So a peer that always announces one more frame fills the memory, and nothing is ever seen of it.
+
+While the process does not grow nothing is done. Once it has grown, each look compares what the kernel received over
+each connection with the messages that came of it: more than a message may have, and not one message, is such a peer.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from shared.net.connections import hang_up, received_bytes
+from shared.net.reactor import Channel
+from shared.runtime.allocator import release_freed_memory
+from shared.runtime.memory import resident_bytes
+
+LOOK_EVERY_S = 0.2
+GROWTH_BYTES = 32 << 20  # of the process, since it was looked at closely for the last time
+CLOSE_LOOKS = 10  # after it has grown
+SUSPICIOUS_BYTES = 1 << 20  # without a message: it is looked at on
+RELEASE_AFTER_S = 1.0  # libzmq frees what it kept when its own thread has seen the end
+
+
+class Watch:
+    """Watches one router's connections. Owned by the router's loop; remembers a number for each connection.
+
+    Args:
+      limit_bytes: the largest whole message.
+      on_ended: called when a connection was ended.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, channel: Channel, endpoint: str, limit_bytes: int,
+        on_ended: Callable[[], None], memory: Callable[[], int] = resident_bytes,
+    ) -> None:  # fmt: skip
+        self._loop, self._channel, self._endpoint, self._limit = loop, channel, endpoint, limit_bytes
+        self._on_ended, self._memory = on_ended, memory
+        self._calm_bytes = self._memory()
+        self._looks_left = 0
+        self._known: dict[tuple[int, int], int] = {}  # received when its newest message had come
+        self._timer = loop.call_later(LOOK_EVERY_S, self._look)
+
+    def close(self) -> None:
+        """Look no more. Idempotent."""
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        self._timer = self._loop.call_later(LOOK_EVERY_S, self._look)
+        if self._looks_left:
+            self._look_closely()
+        elif self._memory() > self._calm_bytes + GROWTH_BYTES:
+            self._looks_left = CLOSE_LOOKS
+            self._known = received_bytes(self._endpoint)
+            self._channel.senders = set()
+
+    def _look_closely(self) -> None:
+        """Compare; go on for as long as something is received that is no message."""
+        heard, self._channel.senders = self._channel.senders or set(), set()
+        received = received_bytes(self._endpoint)
+        is_drained = self._channel.is_drained()
+        known = {}
+        for place, count in received.items():
+            before = self._known.get(place, 0)
+            if place[0] in heard:
+                before = count
+            elif is_drained and count - before > self._limit and hang_up(place[0], self._endpoint):
+                self._on_ended()
+                self._loop.call_later(RELEASE_AFTER_S, release_freed_memory)
+                continue
+            known[place] = before
+        self._known = known
+        is_growing = any(count - known.get(place, count) > SUSPICIOUS_BYTES for place, count in received.items())
+        self._looks_left = CLOSE_LOOKS if is_growing else self._looks_left - 1
+        if not self._looks_left:
+            self._calm_bytes, self._channel.senders = self._memory(), None

@@ -1,0 +1,40 @@
+"""How much memory there is, for the machine, the container and this process."""
+
+import os
+from pathlib import Path
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def memory_limit(total: int) -> int:
+    """The machine's memory, or the container's share of it, bytes."""
+    limit = _number(_CGROUP / "memory.max")
+    return min(total, limit) if limit is not None else total
+
+
+def available_bytes() -> int | None:
+    """What this process may still take before the system or the container runs out; None where nobody tells."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        left = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, ValueError, IndexError, StopIteration):
+        return None
+    limit, used = _number(_CGROUP / "memory.max"), _number(_CGROUP / "memory.current")
+    return left if limit is None or used is None else min(left, limit - used)
+
+
+def resident_bytes() -> int:
+    """Memory of this process; 0 where the system does not tell."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _number(file: Path) -> int | None:
+    """The number in a file, if there is one: "max" is none."""
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):
+        return None
