@@ -37,4 +37,4 @@ def judge_size(spec: EnvSpec, config: LearnerConfig, available_bytes: int | None
 
 def _size(count: int) -> str:
     """Bytes for people."""
-    return f"{count / 2**20:,.0f} MiB" if count >= 2**20 else f"{count:,} bytes"
+    return f"{count / 2**20:,.1f} MiB" if count >= 2**20 else f"{count:,} bytes"

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from shared.net.connections import hang_up, received_bytes
 from shared.net.reactor import Channel
 from shared.runtime.allocator import release_freed_memory
-from shared.runtime.memory import resident_bytes
 
 LOOK_EVERY_S = 0.2
 GROWTH_BYTES = 32 << 20  # of the process, since it was looked at closely for the last time
@@ -28,11 +27,12 @@ class Watch:
     Args:
       limit_bytes: the largest whole message.
       on_ended: called when a connection was ended.
+      memory: of this process, bytes.
     """
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, channel: Channel, endpoint: str, limit_bytes: int,
-        on_ended: Callable[[], None], memory: Callable[[], int] = resident_bytes,
+        on_ended: Callable[[], None], memory: Callable[[], int],
     ) -> None:  # fmt: skip
         self._loop, self._channel, self._endpoint, self._limit = loop, channel, endpoint, limit_bytes
         self._on_ended, self._memory = on_ended, memory

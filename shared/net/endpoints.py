@@ -25,6 +25,7 @@ from shared.net.keys import BindKeys, DialKeys
 from shared.net.reactor import Buffer, Channel, Reactor
 from shared.net.zap import KEY, USER_ID, Guard
 from shared.protocol.rows import LARGEST_MESSAGE
+from shared.runtime.memory import resident_bytes
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 HIGH_WATER_MESSAGES = 1000
@@ -212,6 +213,7 @@ class Router:
         keys: BindKeys | None = None,
         on_refused: Callable[[str, str], None] | None = None,
         on_revoked: Callable[[list[bytes]], None] | None = None,
+        memory: Callable[[], int] = resident_bytes,
     ) -> None:
         """Bind.
 
@@ -225,6 +227,7 @@ class Router:
           on_refused: called with a short reason, and who it was, when someone was not let in, or hung up on: "flood"
             or "endless".
           on_revoked: called with the routes whose keys were revoked; no message of theirs comes any more.
+          memory: of this process, bytes.
         Raises: ConfigError if the address is malformed, open to the network without keys, or taken, or a key is wrong.
         """
         check_address(bind)
@@ -265,7 +268,7 @@ class Router:
         self._channel: Channel = reactor.open(socket, self._deliver, on_drained, self._turnstile)
         self._watch = Watch(
             reactor.loop, self._channel, self.endpoint, LARGEST_MESSAGE * max_frame_bytes,
-            on_ended=lambda: self._on_refused("endless", ""),
+            on_ended=lambda: self._on_refused("endless", ""), memory=memory,
         )  # fmt: skip
 
     @property

@@ -104,3 +104,26 @@ def test_the_version_of_an_evaluation_is_kept_beside_newer_ones() -> None:
     gone = publisher.get(exact, 0.0)
     assert gone is not None
     assert gone.message == NotModified(session=1, version=V2)
+
+
+def test_weights_are_not_sent_again_at_once() -> None:
+    """A reader that asks and does not read gets one copy a second, and every newer version."""
+    publisher = a_publisher()
+    first = publisher.get(a_get(), 0.0)
+    assert first is not None
+    assert first.is_new
+    assert publisher.get(a_get(), 0.1) is None
+    assert [answer.message.version for answer in publisher.publish(V2, b"two")] == [V2]
+    assert publisher.get(a_get(have=V1, manifest="digest"), 0.2) is None
+    again = publisher.get(a_get(), 1.5)
+    assert again is not None
+    assert again.frames == (b"two",)
+    assert not again.is_new
+
+
+def test_a_session_on_another_connection_is_answered_at_once() -> None:
+    """What was sent before may have been lost."""
+    publisher = a_publisher()
+    publisher.get(a_get(), 0.0)
+    publisher.forget(1)
+    assert publisher.get(a_get(), 0.1) is not None

@@ -78,3 +78,19 @@ def shout_over_tcp(address: str, seed: int) -> None:
                 connection.sendall(opening)
             except (BrokenPipeError, ConnectionResetError):
                 continue
+
+
+def connect_raw(address: str) -> socket.socket:
+    """A TCP connection that has shaken hands as a DEALER without keys, and may now send any frames."""
+    host, port = address.removeprefix("tcp://").rsplit(":", 1)
+    connection = socket.create_connection((host, int(port)), timeout=10)
+    properties = b"\x0bSocket-Type" + (6).to_bytes(4, "big") + b"DEALER" + b"\x08Identity" + bytes(4)
+    ready = b"\x05READY" + properties
+    connection.sendall(ZMTP_GREETING + b"\x04" + bytes([len(ready)]) + ready)
+    connection.recv(64)
+    return connection
+
+
+def part(content: bytes, *, is_last: bool = False) -> bytes:
+    """A frame of a message, as ZMTP has it on the wire."""
+    return bytes([2 if is_last else 3]) + len(content).to_bytes(8, "big") + content

@@ -141,3 +141,21 @@ def test_a_picture_is_sent_once_and_tells_the_service_that_somebody_watches():
         assert len(desk.looked) == 2
 
     asyncio.run(test())
+
+
+def test_a_connection_is_given_each_page_and_picture_once():
+    """One that asks and does not read would fill the memory; another connection is given them as well."""
+
+    async def test():
+        desk = Desk(shown=Shown(number=3, version=1, at=0.0, frame=b"picture"))
+        look = encode(Look(wants_page=True, wants_picture=True, have_picture=0))
+        assert desk.reports.take(b"r", [look])
+        await desk.wait_sent(1)
+        assert desk.reports.take(b"r", [look])
+        assert desk.reports.take(b"s", [look])
+        await desk.wait_sent(3)
+        assert [(bool(page), picture) for _, _, page, picture in desk.sent] == [
+            (True, b"picture"), (False, b""), (True, b"picture"),
+        ]  # fmt: skip
+
+    asyncio.run(test())

@@ -1,10 +1,15 @@
 """SessionTable: each rule of the step link at inference, with numbers for time."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
+from gymnasium.spaces import Box, Dict
 
 from shared.protocol.codec import decode, encode
 from shared.protocol.messages import Bye, Ping, Reject, RequestState, Step, Welcome
 from shared.protocol.sessions import Session, SessionLimits, SessionTable, Verdict, group_seed
+from shared.protocol.spaces import space_from_gymnasium
 from tests.support.step_link import SPEC, hello
 
 ROUTE, OTHER = b"route-1", b"route-2"
@@ -339,3 +344,43 @@ def test_a_session_obeys_only_the_key_that_opened_it() -> None:
     assert (session.route, session.last_seq) == (ROUTE, -1)
     assert stepped(sessions, session, 0, route=b"route-3") is Verdict.ACCEPT
     assert session.route == b"route-3"
+
+
+def test_who_never_steps_holds_half_of_the_lanes() -> None:
+    """Over one connection without keys; a step makes room, and so does an end."""
+    sessions = table(max_lanes=8)
+    first = opened(sessions, group=0, lanes=3)
+    second = opened(sessions, group=1, lanes=1)
+    assert (refused(sessions, group=2, lanes=1).code, refused(sessions, group=2, lanes=1).retryable) == (
+        "capacity",
+        True,
+    )
+    assert stepped(sessions, first, 0) is Verdict.ACCEPT
+    opened(sessions, group=2, lanes=3)
+    assert refused(sessions, group=3, lanes=1).code == "capacity"
+    sessions.end(second)
+    opened(sessions, group=3, lanes=1)
+    opened(sessions, incarnation=9, lanes=1, route=OTHER)
+
+
+def test_one_group_may_take_all_lanes() -> None:
+    """Half of them is the bound of several groups."""
+    assert opened(table(max_lanes=8), lanes=8).lanes == 8
+
+
+def test_with_keys_all_connections_of_one_key_count_together() -> None:
+    """Another key has its own half."""
+    owners = {ROUTE: "environment:a", OTHER: "environment:a", b"route-3": "environment:b"}
+    sessions = SessionTable(77, 5, "run-a", SessionLimits(max_lanes=8), owner=lambda route: owners[route])
+    opened(sessions, group=0, lanes=4)
+    answer = sessions.hello(hello(group=1, lanes=1), OTHER, 0.0)
+    assert isinstance(answer, Reject)
+    opened(sessions, incarnation=5, lanes=4, route=b"route-3")
+
+
+def test_a_step_of_too_many_bytes_is_refused() -> None:
+    """Each frame fits, all of them together do not: no message of that size would be let through."""
+    leaves = {f"leaf{number:02d}": Box(-1.0, 1.0, (1 << 14,), np.float32) for number in range(40)}  # 64 KiB each
+    spec = replace(SPEC, observation=space_from_gymnasium(Dict(leaves)))
+    assert isinstance(table(max_frame_bytes=2 << 20).hello(hello(spec=spec, lanes=1), ROUTE, 0.0), Welcome)
+    assert refused(table(max_frame_bytes=1 << 20), spec=spec, lanes=1).code == "frame_bytes"

@@ -1,0 +1,233 @@
+"""What one peer that floods a run costs the others: trained steps and memory, for each kind of flood and each key.
+
+    .venv/bin/python benchmarks/floods.py                    # all kinds and keys, some ten minutes
+    .venv/bin/python benchmarks/floods.py --only look,parts  # some kinds
+
+CartPole trains under CURVE. A peer with a key of each role sends as fast as it can, over one connection, to the
+services that its key opens. The flood takes processor time itself, so the rate is compared with that beside a process
+that burns as much. Prints one JSON object for each; at the end one with the memory a minute later.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import secrets
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import psutil
+import zmq
+from gymnasium.spaces import Box, Dict
+
+from actor_svc.envs import make_group
+from services.cli.doctor import machine_label
+from services.cli.scrape import read_page, read_status
+from shared.protocol.codec import encode
+from shared.protocol.messages import Hello, Look, ProducerHello
+from shared.protocol.rows import EnvSpec
+from shared.protocol.spaces import space_from_gymnasium
+from shared.runtime.config import EnvConfig
+
+SETTINGS = ("run.until_return=1e30", "run.steps=0", "launch.video=false", "runtime.keys=keys")
+TARGETS = {"environment": ("inference",), "inference": ("learner",), "monitor": ("inference", "learner")}
+START_S, SETTLE_S, REST_S, MEMORY_BACK_S = 60.0, 5.0, 3.0, 60.0
+MIB = 1 << 20
+
+
+def main() -> None:
+    """Start a run, then one flood after the other."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=8.0, help="of each flood")
+    parser.add_argument("--only", help="kinds, with commas between")
+    parser.add_argument("--flood", help=argparse.SUPPRESS)  # this program as the flood
+    chosen = parser.parse_args()
+    if chosen.flood:
+        flood(**json.loads(chosen.flood))
+        return
+    kinds = chosen.only.split(",") if chosen.only else list(KINDS)
+    with tempfile.TemporaryDirectory(prefix="seedbed-floods-") as folder, training(Path(folder)) as run:
+        for kind in kinds:
+            for role, services in TARGETS.items():
+                for service in services:
+                    print(json.dumps(measure(run, kind, role, service, chosen.seconds)), flush=True)
+        time.sleep(MEMORY_BACK_S)
+        print(json.dumps({"bench": "floods", "memory_mib": run.memory(), "restarts": run.restarts()}), flush=True)
+
+
+class Run:
+    """A run that trains in a folder, by `seedbed train`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._first = {name: self._status(name).get("incarnation") for name in ("inference-0", "learner")}
+
+    def endpoint(self, service: str) -> str:
+        """Where a service listens."""
+        return str(self._status("inference-0" if service == "inference" else service)["endpoint"])
+
+    def rate(self, seconds: float) -> float:
+        """Trained steps per second over the next so many."""
+        before, began = self._trained(), time.monotonic()
+        time.sleep(seconds)
+        return (self._trained() - before) / (time.monotonic() - began)
+
+    def memory(self) -> dict[str, int]:
+        """Resident, MiB, of both servers."""
+        processes = {name: psutil.Process(int(self._status(name)["pid"])) for name in self._first}
+        return {name: round(process.memory_info().rss / MIB) for name, process in processes.items()}
+
+    def restarts(self) -> list[str]:
+        """Servers that are not the ones that began."""
+        return [name for name, first in self._first.items() if self._status(name).get("incarnation") != first]
+
+    def _trained(self) -> float:
+        page = read_page(str(self._status("learner")["metrics"])) or {}
+        return float(page.get("seedbed_learner_trained_steps_total", float("nan")))
+
+    def _status(self, name: str) -> dict[str, object]:
+        return dict(read_status(self.folder / "run" / "services" / f"{name}.json"))
+
+
+@contextlib.contextmanager
+def training(folder: Path) -> Iterator[Run]:
+    """A run with keys that has begun to train."""
+    seedbed = str(Path(sys.executable).with_name("seedbed"))
+    subprocess.run([seedbed, "keys", "init", "keys"], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    command = [seedbed, "train", "cartpole", *SETTINGS, "--run-dir", str(folder / "run")]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        try:
+            deadline = time.monotonic() + START_S
+            while not (folder / "run" / "summary.json").exists() and time.monotonic() < deadline:
+                with contextlib.suppress(KeyError, OSError, ValueError):
+                    if (run := Run(folder)).rate(0.5) > 0:
+                        break
+            time.sleep(SETTLE_S)
+            yield run
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def measure(run: Run, kind: str, role: str, service: str, seconds: float) -> dict[str, object]:
+    """The run's rate beside a flood, and beside a process that burns as much processor time and sends nothing."""
+    quiet, before = run.rate(seconds), run.memory()
+    words = {"kind": kind, "role": role, "service": service, "address": run.endpoint(service), "share": 0.0}
+    words |= {"keys": str(run.folder / "keys"), "seconds": seconds + 2}
+    most: list[int] = []
+
+    def rate_beside(flood_words: dict[str, object]) -> tuple[float, float]:
+        with subprocess.Popen([sys.executable, __file__, "--flood", json.dumps(flood_words)]) as process:
+            time.sleep(2.0)  # it starts
+            used = psutil.Process(process.pid)
+            began, spent = time.monotonic(), sum(used.cpu_times()[:2])
+            rates = []
+            while time.monotonic() - began < seconds - 2:
+                rates.append(run.rate(1.0))
+                most.append(max(after - before[name] for name, after in run.memory().items()))
+            share = (sum(used.cpu_times()[:2]) - spent) / (time.monotonic() - began)
+            process.kill()
+        return statistics.fmean(rates), share
+
+    flooded, share = rate_beside(words)
+    grown = max(most)
+    time.sleep(REST_S)
+    burning, _ = rate_beside({**words, "kind": "burn", "share": share})
+    time.sleep(REST_S)
+    return {
+        "bench": "floods", "machine": machine_label(), "kind": kind, "key": role, "at": service,
+        "quiet": round(quiet), "flooded": round(flooded), "burning": round(burning), "processor": round(share, 2),
+        "ratio": round(flooded / burning, 3), "grown_mib": grown, "restarts": run.restarts(),
+    }  # fmt: skip
+
+
+# The flood itself
+
+
+def flood(kind: str, role: str, service: str, address: str, share: float, keys: str, seconds: float) -> None:
+    """Send as fast as the socket takes it, and read what comes unless the kind is one that does not."""
+    deadline = time.monotonic() + seconds
+    if kind == "burn":
+        while (now := time.monotonic()) < deadline:
+            while time.monotonic() - now < 0.01 * share:
+                pass
+            time.sleep(0.01 * (1 - min(1.0, share)))
+        return
+    context = zmq.Context()
+    socket = context.socket(zmq.DEALER)
+    socket.setsockopt(zmq.LINGER, 0)
+    folder = Path(keys) / role
+    folder = folder if role == "inference" else folder / "default"
+    pair = tomllib.loads((folder / "client.key").read_text())
+    server = tomllib.loads((folder / f"{service}.pub").read_text())
+    socket.setsockopt(zmq.CURVE_PUBLICKEY, pair["public"].encode())
+    socket.setsockopt(zmq.CURVE_SECRETKEY, pair["secret"].encode())
+    socket.setsockopt(zmq.CURVE_SERVERKEY, server["public"].encode())
+    socket.connect(address)
+    make = KINDS[kind]
+    prepared = [make() for _ in range(256)]  # so that what it costs to make them does not slow the flood
+    count = 0
+    while time.monotonic() < deadline:
+        if kind == "parts":
+            socket.send(bytes(8 * MIB), zmq.SNDMORE, copy=False)
+            continue
+        with contextlib.suppress(zmq.Again):
+            socket.send_multipart(prepared[count % len(prepared)], zmq.NOBLOCK)
+            count += 1
+            if count % 50 == 0 and kind != "look":
+                while socket.poll(0):
+                    socket.recv_multipart(copy=False)
+            continue
+        socket.poll(1, zmq.POLLOUT)
+    os._exit(0)
+
+
+_group = make_group(EnvConfig(id="CartPole-v1"), 1)
+
+
+def _hello(spec: EnvSpec) -> list[bytes]:
+    """A group of one lane, of a life that nobody knows."""
+    hello = Hello(
+        library_version="x", actor="flood", incarnation=secrets.randbits(60), group=0, lanes=1, nonce=1, mode="train",
+        spec=spec, seeding=_group.seeding, capabilities=(), max_stall_s=10.0,
+    )  # fmt: skip
+    return [encode(hello)]
+
+
+def _costly() -> list[bytes]:
+    """A HELLO of some 50 KB, each another one."""
+    high = np.arange(1, 51, dtype=np.float32) + secrets.randbelow(1 << 20)
+    leaves: dict[str, gymnasium.Space[object]] = {f"leaf{number:03d}": Box(-high, high) for number in range(120)}
+    return _hello(
+        EnvSpec(env_id="CartPole-v1", observation=space_from_gymnasium(Dict(leaves)), action=_group.spec.action)
+    )
+
+
+def _producer() -> list[bytes]:
+    hello = ProducerHello(
+        library_version="x", name="flood", incarnation=secrets.randbits(60), nonce=1, run_id="", spec=None,
+        oldest_seq=0, oldest_episodes_seq=0,
+    )  # fmt: skip
+    return [encode(hello)]
+
+
+KINDS: dict[str, Callable[[], list[bytes]]] = {
+    "hello": lambda: _hello(_group.spec),
+    "undecodable": lambda: [secrets.token_bytes(60)],
+    "look": lambda: [encode(Look(wants_page=True, wants_picture=True, have_picture=0))],
+    "producer_hello": _producer,
+    "costly_hello": _costly,
+    "parts": lambda: [],
+}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""Peers that take more than their share, over real sockets: the others go on, and the greedy are hung up on."""
+
+import asyncio
+import contextlib
+
+import pytest
+import uvloop
+
+from shared.net.connections import hang_up, received_bytes
+from shared.net.endpoints import Dealer, Router
+from shared.net.reactor import Reactor
+from tests.support.clock import Clock
+from tests.support.hostile_peer import connect_raw, part
+
+TIMEOUT_S = 30.0
+WASTE = b"waste"
+
+
+class Served:
+    """A router that knows two kinds of messages, and its peers, each on a context of its own as in another process."""
+
+    def __init__(self, bind: str = "tcp://127.0.0.1:0", **options) -> None:
+        self._stack = contextlib.ExitStack()
+        self.useful = self.wasteful = 0
+        self.refused: list[str] = []
+        self.changed = asyncio.Event()
+        self.reactor = self._stack.enter_context(Reactor())
+        self.router = Router(
+            self.reactor, bind, on_message=self._take, on_refused=lambda reason, _: self._refuse(reason), **options
+        )
+        self._stack.callback(self.router.close)
+
+    def _take(self, _route: bytes, frames: list[bytes]) -> bool:
+        is_useful = frames[0] != WASTE
+        self.useful += is_useful
+        self.wasteful += not is_useful
+        self.changed.set()
+        return is_useful
+
+    def _refuse(self, reason: str) -> None:
+        self.refused.append(reason)
+        self.changed.set()
+
+    async def peer(self) -> Dealer:
+        """One that is connected."""
+        events: list[str] = []
+
+        def note(event: str) -> None:
+            events.append(event)
+            self.changed.set()
+
+        reactor = self._stack.enter_context(Reactor())
+        dealer = Dealer(reactor, self.router.endpoint, on_message=lambda _: None, on_event=note)
+        self._stack.callback(dealer.close)
+        dealer.noted = events  # type: ignore[attr-defined]
+        await self.wait_for(lambda: dealer.is_connected)
+        return dealer
+
+    async def wait_for(self, claim) -> None:
+        """Until the claim holds; looks again whenever something came."""
+        while not claim():
+            self.changed.clear()
+            await self.changed.wait()
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+def serve(test, **options) -> None:
+    """Run a test on a fresh loop with a router."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(TIMEOUT_S):
+            with contextlib.closing(Served(**options)) as served:
+                await test(served)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(bounded())
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "ipc"])
+def test_who_floods_is_hung_up_on_and_the_others_are_heard(scheme, tmp_path, monkeypatch) -> None:
+    """The rest of the flood is not read, and a useful message of somebody else arrives."""
+    monkeypatch.setattr("shared.net.budget.BURST_S", 0.01)
+    monkeypatch.setattr("shared.net.budget.SHARE", 1e-6)
+
+    async def test(served: Served) -> None:
+        good, bad = await served.peer(), await served.peer()
+        assert good.send([b"useful"])
+        await served.wait_for(lambda: served.useful == 1)
+
+        def flood() -> bool:
+            while bad.send([WASTE]):
+                pass
+            served.reactor.loop.call_soon(served.changed.set)
+            return "flood" in served.refused
+
+        await served.wait_for(flood)
+        await served.wait_for(lambda: "disconnected" in bad.noted)
+        heard = served.wasteful
+        assert good.send([b"useful"])
+        await served.wait_for(lambda: served.useful == 2)
+        assert served.wasteful == heard
+        assert served.router.num_dropped >= 1000
+        assert good.noted == ["connected"]
+
+    bind = "tcp://127.0.0.1:0" if scheme == "tcp" else f"ipc://{tmp_path}/link"
+    serve(test, bind=bind)
+
+
+def test_useful_messages_are_free(monkeypatch) -> None:
+    """However many there are, and however long they take."""
+    monkeypatch.setattr("shared.net.budget.BURST_S", 1e-9)
+
+    async def test(served: Served) -> None:
+        peer = await served.peer()
+        for number in range(3000):
+            while not peer.send([b"useful"]):
+                await served.wait_for(lambda number=number: served.useful >= number - 500)
+        await served.wait_for(lambda: served.useful == 3000)
+        assert served.router.num_dropped == 0
+
+    serve(test)
+
+
+def test_without_keys_new_connections_waste_together(monkeypatch) -> None:
+    """A stranger gains nothing by another connection; who has been useful keeps an account of its own."""
+    monkeypatch.setattr("shared.net.budget.BURST_S", 1e-9)
+    monkeypatch.setattr("shared.net.budget.SHARE", 1e-9)
+
+    async def test(served: Served) -> None:
+        good = await served.peer()
+        assert good.send([b"useful"])
+        await served.wait_for(lambda: served.useful == 1)
+        first = await served.peer()
+        assert first.send([WASTE])
+        await served.wait_for(lambda: served.wasteful == 1)
+        second = await served.peer()
+        assert second.send([b"useful"])
+        await served.wait_for(lambda: served.router.num_dropped == 1)
+        assert good.send([WASTE])
+        await served.wait_for(lambda: served.wasteful == 2)
+
+    async def looked_at(served: Served) -> None:
+        beat = served.reactor.loop.call_later(0.01, served.changed.set)
+        try:
+            await test(served)
+        finally:
+            beat.cancel()
+
+    serve(looked_at)
+
+
+def test_a_message_without_end_ends_its_connection() -> None:
+    """Others are heard, and nothing of it ever is."""
+    memory = Clock()
+
+    async def test(served: Served) -> None:
+        good = await served.peer()
+        with connect_raw(served.router.endpoint) as connection:
+            connection.setblocking(False)
+            memory.now = 1e12  # the process has grown
+            piece = part(bytes(10_000))
+            with contextlib.suppress(ConnectionError):
+                while "endless" not in served.refused:
+                    await served.reactor.loop.sock_sendall(connection, piece)
+            await served.wait_for(lambda: "endless" in served.refused)
+        assert good.send([b"useful"])
+        await served.wait_for(lambda: served.useful == 1)
+        assert served.wasteful == 0
+        assert good.noted == ["connected"]
+
+    serve(test, max_frame_bytes=64_000, memory=lambda: int(memory.now))
+
+
+def test_large_messages_that_end_are_no_reason(monkeypatch) -> None:
+    """However much the process has grown."""
+    memory = Clock(1e12)
+
+    async def test(served: Served) -> None:
+        peer = await served.peer()
+        for number in range(40):
+            assert peer.send([b"useful", bytes(60_000), bytes(60_000)])
+            await served.wait_for(lambda number=number: served.useful == number + 1)
+            memory.now += 1e9
+            await asyncio.sleep(0.02)
+        assert served.refused == []
+
+    serve(test, max_frame_bytes=64_000, memory=lambda: int(memory.now))
+
+
+def test_a_descriptor_is_looked_at_before_anything_is_done_to_it(tmp_path) -> None:
+    """Files, sockets of others and the listening socket itself stay as they are."""
+
+    async def test(served: Served) -> None:
+        peer = await served.peer()
+        (mine,) = received_bytes(served.router.endpoint)
+        with (tmp_path / "file").open("w") as file:
+            assert not hang_up(file.fileno(), served.router.endpoint)
+        assert not hang_up(mine[0], "tcp://127.0.0.1:1")
+        assert not hang_up(mine[0], "ipc:///nowhere")
+        assert not hang_up(-1, served.router.endpoint)
+        for descriptor in range(mine[0]):
+            hang_up(descriptor, served.router.endpoint)
+        assert peer.is_connected
+        assert hang_up(mine[0], served.router.endpoint)
+        await served.wait_for(lambda: "disconnected" in peer.noted)
+
+    serve(test)
