@@ -90,8 +90,12 @@ class Run:
         return [name for name, first in self._first.items() if self._status(name).get("incarnation") != first]
 
     def _trained(self) -> float:
-        page = read_page(str(self._status("learner")["metrics"])) or {}
-        return float(page.get("seedbed_learner_trained_steps_total", float("nan")))
+        """So far. Raises: RuntimeError if the learner does not tell."""
+        for _ in range(10):
+            page = read_page(str(self._status("learner")["metrics"])) or {}
+            if (steps := page.get("seedbed_learner_trained_steps_total")) is not None:
+                return steps
+        raise RuntimeError("the learner's page does not answer")
 
     def _status(self, name: str) -> dict[str, object]:
         return dict(read_status(self.folder / "run" / "services" / f"{name}.json"))
@@ -108,7 +112,7 @@ def training(folder: Path) -> Iterator[Run]:
         try:
             deadline = time.monotonic() + START_S
             while not (folder / "run" / "summary.json").exists() and time.monotonic() < deadline:
-                with contextlib.suppress(KeyError, OSError, ValueError):
+                with contextlib.suppress(KeyError, RuntimeError):
                     if (run := Run(folder)).rate(0.5) > 0:
                         break
             time.sleep(SETTLE_S)

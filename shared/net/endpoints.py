@@ -21,6 +21,7 @@ from shared.net import connections
 from shared.net.addresses import check_address, lock_ipc_path, refuse_open_bind, refuse_open_dial
 from shared.net.budget import STRANGERS, Payer, Turnstile
 from shared.net.endless import Watch
+from shared.net.handshakes import FailedHandshakes
 from shared.net.keys import BindKeys, DialKeys
 from shared.net.reactor import Buffer, Channel, Reactor
 from shared.net.zap import KEY, USER_ID, Guard
@@ -243,6 +244,7 @@ class Router:
             self._guard = Guard(reactor, keys, on_refused=self._on_refused, on_changed=self._judge_anew)
         self._lock: int | None = None
         socket = reactor.context.socket(zmq.ROUTER)
+        self._handshakes = FailedHandshakes(reactor, socket, lambda: self._on_refused("handshake", ""))
         try:
             self._lock = lock_ipc_path(bind)
             _set_options(socket, COMMON_OPTIONS | ROUTER_OPTIONS, bind, max_frame_bytes)
@@ -333,7 +335,8 @@ class Router:
             self._on_revoked(revoked)
 
     def _let_go(self) -> None:
-        """Of the guard, and of an ipc path."""
+        """Of whoever watches the socket, and of an ipc path."""
+        self._handshakes.close()
         if self._guard is not None:
             self._guard.close()
         if self._lock is not None:

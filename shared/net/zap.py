@@ -19,14 +19,13 @@ from zmq.utils import z85
 
 from shared.errors import ConfigError
 from shared.net.keys import BindKeys, PublicKey, read_clients
-from shared.net.reactor import Channel, Reactor
+from shared.net.reactor import Reactor
 from shared.net.roles import Role
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 USER_ID, KEY = "User-Id", "X-Seedbed-Key"  # properties of an admitted connection
 RELOAD_S = 1.0  # how often the clients' folder is looked at
 REQUEST_FRAMES = 8  # a CURVE question: route, delimiter, then these of which the last is the key
-_UNENCRYPTED_OR_BROKEN = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 
 Refusal = Callable[[str, str], None]
 Signature = tuple[tuple[str, int, int, int], ...]
@@ -115,8 +114,6 @@ class Guard:
             socket.close(0)
             raise ConfigError("one reactor can guard one server: give the other a reactor of its own") from error
         self._channel = reactor.open(socket, self._asked)
-        self._monitor: Channel | None = None
-        self._guarded: zmq.Socket[bytes] | None = None
         self._timer: asyncio.TimerHandle = reactor.loop.call_later(RELOAD_S, self._reload_again)
 
     def protect(self, socket: zmq.Socket[bytes]) -> None:
@@ -126,13 +123,6 @@ class Guard:
         socket.setsockopt(zmq.CURVE_SECRETKEY, pair.secret.encode())
         socket.setsockopt(zmq.ZAP_DOMAIN, str(pair.role).encode())
         socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # else libzmq admits every key while nobody answers
-        name = f"inproc://guard-{id(self)}"
-        socket.monitor(name, _UNENCRYPTED_OR_BROKEN)
-        monitor = self._reactor.context.socket(zmq.PAIR)
-        monitor.setsockopt(zmq.LINGER, 0)
-        monitor.setsockopt(zmq.RCVHWM, 0)  # a flood of failures must not stop libzmq's I/O thread
-        monitor.connect(name)
-        self._monitor, self._guarded = self._reactor.open(monitor, self._failed), socket
 
     def reload(self) -> None:
         """Read the clients' folder if anything in it changed. Files that cannot be read admit nobody."""
@@ -154,10 +144,6 @@ class Guard:
     def close(self) -> None:
         """Stop answering; before the guarded socket is closed. Idempotent."""
         self._timer.cancel()
-        if self._monitor is not None and not self._monitor.is_closed:
-            assert self._guarded is not None
-            self._guarded.disable_monitor()  # first: an event that nobody takes stops libzmq's I/O thread
-            self._monitor.close()
         self._channel.close()
 
     def _asked(self, frames: list[bytes]) -> None:
@@ -166,11 +152,6 @@ class Guard:
         self._channel.send([frames[0], b"", *answer.frames])
         if answer.refusal:
             self._on_refused(answer.refusal, answer.peer)
-
-    def _failed(self, frames: list[bytes]) -> None:
-        """Whoever has no key, the wrong server's, or speaks something else ends before libzmq asks."""
-        del frames
-        self._on_refused("handshake", "")
 
     def _reload_again(self) -> None:
         self._timer = self._reactor.loop.call_later(RELOAD_S, self._reload_again)
