@@ -9,8 +9,8 @@ HINT = "docs/protocol.md has every byte of it"
 REMEDIES = {
     "frame_size": "a STEP's frames have the sizes of its HELLO's spaces and lanes; to change these, begin anew",
     "statistics": "send one row of finite statistics for each lane that ended in this STEP, and set bit 1",
-    "value": "rebuild a lane that would send NaN, infinite values or no category of its space; send its reset row",
-    "reward": "rebuild a lane that would send NaN or an infinite reward; send its reset row",
+    "value": "rebuild a lane that would send NaN, an infinite value or no category of its space; send its reset row",
+    "reward": "rebuild a lane that would send such a reward and send its reset row, or scale rewards down",
     "bounds": "widen the Box in HELLO to what the environment gives, or set inference.out_of_bounds to count or clip",
 }
 

@@ -7,8 +7,8 @@ import numpy as np
 from inference_svc.config import OutOfBounds
 from shared.errors import RemoteWireError
 from shared.protocol.layout import Array
-from shared.protocol.rows import EnvSpec, Flags
-from shared.protocol.spaces import Leaf, all_true, check_leaf_values
+from shared.protocol.rows import REWARD_PROBLEM, EnvSpec, Flags, are_rewards
+from shared.protocol.spaces import Leaf, all_true, are_finite, check_leaf_values
 
 BOUNDS = "bounds"  # the code of what `reject` refuses
 
@@ -21,7 +21,7 @@ class _Bounded:
     leaf: Leaf
     low: Array  # of all lanes, [L, ...]: comparing equal shapes takes half the time
     high: Array
-    is_proof: bool  # whether within bounds means finite
+    is_proof: bool  # whether within bounds means finite as float32
 
 
 class RowCheck:
@@ -48,8 +48,8 @@ class RowCheck:
         """
         for index, leaf in self._unproven:
             check_leaf_values(leaf, inputs[index])
-        if not all_true(np.isfinite(inputs[-2])):
-            raise RemoteWireError("reward", "a reward that is not finite")
+        if not all_true(are_rewards(inputs[-2])):
+            raise RemoteWireError("reward", REWARD_PROBLEM)
         outside = None
         for bounded in self._bounded:
             values = inputs[bounded.index]
@@ -76,7 +76,7 @@ class RowCheck:
 
 def _bounded(index: int, leaf: Leaf, lanes: int) -> _Bounded:
     low, high = (np.repeat(bound[None], lanes, 0) for bound in (leaf.low_array(), leaf.high_array()))
-    return _Bounded(index, leaf, low, high, is_proof=bool(np.isfinite(low).all() and np.isfinite(high).all()))
+    return _Bounded(index, leaf, low, high, is_proof=all_true(are_finite(low)) and all_true(are_finite(high)))
 
 
 def _is_whole_range(leaf: Leaf) -> bool:

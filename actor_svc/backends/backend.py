@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.errors import ConfigError, EnvError, SeedbedError
-from shared.protocol.rows import ENDED, Flags
-from shared.protocol.spaces import Leaf, Space, mask_size, space_from_gymnasium
+from shared.protocol.rows import ENDED, Flags, are_rewards
+from shared.protocol.spaces import Leaf, Space, are_finite, mask_size, space_from_gymnasium
 from shared.protocol.statistics import name_problem
 from shared.runtime.modules import describe_failure
 
@@ -215,13 +215,17 @@ def read_picture(frame: Any) -> Array | None:
     return np.ascontiguousarray(picture, np.uint8)
 
 
+BAD_VALUES = "NaN, what is infinite as float32, no category of its space, or a reward beyond 1e15"
+
+
 class ValueCheck:
-    """Finds the lanes whose values no policy may see: NaN, infinite, or no category of their leaf."""
+    """Finds the lanes whose values no policy may see: not finite as float32, or no category of their leaf."""
 
     def __init__(self, leaves: Sequence[Leaf], rows: RowViews) -> None:
         floats = [view for view in rows.observation if view.dtype.kind == "f"]
-        self._flat = [view.reshape(-1) for view in (*floats, rows.reward)]
-        self._finite = [np.empty(flat.size, np.bool_) for flat in self._flat]
+        self._checks = [(view.reshape(-1), are_finite) for view in floats] + [(rows.reward, are_rewards)]
+        self._fine = [np.empty(flat.size, np.bool_) for flat, _ in self._checks]
+        self._num_lanes = len(rows.reward)
         self._categories = [
             (view.reshape(len(view), -1), np.array(leaf.starts, np.int64), np.array(leaf.nvec, np.int64))
             for leaf, view in zip(leaves, rows.observation, strict=True)
@@ -231,10 +235,10 @@ class ValueCheck:
     def bad_lanes(self) -> Array:
         """Ascending indices; usually none."""
         bad = NO_LANES
-        for flat, finite in zip(self._flat, self._finite, strict=True):
-            np.isfinite(flat, out=finite)
-            if not _all(finite):
-                bad = np.concatenate([bad, np.flatnonzero(~finite.reshape(len(self._flat[-1]), -1).all(1))])
+        for (flat, check), fine in zip(self._checks, self._fine, strict=True):
+            check(flat, fine)
+            if not _all(fine):
+                bad = np.concatenate([bad, np.flatnonzero(~fine.reshape(self._num_lanes, -1).all(1))])
         for values, starts, nvec in self._categories:
             index = values.astype(np.int64) - starts
             is_bad = (index < 0) | (index >= nvec)

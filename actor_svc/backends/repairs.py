@@ -6,13 +6,12 @@ from collections.abc import Callable
 
 import structlog
 
-from actor_svc.backends.backend import MAX_FAILURES, Array, call_environment
+from actor_svc.backends.backend import BAD_VALUES, MAX_FAILURES, Array, call_environment
 from shared.errors import EnvError
 
 MAX_WAIT_TICKS = 256
 TELL_EVERY_S = 60.0  # of failures, after the first
 MAX_TRACE = 4000  # characters of the first one's source
-BAD_VALUES = "NaN, an infinite value or no category of its space"
 
 log = structlog.get_logger(__name__)
 

@@ -7,6 +7,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from actor_svc.backends.backend import (
+    BAD_VALUES,
     ENDED_BITS,
     FIRST,
     LIFE_LOST,
@@ -98,7 +99,7 @@ class VectorBackend:
         """Refuse rows with values that no policy may see."""
         bad = self._check.bad_lanes()
         if bad.size:
-            raise EnvError(f"lanes {bad[:8].tolist()} gave NaN, an infinite value or no category of their space")
+            raise EnvError(f"lanes {bad[:8].tolist()} gave {BAD_VALUES}")
 
     def _step(self, rows: RowViews, actions: Sequence[Array]) -> None:
         """One tick of the environment, written to the rows."""

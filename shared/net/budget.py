@@ -5,8 +5,8 @@ sender the time that it took: greetings, questions, repetitions, what is refused
 time and gets it back at `SHARE` of the clock. While nothing is left its messages are dropped unread, and a connection
 that goes on sending is ended.
 
-Who pays: the key, for all of its connections. Without keys nobody is known: a connection pays for itself once it has
-moved something on; until then all strangers pay together, for a new connection costs them nothing.
+Who pays: a connection that has moved something on pays for itself. Until then all connections of a key pay together,
+and without keys all strangers do, for a new connection costs them nothing.
 """
 
 from collections.abc import Callable

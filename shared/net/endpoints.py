@@ -238,7 +238,7 @@ class Router:
         self._on_refused = on_refused or _nobody_asks
         self._on_revoked = on_revoked
         self._owners: dict[bytes, tuple[str, str]] = {}  # route → user id and public key, of those admitted
-        self._useful: dict[bytes, None] = {}  # without keys: routes that have moved something on
+        self._useful: dict[bytes, None] = {}  # routes that have moved something on
         self._guard: Guard | None = None
         if keys is not None:
             self._guard = Guard(reactor, keys, on_refused=self._on_refused, on_changed=self._judge_anew)
@@ -303,16 +303,14 @@ class Router:
         if self._guard is not None and route not in self._owners and not self._admit(route):
             return False
         is_useful = self._on_message(route, frames) is not False
-        if is_useful and self._guard is None and route not in self._useful:
+        if is_useful and route not in self._useful:
             _make_room(self._useful)
             self._useful[route] = None
         return is_useful
 
     def _payer(self, route: bytes) -> Payer:
         """Who pays for what comes over a route."""
-        if self._guard is None:
-            return route if route in self._useful else STRANGERS
-        return self._owners.get(route, ("", STRANGERS))[1]
+        return route if route in self._useful else self._owners.get(route, ("", STRANGERS))[1]
 
     def _admit(self, route: bytes) -> bool:
         """A route is seen for the first time, or again after its key was revoked: ask whose it is."""

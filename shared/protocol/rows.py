@@ -16,6 +16,8 @@ from enum import IntFlag
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from shared.errors import RemoteWireError
 from shared.protocol.layout import Array, Field, Layout
 from shared.protocol.spaces import Leaf, Space, mask_size, space_from_wire, space_to_wire
@@ -36,10 +38,17 @@ _MARKS = [bytes(1 if value & bits else 0 for value in range(256)) for bits in ra
 MAX_NAME = 256  # characters of an id, a setting's or a statistic's name
 MAX_SETTING = 4096  # characters of a setting's value
 MAX_LIST = 64  # settings, statistics
+MAX_REWARD = 1e15  # either way: squares of returns must be finite in float32
+REWARD_PROBLEM = f"a reward that is NaN, or beyond {MAX_REWARD:g} either way"
 LARGEST_MESSAGE = 2  # all frames of one together, in largest frames
 MAX_KNOWN_SPECS = 16  # digests of wire forms, and what they mean
 _known_specs: dict[bytes, "EnvSpec"] = {}
 _knowing = threading.Lock()
+
+
+def are_rewards(values: Array, out: Array | None = None) -> Array:
+    """Which of these floats may be rewards, bool of the same shape: neither NaN nor beyond `MAX_REWARD`."""
+    return np.asarray(np.less_equal(np.abs(values), MAX_REWARD, out=out))
 
 
 def count_flagged(flags: Array, bits: int) -> int:

@@ -27,6 +27,7 @@ __all__ = [
     "Leaf",
     "Space",
     "all_true",
+    "are_finite",
     "check_leaf_values",
     "check_values",
     "decode_text",
@@ -40,6 +41,9 @@ __all__ = [
     "space_to_wire",
     "unflatten",
 ]
+
+
+FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 def space_from_gymnasium(space: gymnasium.Space[Any], *, image: str | Mapping[str, str] | None = "") -> Space:
@@ -210,7 +214,7 @@ def decode_text(leaf: Leaf, rows: Array) -> list[str]:
 def check_values(space: Space, arrays: Sequence[Array]) -> None:
     """Raise RemoteWireError unless a peer's arrays `[..., *wire_shape]` hold values that the space allows.
 
-    Discrete values in range, text within its field, floats not NaN or infinite. Bounds of a box are not enforced:
+    Discrete values in range, text within its field, floats finite as float32. Bounds of a box are not enforced:
     environments exceed them, and no computation depends on them.
     """
     for leaf, array in zip(space.leaves(), arrays, strict=True):
@@ -229,9 +233,16 @@ def check_leaf_values(leaf: Leaf, array: Array) -> None:
         sizes = np.ascontiguousarray(array[..., :4]).view("<u4")
         fine = all_true(sizes <= array.shape[-1] - 4)
     else:
-        fine = array.dtype.kind != "f" or all_true(np.isfinite(array))
+        fine = array.dtype.kind != "f" or all_true(are_finite(array))
     if not fine:
         raise RemoteWireError("value", f"{leaf.path!r} has values that are no {leaf.describe()}")
+
+
+def are_finite(array: Array, out: Array | None = None) -> Array:
+    """Which floats a policy can read, bool of the same shape: it computes in float32, where 1e300 is infinite."""
+    if array.dtype.itemsize <= np.dtype(np.float32).itemsize:
+        return np.asarray(np.isfinite(array, out=out))
+    return np.asarray(np.less_equal(np.abs(array), FLOAT32_MAX, out=out))  # NaN is neither
 
 
 def all_true(array: Array) -> bool:

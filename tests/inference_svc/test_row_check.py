@@ -1,12 +1,14 @@
 """Which rows reach the policy, and what becomes of observations that leave their bounds."""
 
+from dataclasses import replace
+
 import gymnasium
 import numpy as np
 import pytest
 
 from inference_svc.row_check import RowCheck
 from shared.errors import RemoteWireError
-from shared.protocol.rows import EnvSpec, Flags
+from shared.protocol.rows import MAX_REWARD, EnvSpec, Flags
 from shared.protocol.spaces import space_from_gymnasium
 
 SPEC = EnvSpec(
@@ -73,3 +75,28 @@ def test_no_policy_lets_nan_pass(index, said):
     inputs[index][0] = np.nan
     with pytest.raises(RemoteWireError, match=said):
         RowCheck(SPEC, "clip", 3)(inputs)
+
+
+@pytest.mark.parametrize("bounds", [(-np.inf, np.inf), (-1e300, 1e300)])
+def test_what_is_infinite_as_float32_is_infinite(bounds):
+    """A policy computes in float32, whatever travels."""
+    spec = replace(SPEC, observation=space_from_gymnasium(gymnasium.spaces.Box(*bounds, (1,), np.float64)))
+    check = RowCheck(spec, "count", 1)
+    inputs = [np.array([[3e38]]), np.zeros(1, np.float32), np.zeros(1, np.uint8)]
+    assert check(inputs) == 0
+    inputs[0][0, 0] = 1e300
+    with pytest.raises(RemoteWireError) as caught:
+        check(inputs)
+    assert caught.value.code == "value"
+
+
+@pytest.mark.parametrize("reward", [3e38, -3e38, np.inf])
+def test_a_reward_whose_square_is_infinite_is_refused(reward):
+    """It would break the loss; a large one that does not may come."""
+    inputs = rows(INSIDE)
+    inputs[3][:] = MAX_REWARD
+    assert RowCheck(SPEC, "count", 3)(inputs) == 0
+    inputs[3][1] = reward
+    with pytest.raises(RemoteWireError) as caught:
+        RowCheck(SPEC, "count", 3)(inputs)
+    assert caught.value.code == "reward"

@@ -15,15 +15,13 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-import numpy as np
-
 from services.cli.env.in_process import CheckOptions
 from services.cli.env.life import Expected, Life, Wires, describe_status, quote
 from services.cli.env.row_checks import Tick, read_tick
 from shared.errors import RemoteWireError
 from shared.protocol.codec import encode
 from shared.protocol.messages import Act, ActBits, Bye, Hello, Message, Ping, Reject, Step, Welcome
-from shared.protocol.rows import act_layout
+from shared.protocol.rows import REWARD_PROBLEM, act_layout, are_rewards
 from shared.protocol.sessions import Session, Verdict
 
 ALONE_S = 3.0  # without a session, and nobody comes back
@@ -165,8 +163,8 @@ class OneGroup(Life, Generic[T]):
             self._send(route, self.table.challenge(step.session))
             return
         tick = read_tick(session.hello.spec, session.lanes, step.bits, payload)
-        if not np.isfinite(tick.reward).all():
-            raise RemoteWireError("reward", "a reward that is not finite")
+        if not are_rewards(tick.reward).all():
+            raise RemoteWireError("reward", REWARD_PROBLEM)
         seen = self.read(session.hello, step, tick, payload)
         verdict = self.table.step(step, route, now)
         if verdict is Verdict.CACHED and session.reply is not None:

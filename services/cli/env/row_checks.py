@@ -15,7 +15,7 @@ from services.cli.env.verdicts import Result, failed, passed, skipped
 from shared.errors import RemoteWireError
 from shared.protocol.layout import Array
 from shared.protocol.messages import StepBits
-from shared.protocol.rows import ENDED, EnvSpec, Flags, step_layout
+from shared.protocol.rows import ENDED, REWARD_PROBLEM, EnvSpec, Flags, are_rewards, step_layout
 from shared.protocol.spaces import Leaf, check_values
 
 FIRST, TERMINATED, TRUNCATED = int(Flags.FIRST), int(Flags.TERMINATED), int(Flags.TRUNCATED)
@@ -155,8 +155,8 @@ class RowChecker:
             check_values(self.spec.observation, tick.observation)
         except RemoteWireError as error:
             self._note("values", f"observation {error}".replace(" '' ", " "))
-        if not np.isfinite(tick.reward).all():
-            self._note("values", f"no finite reward in {_lanes(~np.isfinite(tick.reward), tick.reward)}")
+        if not (fine := are_rewards(tick.reward)).all():
+            self._note("values", f"{REWARD_PROBLEM}, in {_lanes(~fine, tick.reward)}")
         present = tick.flags & ABSENT == 0
         for leaf, bounds, view in zip(self._boxes, self._bounds, tick.observation, strict=True):
             if leaf is not None and bounds is not None:

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -157,6 +158,7 @@ class Group {
 
  private:
   enum Flag : std::uint8_t { terminated = 1, truncated = 2, first = 4, life_lost = 8 };
+  static constexpr float max_reward = 1e15f;
   static constexpr int max_failures = 20;  // without one good step between them
 
   struct Lane {
@@ -188,7 +190,7 @@ class Group {
   void close(std::size_t lane, std::uint8_t flags) {
     for (std::size_t leaf = 0; leaf < row_.leaves_.size(); ++leaf)
       check_finite((*row_.spec_)[leaf], row_.leaves_[leaf]);
-    if (!std::isfinite(row_.reward)) throw std::runtime_error("a reward that is not finite");
+    if (!(std::abs(row_.reward) <= max_reward)) throw std::runtime_error("a reward that is NaN or beyond 1e15");
     std::memcpy(at(rows_.places.size() - 2, lane, sizeof(float)), &row_.reward, sizeof(float));
     *at(rows_.places.size() - 1, lane, 1) = flags;
   }
@@ -257,10 +259,10 @@ class Group {
       using T = decltype(zero);
       if constexpr (std::is_floating_point_v<T>) {
         const auto* items = reinterpret_cast<const T*>(data);
-        for (std::size_t i = 0; i < leaf.elements; ++i) finite = finite && std::isfinite(items[i]);
+        for (std::size_t i = 0; i < leaf.elements; ++i) finite = finite && std::abs(items[i]) <= std::numeric_limits<float>::max();
       }
     });
-    if (!finite) throw std::runtime_error("an observation that is not finite");
+    if (!finite) throw std::runtime_error("an observation that is not finite as a float");
   }
 
   void check_actions(const Leaf& leaf, const unsigned char* data) const {
