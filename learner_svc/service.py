@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from learner_svc import checkpoint as checkpoints
+from learner_svc import standstill
 from learner_svc.config import LearnerSettings
 from learner_svc.figures import Figures
 from learner_svc.finished import tell_finished
@@ -474,9 +475,24 @@ async def serve(settings: LearnerSettings, service: Service) -> int:
             learner = LearnerService(settings, service, reactor, folder)
             try:
                 await _work(learner, service)
+            except Exception as error:
+                if not _is_for_good(error):
+                    standstill.died(folder.path, _saved_update(folder), f"{type(error).__name__}: {error}")
+                raise
             finally:
                 learner.close()
     return 0
+
+
+def _saved_update(folder: RunFolder) -> int:
+    """Where the next life begins; 0 if nothing is saved."""
+    files = checkpoints.list_checkpoints(folder.checkpoints)
+    return max((file.step for file in files if file.kind != "best"), default=0)
+
+
+def _is_for_good(error: Exception) -> bool:
+    """Whether no restart follows."""
+    return isinstance(error, SeedbedError) and error.exit_code != SeedbedError.exit_code
 
 
 async def _work(learner: LearnerService, service: Service) -> None:

@@ -24,13 +24,16 @@ from services.cli.plan import LEARNER, Process
 from services.cli.postmortem import last_words
 from services.cli.service_folder import KILL_ALL, kill_group
 from services.cli.supervisor import Outcome, Phase, Rules, Supervisor
+from shared.errors import ConfigError
 from shared.runtime.files import writing
+from shared.runtime.health import read_cause
 from shared.runtime.service import DIE_WITH_PARENT, Insistence
 
 POLL_S = 0.05
 PATIENCE_S = {"actor": 5.0, "inference": 12.0, "learner": 20.0}  # inference drains for 8 s, the learner saves
 MAX_CAUSE = 300  # characters of why a service died, on the screen
 MINDER_S = 2.0  # for a minder to kill what it minds
+CHOSEN = (0, ConfigError.exit_code)  # of which a service says that it meant them
 STOPPED_EXIT = 130  # as a shell reports Ctrl-C
 ASKED_BY = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "its terminal was closed"}
 
@@ -145,6 +148,7 @@ class Launcher:
         environment = {**service_environment(os.environ), **process.environment, DIE_WITH_PARENT: str(os.getpid())}
         with writing(error_file), error_file.open("ab") as errors:
             process.status_file(self._run_dir).unlink(missing_ok=True)
+            process.cause_file(self._run_dir).unlink(missing_ok=True)
             log_file = process.log_file(self._run_dir)
             self._said_from[process.name] = (errors.tell(), log_file.stat().st_size if log_file.exists() else 0)
             self._children[process.name] = subprocess.Popen(
@@ -166,9 +170,11 @@ class Launcher:
             if code is None:
                 continue
             del self._children[name]
-            self.supervisor.exited(name, code, now)
+            is_meant = code not in CHOSEN or self._has_said_why(name)
+            self.supervisor.exited(name, code, now, is_meant=is_meant)
             service = self.supervisor.services[name]
-            if code != 0 and self.supervisor.outcome is None and service.phase is Phase.WAITING:
+            has_died = code != 0 or not is_meant
+            if has_died and self.supervisor.outcome is None and service.phase is Phase.WAITING:
                 delay_s = service.start_at - now
                 cause = next(iter(self._last_words(name).splitlines()), "")[:MAX_CAUSE]
                 why = f"{service.last_exit}: {cause}" if cause else service.last_exit
@@ -224,6 +230,11 @@ class Launcher:
         line = {**figures, "event": event, "level": "info", "timestamp": stamp, "service": "launcher"}
         with suppress(OSError), (self._run_dir / "logs" / "launcher.jsonl").open("a") as log:
             log.write(json.dumps(line) + "\n")
+
+    def _has_said_why(self, name: str) -> bool:
+        """Whether a service that ended left its cause; those that never leave any are believed."""
+        process = self._processes[name]
+        return not process.leaves_cause or bool(read_cause(str(process.cause_file(self._run_dir))))
 
     def _last_words(self, name: str) -> str:
         """Why a service ended, as its newest life said on its standard error, or else in its log; "" if nowhere."""

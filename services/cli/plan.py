@@ -10,6 +10,7 @@ from services.cli.experiment import Experiment, LaunchSettings
 from services.cli.machine import usable_cores
 from services.cli.runs import SNAPSHOT
 from services.cli.service_folder import minded, open_service, service_variables
+from shared.runtime.health import CAUSE_VARIABLE
 
 LEARNER = "learner"
 NICE = {"learner": 0, "inference": 2, "actor": 10}  # the learner first: everyone waits for it in the end
@@ -25,6 +26,11 @@ class Process:
     environment: Mapping[str, str] = field(default_factory=dict)  # over the launcher's own
     folder: Path | None = None  # that it runs in; none: the launcher's
     is_minded: bool = False  # the command is a minder's
+    leaves_cause: bool = False  # it says why it ended, where it chose to end
+
+    def cause_file(self, run_dir: Path) -> Path:
+        """Where it says why it ended, if it `leaves_cause`."""
+        return run_dir / "services" / f"{self.name}.cause"
 
     def status_file(self, run_dir: Path) -> Path:
         """Where the service says that it is ready, and its addresses."""
@@ -138,7 +144,9 @@ def _process(experiment: Experiment, name: str, role: str, threads: int, words: 
         role=role,
         command=tuple(command),
         is_minded=role == "actor",
+        leaves_cause=True,
         environment={
+            CAUSE_VARIABLE: str(process.cause_file(run_dir)),
             "OMP_NUM_THREADS": str(threads),
             "OMP_WAIT_POLICY": "PASSIVE",  # a spinning thread would take its core from another service
         },

@@ -6,6 +6,7 @@
 | with 0, another one | nothing for a while (runs end so); if the run goes on without it, it is started again |
 | with 78 (its configuration is wrong, or a peer refused it for good) | the run fails at once: restarts would not help |
 | with 74 (its files cannot be written) | likewise |
+| with 0 or 78, and its own code did not say so (an environment called `os._exit`) | as in any other way |
 | in any other way | started again after a back-off |
 | in any other way, for the fifth time without a step acted or trained in between | the run fails |
 """
@@ -21,6 +22,9 @@ FOR_GOOD = {  # exits that no restart mends
     ConfigError.exit_code: "refused its configuration",
     StorageError.exit_code: "could not write its files",
 }
+
+
+UNMEANT = "by a signal or by code that is not seedbed's: an environment's, or a library's"
 
 
 class Phase(StrEnum):
@@ -104,16 +108,20 @@ class Supervisor:
             if service.phase is Phase.WAITING and service.last_exit == "left":
                 service.phase = Phase.LEFT
 
-    def exited(self, name: str, code: int, now: float) -> None:
-        """A process of this service ended: `code` as from wait, negative for a signal."""
+    def exited(self, name: str, code: int, now: float, *, is_meant: bool = True) -> None:
+        """A process of this service ended: `code` as from wait, negative for a signal.
+
+        `is_meant`: whether the service itself chose that code; else it is a death like any other.
+        """
         service = self.services[name]
-        if code == 0:
+        is_meant = is_meant or self._is_finishing or self.outcome is not None
+        if code == 0 and is_meant:
             self._left(service, now)
             return
-        service.last_exit = describe_exit(code)
+        service.last_exit = describe_exit(code) + ("" if is_meant else ", " + UNMEANT)
         if self.outcome is not None:
             return
-        if code in FOR_GOOD:
+        if code in FOR_GOOD and is_meant:
             self.outcome = Outcome(exit_code=code, service=name, reason=FOR_GOOD[code])
             return
         service.deaths += 1

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -293,3 +294,27 @@ def test_a_full_disk_costs_the_launchers_log_and_not_the_run(tmp_path):
     with full_disk():
         ended, _ = launch([child("learner", "learner", "pass")], tmp_path)
     assert ended.outcome == Outcome(exit_code=0)
+
+
+@pytest.mark.parametrize("code", [0, 78])
+def test_an_end_that_a_service_did_not_choose_is_a_death(tmp_path, code):
+    """An environment may end the process as it likes: it is told, and the service is started again."""
+    lives = tmp_path / "lives"
+    script = f"{APPEND}\nimport os, signal\nos._exit({code}) if len(open(sys.argv[1]).read()) == 1 else signal.pause()"
+    actor = replace(child("actor-0", "actor", script, lives, "x"), leaves_cause=True)
+
+    def has_come_back(_launcher):
+        return lives.exists() and lives.stat().st_size == 2
+
+    ended, watcher = launch([child("learner", "learner", WAIT), actor], tmp_path, react=has_come_back)
+    assert ended.restarts["actor-0"] == 1
+    assert any(f"actor-0 died (exit {code}" in event for event in watcher.events)
+
+
+def test_an_end_that_a_service_chose_is_believed(tmp_path):
+    """It left why."""
+    file = tmp_path / "services" / "actor-0.cause"
+    script = "import sys; open(sys.argv[1], 'w').write('no such environment'); sys.exit(78)"
+    actor = replace(child("actor-0", "actor", script, file), leaves_cause=True)
+    ended, _ = launch([child("learner", "learner", WAIT), actor], tmp_path)
+    assert (ended.outcome.exit_code, ended.outcome.service) == (78, "actor-0")

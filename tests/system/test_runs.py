@@ -92,3 +92,15 @@ def test_the_final_evaluation_may_be_cut_short(tmp_path):
     assert summary["evaluation_seconds"] > 0
     assert last_step(folder) == summary["updates"]
     assert living(folder) == []
+
+
+def test_a_run_that_dies_at_the_same_place_again_and_again_ends_with_the_cause(tmp_path):
+    """Each life acts some steps, so that only what is saved tells that nothing goes on."""
+    folder = tmp_path / "run"
+    words = ["algorithm.learning_rate=1e30", "algorithm.grad_clip=0", "--run-dir", str(folder)]
+    command = [sys.executable, "-m", "services.cli.app", "train", "cartpole", *words, *WORDS]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=150)
+    assert ended.returncode == 78, ended.stdout
+    status = read_status(folder)
+    assert (status.state, "gradient norm" in ended.stdout) == (State.FAILED, True), ended.stdout
+    assert living(folder) == []

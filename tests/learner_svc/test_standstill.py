@@ -1,0 +1,33 @@
+"""A run that dies again and again at the same place ends, with the cause."""
+
+from pathlib import Path
+
+import pytest
+
+from learner_svc.standstill import FILE, MAX_LIVES, StandstillError, died
+
+
+def test_the_last_life_at_one_place_ends_the_run(tmp_path: Path) -> None:
+    """And says by what; whoever starts it again has as many lives as before."""
+    for _ in range(2):
+        for number in range(MAX_LIVES - 1):
+            died(tmp_path, 400, f"cause {number}")
+        with pytest.raises(StandstillError, match=r"400: .*the loss") as caught:
+            died(tmp_path, 400, "the loss")
+        assert caught.value.exit_code == 78
+
+
+def test_progress_begins_the_count_anew(tmp_path: Path) -> None:
+    """A later checkpoint in between."""
+    for update in range(4 * MAX_LIVES):
+        died(tmp_path, update // 3, "the loss")
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"update": 400}', '{"update": 400, "causes": 3}'])
+def test_a_damaged_file_costs_the_count_alone(tmp_path: Path, content: str) -> None:
+    """It is no reason to end a run, or to fail in another way."""
+    (tmp_path / FILE).write_text(content)
+    for _ in range(MAX_LIVES - 1):
+        died(tmp_path, 400, "the loss")
+    with pytest.raises(StandstillError):
+        died(tmp_path, 400, "the loss")
