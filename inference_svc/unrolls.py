@@ -101,6 +101,7 @@ class UnrollWriter:
         for chunk in self.chunks:
             last = [field[self.row] for field in chunk.inputs]
             buffer = chunk.buffer
+            chunk.log_probs[(chunk.inputs[-1][1:] & int(Flags.FIRST)) != 0] = 0.0  # of actions that nobody took
             chunk.renew(self._shape)
             for field, value in zip(chunk.inputs, last, strict=True):
                 field[0] = value

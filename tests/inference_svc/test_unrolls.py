@@ -82,3 +82,14 @@ def test_a_group_that_goes_on_after_a_lost_session_is_not_shortened() -> None:
     writer = UnrollWriter(shape(), 1, skip=2)
     writer.write(tick(0, 1))
     assert writer.is_first_row
+
+
+def test_actions_that_nobody_took_have_no_log_probability() -> None:
+    """Those at a row that a reset row follows: whoever reads unrolls may trust it without looking at flags."""
+    writer, sent = UnrollWriter(shape(), 2), []
+    for number, flags in enumerate((int(Flags.FIRST), int(Flags.TERMINATED), int(Flags.FIRST), 0)):
+        writer.write(tick(number, 2, flags))
+        if number < 3:
+            writer.chunks[0].log_probs[number] = -1.0
+    writer.complete(lambda lanes, buffer: sent.append(read(buffer, lanes)))
+    assert sent[0][4][:, 0].tolist() == [-1.0, 0.0, -1.0]

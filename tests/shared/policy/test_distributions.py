@@ -168,6 +168,19 @@ def test_entropy_of_a_squashed_normal_is_that_of_its_samples() -> None:
         assert free.entropy(params).item() == pytest.approx(gaussian, abs=1e-5)
 
 
+@pytest.mark.parametrize("log_std", [-3.0, -1.0, 0.0, 1.0, 2.0])
+def test_entropy_of_a_squashed_normal_is_near_for_any_width(log_std: float) -> None:
+    """Against a sum over a fine grid, for means inside and far outside the bounds."""
+    distribution = make(spaces.Box(-1, 1, (1,), np.float32))
+    std = math.exp(log_std)
+    for mean in (0.0, 0.5, 2.0, 5.0):
+        u = torch.linspace(mean - 10 * std, mean + 10 * std, 200_001, dtype=torch.float64)
+        density = torch.distributions.Normal(mean, std).log_prob(u).exp()
+        slope = 2 * (math.log(2) - u - torch.nn.functional.softplus(-2 * u))
+        expected = log_std + 0.5 * (math.log(2 * math.pi) + 1) + float(torch.trapezoid(density * slope, u))
+        assert distribution.entropy(torch.tensor([mean, log_std])).item() == pytest.approx(expected, abs=0.014)
+
+
 @pytest.mark.parametrize("name", SPACES)
 def test_kl_is_zero_to_itself_and_the_mean_log_ratio_to_others(name: str) -> None:
     """KL(p‖p) = 0; KL(p‖q) = E_p[log p - log q], within sampling error."""
