@@ -43,7 +43,7 @@ from shared.errors import CheckpointError, ConfigError, RemoteWireError, Seedbed
 from shared.net.endpoints import Router
 from shared.net.keys import bind_keys
 from shared.net.reactor import Reactor
-from shared.net.reports import Reports
+from shared.net.reports import DROPPED, Reports
 from shared.net.roles import Role
 from shared.protocol.ledger import Ledger
 from shared.protocol.messages import Evaluation, RunState
@@ -122,6 +122,7 @@ class LearnerService:
             on_refused=Refusals(service.metrics, service.log),
             on_revoked=self._revoked,
         )
+        service.metrics.read_counter("dropped_messages", DROPPED, lambda: self.router.num_dropped)
         self.reports = Reports(service, self.router.send, self.router.user_id)
 
     def _new_run(self) -> Run:

@@ -52,6 +52,15 @@ def test_whoever_gets_into_a_container_can_do_nothing_there(name):
     assert service["tmpfs"] == ["/tmp"]
 
 
+@pytest.mark.parametrize("name", sorted(services(MAIN)))
+def test_no_service_takes_the_whole_machine(name):
+    """Memory, processes and logs have a limit each."""
+    service = services(MAIN)[name]
+    assert service["mem_limit"] == "${MEMORY:-8g}"
+    assert service["pids_limit"] > 0
+    assert set(service["logging"]["options"]) == {"max-size", "max-file"}
+
+
 @pytest.mark.parametrize(("file", "name", "service"), own_services(), ids=lambda item: str(item)[:20])
 def test_no_file_takes_protection_away(file, name, service):
     """Neither the main file nor an override; only the page has a port, and only the address that the user names."""

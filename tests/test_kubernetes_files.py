@@ -191,3 +191,11 @@ def test_nobody_is_started_again_when_the_run_is_over_and_one_learner_writes_a_r
     assert all(variables(name)["SEEDBED_STAY"] == "1" for name in PODS)
     (learner,) = [item for item in OBJECTS if item["metadata"]["name"] == "learner" and item["kind"] == "StatefulSet"]
     assert learner["spec"]["replicas"] == 1
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_a_pod_that_hangs_or_takes_too_much_is_started_anew(name):
+    """Readiness alone would leave it standing."""
+    found = container(name)
+    assert found["livenessProbe"]["exec"]["command"] == [*found["readinessProbe"]["exec"]["command"], "--alive"]
+    assert "memory" in found["resources"]["limits"]

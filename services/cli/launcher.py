@@ -22,6 +22,7 @@ from typing import Protocol
 from services.cli.machine import service_environment
 from services.cli.plan import LEARNER, Process
 from services.cli.postmortem import last_words
+from services.cli.printed import trim
 from services.cli.service_folder import KILL_ALL, kill_group
 from services.cli.supervisor import Outcome, Phase, Rules, Supervisor
 from shared.errors import ConfigError
@@ -32,6 +33,7 @@ from shared.runtime.service import DIE_WITH_PARENT, Insistence
 POLL_S = 0.05
 PATIENCE_S = {"actor": 5.0, "inference": 12.0, "learner": 20.0}  # inference drains for 8 s, the learner saves
 MAX_CAUSE = 300  # characters of why a service died, on the screen
+TRIM_EVERY_S = 1.0  # of what services print
 MINDER_S = 2.0  # for a minder to kill what it minds
 CHOSEN = (0, ConfigError.exit_code)  # of which a service says that it meant them
 STOPPED_EXIT = 130  # as a shell reports Ctrl-C
@@ -96,7 +98,7 @@ class Launcher:
         self._progress, self._is_finishing = progress, is_finishing
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._said_from: dict[str, tuple[int, int]] = {}  # where the newest life's words begin in error and log file
-        self._known_progress = 0.0
+        self._known_progress = self._trim_at = 0.0
         self._wake = threading.Event()
         self._stop_requests = 0
         self._stopped_by = "asked to stop"
@@ -140,6 +142,10 @@ class Launcher:
             self.supervisor.finishing()
         for name in self.supervisor.due(now):
             self._start(self._processes[name], now)
+        if now >= self._trim_at:
+            self._trim_at = now + TRIM_EVERY_S
+            for process in self._processes.values():
+                trim(process.error_file(self._run_dir))
         self._view.refresh(self.supervisor, now)
 
     def _start(self, process: Process, now: float) -> None:

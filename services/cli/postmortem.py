@@ -20,11 +20,14 @@ def newest_event(log_file: Path, event: str) -> dict[str, object]:
 
 
 def _last_lines(file: Path, start: int = 0) -> list[str]:
-    """From byte `start` on, at most what `TAIL_BYTES` hold; none where the file cannot be read."""
+    """From byte `start` on, at most what `TAIL_BYTES` hold; none where the file cannot be read.
+
+    A file that is shorter was begun anew since then: all of it counts.
+    """
     try:
         with file.open("rb") as stream:
-            stream.seek(0, 2)
-            stream.seek(max(start, stream.tell() - TAIL_BYTES))
+            size = stream.seek(0, 2)
+            stream.seek(max(start if start <= size else 0, size - TAIL_BYTES))
             return stream.read().decode(errors="replace").splitlines()
     except OSError:
         return []

@@ -1,5 +1,6 @@
 """Whether the service of this container is ready: `python -m shared.runtime.health`, exit status 0 or 1 and a line why.
 
+With `--alive` the question is whether it still answers, once it was ready: for who starts services anew that hang.
 Ready means that it wrote its status file, and that the page named there answers for the same life. A service that was
 refused for good leaves its cause beside; then that is what is said. Where several processes share a container, its file
 names theirs, and all must be ready. Nothing but the standard library is imported: a container asks every few seconds.
@@ -30,6 +31,14 @@ def judge(environment: Mapping[str, str]) -> str:
     file = environment.get(STATUS_VARIABLE, "")
     if not file:
         return f"{STATUS_VARIABLE} is not set: there is no status file to look at"
+    return _judge_status(file)
+
+
+def judge_alive(environment: Mapping[str, str]) -> str:
+    """What is wrong with a service that was ready and answers no more; empty while it starts, or holds a cause."""
+    file = environment.get(STATUS_VARIABLE, "")
+    if read_cause(environment.get(CAUSE_VARIABLE, "")) or not Path(file).is_file():
+        return ""
     return _judge_status(file)
 
 
@@ -95,6 +104,6 @@ def _visit_site(address: str) -> str:
 
 
 if __name__ == "__main__":
-    problem = judge(os.environ)
-    print(problem or "ready")
+    problem = judge_alive(os.environ) if "--alive" in sys.argv[1:] else judge(os.environ)
+    print(problem or ("alive" if "--alive" in sys.argv[1:] else "ready"))
     sys.exit(1 if problem else 0)

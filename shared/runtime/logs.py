@@ -1,12 +1,13 @@
 """Structured logs of one process: text on a terminal or on request, JSON lines otherwise and in the log file.
 
 Events are past-tense snake_case with key=value; service, name and incarnation are on every line. The standard library's
-records (asyncio's, say) go the same way.
+records (asyncio's, say) go the same way. A log file that is full is renamed, and the oldest goes.
 """
 
 import contextlib
 import logging
 import sys
+from logging.handlers import RotatingFileHandler
 from typing import Any, Protocol, TextIO
 
 import structlog
@@ -14,6 +15,8 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 from shared.errors import ConfigError
 from shared.runtime.config import RuntimeConfig
+
+MAX_FILE_BYTES, KEPT_FILES = 16 << 20, 2  # of a log file, and of those before it: NAME.1, NAME.2
 
 
 class Log(Protocol):
@@ -75,7 +78,10 @@ def configure(service: str, name: str, incarnation: int, runtime: RuntimeConfig,
     if runtime.log_file is not None:
         try:
             runtime.log_file.parent.mkdir(parents=True, exist_ok=True)
-            _attach(logging.FileHandler(runtime.log_file, encoding="utf-8"), shared, as_json)
+            rotating = RotatingFileHandler(
+                runtime.log_file, maxBytes=MAX_FILE_BYTES, backupCount=KEPT_FILES, encoding="utf-8"
+            )
+            _attach(rotating, shared, as_json)
         except OSError as error:
             raise ConfigError(f"runtime.log_file: {runtime.log_file}: {error.strerror}") from error
     structlog.configure(

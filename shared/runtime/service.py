@@ -177,7 +177,15 @@ class Service:
         """A service that was told to stop may take its time, but not for ever."""
         await self.stopping.wait()
         await asyncio.sleep(MAX_DRAIN_S)
-        raise StuckError(f"{self.name} was asked to stop and still runs after {MAX_DRAIN_S:.0f} s")
+        raise StuckError(
+            f"{self.name} was asked to stop and still runs after {MAX_DRAIN_S:.0f} s; it waits at {self._place()}"
+        )
+
+    def _place(self) -> str:
+        """Where the work waits, innermost last."""
+        frames = self._main.get_stack() if self._main is not None else []
+        places = [f"{frame.f_code.co_qualname} (line {frame.f_lineno})" for frame in frames]
+        return ", ".join(places) or "a place that it does not tell"
 
     def _signalled(self, number: int) -> None:
         """First signal: drain. Second: end at once."""

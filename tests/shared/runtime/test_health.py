@@ -1,0 +1,64 @@
+"""Whether the service of a container is alive: what starts it anew, and what does not."""
+
+import http.server
+import json
+import threading
+
+import pytest
+
+from shared.runtime.health import CAUSE_VARIABLE, STATUS_VARIABLE, judge, judge_alive
+
+
+class Page(http.server.BaseHTTPRequestHandler):
+    """A service's metrics, of incarnation ab."""
+
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'seedbed_service_info{incarnation="ab"} 1\n')
+
+    def log_message(self, *_words):
+        """Nothing."""
+
+
+@pytest.fixture
+def container(tmp_path):
+    """The variables of a container whose service has begun, and its page."""
+    with http.server.HTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        status = {"metrics": f"127.0.0.1:{server.server_port}", "incarnation": 0xAB, "endpoint": "tcp://127.0.0.1:1"}
+        (tmp_path / "status").write_text(json.dumps(status))
+        yield {STATUS_VARIABLE: str(tmp_path / "status"), CAUSE_VARIABLE: str(tmp_path / "cause")}, server
+        server.shutdown()
+
+
+def test_a_service_that_answers_is_alive(container):
+    """And ready."""
+    variables, _ = container
+    assert judge_alive(variables) == judge(variables) == ""
+
+
+def test_a_service_that_was_ready_and_answers_no_more_is_not(container):
+    """Whoever looks starts it anew."""
+    variables, server = container
+    server.shutdown()
+    server.server_close()
+    assert judge_alive(variables)
+
+
+def test_a_service_that_starts_is_left_alone(container, tmp_path):
+    """It may take as long as it likes."""
+    variables, _ = container
+    (tmp_path / "status").unlink()
+    assert judge(variables)
+    assert judge_alive(variables) == ""
+
+
+def test_a_service_that_was_refused_is_left_alone(container, tmp_path):
+    """It holds, for somebody to read why."""
+    variables, server = container
+    (tmp_path / "cause").write_text("no such environment\n")
+    server.shutdown()
+    server.server_close()
+    assert judge(variables) == "no such environment"
+    assert judge_alive(variables) == ""
