@@ -6,11 +6,14 @@
     .venv/bin/python benchmarks/suite.py runs/suite taxi --again learner.reuse=2   # once more, with another setting
 
 It may be stopped at any time: called again, what is done is skipped and what was begun goes on. In the folder are
-`results.jsonl`, a line for each environment (the last one counts), `table.md`, and for each environment a folder with
-its runs, `curves.csv` and `curves.png`. Returns are of the final policy on seeds that training never saw.
+`results.jsonl`, a line for each environment (the last one counts), `table.md`, `curves.png` with a panel for each, and
+for each environment a folder with its runs, `curves.csv` and `curves.png`.
+
+Returns are of the final policy on seeds that training never saw.
 """
 
 import argparse
+import csv
 import json
 import shutil
 import statistics
@@ -21,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from services.cli.app import log_warnings_only
@@ -29,6 +33,7 @@ from services.cli.experiment import choose_source
 from services.cli.seeds import read_result, train_seeds
 from shared.errors import SeedbedError
 
+COLUMNS_OF_PANELS = 4
 RESULTS, TABLE = "results.jsonl", "table.md"
 COLUMNS = ("command", "seeds", "steps", "minutes", "return", "target", "reached")
 
@@ -131,6 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         run_entry(entry, chosen.folder, words, seeds=chosen.seeds, minutes=chosen.minutes)
         (chosen.folder / TABLE).write_text(render(read_lines(chosen.folder)), encoding="utf-8")
     lines = read_lines(chosen.folder)
+    draw(chosen.folder, lines)
     print(render(lines))
     return int(not all(is_reached(lines.get(entry.name, {})) for entry in entries))
 
@@ -193,6 +199,29 @@ def render(lines: Mapping[str, Mapping[str, Any]]) -> str:
     """A table in Markdown. The spread is the deviation over seeds, of one seed the standard error over its episodes."""
     rows = [COLUMNS, ["---"] * len(COLUMNS), *(_row(line) for line in lines.values())]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
+
+
+def draw(folder: Path, lines: Mapping[str, Mapping[str, Any]]) -> None:
+    """`curves.png`: training return against steps, a line for each seed, and the target."""
+    drawn = {name: line for name, line in lines.items() if (folder / name / "curves.csv").is_file()}
+    rows = -(-len(drawn) // COLUMNS_OF_PANELS)
+    if not rows:
+        return
+    figure = Figure(figsize=(3.2 * COLUMNS_OF_PANELS, 2.2 * rows), layout="constrained")
+    for number, (name, line) in enumerate(drawn.items()):
+        panel = figure.add_subplot(rows, COLUMNS_OF_PANELS, number + 1)
+        panel.set_title(name, fontsize="medium")
+        panel.axhline(line["target"], color="0.5", linestyle="--", linewidth=0.8)
+        with (folder / name / "curves.csv").open(encoding="utf-8") as file:
+            points = [row for row in csv.DictReader(file) if row["return_mean"]]
+        for seed in sorted({row["seed"] for row in points}):
+            own = [row for row in points if row["seed"] == seed]
+            steps = [int(row["trained_steps"]) / 1e6 for row in own]
+            panel.plot(steps, [float(row["return_mean"]) for row in own], linewidth=1.0)
+        panel.tick_params(labelsize="x-small")
+    figure.supxlabel("million steps", fontsize="medium")
+    figure.supylabel("training return, a line for each seed; dashed: the target", fontsize="medium")
+    figure.savefig(folder / "curves.png", dpi=80)
 
 
 def _row(line: Mapping[str, Any]) -> list[str]:

@@ -163,8 +163,9 @@ def test_a_missing_extra_is_named_with_its_remedy():
 
 def test_rates_of_a_bench_are_those_of_the_last_half():
     """A slow start does not count."""
-    points = [Point(float(at), 10.0 * at if at <= 10 else 100.0 + 100.0 * (at - 10), 0.0) for at in range(21)]
-    trained, acted = rates(points)
+    points = [Point(float(at), 10.0 * at if at <= 10 else 100.0 + 100.0 * (at - 10), 0.0, at / 4) for at in range(21)]
+    trained, acted, stolen = rates(points)
+    assert stolen == 0.25
     assert trained == pytest.approx(100.0)
     assert acted == 0.0
 

@@ -12,6 +12,7 @@ from actor_svc.envs import describe_backend
 from services.cli.board import Board
 from services.cli.experiment import Experiment, find_experiment, load_experiment
 from services.cli.launcher import Ended, View
+from services.cli.machine import stolen_s
 from services.cli.supervisor import Supervisor
 from services.cli.training import Stop, render_failure, run_experiment
 from shared.errors import SeedbedError
@@ -26,6 +27,7 @@ class Point:
     at: float
     trained: float
     acted: float
+    stolen_s: float
 
 
 class Stopwatch:
@@ -47,7 +49,7 @@ class Stopwatch:
             return
         figures = self._board.run()
         if figures.trained_steps and (not self.points or figures.trained_steps != self.points[-1].trained):
-            self.points.append(Point(now, figures.trained_steps, self._board.acted_steps))
+            self.points.append(Point(now, figures.trained_steps, self._board.acted_steps, stolen_s()))
         started_at = self.points[0].at if self.points else None
         is_late = started_at is None and now - self._created_at > MAX_START_S
         if is_late or (started_at is not None and now - started_at >= self._seconds):
@@ -72,8 +74,8 @@ def measure(name: str, seconds: float, words: Sequence[str]) -> Iterator[dict[st
         yield _result(experiment, watches[0].points, ended)
 
 
-def rates(points: Sequence[Point]) -> tuple[float, float]:
-    """(trained, acted) steps per second over the last half of the time.
+def rates(points: Sequence[Point]) -> tuple[float, float, float]:
+    """(trained, acted) steps per second over the last half of the time, and processors' worth that was stolen in it.
 
     Raises: SeedbedError if there is too little to measure.
     """
@@ -82,12 +84,17 @@ def rates(points: Sequence[Point]) -> tuple[float, float]:
     middle = (points[0].at + points[-1].at) / 2
     first = max((point for point in points if point.at <= middle), key=lambda point: point.at)
     span = points[-1].at - first.at
-    return (points[-1].trained - first.trained) / span, (points[-1].acted - first.acted) / span
+    last = points[-1]
+    return (
+        (last.trained - first.trained) / span,
+        (last.acted - first.acted) / span,
+        (last.stolen_s - first.stolen_s) / span,
+    )
 
 
 def _result(experiment: Experiment, points: Sequence[Point], ended: Ended) -> dict[str, str | int | float]:
     settings = experiment.settings
-    trained, acted = rates(points)
+    trained, acted, stolen = rates(points)
     return {
         "env_id": settings.env.id,
         "backend": describe_backend(settings.env),
@@ -99,4 +106,5 @@ def _result(experiment: Experiment, points: Sequence[Point], ended: Ended) -> di
         "restarts": sum(ended.restarts.values()),
         "trained_steps_per_s": round(trained, 1),
         "acted_steps_per_s": round(acted, 1),
+        "stolen_cores": round(stolen, 3),  # by the host of a virtual machine
     }
