@@ -178,14 +178,11 @@ def flood(kind: str, role: str, service: str, address: str, share: float, keys: 
     socket.setsockopt(zmq.CURVE_SERVERKEY, server["public"].encode())
     socket.connect(address)
     make = KINDS[kind]
-    prepared = [make() for _ in range(256)]  # so that what it costs to make them does not slow the flood
+    prepared = [make() for _ in range(1 if kind == "parts" else 256)]  # what it costs to make them slows no flood
     count = 0
     while time.monotonic() < deadline:
-        if kind == "parts":
-            socket.send(bytes(8 * MIB), zmq.SNDMORE, copy=False)
-            continue
         with contextlib.suppress(zmq.Again):
-            socket.send_multipart(prepared[count % len(prepared)], zmq.NOBLOCK)
+            socket.send_multipart(prepared[count % len(prepared)], zmq.NOBLOCK, copy=kind != "parts")
             count += 1
             if count % 50 == 0 and kind != "look":
                 while socket.poll(0):
@@ -195,6 +192,7 @@ def flood(kind: str, role: str, service: str, address: str, share: float, keys: 
     os._exit(0)
 
 
+_PART = bytes(8 * MIB)
 _group = make_group(EnvConfig(id="CartPole-v1"), 1)
 
 
@@ -230,7 +228,7 @@ KINDS: dict[str, Callable[[], list[bytes]]] = {
     "look": lambda: [encode(Look(wants_page=True, wants_picture=True, have_picture=0))],
     "producer_hello": _producer,
     "costly_hello": _costly,
-    "parts": lambda: [],
+    "parts": lambda: [_PART] * 150,  # a message of 1.2 GB
 }
 
 if __name__ == "__main__":

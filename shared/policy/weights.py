@@ -23,7 +23,7 @@ from shared.policy.config import PolicyConfig
 from shared.policy.policy import Policy
 from shared.policy.precision import DTYPES, Precision
 from shared.policy.scaling import bounds_matter
-from shared.protocol.rows import spec_from_wire, spec_to_wire
+from shared.protocol.rows import EnvSpec, spec_from_wire, spec_to_wire
 
 ALIGNMENT = 16  # elements: one cache line
 MANIFEST_FORMAT = 2
@@ -208,11 +208,16 @@ def _read_place(item: Any, num_elements: int) -> TensorPlace:
 
 
 def make_manifest(policy: Policy, extra: Mapping[str, Any] | None = None) -> Manifest:
-    """The manifest of a policy as it stands (call `use` first); `extra` is any JSON that readers should know."""
+    """The manifest of a policy as it stands (call `use` first); `extra` is any JSON that readers should know.
+
+    Settings that came later are left out where they mean what their absence does, so that earlier versions can read it.
+    """
     plan = plan_layout(policy)
+    config = policy.config.model_dump(mode="json")
+    absent = _meant_by_absence(policy.spec)
     body = {
         "spec": _to_json(spec_to_wire(policy.spec)),
-        "policy": policy.config.model_dump(mode="json"),
+        "policy": {name: value for name, value in config.items() if name not in absent or value != absent[name]},
         "precision": {"dtype": policy.precision.dtype, "channels_last": policy.precision.channels_last},
         "extra": dict(extra or {}),
     }
@@ -226,8 +231,7 @@ def policy_from_manifest(manifest: Manifest) -> Policy:
     """
     try:
         spec = spec_from_wire(_from_json(manifest.body["spec"]))
-        older = {"scale_observation": not bounds_matter(spec.observation)}  # written before there was the setting
-        config = PolicyConfig.model_validate({**older, **manifest.body["policy"]})
+        config = PolicyConfig.model_validate({**_meant_by_absence(spec), **manifest.body["policy"]})
         stated = manifest.body["precision"]
         precision = Precision(dtype=stated["dtype"], channels_last=stated["channels_last"] is True)
     except (ValueError, TypeError, KeyError, ValidationError) as error:
@@ -242,6 +246,11 @@ def policy_from_manifest(manifest: Manifest) -> Policy:
     if plan_layout(policy).places != manifest.places:
         raise RemoteWireError("manifest", "this version lays the policy's weights out otherwise than the learner's")
     return policy
+
+
+def _meant_by_absence(spec: EnvSpec) -> dict[str, Any]:
+    """[policy] settings that manifests of this format have not always had, and what it means that one is not there."""
+    return {"scale_observation": not bounds_matter(spec.observation), "value_network": "shared", "grid_codes": 0}
 
 
 def acting_parameters(policy: Policy) -> FlatParameters:

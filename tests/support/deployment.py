@@ -63,6 +63,7 @@ class ServiceProcess:
         self.module, self.name, self.words = module, name, list(words)
         self.status_file, self.log_file = folder / f"{name}.json", folder / f"{name}.jsonl"
         self.error_file = folder / f"{name}.stderr"
+        self.source: Path | None = None  # where the packages of another version are
         self._process: subprocess.Popen[bytes] | None = None
 
     def program(self) -> list[str]:
@@ -75,8 +76,11 @@ class ServiceProcess:
         self.status_file.unlink(missing_ok=True)
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SEEDBED_")}
         environment |= {"OMP_NUM_THREADS": "1", "SEEDBED_DIE_WITH_PARENT": str(os.getpid())}
+        if self.source is not None:
+            environment["PYTHONPATH"] = str(self.source)
         command = [
-            sys.executable, "-W", "error::ResourceWarning", "-m", *self.program(), *self.words,
+            sys.executable, *(["-P"] if self.source else []), "-W", "error::ResourceWarning",
+            "-m", *self.program(), *self.words,
             f"runtime.name={self.name}", f"runtime.status_file={self.status_file}",
             f"runtime.log_file={self.log_file}", "runtime.threads=1",
         ]  # fmt: skip
