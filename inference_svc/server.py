@@ -353,7 +353,7 @@ class Server:
         table = self.table
         if table is None:
             return
-        num_active = len(table.sessions) - self.streams.num_held
+        num_active = len(table.sessions) - table.num_unstepped - self.streams.num_held  # who may come to this batch
         at = self._batcher.launch_at(num_active, now)
         if at is None:
             return

@@ -12,7 +12,7 @@ and without keys all strangers do, for a new connection costs them nothing.
 from collections.abc import Callable
 from time import perf_counter
 
-SHARE = 0.1  # of the server's time
+SHARE = 0.05  # of the server's time
 BURST_S = 1.0
 PAUSE_S = 0.02  # of time that a payer has again when it is heard again
 MAX_PAYERS = 65_536  # those that paid longest ago are forgiven first

@@ -165,6 +165,7 @@ class SessionTable:
         self.is_draining = False
         self._by_group: dict[tuple[int, int], Session] = {}
         self._by_route: dict[bytes, dict[int, Session]] = {}
+        self.num_unstepped = 0  # sessions that never stepped
         self._unstepped: dict[str | bytes, int] = {}  # lanes of sessions that never stepped, by holder
         self._former_runs: set[str] = set()
         self._next_number = 1
@@ -426,7 +427,8 @@ class SessionTable:
         return session
 
     def _count_unstepped(self, session: Session, lanes: int) -> None:
-        """So many more, or less, lanes that never stepped."""
+        """So many more, or less, lanes that never stepped, of one session."""
+        self.num_unstepped += 1 if lanes > 0 else -1
         count = self._unstepped.get(session.holder, 0) + lanes
         if count:
             self._unstepped[session.holder] = count

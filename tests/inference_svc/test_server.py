@@ -859,3 +859,12 @@ def test_a_policy_built_anew_begins_its_evaluations_again() -> None:
     world.step(session, 1, (4, 4))
     assert world.pins == 2
     assert world.state_of(session) == RequestState.HELD_NO_EVALUATION
+
+
+def test_groups_that_never_step_hold_nobody_up(world: World) -> None:
+    """A batch waits a little for groups that may still come, and these never have."""
+    world.serve()
+    for group in range(12):
+        world.hello(group, lanes=1)
+    world.step(world.hello(20).session, 0)
+    assert len(world.batches) == 1
