@@ -9,6 +9,7 @@
 | `versions.json` | programs, source state and hardware, one entry for each epoch |
 | `metrics.csv`, `curves.png`, `events/` | see `learner_svc.history` |
 | `checkpoints/`, `crash/` | see `learner_svc.checkpoint`; a batch whose loss was not finite |
+| `deaths.json` | see `learner_svc.standstill` |
 | `summary.json` | figures at the end, or as far as it came; `finished` says which |
 """
 

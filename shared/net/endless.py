@@ -47,9 +47,11 @@ class Watch:
 
     def _look(self) -> None:
         self._timer = self._loop.call_later(LOOK_EVERY_S, self._look)
+        memory = self._memory()
+        self._calm_bytes = min(self._calm_bytes, memory)
         if self._looks_left:
             self._look_closely()
-        elif self._memory() > self._calm_bytes + GROWTH_BYTES:
+        elif memory > self._calm_bytes + GROWTH_BYTES:
             self._looks_left = CLOSE_LOOKS
             self._known = received_bytes(self._endpoint)
             self._channel.senders = set()
