@@ -2,8 +2,8 @@
 
 import json
 import shlex
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,13 @@ from rich.panel import Panel
 from rich.text import Text
 
 from learner_svc.checkpoint import list_checkpoints
+from learner_svc.durable import write_durably
 from learner_svc.record import to_toml
 from services.cli.board import Board
 from services.cli.experiment import Experiment, services_of, write_words
 from services.cli.launcher import Ended, Launcher, Reservation, View
 from services.cli.machine import usable_cores
-from services.cli.plan import Addresses, plan_run
+from services.cli.plan import Addresses, Process, plan_run
 from services.cli.postmortem import newest_event
 from services.cli.preflight import look_before_start
 from services.cli.run_state import HeldRun, RunStatus, State
@@ -26,7 +27,7 @@ from services.cli.runs import SNAPSHOT
 from services.cli.scrape import Scraper
 from services.cli.supervisor import Phase, Supervisor
 from services.cli.table import TerminalView, render_summary
-from shared.errors import ConfigError, SeedbedError
+from shared.errors import ConfigError, SeedbedError, StorageError
 from shared.protocol.messages import RunState
 
 VIDEO = "policy.mp4"
@@ -108,9 +109,32 @@ def run_experiment(experiment: Experiment, make_view: Callable[[Board, "Stop"], 
                 is_finishing=lambda: board.state >= RunState.FINISHING,
             )
             stop.launcher = launcher
+            earlier = read_summary(experiment.run_dir).get("restarts")
             ended = launcher.run()
+            tell_restarts(experiment.run_dir, processes, earlier if isinstance(earlier, dict) else {}, ended.restarts)
             held.end(describe_end(ended, experiment.run_dir))
             return ended
+
+
+def tell_restarts(
+    run_dir: Path, processes: Sequence[Process], earlier: Mapping[str, int], launched: Mapping[str, int]
+) -> None:
+    """Put into the summary how often services were started again, if the launcher knows of more than the learner.
+
+    What an inference knew of its actors is lost where it is killed. `earlier`: what the summary said before.
+    """
+    summary = dict(read_summary(run_dir))
+    told = summary.get("restarts")
+    if not isinstance(told, dict):
+        return
+    counts: dict[str, int] = {}
+    for process in processes:
+        name = "actors" if process.role == "actor" else process.name
+        counts[name] = counts.get(name, int(earlier.get(name, 0))) + launched.get(process.name, 0)
+    exact = {**told, **{name: max(count, int(told.get(name, 0))) for name, count in counts.items()}}
+    if exact != told:
+        with suppress(StorageError):
+            write_durably(run_dir / "summary.json", json.dumps({**summary, "restarts": exact}, indent=1) + "\n")
 
 
 def describe_end(ended: Ended, run_dir: Path) -> RunStatus:

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from learner_svc.record import RunFolder
+from services.cli.plan import Process
 from services.cli.run_state import LEARNER_LOCK, HeldRun, RunStatus, State, read_status
+from services.cli.training import tell_restarts
 from shared.errors import ConfigError
 from shared.runtime.locks import take
 
@@ -121,3 +123,22 @@ def test_a_damaged_record_is_as_none(tmp_path: Path, content: str) -> None:
     (tmp_path / "state.json").write_text(content)
     summarise(tmp_path, finished=True, reason="steps")
     assert read_status(tmp_path).state is State.FINISHED
+
+
+def test_the_launcher_tells_of_restarts_that_the_learner_could_not_know(tmp_path: Path) -> None:
+    """Over all launches; what the learner knows more of stays."""
+    processes = [
+        Process(name=name, role=role, command=())
+        for name, role in (("learner", "learner"), ("inference-0", "inference"), ("a", "actor"), ("b", "actor"))
+    ]
+    summarise(tmp_path, restarts={"learner": 5, "inference-0": 1, "actors": 1}, seed=3)
+    launched = {"learner": 2, "inference-0": 2, "a": 3, "b": 1}
+    tell_restarts(tmp_path, processes, {"learner": 1, "actors": 2}, launched)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary == {"restarts": {"learner": 5, "inference-0": 2, "actors": 6}, "seed": 3}
+
+
+def test_a_run_without_a_summary_tells_of_no_restarts(tmp_path: Path) -> None:
+    """Nothing is made up."""
+    tell_restarts(tmp_path, [Process(name="learner", role="learner", command=())], {}, {"learner": 2})
+    assert list(tmp_path.iterdir()) == []

@@ -21,6 +21,7 @@ import pytest
 
 from learner_svc.checkpoint import load_latest
 from services.cli.scrape import read_page, read_status
+from shared.net.keyring import Keyring
 from tests.support.deployment import DEADLINE_S, PATIENCE, applied_lanes, living, wait_until
 
 KILLS = int(os.environ.get("CHAOS_KILLS", "10"))  # of each service
@@ -55,11 +56,13 @@ learning_rate = 2e-3
 [eval]
 episodes = 20
 lanes = {eval_lanes}
-every_s = 0
+every_s = {eval_every_s}
+[runtime]
+keys = "{keys}"
 [launch]
 video = false
 actors = {actors}
-inference = {actors}
+inference = {inference}
 """
 RANDOM_KILLS, KILL_EVERY_S = int(os.environ.get("CHAOS_RANDOM_KILLS", "20")), 15.0
 REPLICAS = ("learner", "inference-0", "inference-1", "actor-0", "actor-1")
@@ -154,12 +157,22 @@ class Watch:
 
 
 @contextlib.contextmanager
-def training(folder: Path, *, actors: int = 1):
+def training(folder: Path, *, actors: int = 1, eval_every_s: float = 0, keys: str = ""):
     """`seedbed train` as a process, with so many actors and replicas, and always as many lanes."""
     file = folder / "chaos.toml"
     lanes = GROUP_LANES // actors
     file.write_text(
-        EXPERIMENT.format(target=TARGET, folder=folder, lanes=lanes, batch=BATCH, eval_lanes=EVAL_LANES, actors=actors)
+        EXPERIMENT.format(
+            target=TARGET,
+            folder=folder,
+            lanes=lanes,
+            batch=BATCH,
+            eval_lanes=EVAL_LANES,
+            actors=actors,
+            inference=actors,
+            eval_every_s=eval_every_s,
+            keys=keys,
+        )
     )
     command = [sys.executable, "-m", "services.cli.app", "train", str(file), "--run-dir", str(folder / "run")]
     with (folder / "output").open("wb") as output:
@@ -201,11 +214,14 @@ def test_a_run_survives_thirty_kills(tmp_path, capsys):
 @pytest.mark.chaos
 @pytest.mark.timeout(3000)
 def test_a_run_with_replicas_survives_kills_at_random(tmp_path, capsys):
-    """Two replicas and two actors: whoever is hit, no unroll is applied twice, no slot leaks, the target is reached."""
+    """Two replicas and two actors, encrypted links, evaluations on the way: whoever is hit, no unroll is applied twice,
+    no slot leaks, every restart is counted, and the target is reached.
+    """
+    Keyring(tmp_path / "keys").init()
     dice = random.Random(int(os.environ.get("CHAOS_SEED", "0")))
     kills: list[Kill] = []
     watch = Watch(tmp_path / "run")
-    with training(tmp_path, actors=2) as process:
+    with training(tmp_path, actors=2, eval_every_s=5, keys=str(tmp_path / "keys")) as process:
         wait_until(lambda: watch.metric("learner", "learner_updates_total") > 50, "it trains", 3 * DEADLINE_S)
         before, start = watch.steady_rate(), time.monotonic()
 
@@ -226,6 +242,11 @@ def test_a_run_with_replicas_survives_kills_at_random(tmp_path, capsys):
     recovery_s = {name: [item.recovery_s or 0.0 for item in kills if item.name == name] for name in REPLICAS}
     recovery_s["all"] = [item.recovery_s or 0.0 for item in kills]
     judge(tmp_path, recovery_s, capsys, learner_kills=len(recovery_s["learner"]), group_lanes=GROUP_LANES // 2)
+    restarts = json.loads((tmp_path / "run" / "summary.json").read_text())["restarts"]
+    assert restarts == {
+        **{name: len(recovery_s[name]) for name in REPLICAS[:3]},
+        "actors": sum(len(recovery_s[name]) for name in REPLICAS[3:]),
+    }
 
 
 def finish(folder: Path, process) -> None:
