@@ -5,8 +5,9 @@ sender the time that it took: greetings, questions, repetitions, what is refused
 time and gets it back at `SHARE` of the clock. While nothing is left its messages are dropped unread, and a connection
 that goes on sending is ended.
 
-Who pays: a connection that has moved something on pays for itself. Until then all connections of a key pay together,
-and without keys all strangers do, for a new connection costs them nothing.
+Who pays: a connection that has moved something on pays for itself, and begins with little. Until then all connections
+of a key pay together, and without keys all strangers do, for a new connection costs them nothing. What a connection had
+paid for its greeting is given back then, so that a fleet that comes back all at once is not held up.
 """
 
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from time import perf_counter
 
 SHARE = 0.05  # of the server's time
 BURST_S = 1.0
+OWN_S, GREETING_S = 0.05, 0.05  # what a connection begins with; what is given back to those that it paid with
 PAUSE_S = 0.02  # of time that a payer has again when it is heard again
 MAX_PAYERS = 65_536  # those that paid longest ago are forgiven first
 DROPPED_MESSAGES, DROPPED_BYTES = 1000, 64 << 20  # of one connection: then it is ended
@@ -47,13 +49,15 @@ class Budget:
         return not self._barred
 
     def charge(self, payer: Payer, seconds: float) -> None:
-        """A message of this payer took so long and moved nothing on."""
+        """A message of this payer took so long and moved nothing on; a negative time is given back."""
         now = self._clock()
-        left, since = self._accounts.pop(payer, (BURST_S, now))
+        left, since = self._accounts.pop(payer, (BURST_S if isinstance(payer, str) else OWN_S, now))
         left = min(BURST_S, left + SHARE * (now - since)) - seconds
         self._accounts[payer] = left, now  # the newest last
         if left <= 0:
             self._barred[payer] = now + (PAUSE_S - left) / SHARE
+        elif seconds < 0:
+            self._barred.pop(payer, None)
         if len(self._accounts) > MAX_PAYERS:
             for former in list(self._accounts)[: MAX_PAYERS // 2]:
                 del self._accounts[former]
@@ -63,7 +67,7 @@ class Turnstile:
     """Lets a router's messages through, or drops them and at last ends their connection. Owned by the router's loop.
 
     Args:
-      payer: of a route, "" while it is a stranger's.
+      payer: of a route: itself, once it pays for itself; a key, or "" for all strangers, before.
       hang_up: ends the connection that the newest message came over; whether it could.
       on_ended: called with a route when its connection was ended.
     """
@@ -77,6 +81,7 @@ class Turnstile:
         self._payer, self._hang_up, self._on_ended, self._clock = payer, hang_up, on_ended, clock
         self._dropped: dict[bytes, tuple[int, int]] = {}  # messages and bytes of each route that is being dropped
         self._ended: dict[bytes, float] = {}  # when
+        self._greetings: dict[bytes, tuple[Payer, float]] = {}  # who paid what for connections that pay not yet
 
     def admits(self, route: bytes) -> bool:
         """Whether a message over this route is to be read."""
@@ -84,9 +89,21 @@ class Turnstile:
 
     def charge(self, route: bytes, seconds: float) -> None:
         """A message over this route took so long and moved nothing on."""
-        self._budget.charge(self._payer(route), seconds)
+        payer = self._payer(route)
+        if isinstance(payer, str):
+            _, paid = self._greetings.pop(route, (payer, 0.0))
+            self._greetings[route] = payer, min(GREETING_S, paid + seconds)
+            if len(self._greetings) > MAX_PAYERS:
+                del self._greetings[next(iter(self._greetings))]
+        self._budget.charge(payer, seconds)
         if self._budget.is_quiet and self._dropped:
             self._dropped.clear()
+
+    def welcome(self, route: bytes) -> None:
+        """This connection has moved something on: it pays for itself from now on."""
+        payer, paid = self._greetings.pop(route, (STRANGERS, 0.0))
+        if paid:
+            self._budget.charge(payer, -paid)
 
     def drop(self, route: bytes, size: int) -> None:
         """A message of so many bytes was not read."""

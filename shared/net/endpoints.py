@@ -306,6 +306,7 @@ class Router:
         if is_useful and route not in self._useful:
             _make_room(self._useful)
             self._useful[route] = None
+            self._turnstile.welcome(route)
         return is_useful
 
     def _payer(self, route: bytes) -> Payer:

@@ -2,7 +2,17 @@
 
 import pytest
 
-from shared.net.budget import BURST_S, DROPPED_BYTES, DROPPED_MESSAGES, MAX_PAYERS, SHARE, Budget, Turnstile
+from shared.net.budget import (
+    BURST_S,
+    DROPPED_BYTES,
+    DROPPED_MESSAGES,
+    GREETING_S,
+    MAX_PAYERS,
+    OWN_S,
+    SHARE,
+    Budget,
+    Turnstile,
+)
 from tests.support.clock import Clock
 
 ROUTE, OTHER = b"route-1", b"route-2"
@@ -46,6 +56,39 @@ def test_accounts_are_bounded() -> None:
     assert len(budget._accounts) <= MAX_PAYERS
 
 
+def test_a_connection_begins_with_little() -> None:
+    """Or another connection would be worth another burst."""
+    budget = Budget(Clock())
+    budget.charge(ROUTE, 1.1 * OWN_S)
+    assert not budget.admits(ROUTE)
+
+
+def test_a_fleet_that_comes_back_is_not_held_up() -> None:
+    """What greetings cost is given back to who paid for all of them, as soon as a connection has been useful."""
+    clock, useful = Clock(), set()
+    turnstile = Turnstile(lambda route: route if route in useful else "key", lambda: True, print, clock)
+    for number in range(1000):
+        route = str(number).encode()
+        assert turnstile.admits(route)
+        turnstile.charge(route, BURST_S / 100)
+        useful.add(route)
+        turnstile.welcome(route)
+
+
+def test_little_is_given_back() -> None:
+    """A flood that is useful once has paid for itself."""
+    door = Door()
+    door.payers[ROUTE] = "key"
+    for _ in range(10):
+        door.turnstile.charge(ROUTE, BURST_S / 10)
+    door.payers[ROUTE] = ROUTE
+    door.turnstile.welcome(ROUTE)
+    door.turnstile.welcome(ROUTE)
+    door.payers[OTHER] = "key"
+    door.turnstile.charge(OTHER, 2 * GREETING_S)
+    assert not door.turnstile.admits(OTHER)
+
+
 class Door:
     """A turnstile, and what it did."""
 
@@ -53,7 +96,10 @@ class Door:
         self.clock = Clock()
         self.hung_up = 0
         self.ended: list[bytes] = []
-        self.turnstile = Turnstile(lambda route: route, self._hang_up, self.ended.append, self.clock)
+        self.payers: dict[bytes, str | bytes] = {}
+        self.turnstile = Turnstile(
+            lambda route: self.payers.get(route, route), self._hang_up, self.ended.append, self.clock
+        )
 
     def _hang_up(self) -> bool:
         self.hung_up += 1
