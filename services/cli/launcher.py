@@ -31,7 +31,7 @@ from shared.runtime.health import read_cause
 from shared.runtime.service import DIE_WITH_PARENT, Insistence
 
 POLL_S = 0.05
-PATIENCE_S = {"actor": 5.0, "inference": 12.0, "learner": 20.0}  # inference drains for 8 s, the learner saves
+PATIENCE_S = {"actor": 5.0, "inference": 12.0, "learner": 80.0}  # inference drains for 8 s, the learner saves
 MAX_CAUSE = 300  # characters of why a service died, on the screen
 TRIM_EVERY_S = 1.0  # of what services print
 MINDER_S = 2.0  # for a minder to kill what it minds

@@ -1,7 +1,7 @@
 """What makes a process a service: loop, signals, readiness, tasks that end, and an exit code that says why.
 
 Phases: configure (log, metrics), run until the work ends or `stopping` is set, drain (the work's own, at most
-`MAX_DRAIN_S`), end the tasks, close. Exit codes: 0 finished or stopped, 78 wrong configuration and
+`MAX_DRAIN_S`; a learner longer), end the tasks, close. Exit codes: 0 finished or stopped, 78 wrong configuration and
 74 files of the run that cannot be written (no restart helps), 1 anything else.
 """
 
@@ -35,6 +35,7 @@ from shared.runtime.modules import look_for_modules_here
 
 DIE_WITH_PARENT = "SEEDBED_DIE_WITH_PARENT"  # the parent's process id, or 1 when it is not to be checked
 MAX_DRAIN_S = 30.0
+SAVE_DRAIN_S = 75.0  # of a learner, whose last checkpoint may be large, on a slow disk
 LINGER_BEAT_S = 0.05
 RELEASE_EVERY_S = 120.0  # of freed memory: it stops everything for some 10 ms
 OVER = "this service has nothing left to do: its run is over"  # left as the cause of an end that nobody asked for
@@ -176,9 +177,10 @@ class Service:
     async def _limit_drain(self) -> None:
         """A service that was told to stop may take its time, but not for ever."""
         await self.stopping.wait()
-        await asyncio.sleep(MAX_DRAIN_S)
+        limit_s = SAVE_DRAIN_S if self.service == "learner" else MAX_DRAIN_S
+        await asyncio.sleep(limit_s)
         raise StuckError(
-            f"{self.name} was asked to stop and still runs after {MAX_DRAIN_S:.0f} s; it waits at {self._place()}"
+            f"{self.name} was asked to stop and still runs after {limit_s:g} s; it waits at {self._place()}"
         )
 
     def _place(self) -> str:
