@@ -35,6 +35,11 @@ def register(metrics: Metrics, tally: Tally, server: Server, streams: Streams, r
             "Messages that broke the protocol.",
             lambda: tally.refused_messages + reactor.statistics().oversized,
         ),
+        (
+            "dropped_messages_total",
+            "Messages dropped unread: their senders had wasted too much time.",
+            lambda: reactor.statistics().dropped,
+        ),
         ("lost_groups_total", "Groups whose lease ended.", lambda: tally.lost_groups),
         ("out_of_bounds_total", "Rows with observations outside their bounds.", lambda: tally.out_of_bounds),
         (

@@ -39,7 +39,7 @@ from shared.net.dialler import Dialler
 from shared.net.endpoints import Router
 from shared.net.keys import bind_keys, dial_keys
 from shared.net.reactor import Reactor
-from shared.net.reports import DROPPED, Reports, Shown
+from shared.net.reports import Reports, Shown
 from shared.net.resolver import Lookup
 from shared.net.roles import Role
 from shared.policy.weights import Manifest
@@ -109,7 +109,6 @@ class InferenceService:
             on_refused=Refusals(service.metrics, service.log),
             on_revoked=self._revoked,
         )
-        service.metrics.read_counter("dropped_messages", DROPPED, lambda: self.router.num_dropped)
         self.reports = Reports(service, self.router.send, self.router.user_id, picture=self._shown)
         self.learner = Dialler(
             reactor,

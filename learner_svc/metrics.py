@@ -37,6 +37,11 @@ def register(metrics: Metrics, run: Run, desk: Desk, figures: Figures, keeper: K
             "Messages that broke the protocol.",
             lambda: desk.refused_messages + reactor.statistics().oversized,
         ),
+        (
+            "dropped_messages",
+            "Messages dropped unread: their senders had wasted too much time.",
+            lambda: reactor.statistics().dropped,
+        ),
         ("write_failures", "Rows and checkpoints that the disk refused.", lambda: keeper.num_failures),
     )
     gauges: tuple[Reading, ...] = (

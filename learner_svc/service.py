@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from learner_svc import checkpoint as checkpoints
-from learner_svc import standstill
 from learner_svc.config import LearnerSettings
 from learner_svc.figures import Figures
 from learner_svc.finished import tell_finished
@@ -37,13 +36,14 @@ from learner_svc.reporting import Reporter
 from learner_svc.run import Run
 from learner_svc.saving import Saving
 from learner_svc.sizes import judge_size
+from learner_svc.standstill import Deaths
 from learner_svc.tasks import TaskBook, count_parts, reward_scales, task_environments
 from learner_svc.trainer import Snapshot, Trained, Trainer
 from shared.errors import CheckpointError, ConfigError, RemoteWireError, SeedbedError
 from shared.net.endpoints import Router
 from shared.net.keys import bind_keys
 from shared.net.reactor import Reactor
-from shared.net.reports import DROPPED, Reports
+from shared.net.reports import Reports
 from shared.net.roles import Role
 from shared.protocol.ledger import Ledger
 from shared.protocol.messages import Evaluation, RunState
@@ -122,7 +122,6 @@ class LearnerService:
             on_refused=Refusals(service.metrics, service.log),
             on_revoked=self._revoked,
         )
-        service.metrics.read_counter("dropped_messages", DROPPED, lambda: self.router.num_dropped)
         self.reports = Reports(service, self.router.send, self.router.user_id)
 
     def _new_run(self) -> Run:
@@ -475,11 +474,8 @@ async def serve(settings: LearnerSettings, service: Service) -> int:
         with Reactor() as reactor:
             learner = LearnerService(settings, service, reactor, folder)
             try:
-                await _work(learner, service)
-            except Exception as error:
-                if not _is_for_good(error):
-                    standstill.died(folder.path, _saved_update(folder), f"{type(error).__name__}: {error}")
-                raise
+                with Deaths(folder.path, lambda: _saved_update(folder)):
+                    await _work(learner, service)
             finally:
                 learner.close()
     return 0
@@ -489,11 +485,6 @@ def _saved_update(folder: RunFolder) -> int:
     """Where the next life begins; 0 if nothing is saved."""
     files = checkpoints.list_checkpoints(folder.checkpoints)
     return max((file.step for file in files if file.kind != "best"), default=0)
-
-
-def _is_for_good(error: Exception) -> bool:
-    """Whether no restart follows."""
-    return isinstance(error, SeedbedError) and error.exit_code != SeedbedError.exit_code
 
 
 async def _work(learner: LearnerService, service: Service) -> None:

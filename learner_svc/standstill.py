@@ -5,10 +5,13 @@ in the run folder, so that whoever restarts it, launcher or container engine, ne
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from learner_svc.durable import write_durably
-from shared.errors import CheckpointError
+from shared.errors import CheckpointError, SeedbedError
 
 FILE = "deaths.json"
 MAX_LIVES = 5
@@ -16,6 +19,24 @@ MAX_LIVES = 5
 
 class StandstillError(CheckpointError):
     """So many lives in a row ended without a checkpoint between them. No restart mends it."""
+
+
+class Deaths:
+    """Counts the life within it if that ends by an error after which it would be started again. A context manager."""
+
+    def __init__(self, folder: Path, saved_update: Callable[[], int]) -> None:
+        """`saved_update`: after which the next life begins; asked when this one ends."""
+        self._folder, self._saved_update = folder, saved_update
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        is_for_good = isinstance(error, SeedbedError) and error.exit_code != SeedbedError.exit_code
+        if isinstance(error, Exception) and not is_for_good:
+            died(self._folder, self._saved_update(), f"{type(error).__name__}: {error}")
 
 
 def died(folder: Path, update: int, cause: str) -> None:

@@ -17,6 +17,7 @@ DROPS = {  # counter → what it counts, in words
     "seedbed_learner_lost_unrolls_total": "unrolls whose updates were lost",
     "seedbed_learner_refused_messages_total": "messages that broke the protocol",
     "seedbed_refused_messages_total": "messages that broke the protocol",
+    "seedbed_learner_dropped_messages_total": "messages dropped unread: their senders had wasted too much time",
     "seedbed_dropped_messages_total": "messages dropped unread: their senders had wasted too much time",
     "seedbed_lost_groups_total": "groups whose lease ended",
     "seedbed_dropped_steps_total": "steps of unrolls cut off as their group ended",

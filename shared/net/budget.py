@@ -76,7 +76,6 @@ class Turnstile:
         self, payer: Callable[[bytes], Payer], hang_up: Callable[[], bool], on_ended: Callable[[bytes], None],
         clock: Callable[[], float] = perf_counter,
     ) -> None:  # fmt: skip
-        self.num_dropped = 0  # messages in all
         self._budget = Budget(clock)
         self._payer, self._hang_up, self._on_ended, self._clock = payer, hang_up, on_ended, clock
         self._dropped: dict[bytes, tuple[int, int]] = {}  # messages and bytes of each route that is being dropped
@@ -107,7 +106,6 @@ class Turnstile:
 
     def drop(self, route: bytes, size: int) -> None:
         """A message of so many bytes was not read."""
-        self.num_dropped += 1
         messages, octets = self._dropped.get(route, (0, 0))
         messages, octets = messages + 1, octets + size
         self._dropped[route] = messages, octets

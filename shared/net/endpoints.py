@@ -273,11 +273,6 @@ class Router:
             on_ended=lambda: self._on_refused("endless", ""), memory=memory,
         )  # fmt: skip
 
-    @property
-    def num_dropped(self) -> int:
-        """Messages that were dropped unread, for their senders had wasted too much time."""
-        return self._turnstile.num_dropped
-
     def send(self, route: bytes, frames: Sequence[Buffer]) -> bool:
         """Queue one message for a peer, copied; False when it is gone or its queue is full."""
         return self._channel.send([route, *frames])

@@ -29,6 +29,7 @@ MAX_FRAMES = 640  # an UNROLL of 256 leaves, with stacks of all of them, has som
 STALL_S = 0.5  # a loop that was late by more than this may not judge its peers' silence
 LAG_PERIOD_S = 0.1
 WORST_LAG_TICKS = 10
+FIGURES = ("received", "sent", "refused", "oversized", "dropped", "unfinished_drains")  # of a channel
 
 Buffer = bytes | bytearray | memoryview
 Handler = Callable[[list[bytes]], bool | None]  # False: the message moved nothing on
@@ -47,6 +48,7 @@ class ReactorStatistics:
     sent: int  # messages
     refused: int  # sends that found no peer or no room
     oversized: int  # messages dropped for having too many frames
+    dropped: int  # messages dropped unread, for their senders had wasted too much time
     unfinished_drains: int  # drains that ran out of budget
     loop_lag_s: float  # how late the last timer fired
     worst_loop_lag_s: float  # the latest that any fired within the last `WORST_LAG_TICKS` or up to twice as many
@@ -81,7 +83,7 @@ class Channel:
     ) -> None:
         self.socket = socket
         self.senders: set[int] | None = None  # descriptors that messages came over, where somebody wants to know
-        self.received = self.sent = self.refused = self.oversized = self.unfinished_drains = 0
+        self.received = self.sent = self.refused = self.oversized = self.dropped = self.unfinished_drains = 0
         self._reactor = reactor
         self._loop = reactor.loop
         self._on_frames, self._on_drained, self._gate = on_frames, on_drained, gate
@@ -236,6 +238,7 @@ class Channel:
 
     def _pass_over(self, frame: zmq.Frame, route: bytes, gate: Gate) -> None:
         """Read the rest of a message and keep nothing of it."""
+        self.dropped += 1
         size = len(frame)
         while frame.more:
             frame = self._raw_receive(_LAST, False)
@@ -255,7 +258,7 @@ class Reactor:
         if hasattr(os, "SCHED_BATCH"):  # libzmq's own thread then lets us finish, and takes what we sent in one go
             self.context.set(zmq.THREAD_SCHED_POLICY, os.SCHED_BATCH)
         self._channels: set[Channel] = set()
-        self._past = [0, 0, 0, 0, 0]  # figures of closed channels
+        self._past = [0] * len(FIGURES)  # figures of closed channels
         self._lag_s = self._worst_lag_s = self._former_worst_lag_s = 0.0
         self._ticks = 0
         self._stall_end = -math.inf
@@ -289,11 +292,7 @@ class Reactor:
         """Figures so far. Any thread may call it."""
         totals = [sum(column) for column in zip(self._past, *map(_figures, tuple(self._channels)), strict=True)]
         return ReactorStatistics(
-            received=totals[0],
-            sent=totals[1],
-            refused=totals[2],
-            oversized=totals[3],
-            unfinished_drains=totals[4],
+            **dict(zip(FIGURES, totals, strict=True)),
             loop_lag_s=self._lag_s,
             worst_loop_lag_s=max(self._worst_lag_s, self._former_worst_lag_s),
         )
@@ -336,6 +335,6 @@ class Reactor:
         self._timer = self.loop.call_at(self._due, self._measure_lag)
 
 
-def _figures(channel: Channel) -> tuple[int, int, int, int, int]:
-    """A channel's counters, in the order of ReactorStatistics."""
-    return channel.received, channel.sent, channel.refused, channel.oversized, channel.unfinished_drains
+def _figures(channel: Channel) -> list[int]:
+    """A channel's counters, in the order of `FIGURES`."""
+    return [getattr(channel, name) for name in FIGURES]

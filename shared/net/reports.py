@@ -16,7 +16,6 @@ from shared.protocol.messages import Look, MessageType, Report
 from shared.runtime.service import Service
 
 PAGE_EVERY_S = 0.5  # a page is written at most this often, however many ask
-DROPPED = "Messages dropped unread, for their senders had wasted too much time."
 MAX_WAITING = 64  # askers whose page is being written
 MAX_GIVEN = 1024  # connections of which it is known what they were given
 _MONITOR_PREFIX = f"{Role.MONITOR}:"

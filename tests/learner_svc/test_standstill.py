@@ -1,10 +1,13 @@
 """A run that dies again and again at the same place ends, with the cause."""
 
+import asyncio
+import contextlib
 from pathlib import Path
 
 import pytest
 
-from learner_svc.standstill import FILE, MAX_LIVES, StandstillError, died
+from learner_svc.standstill import FILE, MAX_LIVES, Deaths, StandstillError, died
+from shared.errors import ConfigError
 
 
 def test_the_last_life_at_one_place_ends_the_run(tmp_path: Path) -> None:
@@ -21,6 +24,18 @@ def test_progress_begins_the_count_anew(tmp_path: Path) -> None:
     """A later checkpoint in between."""
     for update in range(4 * MAX_LIVES):
         died(tmp_path, update // 3, "the loss")
+
+
+def test_only_errors_that_a_restart_might_mend_are_counted(tmp_path: Path) -> None:
+    """Neither an end in order, nor a signal, nor what ends the run anyhow."""
+    for error in (None, asyncio.CancelledError(), ConfigError("no")):
+        with contextlib.suppress(asyncio.CancelledError, ConfigError), Deaths(tmp_path, lambda: 3):
+            if error is not None:
+                raise error
+    assert not (tmp_path / FILE).exists()
+    with contextlib.suppress(ValueError), Deaths(tmp_path, lambda: 3):
+        raise ValueError("x")
+    assert (tmp_path / FILE).exists()
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"update": 400}', '{"update": 400, "causes": 3}'])

@@ -104,7 +104,7 @@ def test_who_floods_is_hung_up_on_and_the_others_are_heard(scheme, tmp_path, mon
         assert good.send([b"useful"])
         await served.wait_for(lambda: served.useful == 2)
         assert served.wasteful == heard
-        assert served.router.num_dropped >= 1000
+        assert served.reactor.statistics().dropped >= 1000
         assert good.noted == ["connected"]
 
     bind = "tcp://127.0.0.1:0" if scheme == "tcp" else f"ipc://{tmp_path}/link"
@@ -121,7 +121,7 @@ def test_useful_messages_are_free(monkeypatch) -> None:
             while not peer.send([b"useful"]):
                 await served.wait_for(lambda number=number: served.useful >= number - 500)
         await served.wait_for(lambda: served.useful == 3000)
-        assert served.router.num_dropped == 0
+        assert served.reactor.statistics().dropped == 0
 
     serve(test)
 
@@ -140,7 +140,7 @@ def test_without_keys_new_connections_waste_together(monkeypatch) -> None:
         await served.wait_for(lambda: served.wasteful == 1)
         second = await served.peer()
         assert second.send([b"useful"])
-        await served.wait_for(lambda: served.router.num_dropped == 1)
+        await served.wait_for(lambda: served.reactor.statistics().dropped == 1)
         assert good.send([WASTE])
         await served.wait_for(lambda: served.wasteful == 2)
 
@@ -160,6 +160,7 @@ def test_a_message_without_end_ends_its_connection() -> None:
             with contextlib.suppress(ConnectionError):
                 while "endless" not in served.refused:
                     await served.reactor.loop.sock_sendall(connection, piece)
+                    await asyncio.sleep(0)  # a send that succeeds at once lets nobody else run
             await served.wait_for(lambda: "endless" in served.refused)
         assert good.send([b"useful"])
         await served.wait_for(lambda: served.useful == 1)
