@@ -113,10 +113,10 @@ def training(folder: Path) -> Iterator[Run]:
             deadline = time.monotonic() + START_S
             while not (folder / "run" / "summary.json").exists() and time.monotonic() < deadline:
                 with contextlib.suppress(KeyError, RuntimeError):
-                    if (run := Run(folder)).rate(0.5) > 0:
+                    if Run(folder).rate(0.5) > 0:
                         break
             time.sleep(SETTLE_S)
-            yield run
+            yield Run(folder)
         finally:
             process.terminate()
             process.wait()
