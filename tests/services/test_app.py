@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from services.cli.app import main, service_words
 from services.cli.bench.experiment import Point, rates
@@ -235,3 +236,17 @@ def test_a_bad_word_for_a_service_is_a_configuration_error():
     """`seedbed actor nonsense` names what there is."""
     with pytest.raises(ConfigError, match="no experiment named"):
         service_words(["nonsense"], None)
+
+
+def test_every_pin_takes_every_python_that_the_project_takes():
+    """Debian 12's own is 3.11.2, and a package that wants 3.11.5 ends its user's first command."""
+    oldest = ("3.11.0", "3.12.0", "3.13.0")
+    refused = {}
+    for name in read_pins():
+        try:
+            asked = importlib.metadata.metadata(name).get("Requires-Python", "")
+        except importlib.metadata.PackageNotFoundError:  # of an extra that is not installed here
+            continue
+        if missing := [version for version in oldest if version not in SpecifierSet(asked or "")]:
+            refused[name] = missing
+    assert refused == {}
