@@ -50,7 +50,8 @@ def test_no_command_shows_help_and_no_empty_error(words, capsys):
 
 def test_completion_can_be_installed(tmp_path):
     """The script that a shell loads asks this command."""
-    environment = {**os.environ, "HOME": str(tmp_path)}
+    detection = "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"  # of who started us: no shell, perhaps
+    environment = {**os.environ, "HOME": str(tmp_path), detection: "1"}
     command = [sys.executable, "-m", "services.cli.app", "--show-completion", "bash"]
     shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=ROOT)
     assert "_SEEDBED_COMPLETE" in shown.stdout
