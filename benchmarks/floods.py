@@ -71,7 +71,7 @@ class Run:
         self._first = {name: self._status(name).get("incarnation") for name in ("inference-0", "learner")}
 
     def endpoint(self, service: str) -> str:
-        """Where a service listens."""
+        """The ZeroMQ address at which "inference" or "learner" listens."""
         return str(self._status("inference-0" if service == "inference" else service)["endpoint"])
 
     def rate(self, seconds: float) -> float:

@@ -58,5 +58,5 @@ def _without_policy(hello: Hello, streams: Streams) -> Reject | Error:
 
 
 def _reject(hello: Hello, code: str, message: str, hint: str) -> Reject:
-    """For good."""
+    """A REJECT that is not retryable: the actor ends with its message and hint."""
     return Reject(nonce=hello.nonce, code=code, retryable=False, message=message[:1000], hint=hint)

@@ -196,7 +196,7 @@ class Server:
                 self._release(session, bye.reason if bye.reason in BYE_REASONS else "bye")
 
     def _step(self, step: Step, route: bytes, frames: Sequence[bytes], now: float) -> bool:
-        """Whether it was new."""
+        """Judge a STEP, and act on it if it is the group's next one; whether it was."""
         table = self.table
         session = table.sessions.get(step.session) if table is not None else None
         if table is None or session is None or (session.route != route and table.is_foreign(session, route)):

@@ -36,5 +36,5 @@ def judge_size(spec: EnvSpec, config: LearnerConfig, available_bytes: int | None
 
 
 def _size(count: int) -> str:
-    """Bytes for people."""
+    """A number of bytes as messages show it: in MiB from one MiB on."""
     return f"{count / 2**20:,.1f} MiB" if count >= 2**20 else f"{count:,} bytes"

@@ -233,7 +233,7 @@ class ValueCheck:
         ]
 
     def bad_lanes(self) -> Array:
-        """Ascending indices; usually none."""
+        """Indices of the lanes with such a value in this tick, ascending; usually none."""
         bad = NO_LANES
         for (flat, check), fine in zip(self._checks, self._fine, strict=True):
             check(flat, fine)

@@ -19,7 +19,7 @@ from signal import Signals
 from shared.errors import ConfigError, StorageError
 
 FOR_GOOD = {  # exits that no restart mends
-    ConfigError.exit_code: "refused its configuration",
+    ConfigError.exit_code: "cannot go on, and a restart would not help",
     StorageError.exit_code: "could not write its files",
 }
 

@@ -17,6 +17,7 @@ SHARE = 0.05  # of the server's time
 BURST_S = 1.0
 OWN_S, GREETING_S = 0.05, 0.05  # what a connection begins with; what is given back to those that it paid with
 PAUSE_S = 0.02  # of time that a payer has again when it is heard again
+PRUNE_EVERY_S = 1.0
 MAX_PAYERS = 65_536  # those that paid longest ago are forgiven first
 DROPPED_MESSAGES, DROPPED_BYTES = 1000, 64 << 20  # of one connection: then it is ended
 ENDED_AGAIN_S = 2.0  # what an ended connection had sent before is still read for a moment
@@ -32,6 +33,7 @@ class Budget:
         self._clock = clock
         self._accounts: dict[Payer, tuple[float, float]] = {}  # what was left, s, and when
         self._barred: dict[Payer, float] = {}  # until when
+        self._prune_at = 0.0
 
     def admits(self, payer: Payer) -> bool:
         """Whether its messages are read now."""
@@ -45,7 +47,7 @@ class Budget:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether everybody is read."""
+        """Whether no payer is barred, so that nobody need be looked up."""
         return not self._barred
 
     def charge(self, payer: Payer, seconds: float) -> None:
@@ -54,6 +56,9 @@ class Budget:
         left, since = self._accounts.pop(payer, (BURST_S if isinstance(payer, str) else OWN_S, now))
         left = min(BURST_S, left + SHARE * (now - since)) - seconds
         self._accounts[payer] = left, now  # the newest last
+        if self._barred and now >= self._prune_at:  # those that were barred and never came back
+            self._prune_at = now + PRUNE_EVERY_S
+            self._barred = {barred: until for barred, until in self._barred.items() if until > now}
         if left <= 0:
             self._barred[payer] = now + (PAUSE_S - left) / SHARE
         elif seconds < 0:

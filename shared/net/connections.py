@@ -49,7 +49,7 @@ def received_bytes(endpoint: str) -> dict[tuple[int, int], int]:
 
 
 def _descriptors() -> Iterator[int]:
-    """Of this process."""
+    """Numbers of all files and sockets that this process has open; none where there is no /proc."""
     try:
         names = os.listdir("/proc/self/fd")
     except OSError:

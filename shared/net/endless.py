@@ -42,7 +42,7 @@ class Watch:
         self._timer = loop.call_later(LOOK_EVERY_S, self._look)
 
     def close(self) -> None:
-        """Look no more. Idempotent."""
+        """Stop the timer; before the channel is closed. Idempotent."""
         self._timer.cancel()
 
     def _look(self) -> None:

@@ -148,7 +148,9 @@ def test_a_refused_configuration_is_not_restarted(tmp_path):
     words = "seedbed learner: cartpole.toml: [learner] bach: unknown key; did you mean 'batch'?"
     script = f"{APPEND}\nprint({words!r}, file=sys.stderr)\nsys.exit(78)"
     ended, _ = launch([child("learner", "learner", script, lives, "x")], tmp_path)
-    assert ended.outcome == Outcome(exit_code=78, service="learner", reason="refused its configuration")
+    assert ended.outcome == Outcome(
+        exit_code=78, service="learner", reason="cannot go on, and a restart would not help"
+    )
     assert ended.last_words == words
     assert lives.read_text() == "x"
 

@@ -89,7 +89,9 @@ def test_a_refused_configuration_fails_at_once():
     """Exit 78 is not restarted."""
     supervisor = make_running()
     supervisor.exited("actor-1", 78, 1.0)
-    assert supervisor.outcome == Outcome(exit_code=78, service="actor-1", reason="refused its configuration")
+    assert supervisor.outcome == Outcome(
+        exit_code=78, service="actor-1", reason="cannot go on, and a restart would not help"
+    )
     assert supervisor.due(100.0) == []
 
 

@@ -89,6 +89,16 @@ def test_little_is_given_back() -> None:
     assert not door.turnstile.admits(OTHER)
 
 
+def test_who_never_comes_back_is_forgotten() -> None:
+    """A payer that was barred and left keeps nobody looking it up."""
+    clock = Clock()
+    budget = Budget(clock)
+    budget.charge("gone", 2 * BURST_S)
+    clock.now += 2 * BURST_S / SHARE
+    budget.charge("other", 0.0)
+    assert budget.is_quiet
+
+
 class Door:
     """A turnstile, and what it did."""
 
