@@ -5,12 +5,17 @@
 
 CartPole trains under CURVE. A peer with a key of each role sends as fast as it can, over one connection, to the
 services that its key opens. The flood takes processor time itself, so the rate is compared with that beside a process
-that burns as much. Prints one JSON object for each; at the end one with the memory a minute later.
+that burns as much, in turn. Prints one JSON object for each; at the end one with the memory a minute later.
+
+`ratio` is the median over the pairs. A virtual machine's host takes processor time away, more in one second than in
+another, which moves the rate far more than a flood does: `at_equal_steal` is the ratio by least squares of the
+logarithm of each second's rate on the flood and on what was stolen in that second, and `error` its standard error.
 """
 
 import argparse
 import contextlib
 import json
+import math
 import os
 import secrets
 import statistics
@@ -19,8 +24,9 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import gymnasium
 import numpy as np
@@ -30,6 +36,7 @@ from gymnasium.spaces import Box, Dict
 
 from actor_svc.envs import make_group
 from services.cli.doctor import machine_label
+from services.cli.machine import stolen_s
 from services.cli.scrape import read_page, read_status
 from shared.protocol.codec import encode
 from shared.protocol.messages import Hello, Look, ProducerHello
@@ -39,14 +46,15 @@ from shared.runtime.config import EnvConfig
 
 SETTINGS = ("run.until_return=1e30", "run.steps=0", "launch.video=false", "runtime.keys=keys")
 TARGETS = {"environment": ("inference",), "inference": ("learner",), "monitor": ("inference", "learner")}
-START_S, SETTLE_S, REST_S, MEMORY_BACK_S = 60.0, 5.0, 3.0, 60.0
+START_S, SETTLE_S, REST_S, MEMORY_BACK_S = 60.0, 2.5, 1.5, 60.0
 MIB = 1 << 20
 
 
 def main() -> None:
     """Start a run, then one flood after the other."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=8.0, help="of each flood")
+    parser.add_argument("--seconds", type=float, default=6.0, help="of each flood")
+    parser.add_argument("--pairs", type=int, default=4, help="of a flood and a process that burns as much")
     parser.add_argument("--only", help="kinds, with commas between")
     parser.add_argument("--flood", help=argparse.SUPPRESS)  # this program as the flood
     chosen = parser.parse_args()
@@ -58,9 +66,16 @@ def main() -> None:
         for kind in kinds:
             for role, services in TARGETS.items():
                 for service in services:
-                    print(json.dumps(measure(run, kind, role, service, chosen.seconds)), flush=True)
+                    print(json.dumps(measure(run, kind, role, service, chosen.seconds, chosen.pairs)), flush=True)
         time.sleep(MEMORY_BACK_S)
         print(json.dumps({"bench": "floods", "memory_mib": run.memory(), "restarts": run.restarts()}), flush=True)
+
+
+class Window(NamedTuple):
+    """A short time of a run."""
+
+    rate: float  # trained steps per second
+    stolen: float  # cores that the host took away
 
 
 class Run:
@@ -74,11 +89,12 @@ class Run:
         """The ZeroMQ address at which "inference" or "learner" listens."""
         return str(self._status("inference-0" if service == "inference" else service)["endpoint"])
 
-    def rate(self, seconds: float) -> float:
-        """Trained steps per second over the next so many."""
-        before, began = self._trained(), time.monotonic()
+    def window(self, seconds: float) -> Window:
+        """The next so many seconds."""
+        trained, stolen, began = self._trained(), stolen_s(), time.monotonic()
         time.sleep(seconds)
-        return (self._trained() - before) / (time.monotonic() - began)
+        passed = time.monotonic() - began
+        return Window((self._trained() - trained) / passed, (stolen_s() - stolen) / passed)
 
     def memory(self) -> dict[str, int]:
         """Resident, MiB, of both servers."""
@@ -113,45 +129,68 @@ def training(folder: Path) -> Iterator[Run]:
             deadline = time.monotonic() + START_S
             while not (folder / "run" / "summary.json").exists() and time.monotonic() < deadline:
                 with contextlib.suppress(KeyError, RuntimeError):
-                    if Run(folder).rate(0.5) > 0:
+                    if Run(folder).window(0.5).rate > 0:
                         break
-            time.sleep(SETTLE_S)
+            time.sleep(2 * SETTLE_S)
             yield Run(folder)
         finally:
             process.terminate()
             process.wait()
 
 
-def measure(run: Run, kind: str, role: str, service: str, seconds: float) -> dict[str, object]:
-    """The run's rate beside a flood, and beside a process that burns as much processor time and sends nothing."""
-    quiet, before = run.rate(seconds), run.memory()
+def measure(run: Run, kind: str, role: str, service: str, seconds: float, pairs: int) -> dict[str, object]:
+    """The run's rate beside a flood, and in turn beside a process that burns as much time and sends nothing."""
+    before = run.memory()
     words = {"kind": kind, "role": role, "service": service, "address": run.endpoint(service), "share": 0.0}
-    words |= {"keys": str(run.folder / "keys"), "seconds": seconds + 2}
-    most: list[int] = []
-
-    def rate_beside(flood_words: dict[str, object]) -> tuple[float, float]:
-        with subprocess.Popen([sys.executable, __file__, "--flood", json.dumps(flood_words)]) as process:
-            time.sleep(2.0)  # it starts
-            used = psutil.Process(process.pid)
-            began, spent = time.monotonic(), sum(used.cpu_times()[:2])
-            rates = []
-            while time.monotonic() - began < seconds - 2:
-                rates.append(run.rate(1.0))
-                most.append(max(after - before[name] for name, after in run.memory().items()))
-            share = (sum(used.cpu_times()[:2]) - spent) / (time.monotonic() - began)
-            process.kill()
-        return statistics.fmean(rates), share
-
-    flooded, share = rate_beside(words)
-    grown = max(most)
-    time.sleep(REST_S)
-    burning, _ = rate_beside({**words, "kind": "burn", "share": share})
-    time.sleep(REST_S)
+    words |= {"keys": str(run.folder / "keys"), "seconds": seconds + 2 * SETTLE_S}
+    flooded, burning, shares, grown = [], [], [], [0]
+    for _ in range(pairs):
+        windows, share = beside(run, words, seconds)
+        grown += [max(now - before[name] for name, now in run.memory().items())]
+        flooded.append(windows)
+        shares.append(share)
+        time.sleep(REST_S)
+        burning.append(beside(run, {**words, "kind": "burn", "share": share}, seconds)[0])
+        time.sleep(REST_S)
+    ratio, error = at_equal_steal([x for part in flooded for x in part], [x for part in burning for x in part])
+    medians = [_rate(many) / _rate(few) for many, few in zip(flooded, burning, strict=True)]
     return {
-        "bench": "floods", "machine": machine_label(), "kind": kind, "key": role, "at": service,
-        "quiet": round(quiet), "flooded": round(flooded), "burning": round(burning), "processor": round(share, 2),
-        "ratio": round(flooded / burning, 3), "grown_mib": grown, "restarts": run.restarts(),
+        "bench": "floods", "machine": machine_label(), "kind": kind, "key": role, "at": service, "pairs": pairs,
+        "flooded": round(statistics.median(map(_rate, flooded))),
+        "burning": round(statistics.median(map(_rate, burning))),
+        "processor": round(statistics.median(shares), 2), "ratio": round(statistics.median(medians), 3),
+        "at_equal_steal": round(ratio, 3), "error": round(error, 3), "grown_mib": max(grown),
+        "restarts": run.restarts(),
     }  # fmt: skip
+
+
+def beside(run: Run, words: dict[str, object], seconds: float) -> tuple[list[Window], float]:
+    """Windows of a second beside such a flood, and what share of a core it used."""
+    with subprocess.Popen([sys.executable, __file__, "--flood", json.dumps(words)]) as process:
+        time.sleep(SETTLE_S)  # it starts
+        used = psutil.Process(process.pid)
+        began, spent = time.monotonic(), sum(used.cpu_times()[:2])
+        windows = [run.window(1.0) for _ in range(round(seconds))]
+        share = (sum(used.cpu_times()[:2]) - spent) / (time.monotonic() - began)
+        process.kill()
+    return windows, share
+
+
+def _rate(windows: Sequence[Window]) -> float:
+    return statistics.fmean(window.rate for window in windows)
+
+
+def at_equal_steal(flooded: Sequence[Window], burning: Sequence[Window]) -> tuple[float, float]:
+    """The ratio of both rates as if as much had been stolen from each, and its standard error."""
+    windows = [*flooded, *burning]
+    is_flooded = np.arange(len(windows)) < len(flooded)
+    causes = np.stack([np.ones(len(windows)), is_flooded, [window.stolen for window in windows]], 1)
+    logs = np.log([max(1.0, window.rate) for window in windows])
+    found = np.linalg.lstsq(causes, logs, rcond=None)[0]
+    errors = logs - causes @ found
+    spread = np.linalg.pinv(causes.T @ causes) * (errors @ errors) / max(1, len(logs) - 3)
+    ratio = math.exp(found[1])
+    return ratio, ratio * math.sqrt(spread[1, 1])
 
 
 # The flood itself

@@ -95,7 +95,7 @@ def digest(parts: Sequence[Any]) -> str:
     """Sixteen hex digits of arrays, bytes and texts in this order."""
     found = hashlib.sha256()
     for part in parts:
-        found.update(part.encode() if isinstance(part, str) else bytes(part))
+        found.update(part.encode() if isinstance(part, str) else part if isinstance(part, bytes) else part.tobytes())
     return found.hexdigest()[:16]
 
 
@@ -185,6 +185,7 @@ def run(case: Case) -> dict[str, Any]:
             batch = Batch.from_fields(
                 filled.arrays, num_leaves=len(spec.observation.leaves()), masked=bool(spec.mask_size)
             )
+            tensors = batch.named_tensors().values()
             scales = [np.full(count, case.task_scales[task_of[key]], np.float32) for key, count in filled.parts]
             result = updater.update(
                 batch, step=step, trained_steps=trained, max_policy_lag=case.max_policy_lag,
@@ -196,8 +197,7 @@ def run(case: Case) -> dict[str, Any]:
             updates.append(
                 {
                     "acted": digest(seen),
-                    "batch": digest([name + str(x.dtype) for name, x in batch.named_tensors().items()]
-                                    + [x.numpy() for x in batch.named_tensors().values()]),
+                    "batch": digest([part for x in tensors for part in (str(x.dtype), str(tuple(x.shape)), x.numpy())]),
                     "weights": digest([parameters.export()]),
                     "state": digest([part for name in sorted(state) for part in (name, state[name])]),
                     "figures": digest([json.dumps(figures, sort_keys=True)]),
