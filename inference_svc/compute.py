@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 from inference_svc.engine import Engine, Lanes
 from shared.policy.devices import choose_device
-from shared.policy.policy import Policy
 from shared.policy.weights import Manifest
+from shared.protocol.recording import RecordSpec
 from shared.runtime.watchdog import Watchdog
 from shared.runtime.worker import Worker
 
@@ -56,9 +56,9 @@ class Compute:
         self._has_acted = False
 
     @property
-    def policy(self) -> Policy:
-        """That of the newest weights, once there are any."""
-        return self._engine.policy
+    def record(self) -> RecordSpec:
+        """What is recorded of the policy of the newest weights, once there are any."""
+        return self._engine.live.record
 
     def act(self, batches: Sequence[Sequence[Lanes]], done: Acted) -> None:
         """Run every batch in turn."""

@@ -3,7 +3,7 @@
 Tensor suffixes: N lanes of a batch, A own-action columns, M mask columns.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from inference_svc.unrolls import LatestRow, UnrollWriter
+from shared.policy.acting import MODE, ActingRule, Recording
 from shared.policy.policy import Policy
 from shared.policy.weights import FlatParameters, Manifest, acting_parameters, policy_from_manifest
 from shared.protocol.layout import Array, Layout
+from shared.protocol.recording import ACTION, RecordSpec
 from shared.protocol.rows import Flags
 
 NOISE_TICKS = 32  # ticks whose sampling noise is drawn in one go
@@ -38,11 +40,14 @@ class Lanes:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A policy with weights in it."""
+    """A policy with weights in it, how it acts and what is recorded of that."""
 
     policy: Policy
     parameters: FlatParameters
     manifest: Manifest
+    rule: ActingRule
+    record: RecordSpec
+    wanted: frozenset[str]  # of what the rule records
 
 
 class Engine:
@@ -60,8 +65,13 @@ class Engine:
     @property
     def policy(self) -> Policy:
         """The policy that acts now. Only once `load` was called."""
+        return self.live.policy
+
+    @property
+    def live(self) -> Loaded:
+        """The weights that act now. Only once `load` was called."""
         assert self._live is not None, "no weights yet"
-        return self._live.policy
+        return self._live
 
     def load(self, version: int, manifest: Manifest, buffer: bytes) -> None:
         """Take new weights; another manifest builds another policy, whose lanes' state may be of another kind."""
@@ -94,7 +104,10 @@ class Engine:
 
     def _build(self, manifest: Manifest) -> Loaded:
         policy = policy_from_manifest(manifest).to(self.device).eval()
-        return Loaded(policy, acting_parameters(policy), manifest)
+        recording = Recording.from_json(manifest.extra)
+        record = recording.make_record(policy)
+        wanted = frozenset(item.name for item in record.decided)
+        return Loaded(policy, acting_parameters(policy), manifest, recording.make_rule(), record, wanted)
 
     def reserve(self, num_slots: int) -> None:
         """Make the state tables at least this long."""
@@ -128,13 +141,16 @@ class Engine:
         *observation, reward, flags = inputs
         mask = observation.pop() if policy.spec.mask_size else None
         first = (flags & int(Flags.FIRST)).bool()
-        noise = None if groups[0].greedy else self._noise(groups, policy)
-        acted = policy.act(observation, reward, first, state, noise, mask, needs_log_prob=is_learned)
+        rule = MODE if groups[0].greedy else loaded.rule
+        noise = self._noise(groups, policy, rule)
+        wanted = loaded.wanted if is_learned else frozenset[str]()
+        acted = policy.act(observation, reward, first, state, rule, noise, mask, wanted=wanted)
         for table, value in zip(self._tables, acted.state, strict=True):
             table[slots] = value
         own_NA = acted.action.cpu().numpy()
-        if acted.log_prob is not None:
-            self._write_back(groups, own_NA, acted.log_prob.cpu().numpy(), version)
+        if is_learned:
+            recorded = {name: value.cpu().numpy() for name, value in acted.recorded.items()}
+            _write_back(groups, {ACTION: own_NA, **recorded}, version)
         return _act_frames(groups, policy.distribution.to_env(own_NA))
 
     def _slots(self, groups: Sequence[Lanes]) -> slice | Tensor:
@@ -146,12 +162,12 @@ class Engine:
         return torch.cat([group.slots for group in groups])
 
     def _keep_state_before(self, groups: Sequence[Lanes]) -> None:
-        """Write the policy state before row 0 into unrolls that begin with this tick."""
+        """Write the policy state before this tick into unrolls that begin with it."""
         for group in groups:
-            if self._tables and isinstance(group.rows, UnrollWriter) and group.rows.is_first_row:
-                for chunk in group.rows.chunks:
+            if self._tables and isinstance(group.rows, UnrollWriter):
+                for chunk, places in group.rows.state_places():
                     first = group.start + chunk.start
-                    for place, table in zip(chunk.states, self._tables, strict=True):
+                    for place, table in zip(places, self._tables, strict=True):
                         place[...] = table[first : first + chunk.lanes].cpu().numpy()
 
     def _inputs(self, groups: Sequence[Lanes]) -> list[Tensor]:
@@ -171,30 +187,27 @@ class Engine:
             return tensors
         return [tensor.pin_memory().to(self.device, non_blocking=True) for tensor in tensors]
 
-    def _noise(self, groups: Sequence[Lanes], policy: Policy) -> tuple[Tensor, ...]:
-        """Sampling noise of each lane at its tick: the same whatever the batch."""
+    def _noise(self, groups: Sequence[Lanes], policy: Policy, rule: ActingRule) -> tuple[Tensor, ...]:
+        """The rule's noise for each lane at its tick: the same whatever the batch."""
         parts = []
         for group in groups:
             block, tick = divmod(group.tick, NOISE_TICKS)
             if group.noise_block != block:
-                group.noise = policy.distribution.noise(group.seed, block, NOISE_TICKS, group.count)
+                slots = range(group.start, group.start + group.count)
+                group.noise = rule.noise(policy.distribution, group.seed, block, NOISE_TICKS, slots)
                 group.noise_block = block
             parts.append([array[tick] for array in group.noise])
         joined = parts[0] if len(parts) == 1 else [np.concatenate(columns) for columns in zip(*parts, strict=True)]
         return tuple(torch.from_numpy(array).to(self.device) for array in joined)
 
-    def _write_back(self, groups: Sequence[Lanes], own_NA: Array, log_prob_N: Array, version: int) -> None:
-        """Write what was decided into the unrolls."""
-        base = 0
-        for group in groups:
-            if isinstance(group.rows, UnrollWriter):
-                row = group.rows.row
-                for chunk in group.rows.chunks:
-                    first = base + chunk.start
-                    chunk.actions[row] = own_NA[first : first + chunk.lanes]
-                    chunk.log_probs[row] = log_prob_N[first : first + chunk.lanes]
-                    chunk.versions[row] = version
-            base += group.count
+
+def _write_back(groups: Sequence[Lanes], decided: Mapping[str, Array], version: int) -> None:
+    """Write what was decided, by name and each [N, ...], into the unrolls."""
+    base = 0
+    for group in groups:
+        if isinstance(group.rows, UnrollWriter):
+            group.rows.decide(base, decided, version)
+        base += group.count
 
 
 def _act_frames(groups: Sequence[Lanes], leaves: Sequence[Array]) -> list[list[bytes]]:

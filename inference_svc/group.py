@@ -10,9 +10,10 @@ from inference_svc.engine import Lanes
 from inference_svc.episodes import read_statistics
 from inference_svc.pictures import read_picture
 from inference_svc.row_check import RowCheck
-from inference_svc.unrolls import LatestRow, UnrollShape, UnrollWriter
+from inference_svc.unrolls import LatestRow, UnrollWriter
 from shared.protocol.layout import Array, Layout
 from shared.protocol.messages import ActBits, Step
+from shared.protocol.recording import RecordSpec
 from shared.protocol.rows import act_layout, step_layout
 from shared.protocol.sessions import Session
 
@@ -36,7 +37,7 @@ class Group:
     def act_bits(self) -> int:
         """What its next ACT says beside the actions."""
         rows = self.lanes.rows
-        is_boundary = self.wants_boundaries and isinstance(rows, UnrollWriter) and rows.is_first_row
+        is_boundary = self.wants_boundaries and isinstance(rows, UnrollWriter) and rows.is_boundary
         return _BOUNDARY if is_boundary else 0
 
     @property
@@ -58,13 +59,13 @@ class Outputs:
     owner: Callable[[bytes], str] = field(default=lambda _route: "")  # whose key a route has; empty without keys
 
 
-def make_group(session: Session, shape: UnrollShape, start: int, out_of_bounds: OutOfBounds = "count") -> Group:
+def make_group(session: Session, record: RecordSpec, start: int, out_of_bounds: OutOfBounds = "count") -> Group:
     """What a new session needs: rows for its mode, their check, and lanes on the slots from `start` on."""
     hello = session.hello
     rows: UnrollWriter | LatestRow
     if hello.mode == "train":
-        skip = (session.number - 1) % DECORRELATE_OVER * shape.unroll_length // DECORRELATE_OVER
-        rows = UnrollWriter(shape, hello.lanes, skip=skip)
+        skip = (session.number - 1) % DECORRELATE_OVER * record.unroll_length // DECORRELATE_OVER
+        rows = UnrollWriter(record, hello.lanes, skip=skip)
     else:
         rows = LatestRow()
     lanes = Lanes(

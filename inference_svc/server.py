@@ -26,7 +26,7 @@ from inference_svc.serving import Audience
 from inference_svc.slots import SlotPool
 from inference_svc.streams import Stream, Streams
 from inference_svc.tally import Tally
-from inference_svc.unrolls import UnrollShape, UnrollWriter
+from inference_svc.unrolls import UnrollWriter
 from shared.errors import RemoteWireError
 from shared.protocol.codec import decode, encode, encode_act
 from shared.protocol.layout import Array
@@ -45,6 +45,7 @@ from shared.protocol.messages import (
     Step,
     Welcome,
 )
+from shared.protocol.recording import RecordSpec
 from shared.protocol.sessions import Session, SessionLimits, SessionTable, Verdict
 
 BYE_REASONS = ("moved", "stopped", "draining")  # of environments, as they are counted
@@ -56,7 +57,7 @@ class Server:
 
     def __init__(self, config: InferenceConfig, incarnation: int, streams: Streams, tally: Tally) -> None:
         self.config, self.incarnation, self.streams, self.tally = config, incarnation, streams, tally
-        self.shape: UnrollShape | None = None
+        self.recorded: RecordSpec | None = None
         self.table: SessionTable | None = None
         self.version = 0  # of the weights that act, packed
         self.departures: Departures | None = None  # once the run is over
@@ -80,14 +81,14 @@ class Server:
         assert self._outputs is not None, "connect() comes first"
         return self._outputs
 
-    def serve(self, shape: UnrollShape, run_id: str, run_seed: int, *, replica: int = 0) -> None:
-        """A policy is there: open for groups. Another policy, run or unroll length ends the sessions of the former.
+    def serve(self, record: RecordSpec, run_id: str, run_seed: int, *, replica: int = 0) -> None:
+        """A policy is there: open for groups. Another run, or another record, ends the sessions of the former.
 
         `replica` goes into the groups' seeds: no two inference services of a run, nor two lives of one, share it.
         """
         self.evaluations.forget_frozen()
-        if self.table is not None and self.shape is not None:
-            if self.shape.is_like(shape) and self.table.run_id == run_id:
+        if self.table is not None and self.recorded is not None:
+            if self.recorded == record and self.table.run_id == run_id:
                 return
             self.streams.discard_unrolls()
             for session in self.table.change_run(run_id, run_seed):
@@ -104,7 +105,7 @@ class Server:
             self.table = SessionTable(
                 self.incarnation, run_seed, run_id, limits, replica=replica, owner=self.outputs.owner
             )
-        self.shape = shape
+        self.recorded = record
 
     # From environments
 
@@ -147,7 +148,7 @@ class Server:
             del self._greeting[next(iter(self._greeting))]
         self._greeting[route] = None
         misplaced = self.audience.judge(hello) if self.audience is not None else None
-        served = self.shape.spec if self.shape else None
+        served = self.recorded.spec if self.recorded else None
         refusal = misplaced or judge(hello, served, self.streams, self.config.max_frame_bytes)
         if not isinstance(refusal, Reject):
             self.streams.introduce(hello.task, hello.spec, now)
@@ -169,12 +170,12 @@ class Server:
 
     def _admit(self, session: Session, table: SessionTable) -> bool:
         """Give a new session its slots and rows."""
-        assert self.shape is not None
+        assert self.recorded is not None
         start = self._slots.allocate(session.lanes)
         if start is None:  # free slots are there but in pieces: it asks again
             table.end(session)
             return False
-        session.attached = group = make_group(session, self.shape, start, self.config.out_of_bounds)
+        session.attached = group = make_group(session, self.recorded, start, self.config.out_of_bounds)
         if self.audience is not None:
             group.lanes.greedy, group.lanes.pinned = self.audience.greedy, False
         self.outputs.forget(group.lanes)
@@ -423,9 +424,9 @@ class Server:
 
     def flush_episodes(self) -> None:
         """Pass on training episodes and steps since the last time."""
-        if self.shape is not None:
+        if self.recorded is not None:
             for stream in self.streams.all:
-                stream.episodes.flush(self.shape.spec)
+                stream.episodes.flush(self.recorded.spec)
 
     # Ends
 

@@ -22,7 +22,6 @@ from inference_svc.server import Server
 from inference_svc.serving import Audience, Served
 from inference_svc.streams import Streams
 from inference_svc.tally import Tally
-from inference_svc.unrolls import UnrollShape
 from inference_svc.upstream import (
     CreditCame,
     FormerWeightsCame,
@@ -258,13 +257,9 @@ class InferenceService:
 
     def _loaded(self, event: WeightsCame, manifest: Manifest) -> None:
         if event.manifest and self._welcome is not None:
-            policy = self.compute.policy
-            shape = UnrollShape(
-                policy.spec, policy.distribution.action_size, policy.state_fields, self._welcome.unroll_length
-            )
-            welcome = self._welcome
-            self.server.serve(shape, welcome.run_id, welcome.run_seed, replica=welcome.session)
-            self.service.log.info("policy_loaded", env_id=policy.spec.env_id, digest=manifest.digest)
+            record, welcome = self.compute.record, self._welcome
+            self.server.serve(record, welcome.run_id, welcome.run_seed, replica=welcome.session)
+            self.service.log.info("policy_loaded", env_id=record.spec.env_id, digest=manifest.digest)
         self.server.weights_changed(event.version, self.loop.time())
 
     def _serve_alone(self, served: Served) -> None:
@@ -274,12 +269,11 @@ class InferenceService:
         metrics.register_audience(self.service.metrics, audience)
 
         def loaded() -> None:
-            policy = self.compute.policy
-            shape = UnrollShape(policy.spec, policy.distribution.action_size, policy.state_fields, 1)
-            self.server.serve(shape, served.run_id, served.run_seed)
+            record = self.compute.record
+            self.server.serve(record, served.run_id, served.run_seed)
             self.server.weights_changed(served.version, self.loop.time())
             self.service.log.info(
-                "policy_served", env_id=policy.spec.env_id, checkpoint=served.source, greedy=served.greedy
+                "policy_served", env_id=record.spec.env_id, checkpoint=served.source, greedy=served.greedy
             )
 
         self.compute.load(served.version, manifest, served.buffer, loaded)

@@ -46,7 +46,7 @@ class Stream:
         """Hand a group's complete unroll to the link, which keeps it until the learner takes it."""
         outbox, writer, actor = self.link.outbox, group.lanes.rows, group.session.hello.actor
         assert isinstance(writer, UnrollWriter)
-        writer.complete(lambda lanes, buffer: outbox.push(lanes, [buffer], actor=actor))
+        writer.complete(lambda _first, lanes, buffer: outbox.push(lanes, [buffer], actor=actor))
 
 
 class Streams:

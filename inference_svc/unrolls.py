@@ -1,61 +1,62 @@
 """A group's rows in the making: STEPs are written straight into the wire layout of the unroll that they will leave in.
 
-A group of many lanes is cut into chunks of lanes so that no UNROLL exceeds `MAX_UNROLL_BYTES`. Row T of an unroll is
-row 0 of the next. The first unroll of a fresh group may start at a later row (`skip`), so that groups that started
-together do not complete together; the rows before it are marked `first` and `absent`, which makes them no transitions.
+A group of many lanes is cut into chunks of lanes so that no UNROLL exceeds `MAX_UNROLL_BYTES`. The last row of an
+unroll and the record's overlap before it are the first rows of the next. The first unroll of a fresh group may start at
+a later row (`skip`), so that groups that started together do not complete together; the rows before it are marked
+`first` and `absent`, which makes them no transitions.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from shared.protocol.layout import Array, Field, Layout
-from shared.protocol.rows import EnvSpec, Flags, unroll_layout
+from shared.protocol.layout import Array, Layout
+from shared.protocol.recording import FLAGS, VERSION, Per, RecordSpec
+from shared.protocol.rows import Flags
 
 MAX_UNROLL_BYTES = 8 * 1024 * 1024
 
 
-class UnrollShape:
-    """What all unrolls of one policy have in common. Immutable."""
-
-    def __init__(self, spec: EnvSpec, action_size: int, state_fields: Sequence[Field], unroll_length: int) -> None:
-        self.spec, self.action_size, self.state_fields = spec, action_size, tuple(state_fields)
-        self.unroll_length = unroll_length
-        self.num_observations = len(spec.observation.leaves())
-        self.num_inputs = self.num_observations + bool(spec.mask_size) + 2  # with mask, reward, flags: a STEP's fields
-
-    def layout(self, lanes: int) -> Layout:
-        """The wire layout of an unroll of `lanes` lanes."""
-        return unroll_layout(self.spec, self.action_size, self.state_fields, self.unroll_length, lanes)
-
-    def is_like(self, other: "UnrollShape") -> bool:
-        """Whether unrolls of both have the same layout and meaning."""
-        mine = (self.spec, self.action_size, self.state_fields, self.unroll_length)
-        return mine == (other.spec, other.action_size, other.state_fields, other.unroll_length)
-
-    def max_lanes(self) -> int:
-        """Lanes that one UNROLL can carry."""
-        return max(1, MAX_UNROLL_BYTES // max(1, self.layout(1).num_bytes))
+def max_lanes(record: RecordSpec) -> int:
+    """Lanes that one UNROLL can carry."""
+    return max(1, MAX_UNROLL_BYTES // max(1, record.layout(1).num_bytes))
 
 
 class Chunk:
-    """Some lanes' unroll: one buffer in wire layout, and its arrays."""
+    """Some lanes' unroll: one buffer in wire layout, and its arrays by name."""
 
-    __slots__ = ("actions", "buffer", "inputs", "lanes", "layout", "log_probs", "start", "states", "versions")
+    __slots__ = ("_layout", "arrays", "buffer", "inputs", "lanes", "next_state", "record", "start", "state")
 
-    def __init__(self, shape: UnrollShape, start: int, lanes: int, layout: Layout) -> None:
-        self.start, self.lanes, self.layout = start, lanes, layout
-        self.renew(shape)
+    def __init__(self, record: RecordSpec, start: int, lanes: int, layout: Layout) -> None:
+        self.record, self.start, self.lanes, self._layout = record, start, lanes, layout
+        self._take_buffer()
+        # Policy state before row 0 of the next unroll, which is a row of this one: the same row if it is its last.
+        self.next_state = [np.empty_like(array) for array in self.state] if record.overlap else []
 
-    def renew(self, shape: UnrollShape) -> None:
-        """Take a fresh buffer; the old one belongs to whoever holds it now."""
-        frames = self.layout.allocate()
-        views = self.layout.views(frames)
+    def _take_buffer(self) -> None:
+        frames = self._layout.allocate()
+        views = self._layout.views(frames)
         self.buffer = frames[0]
-        count = shape.num_inputs
-        self.inputs: list[Array] = views[:count]  # observation leaves, mask, reward, flags: [T+1, lanes, ...]
-        self.actions, self.log_probs, self.versions = views[count : count + 3]
-        self.states: list[Array] = views[count + 3 :]
+        self.arrays: dict[str, Array] = {item.name: view for item, view in zip(self.record.fields, views, strict=True)}
+        self.inputs = [self.arrays[name] for name in self.record.step_names]  # [R, lanes, ...]
+        self.state = [self.arrays[item.name] for item in self.record.state]  # [lanes, ...]
+
+    def renew(self) -> bytearray:
+        """Begin the next unroll with the rows that it shares with this one; this one's buffer."""
+        record, former, buffer = self.record, self.arrays, self.buffer
+        length, overlap = record.unroll_length, record.overlap
+        untaken = (former[FLAGS][1:] & int(Flags.FIRST)) != 0
+        for item in record.decided:
+            former[item.name][untaken] = 0  # of actions that nobody took
+        self._take_buffer()
+        for item in record.fields:
+            if item.per is Per.ROW:
+                self.arrays[item.name][: overlap + 1] = former[item.name][length:]
+            elif item.per is not Per.LANE and overlap:
+                self.arrays[item.name][:overlap] = former[item.name][length:]
+        for place, kept in zip(self.state, self.next_state, strict=False):
+            place[...] = kept
+        return buffer
 
 
 class UnrollWriter:
@@ -64,21 +65,22 @@ class UnrollWriter:
     Never both at once: a group has one STEP outstanding. Memory: one unroll.
     """
 
-    def __init__(self, shape: UnrollShape, lanes: int, *, skip: int = 0) -> None:
-        self._shape = shape
-        size = min(lanes, shape.max_lanes())
+    def __init__(self, record: RecordSpec, lanes: int, *, skip: int = 0) -> None:
+        self._record = record
+        size = min(lanes, max_lanes(record))
         self.chunks = [
-            Chunk(shape, start, min(size, lanes - start), shape.layout(min(size, lanes - start)))
+            Chunk(record, start, min(size, lanes - start), record.layout(min(size, lanes - start)))
             for start in range(0, lanes, size)
         ]
         self._skip = skip
+        self._begin = 0  # the row at which nothing is new since the last unroll
         self.row = -1  # of the newest inputs; -1 before the first
 
     def write(self, inputs: Sequence[Array]) -> None:
         """Copy one tick's inputs (observation leaves, mask, reward, flags; each [L, ...]) into the next row."""
         if self.row == -1 and self._skip and bool(np.all(inputs[-1] & Flags.FIRST)):
             for chunk in self.chunks:
-                chunk.inputs[-1][: self._skip] = Flags.FIRST | Flags.ABSENT
+                chunk.arrays[FLAGS][: self._skip] = Flags.FIRST | Flags.ABSENT
             self.row = self._skip - 1
         self.row += 1
         for chunk in self.chunks:
@@ -88,25 +90,35 @@ class UnrollWriter:
 
     @property
     def is_complete(self) -> bool:
-        """Whether row T has been written."""
-        return self.row == self._shape.unroll_length
+        """Whether the last row has been written."""
+        return self.row == self._record.num_rows - 1
 
     @property
-    def is_first_row(self) -> bool:
-        """Whether the newest row is row 0, before which the policy state must be kept."""
-        return self.row == 0
+    def is_boundary(self) -> bool:
+        """Whether the newest row begins what no unroll has yet: who leaves now takes no experience along."""
+        return self.row == self._begin
 
-    def complete(self, emit: Callable[[int, bytearray], object]) -> None:
-        """Hand (lanes, buffer) of each chunk to `emit` and go on with row T as row 0 of the next unroll."""
+    def state_places(self) -> Iterator[tuple[Chunk, list[Array]]]:
+        """Where the policy state before the newest row belongs: [lanes, ...] of each chunk, if it is to be kept."""
+        if self.row == 0:
+            yield from ((chunk, chunk.state) for chunk in self.chunks)
+        elif self.row == self._record.unroll_length and self._record.overlap:
+            yield from ((chunk, chunk.next_state) for chunk in self.chunks)
+
+    def decide(self, first_lane: int, decided: Mapping[str, Array], version: int) -> None:
+        """Write what was decided at the newest row: by name, [N, ...] of which this group has lanes `first_lane`…"""
         for chunk in self.chunks:
-            last = [field[self.row] for field in chunk.inputs]
-            buffer = chunk.buffer
-            chunk.log_probs[(chunk.inputs[-1][1:] & int(Flags.FIRST)) != 0] = 0.0  # of actions that nobody took
-            chunk.renew(self._shape)
-            for field, value in zip(chunk.inputs, last, strict=True):
-                field[0] = value
-            emit(chunk.lanes, buffer)
-        self.row, self._skip = 0, 0
+            start = first_lane + chunk.start
+            for name, values in decided.items():
+                chunk.arrays[name][self.row] = values[start : start + chunk.lanes]
+            chunk.arrays[VERSION][self.row] = version
+
+    def complete(self, emit: Callable[[int, int, bytearray], object]) -> None:
+        """Hand (first lane, lanes, buffer) of each chunk to `emit`; go on with the rows that the next unroll shares."""
+        for chunk in self.chunks:
+            emit(chunk.start, chunk.lanes, chunk.renew())
+        self.row = self._begin = self._record.overlap
+        self._skip = 0
 
 
 class LatestRow:

@@ -1,11 +1,11 @@
-"""A batch: T+1 rows of B lanes as tensors, and what its flags say about each transition.
+"""A batch: rows of B lanes as tensors, and what its flags say about each transition.
 
-Shape suffixes: T transitions (rows 0…T), B lane-unrolls, A columns of the policy's own action, M mask columns.
+Shape suffixes: R rows, T = R-1 transitions, B lane-unrolls, A columns of the policy's own action, M mask columns.
 Row t holds x_t, the reward and flags that came with it, and the action taken at it. Transition t leads from row t to
 row t+1; it is a step unless row t+1 is a reset row: valid_t = 1 - first_{t+1}.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,48 +13,85 @@ import torch
 from torch import Tensor
 
 from shared.protocol.layout import Array
+from shared.protocol.recording import ACTION, FLAGS, LOG_PROB, MASK, OBSERVATION, REWARD, VERSION, Per, RecordSpec
 from shared.protocol.rows import Flags
 
+_ON_HOST = frozenset({VERSION})  # which are only looked at there
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
 class Batch:
-    """What one update trains on. The tensors share the memory of the arrays they came from: do not reuse it before."""
+    """What one update trains on: the record's fields as tensors, by name and in the record's order.
 
-    observation: tuple[Tensor, ...]  # each leaf [T+1, B, ...] in its wire dtype
-    mask: Tensor | None  # u8 [T+1, B, M]
-    reward: Tensor  # f32 [T+1, B], raw
-    flags: Tensor  # u8 [T+1, B], shared.protocol.rows.Flags
-    action: Tensor  # f32 [T, B, A], the policy's own
-    log_prob: Tensor  # f32 [T, B], under the behaviour policy; 0 where the transition is no step
-    version: Tensor  # i64 [T, B], packed policy_version that acted; always on the host
-    state: tuple[Tensor, ...]  # policy state before row 0, each [B, ...]
+    Each is [R, B, ...] for a row, [R-1, B, ...] for a transition or a tick, [B, ...] for a lane. The tensors share the
+    memory of the arrays they came from: do not reuse it before. Versions stay on the host.
+    """
 
-    def __post_init__(self) -> None:
-        rows, lanes = self.reward.shape
-        for name, tensor in (("flags", self.flags), *((f"observation {i}", x) for i, x in enumerate(self.observation))):
-            if tensor.shape[:2] != (rows, lanes):
-                raise ValueError(f"{name} is {tuple(tensor.shape)}, expected [{rows}, {lanes}, ...]")
-        for name, tensor in (("action", self.action), ("log_prob", self.log_prob), ("version", self.version)):
-            if tensor.shape[:2] != (rows - 1, lanes):
-                raise ValueError(f"{name} is {tuple(tensor.shape)}, expected [{rows - 1}, {lanes}, ...]")
-        if any(tensor.shape[0] != lanes for tensor in self.state):
-            raise ValueError(f"policy state of {[tuple(x.shape) for x in self.state]}, expected [{lanes}, ...]")
+    __slots__ = ("record", "tensors")
+
+    def __init__(self, record: RecordSpec, tensors: Mapping[str, Tensor]) -> None:
+        """Raises: ValueError naming a field that is missing, or whose shape is another."""
+        self.record, self.tensors = record, dict(tensors)
+        rows, lanes = self.reward.shape[:2]
+        for item in record.fields:
+            wanted = (lanes,) if item.per is Per.LANE else (rows if item.per is Per.ROW else rows - 1, lanes)
+            tensor = self.tensors.get(item.name)
+            if tensor is None or tensor.shape != (*wanted, *item.shape):
+                found = None if tensor is None else tuple(tensor.shape)
+                raise ValueError(f"{item.name} is {found}, expected {[*wanted, *item.shape]}")
 
     @classmethod
-    def from_fields(cls, arrays: Sequence[Array], *, num_leaves: int, masked: bool) -> "Batch":
-        """A batch on the memory of writable arrays, in the order of `rows.unroll_layout`; `version` is i64 [T, B]."""
-        tensors = [torch.from_numpy(array) for array in arrays]
-        observation, rest = tensors[:num_leaves], tensors[num_leaves:]
-        mask = rest.pop(0) if masked else None
-        reward, flags, action, log_prob, version, *state = rest
-        return cls(
-            observation=tuple(observation), mask=mask, reward=reward, flags=flags, action=action, log_prob=log_prob,
-            version=version, state=tuple(state),
-        )  # fmt: skip
+    def from_arrays(cls, record: RecordSpec, arrays: Sequence[Array]) -> "Batch":
+        """A batch on the memory of writable arrays, in the record's order."""
+        pairs = zip(record.fields, arrays, strict=True)
+        return cls(record, {item.name: torch.from_numpy(array) for item, array in pairs})
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.tensors[name]
+
+    @property
+    def observation(self) -> tuple[Tensor, ...]:
+        """Each leaf [R, B, ...] in its wire dtype."""
+        names = self.record.step_names
+        return tuple(self.tensors[name] for name in names if name.partition("/")[0] == OBSERVATION)
+
+    @property
+    def mask(self) -> Tensor | None:
+        """Permitted actions, u8 [R, B, M], where the environment tells."""
+        return self.tensors.get(MASK)
+
+    @property
+    def reward(self) -> Tensor:
+        """f32 [R, B], raw."""
+        return self.tensors[REWARD]
+
+    @property
+    def flags(self) -> Tensor:
+        """u8 [R, B], shared.protocol.rows.Flags."""
+        return self.tensors[FLAGS]
+
+    @property
+    def action(self) -> Tensor:
+        """f32 [R-1, B, A], the policy's own."""
+        return self.tensors[ACTION]
+
+    @property
+    def log_prob(self) -> Tensor:
+        """f32 [R-1, B], under the behaviour policy; 0 where the transition is no step."""
+        return self.tensors[LOG_PROB]
+
+    @property
+    def version(self) -> Tensor:
+        """i64 [R-1, B], packed policy_version that acted."""
+        return self.tensors[VERSION]
+
+    @property
+    def state(self) -> tuple[Tensor, ...]:
+        """Policy state before row 0, each [B, ...]."""
+        return tuple(self.tensors[item.name] for item in self.record.state)
 
     @property
     def num_transitions(self) -> int:
-        """T."""
+        """R-1: T, and the record's overlap."""
         return self.action.shape[0]
 
     @property
@@ -63,43 +100,27 @@ class Batch:
         return self.action.shape[1]
 
     def to(self, device: torch.device) -> "Batch":
-        """The batch on a device (itself if it is there already). Versions stay on the host."""
+        """The batch on a device (itself if it is there already)."""
         if self.reward.device == device:
             return self
-        return Batch(
-            observation=tuple(x.to(device, non_blocking=True) for x in self.observation),
-            mask=None if self.mask is None else self.mask.to(device, non_blocking=True),
-            reward=self.reward.to(device, non_blocking=True),
-            flags=self.flags.to(device, non_blocking=True),
-            action=self.action.to(device, non_blocking=True),
-            log_prob=self.log_prob.to(device, non_blocking=True),
-            version=self.version,
-            state=tuple(x.to(device, non_blocking=True) for x in self.state),
-        )
+        moved = {
+            name: tensor if name in _ON_HOST else tensor.to(device, non_blocking=True)
+            for name, tensor in self.tensors.items()
+        }
+        return Batch(self.record, moved)
 
     def lanes(self, index: Tensor) -> "Batch":
         """Some lanes, copied: those of `index`, i64 [N], on the batch's device."""
         host = index.cpu()
-        return Batch(
-            observation=tuple(x.index_select(1, index) for x in self.observation),
-            mask=None if self.mask is None else self.mask.index_select(1, index),
-            reward=self.reward.index_select(1, index),
-            flags=self.flags.index_select(1, index),
-            action=self.action.index_select(1, index),
-            log_prob=self.log_prob.index_select(1, index),
-            version=self.version.index_select(1, host),
-            state=tuple(x.index_select(0, index) for x in self.state),
-        )
+        cut = {}
+        for item in self.record.fields:
+            axis = 0 if item.per is Per.LANE else 1
+            cut[item.name] = self.tensors[item.name].index_select(axis, host if item.name in _ON_HOST else index)
+        return Batch(self.record, cut)
 
     def named_tensors(self) -> dict[str, Tensor]:
-        """Every tensor by a unique name, on the host: what is saved when a loss is not finite."""
-        named = {f"observation.{i}": x for i, x in enumerate(self.observation)}
-        if self.mask is not None:
-            named["mask"] = self.mask
-        named |= {"reward": self.reward, "flags": self.flags, "action": self.action}
-        named |= {"log_prob": self.log_prob, "version": self.version}
-        named |= {f"state.{i}": x for i, x in enumerate(self.state)}
-        return {name: tensor.detach().cpu().contiguous() for name, tensor in named.items()}
+        """Every tensor by name, on the host: what is saved when a loss is not finite."""
+        return {name: tensor.detach().cpu().contiguous() for name, tensor in self.tensors.items()}
 
 
 def valid_transitions(flags: Array) -> Array:

@@ -2,11 +2,11 @@
 
 Every task has a queue of its own, and `Stride` says from which one the next lanes come.
 
-Batch arrays are those of `rows.unroll_layout`, time first, with the version spread over the lanes: i64 [T, B].
+Batch arrays are those of the record, time first, with what there is once for a tick spread over the lanes: [R-1, B].
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -14,9 +14,9 @@ import numpy as np
 
 from learner_svc.stride import Stride
 from shared.errors import RemoteWireError
-from shared.protocol.layout import Array, Field, Layout
+from shared.protocol.layout import Array, Layout
 from shared.protocol.ledger import ONE_TASK
-from shared.protocol.rows import EnvSpec, unroll_layout
+from shared.protocol.recording import Per, RecordSpec
 
 K = TypeVar("K")
 MAX_LAYOUTS = 256  # distinct lane counts of which the layout is kept
@@ -54,17 +54,12 @@ class Assembler(Generic[K]):
     """
 
     def __init__(
-        self, spec: EnvSpec, action_size: int, state_fields: Sequence[Field], *, unroll_length: int, batch: int,
-        num_buffers: int = 2, weights: Mapping[str, float] = ONE_TASK,
-    ) -> None:  # fmt: skip
-        self._shape = (spec, action_size, tuple(state_fields), unroll_length)
+        self, record: RecordSpec, *, batch: int, num_buffers: int = 2, weights: Mapping[str, float] = ONE_TASK
+    ) -> None:
+        self.record = record
         self._batch = batch
         self._layouts: dict[int, Layout] = {}
-        fields = self._layout(batch).fields
-        names = [item.name for item in fields]
-        self._version_at = len(fields) - 1 - len(state_fields)  # versions have no lanes: spread over them
-        assert names[self._version_at] == "version"
-        self._buffers = [self._allocate(fields, unroll_length, batch) for _ in range(num_buffers)]
+        self._buffers = [allocate(record, batch) for _ in range(num_buffers)]
         self._free = deque(range(num_buffers))
         self._filling: FilledBatch[K] | None = None
         self._num_filled = 0  # lanes of `_filling`
@@ -155,13 +150,14 @@ class Assembler(Generic[K]):
         assert self._filling is not None
         to = slice(self._num_filled, self._num_filled + count)
         source = slice(item.next_lane, item.next_lane + count)
-        for index, (target, values) in enumerate(zip(self._filling.arrays, item.arrays, strict=True)):
-            if index < self._version_at:
-                target[:, to] = values[:, source]
-            elif index == self._version_at:
-                target[:, to] = values[:, None]
-            else:
-                target[to] = values[source]
+        for field_, target, values in zip(self.record.fields, self._filling.arrays, item.arrays, strict=True):
+            match field_.per:
+                case Per.ROW | Per.TRANSITION:
+                    target[:, to] = values[:, source]
+                case Per.TICK:
+                    target[:, to] = values[:, None]
+                case Per.LANE:
+                    target[to] = values[source]
 
     def _layout(self, lanes: int) -> Layout:
         layout = self._layouts.get(lanes)
@@ -170,15 +166,17 @@ class Assembler(Generic[K]):
                 raise RemoteWireError("lanes", f"an unroll of {lanes} lanes")
             if len(self._layouts) >= MAX_LAYOUTS:
                 self._layouts.clear()
-            spec, action_size, state_fields, unroll_length = self._shape
-            layout = self._layouts[lanes] = unroll_layout(spec, action_size, state_fields, unroll_length, lanes)
+            layout = self._layouts[lanes] = self.record.layout(lanes)
         return layout
 
-    @staticmethod
-    def _allocate(fields: Sequence[Field], unroll_length: int, batch: int) -> list[Array]:
-        return [
-            np.zeros((unroll_length, batch) if item.name == "version" else item.shape, item.dtype) for item in fields
-        ]
+
+def allocate(record: RecordSpec, lanes: int) -> list[Array]:
+    """Zeroed arrays of a batch, in the record's order."""
+    rows = record.num_rows
+    return [
+        np.zeros((rows - 1, lanes, *item.shape) if item.per is Per.TICK else item.array_shape(rows, lanes), item.dtype)
+        for item in record.fields
+    ]
 
 
 def _pop_used(queue: deque[_Waiting[K]]) -> list[K]:

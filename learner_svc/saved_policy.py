@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from learner_svc.checkpoint import Checkpoint
 from shared.errors import CheckpointError, RemoteWireError
+from shared.policy.acting import ActingRule, Recording
 from shared.policy.policy import Policy
 from shared.policy.weights import Manifest, policy_from_manifest
 from shared.protocol.layout import Array
@@ -16,6 +17,11 @@ class SavedPolicy:
     policy: Policy
     manifest: Manifest
     flat: Array = field(repr=False)  # f32 [num_elements]
+
+    @property
+    def rule(self) -> ActingRule:
+        """How it acted when it was trained. Raises: ConfigError, RemoteWireError."""
+        return Recording.from_json(self.manifest.extra).make_rule()
 
 
 def read_policy(checkpoint: Checkpoint) -> SavedPolicy:

@@ -217,11 +217,10 @@ class LearnerService:
 
         def construct() -> tuple[Trainer, Assembler[UnrollKey], bytes]:
             trainer = Trainer(settings, folder.path, folder.crash, epoch=epoch, spec=spec, checkpoint=checkpoint)
-            policy, config = trainer.policy, settings.learner
+            config = settings.learner
             assembler: Assembler[UnrollKey] = Assembler(
-                policy.spec, policy.distribution.action_size, policy.state_fields, unroll_length=config.unroll_length,
-                batch=config.batch, num_buffers=config.buffers, weights=self.weights,
-            )  # fmt: skip
+                trainer.record, batch=config.batch, num_buffers=config.buffers, weights=self.weights
+            )
             trainer.use(assembler.buffers)
             return trainer, assembler, trainer.weights()[1]
 

@@ -4,7 +4,8 @@ from math import prod
 
 from learner_svc.config import LearnerConfig
 from shared.protocol.fit import Misfit
-from shared.protocol.rows import EnvSpec, unroll_layout
+from shared.protocol.recording import RecordSpec
+from shared.protocol.rows import EnvSpec
 
 MAX_SHARE = 0.5  # of the memory that is available
 FLOAT_BYTES = 4  # an update reads observations as float32
@@ -16,7 +17,7 @@ def judge_size(spec: EnvSpec, config: LearnerConfig, available_bytes: int | None
     Args:
       available_bytes: memory that the learner may still take; None: unknown, so that only messages are judged.
     """
-    unroll = unroll_layout(spec, 1, (), config.unroll_length, 1).num_bytes
+    unroll = RecordSpec(spec, config.unroll_length).layout(1).num_bytes
     if unroll > config.max_frame_bytes:
         return Misfit(
             "spec",

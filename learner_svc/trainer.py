@@ -19,6 +19,7 @@ from learner_svc.record import PRECISION
 from learner_svc.saved_policy import read_policy
 from learner_svc.update import Updater, UpdateResult
 from shared.errors import ConfigError
+from shared.policy.acting import Recording
 from shared.policy.devices import choose_device
 from shared.policy.policy import Policy
 from shared.policy.precision import REQUESTS, choose_precision
@@ -75,7 +76,9 @@ class Trainer:
         policy.to(device)
         self.policy = policy
         self.parameters = FlatParameters(policy)
-        self.manifest = make_manifest(policy, {"unroll_length": settings.learner.unroll_length})
+        recording = Recording(unroll_length=settings.learner.unroll_length)
+        self.record = recording.make_record(policy)
+        self.manifest = make_manifest(policy, recording)
         self.updater = Updater(
             policy, self.parameters, settings.algorithm, passes=settings.learner.reuse,
             minibatches=settings.learner.minibatches, seed=settings.run.seed, run_steps=settings.run.steps,
@@ -95,8 +98,7 @@ class Trainer:
 
     def use(self, buffers: Sequence[Sequence[Array]]) -> None:
         """Wrap the batch buffers once; `train` names them by index."""
-        leaves, masked = len(self.policy.spec.observation.leaves()), bool(self.policy.spec.mask_size)
-        self._batches = [Batch.from_fields(arrays, num_leaves=leaves, masked=masked) for arrays in buffers]
+        self._batches = [Batch.from_arrays(self.record, arrays) for arrays in buffers]
 
     def train(
         self, index: int, *, wants_weights: bool, wants_snapshot: bool, reward_scale_B: Array | None = None

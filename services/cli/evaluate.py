@@ -22,6 +22,7 @@ from services.cli.machine import usable_cores
 from services.cli.runs import RECORD
 from services.cli.video import Recorded, make_shown_group, speed, write_video
 from shared.errors import CheckpointError
+from shared.policy.acting import MODE, ActingRule
 from shared.policy.devices import choose_device
 from shared.policy.policy import Policy, State
 from shared.policy.weights import acting_parameters
@@ -53,6 +54,7 @@ class TrainedPolicy:
     """A policy with the weights of one checkpoint, and the settings of its run."""
 
     policy: Policy
+    rule: ActingRule  # how it acted when it was trained
     checkpoint: Checkpoint
     settings: EvaluationSettings
     device: torch.device
@@ -89,7 +91,7 @@ def load_policy(run_dir: Path, which: Which = "latest", *, device: str = "auto")
     policy, chosen = saved.policy, choose_device(device)
     policy.to(chosen).eval()
     acting_parameters(policy).load_(saved.flat.tobytes())
-    return TrainedPolicy(policy=policy, checkpoint=checkpoint, settings=settings, device=chosen)
+    return TrainedPolicy(policy=policy, rule=saved.rule, checkpoint=checkpoint, settings=settings, device=chosen)
 
 
 def find_checkpoint(run_dir: Path, which: Which) -> Checkpoint:
@@ -167,14 +169,13 @@ def play(trained: TrainedPolicy, group: Group, *, greedy: bool, seed: int) -> It
     group.reset(seed)
     yield
     tick = 0
+    rule = MODE if greedy else trained.rule
     noise_ticks: tuple[Array, ...] = ()
     while True:
-        noise: list[torch.Tensor] | None = None
-        if not greedy:
-            if tick % NOISE_TICKS == 0:
-                noise_ticks = policy.distribution.noise(seed, tick // NOISE_TICKS, NOISE_TICKS, lanes)
-            noise = [torch.from_numpy(array[tick % NOISE_TICKS]).to(device) for array in noise_ticks]
-        own_LA, state = _act(policy, group, state, noise, device)
+        if tick % NOISE_TICKS == 0:
+            noise_ticks = rule.noise(policy.distribution, seed, tick // NOISE_TICKS, NOISE_TICKS, range(lanes))
+        noise = [torch.from_numpy(array[tick % NOISE_TICKS]).to(device) for array in noise_ticks]
+        own_LA, state = _act(policy, group, state, rule, noise, device)
         group.advance(policy.distribution.to_env(own_LA))
         tick += 1
         yield
@@ -182,7 +183,7 @@ def play(trained: TrainedPolicy, group: Group, *, greedy: bool, seed: int) -> It
 
 @torch.inference_mode()
 def _act(
-    policy: Policy, group: Group, state: State, noise: list[torch.Tensor] | None, device: torch.device
+    policy: Policy, group: Group, state: State, rule: ActingRule, noise: list[torch.Tensor], device: torch.device
 ) -> tuple[Array, State]:
     """Own actions f32 [L, A] for the group's newest rows, and the state after them."""
     views = group.views
@@ -192,6 +193,7 @@ def _act(
         torch.from_numpy(views.reward).to(device),
         first.to(device),
         state,
+        rule,
         noise,
         None if views.mask is None else torch.from_numpy(views.mask).to(device),
     )

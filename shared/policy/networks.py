@@ -6,7 +6,6 @@ of P×P pixels, [N, C, H/P, W/P, P²]. One of your own is named `module:Class` a
 `Class(image_shapes, vector_size, **network_kwargs)`, with (C, H, W) of each image.
 """
 
-import importlib
 import itertools
 import math
 from collections.abc import Sequence
@@ -19,8 +18,7 @@ from torch.nn import functional as F
 from shared.errors import ConfigError
 from shared.policy.config import PolicyConfig
 from shared.policy.steadiness import check_steady
-from shared.runtime.config import suggest
-from shared.runtime.modules import describe_failure, describe_import_failure, place_of
+from shared.runtime.modules import describe_failure, load_class, place_of
 
 ImageShape = tuple[int, int, int]  # channels, height, width
 RELU_GAIN = math.sqrt(2)
@@ -86,18 +84,8 @@ def make_torso(config: PolicyConfig, image_shapes: Sequence[ImageShape], vector_
 
 
 def _custom(name: str) -> type[Torso]:
-    module_name, colon, class_name = name.partition(":")
-    if not colon:
-        near = suggest(name, tuple(TORSOS))
-        raise ConfigError(f"[policy] network = {name!r}: no such network{near}; or give module:Class of your own")
-    try:
-        found: Any = getattr(importlib.import_module(module_name), class_name)
-    except (Exception, SystemExit) as error:  # whatever the module's code does
-        said = describe_import_failure(error) if place_of(error) else error
-        raise ConfigError(f"[policy] network = {name!r}: {said}") from error
-    if not (isinstance(found, type) and issubclass(found, nn.Module)):
-        raise ConfigError(f"[policy] network = {name!r}: {class_name} is no subclass of shared.policy.networks.Torso")
-    return found  # type: ignore[return-value]
+    found: Any = load_class(name, f"[policy] network = {name!r}", known=TORSOS, base=nn.Module, shown=Torso)
+    return found  # type: ignore[no-any-return]
 
 
 def initialise(layer: nn.Linear | nn.Conv2d, gain: float) -> None:

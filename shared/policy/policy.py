@@ -12,20 +12,21 @@ Shape suffixes: T rows, B lanes, N = T·B, A own-action columns, E encoded actio
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from shared.policy.acting import MODE, ActingRule, Outputs
 from shared.policy.config import PolicyConfig
 from shared.policy.cores import FrameStacks, Lstm, stack_frames
 from shared.policy.distributions import ActionDistribution
 from shared.policy.networks import Torso, dense, initialise, make_torso
 from shared.policy.observations import LeafNormaliser, ObservationEncoder
 from shared.policy.precision import Precision
-from shared.protocol.layout import Field
+from shared.protocol.recording import Per, RecordField
 from shared.protocol.rows import EnvSpec
 
 POLICY_GAIN = 0.01  # an untrained policy is nearly uniform
@@ -46,7 +47,7 @@ class Acted:
     """One tick's decision for B lanes, and what was computed on the way to it."""
 
     action: Tensor  # own action f32 [B, A]
-    log_prob: Tensor | None  # f32 [B], where it was asked for
+    recorded: Mapping[str, Tensor]  # what was asked for by name, [B, ...]
     value: Tensor  # f32 [B]
     state: State  # before the next row
 
@@ -89,17 +90,17 @@ class Policy(nn.Module):
         self.state_fields = self._state_fields()
         self.use(Precision())
 
-    def _state_fields(self) -> tuple[Field, ...]:
+    def _state_fields(self) -> tuple[RecordField, ...]:
         """Stacks, hidden, cell, previous action: those that there are, in this order."""
         fields = []
         for index in self._stacked:
             leaf = self.encoder.leaves[index]
             name = f"state/stack/{leaf.path}" if leaf.path else "state/stack"
-            fields.append(Field(name, leaf.wire_dtype, (self.config.stack - 1, *leaf.wire_shape)))
+            fields.append(RecordField(name, leaf.wire_dtype, (self.config.stack - 1, *leaf.wire_shape), Per.LANE))
         if self.config.lstm:
-            fields += [Field(f"state/lstm_{part}", "float32", (self.config.lstm,)) for part in "hc"]
+            fields += [RecordField(f"state/lstm_{part}", "float32", (self.config.lstm,), Per.LANE) for part in "hc"]
         if self._has_previous_action:
-            fields.append(Field("state/previous_action", "float32", (self.distribution.encoded_size,)))
+            fields.append(RecordField("state/previous_action", "float32", (self.distribution.encoded_size,), Per.LANE))
         return tuple(fields)
 
     def initial_state(self, lanes: int, device: torch.device | str = "cpu") -> State:
@@ -198,22 +199,24 @@ class Policy(nn.Module):
         reward: Tensor,
         first: Tensor,
         state: State,
-        noise: Sequence[Tensor] | None = None,
+        rule: ActingRule = MODE,
+        noise: Sequence[Tensor] = (),
         mask: Tensor | None = None,
         *,
-        needs_log_prob: bool = True,
+        wanted: Collection[str] = (),
     ) -> Acted:
-        """One tick for B lanes: leaves [B, ...], reward and first [B]. Without noise the most likely action."""
+        """One tick for B lanes.
+
+        Args:
+          obs, reward, first: leaves [B, ...], f32 [B] and bool [B].
+          rule, noise: how to choose actions, and one tick of the noise that the rule asks for.
+          mask: which actions are permitted, u8 [B, M].
+          wanted: what the rule is to record, by name.
+        """
         output = self(tuple(leaf.unsqueeze(0) for leaf in obs), reward.unsqueeze(0), first.unsqueeze(0), None, state)
-        params, log_prob = output.params[0], None
-        if noise is not None and needs_log_prob:
-            action, log_prob = self.distribution.sample_with_log_prob(params, noise, mask)
-        elif noise is not None:
-            action = self.distribution.sample(params, noise, mask)
-        else:
-            action = self.distribution.mode(params, mask)
-            log_prob = self.distribution.log_prob(params, action, mask) if needs_log_prob else None
-        return Acted(action, log_prob, output.value[0], self.remember(output.state, action))
+        row = Outputs(output.params[0], output.value[0])
+        action, recorded = rule.decide(self.distribution, row, noise, mask, wanted)
+        return Acted(action, recorded, row.value, self.remember(output.state, action))
 
     def normalisers(self) -> tuple[LeafNormaliser, ...]:
         """The live observation statistics, for the learner to fill; empty unless normalisation is on."""

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from shared.errors import ConfigError, LocalWireError, RemoteWireError
+from shared.policy.acting import Recording
 from shared.policy.config import PolicyConfig
 from shared.policy.policy import Policy
 from shared.policy.precision import DTYPES, Precision
@@ -168,7 +169,7 @@ class Manifest:
 
     @property
     def extra(self) -> dict[str, Any]:
-        """What the learner added."""
+        """What the learner added: a `Recording`."""
         found: dict[str, Any] = self.body.get("extra", {})
         return found
 
@@ -207,8 +208,8 @@ def _read_place(item: Any, num_elements: int) -> TensorPlace:
     return TensorPlace(name, tuple(shape), tuple(strides), offset)
 
 
-def make_manifest(policy: Policy, extra: Mapping[str, Any] | None = None) -> Manifest:
-    """The manifest of a policy as it stands (call `use` first); `extra` is any JSON that readers should know.
+def make_manifest(policy: Policy, recording: Recording) -> Manifest:
+    """The manifest of a policy as it stands (call `use` first), and of what inference does with it for the learner.
 
     Settings that came later are left out where they mean what their absence does, so that earlier versions can read it.
     """
@@ -219,7 +220,7 @@ def make_manifest(policy: Policy, extra: Mapping[str, Any] | None = None) -> Man
         "spec": _to_json(spec_to_wire(policy.spec)),
         "policy": {name: value for name, value in config.items() if name not in absent or value != absent[name]},
         "precision": {"dtype": policy.precision.dtype, "channels_last": policy.precision.channels_last},
-        "extra": dict(extra or {}),
+        "extra": recording.to_json(),
     }
     return Manifest(plan.places, plan.num_elements, body)
 

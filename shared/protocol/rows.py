@@ -1,4 +1,4 @@
-"""A group's rows: what an environment specification is, and how STEP, ACT and UNROLL lay out their arrays.
+"""A group's rows: what an environment specification is, and how STEP and ACT lay out their arrays.
 
 Row t of a lane: the observation, the reward and the flags that came with it, then the action taken at it.
 `terminated` and `truncated` mark the row with an episode's final observation; the next row is the reset row (`first`),
@@ -10,7 +10,6 @@ import hashlib
 import itertools
 import json
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntFlag
 from functools import lru_cache
@@ -221,30 +220,6 @@ def step_layout(spec: EnvSpec, lanes: int) -> Layout:
 def act_layout(spec: EnvSpec, lanes: int) -> Layout:
     """ACT's arrays: action leaves as the environment takes them."""
     return Layout([Field(leaf.path, leaf.wire_dtype, (lanes, *leaf.wire_shape)) for leaf in spec.action.leaves()])
-
-
-def unroll_layout(
-    spec: EnvSpec, action_size: int, state_fields: Sequence[Field], unroll_length: int, lanes: int
-) -> Layout:
-    """UNROLL's arrays, time first, in one frame.
-
-    Observation leaves [T+1, L, ...], mask [T+1, L, M] if masked, reward f32 [T+1, L], flags u8 [T+1, L],
-    action f32 [T, L, A] (the policy's own: zero-based index, or before squashing), log_prob f32 [T, L],
-    version i64 [T] (packed policy_version per tick), then the policy state before row 0, each [L, ...].
-    """
-    rows = unroll_length + 1
-    fields = [Field(leaf.path, leaf.wire_dtype, (rows, lanes, *leaf.wire_shape)) for leaf in spec.observation.leaves()]
-    if spec.mask_size:
-        fields.append(Field("mask", "uint8", (rows, lanes, spec.mask_size)))
-    fields += [
-        Field("reward", "float32", (rows, lanes)),
-        Field("flags", "uint8", (rows, lanes)),
-        Field("action", "float32", (unroll_length, lanes, action_size)),
-        Field("log_prob", "float32", (unroll_length, lanes)),
-        Field("version", "int64", (unroll_length,)),
-    ]
-    fields += [Field(item.name, item.dtype, (lanes, *item.shape)) for item in state_fields]
-    return Layout(fields, single_frame=True)
 
 
 def episodes_layout(spec: EnvSpec, count: int) -> Layout:

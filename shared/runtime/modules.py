@@ -1,10 +1,18 @@
 """Where `module:function` and `module:Class` of a configuration are looked for, and where in them a mistake lies."""
 
+import importlib
 import os
 import sys
 import sysconfig
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any, TypeVar
+
+from shared.errors import ConfigError
+from shared.runtime.config import suggest
+
+C = TypeVar("C")
 
 OWN_PACKAGES = ("shared", "actor_svc", "inference_svc", "learner_svc", "services")
 SOURCE = Path(__file__).resolve().parents[2]
@@ -19,6 +27,32 @@ def look_for_modules_here() -> None:
     here = os.getcwd()
     if here not in sys.path:
         sys.path.append(here)
+
+
+def load_class(
+    name: str, setting: str, *, known: Iterable[str], base: type[C], shown: type[Any] | None = None
+) -> type[C]:
+    """The class that `module:Class` names.
+
+    Args:
+      setting: what to call it in errors, as "[policy] network = 'x'".
+      known: names that are no classes of somebody's own, of which this one is none.
+      base: what it must be a subclass of.
+      shown: what errors say instead of that.
+    Raises: ConfigError with the file and line at fault.
+    """
+    module_name, colon, class_name = name.partition(":")
+    if not colon:
+        raise ConfigError(f"{setting}: there is none of this name{suggest(name, tuple(known))}; or give module:Class")
+    try:
+        found: Any = getattr(importlib.import_module(module_name), class_name)
+    except (Exception, SystemExit) as error:  # whatever the module's code does
+        said = describe_import_failure(error) if place_of(error) else error
+        raise ConfigError(f"{setting}: {said}") from error
+    if not (isinstance(found, type) and issubclass(found, base)):
+        wanted = shown or base
+        raise ConfigError(f"{setting}: {class_name} is no subclass of {wanted.__module__}.{wanted.__qualname__}")
+    return found
 
 
 def describe_failure(error: BaseException) -> str:

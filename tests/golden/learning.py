@@ -26,11 +26,12 @@ import torch
 from pydantic import TypeAdapter
 
 from inference_svc.engine import Engine, Lanes
-from inference_svc.unrolls import UnrollShape, UnrollWriter
+from inference_svc.unrolls import UnrollWriter
 from learner_svc.algorithm_config import AlgorithmConfig
 from learner_svc.batch import Batch
 from learner_svc.ingest import Assembler
 from learner_svc.update import Updater
+from shared.policy.acting import Recording
 from shared.policy.policy import Policy
 from shared.policy.weights import FlatParameters, make_manifest
 from shared.protocol.messages import pack_version
@@ -104,14 +105,14 @@ class Inference:
 
     def __init__(self, policy: Policy, weights: bytes) -> None:
         self.random = np.random.default_rng(5)
-        self.manifest = make_manifest(policy)
+        recording = Recording(unroll_length=T)
+        self.manifest, self.record = make_manifest(policy, recording), recording.make_record(policy)
         self.engine = Engine(torch.device("cpu"))
         self.load(0, weights)
-        self.shape = UnrollShape(policy.spec, policy.distribution.action_size, policy.state_fields, T)
         self.groups: list[Lanes] = []
         start = 0
         for number, count in enumerate(GROUPS):
-            rows = UnrollWriter(self.shape, count, skip=number)
+            rows = UnrollWriter(self.record, count, skip=number)
             layout = act_layout(policy.spec, count)
             group = Lanes(start, count, number, rows, layout, greedy=False, pinned=False)
             self.engine.forget(group)
@@ -131,7 +132,7 @@ class Inference:
             group.rows.write(self._row(group.count))
             group.tick += 1
             if group.rows.is_complete:
-                group.rows.complete(lambda lanes, buffer, n=number: unrolls.append((n, lanes, bytes(buffer))))
+                group.rows.complete(lambda _first, lanes, buffer, n=number: unrolls.append((n, lanes, bytes(buffer))))
         acts = [frame for frames in self.engine.act(self.groups) for frame in frames]
         self.ticks += 1
         return unrolls, acts
@@ -163,10 +164,8 @@ def run(case: Case) -> dict[str, Any]:
         passes=case.passes, minibatches=case.minibatches, seed=1, run_steps=10_000,
     )  # fmt: skip
     tasks = dict.fromkeys(case.task_scales, 1 / len(case.task_scales))
-    assembler: Assembler[int] = Assembler(
-        spec, policy.distribution.action_size, policy.state_fields, unroll_length=T, batch=BATCH, weights=tasks
-    )
     inference = Inference(policy, parameters.export())
+    assembler: Assembler[int] = Assembler(inference.record, batch=BATCH, weights=tasks)
     names, task_of = list(tasks), {}
     updates: list[dict[str, str]] = []
     seen: list[Any] = []
@@ -182,9 +181,7 @@ def run(case: Case) -> dict[str, Any]:
             keys += 1
         assembler.fill()
         while (filled := assembler.take()) is not None and len(updates) < NUM_UPDATES:
-            batch = Batch.from_fields(
-                filled.arrays, num_leaves=len(spec.observation.leaves()), masked=bool(spec.mask_size)
-            )
+            batch = Batch.from_arrays(inference.record, filled.arrays)
             tensors = batch.named_tensors().values()
             scales = [np.full(count, case.task_scales[task_of[key]], np.float32) for key, count in filled.parts]
             result = updater.update(

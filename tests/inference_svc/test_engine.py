@@ -9,7 +9,8 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 from inference_svc.engine import Engine, Lanes
-from inference_svc.unrolls import LatestRow, UnrollShape, UnrollWriter
+from inference_svc.unrolls import LatestRow, UnrollWriter
+from shared.policy.acting import Recording
 from shared.policy.config import PolicyConfig
 from shared.policy.policy import Policy
 from shared.policy.weights import FlatParameters, Manifest, make_manifest
@@ -38,7 +39,7 @@ def make_policy(spec: EnvSpec, **config: object) -> tuple[Manifest, bytes, Polic
     parameters = FlatParameters(policy)
     with torch.no_grad():  # a head of .01 would hide faults: make the policy opinionated
         policy.head.weight.mul_(30)
-    return make_manifest(policy), parameters.export(), policy
+    return make_manifest(policy, Recording(unroll_length=T)), parameters.export(), policy
 
 
 class Fleet:
@@ -49,11 +50,10 @@ class Fleet:
         self.random = np.random.default_rng(seed)
         self.engine = Engine(torch.device("cpu"))
         self.engine.load(1, manifest, weights)
-        policy = self.engine.policy
-        self.shape = UnrollShape(spec, policy.distribution.action_size, policy.state_fields, T)
+        self.record = self.engine.live.record
         self.groups, start = [], 0
         for number, count in enumerate(sizes):
-            rows = UnrollWriter(self.shape, count)
+            rows = UnrollWriter(self.record, count)
             self.groups.append(
                 Lanes(start=start, count=count, seed=number, rows=rows, act_layout=act_layout(spec, count),
                       greedy=False, pinned=False)
@@ -80,15 +80,17 @@ class Fleet:
         group.rows.write([*inputs, reward, flags])
         group.tick += 1
 
+    def keep(self, _first: int, lanes: int, buffer: bytearray) -> None:
+        """Take an unroll that is complete."""
+        self.unrolls.append((lanes, self.record.layout(lanes).views([buffer])))
+
     def run(self, ticks: int, *, together: bool, first: float = 0.3) -> None:
         for tick in range(ticks):
             for group in self.groups:
                 self.write(group, 1.0 if tick == 0 else first)
                 assert isinstance(group.rows, UnrollWriter)
                 if group.rows.is_complete:
-                    group.rows.complete(
-                        lambda lanes, buffer: self.unrolls.append((lanes, self.shape.layout(lanes).views([buffer])))
-                    )
+                    group.rows.complete(self.keep)
             for batch in [self.groups] if together else [[group] for group in self.groups]:
                 self.engine.act(batch)
 
@@ -184,15 +186,11 @@ def test_state_tables_grow_without_forgetting() -> None:
     fleet.run(T, together=False, first=0.0)
     fleet.engine.reserve(500)
     fleet.write(fleet.groups[0], 0.0)
-    fleet.groups[0].rows.complete(
-        lambda lanes, buffer: fleet.unrolls.append((lanes, fleet.shape.layout(lanes).views([buffer])))
-    )
+    fleet.groups[0].rows.complete(fleet.keep)
     fleet.engine.act(fleet.groups)
     for _ in range(T):
         fleet.write(fleet.groups[0], 0.0)
         if not fleet.groups[0].rows.is_complete:
             fleet.engine.act(fleet.groups)
-    fleet.groups[0].rows.complete(
-        lambda lanes, buffer: fleet.unrolls.append((lanes, fleet.shape.layout(lanes).views([buffer])))
-    )
+    fleet.groups[0].rows.complete(fleet.keep)
     assert np.abs(log_ratio(spec, policy, fleet.unrolls[-1][1])).max() < 1e-4

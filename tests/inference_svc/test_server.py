@@ -14,7 +14,7 @@ from inference_svc.server import Server
 from inference_svc.serving import Audience
 from inference_svc.streams import Streams
 from inference_svc.tally import Tally
-from inference_svc.unrolls import UnrollShape, UnrollWriter
+from inference_svc.unrolls import UnrollWriter
 from inference_svc.upstream import FormerWeightsCame
 from shared.protocol.codec import decode, encode
 from shared.protocol.messages import (
@@ -43,6 +43,7 @@ from shared.protocol.messages import (
     Welcome,
     pack_version,
 )
+from shared.protocol.recording import RecordSpec
 from shared.protocol.rows import EnvSpec, Flags, step_layout
 from shared.protocol.spaces import space_from_gymnasium
 
@@ -80,7 +81,7 @@ class World:
         self.pins += 1
 
     def serve(self, lanes: int = 1000, replica: int = 0) -> None:
-        self.server.serve(UnrollShape(SPEC, 1, [], T), "run", 1, replica=replica)
+        self.server.serve(RecordSpec(SPEC, T), "run", 1, replica=replica)
         self.server.weights_changed(pack_version(1, 5), 0.0)
         self.link.connected(0.0)
         hello = decode(bytes(self.link.poll(0.0)[0][0]))
@@ -471,7 +472,7 @@ def test_another_run_challenges_every_group(world: World) -> None:
     """A learner with another run id means another policy: sessions end and slots come back."""
     world.serve()
     world.hello()
-    world.server.serve(UnrollShape(SPEC, 1, [], T), "another", 2)
+    world.server.serve(RecordSpec(SPEC, T), "another", 2)
     assert isinstance(world.last(), Challenge)
     assert world.server.used_slots == 0
 
@@ -484,7 +485,7 @@ def test_another_unroll_length_begins_anew(world: World) -> None:
         world.step(session, seq)
         world.answer()
     assert world.link.outbox.unacked_lanes == 2
-    world.server.serve(UnrollShape(SPEC, 1, [], 2 * T), "run", 1)
+    world.server.serve(RecordSpec(SPEC, 2 * T), "run", 1)
     assert isinstance(world.last(), Challenge)
     assert (world.server.used_slots, world.link.outbox.unacked_lanes, world.link.discarded_lanes) == (0, 0, 2)
     assert world.link.welcome is None
@@ -494,7 +495,7 @@ def test_the_same_policy_under_another_epoch_keeps_its_groups(world: World) -> N
     """A learner that resumed serves the same shape: sessions, rows and unacknowledged unrolls stay."""
     world.serve()
     world.hello()
-    world.server.serve(UnrollShape(SPEC, 1, [], T), "run", 1)
+    world.server.serve(RecordSpec(SPEC, T), "run", 1)
     assert world.server.used_slots == 2
 
 
@@ -700,7 +701,7 @@ class TaskWorld(World):
 
     def __init__(self) -> None:
         super().__init__()
-        self.server.serve(UnrollShape(replace(SPEC, env_id="tasks"), 1, [], T), "run", 1)
+        self.server.serve(RecordSpec(replace(SPEC, env_id="tasks"), T), "run", 1)
         self.server.weights_changed(pack_version(1, 5), 0.0)
         self.streams.connected(0.0)
         self.sessions: dict[str, int] = {}
@@ -855,7 +856,7 @@ def test_a_policy_built_anew_begins_its_evaluations_again() -> None:
     world.step(session, 0, (4, 4))
     world.credit("pong", 0, Evaluation(id=3, version=pack_version(1, 5), episodes=2, seed=9, greedy=True))
     world.server.pinned(pack_version(1, 5), 0.0)
-    world.server.serve(UnrollShape(replace(SPEC, env_id="tasks"), 1, [], T), "run", 1)
+    world.server.serve(RecordSpec(replace(SPEC, env_id="tasks"), T), "run", 1)
     world.step(session, 1, (4, 4))
     assert world.pins == 2
     assert world.state_of(session) == RequestState.HELD_NO_EVALUATION

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from inference_svc import unrolls
-from inference_svc.unrolls import UnrollShape, UnrollWriter
-from shared.protocol.layout import Field
+from inference_svc.unrolls import UnrollWriter
+from shared.protocol.recording import Per, RecordField, RecordSpec
 from shared.protocol.rows import EnvSpec, Flags
 from shared.protocol.spaces import space_from_gymnasium
 
@@ -17,8 +17,11 @@ SPEC = EnvSpec(
 )
 
 
-def shape(length: int = 3) -> UnrollShape:
-    return UnrollShape(SPEC, 1, [Field("state/x", "float32", (5,))], length)
+STATE = (RecordField("state/x", "float32", (5,), Per.LANE),)
+
+
+def record(length: int = 3, overlap: int = 0) -> RecordSpec:
+    return RecordSpec(SPEC, length, overlap, state=STATE)
 
 
 def tick(number: int, lanes: int, flags: int = 0) -> list[np.ndarray]:
@@ -27,26 +30,26 @@ def tick(number: int, lanes: int, flags: int = 0) -> list[np.ndarray]:
 
 
 def read(buffer: bytearray, lanes: int, length: int = 3) -> list[np.ndarray]:
-    return shape(length).layout(lanes).views([buffer])
+    return record(length).layout(lanes).views([buffer])
 
 
 def test_the_last_row_of_an_unroll_is_the_first_of_the_next() -> None:
     """No row is lost between two unrolls, and both carry the shared one."""
-    writer, sent = UnrollWriter(shape(), 2), []
+    writer, sent = UnrollWriter(record(), 2), []
     for number in range(7):
         writer.write(tick(number, 2))
         if writer.is_complete:
-            writer.complete(lambda lanes, buffer: sent.append(read(buffer, lanes)))
+            writer.complete(lambda _first, lanes, buffer: sent.append(read(buffer, lanes)))
     assert [unroll[1][:, 0].tolist() for unroll in sent] == [[0, 1, 2, 3], [3, 4, 5, 6]]
-    assert writer.is_first_row
+    assert writer.is_boundary
 
 
 def test_a_sent_unroll_is_never_written_again() -> None:
     """The buffer that was handed over keeps its rows while the next unroll fills."""
-    writer, sent = UnrollWriter(shape(), 1), []
+    writer, sent = UnrollWriter(record(), 1), []
     for number in range(4):
         writer.write(tick(number, 1))
-    writer.complete(lambda lanes, buffer: sent.append(buffer))
+    writer.complete(lambda _first, lanes, buffer: sent.append(buffer))
     before = bytes(sent[0])
     for number in range(3):
         writer.write(tick(50 + number, 1))
@@ -55,11 +58,11 @@ def test_a_sent_unroll_is_never_written_again() -> None:
 
 def test_large_groups_leave_in_chunks_of_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
     """An unroll over the message limit is cut by lanes; together the chunks hold every lane once."""
-    monkeypatch.setattr(unrolls, "MAX_UNROLL_BYTES", 2 * shape().layout(1).num_bytes)
-    writer, sent = UnrollWriter(shape(), 5), []
+    monkeypatch.setattr(unrolls, "MAX_UNROLL_BYTES", 2 * record().layout(1).num_bytes)
+    writer, sent = UnrollWriter(record(), 5), []
     for number in range(4):
         writer.write(tick(number, 5))
-    writer.complete(lambda lanes, buffer: sent.append(read(buffer, lanes)))
+    writer.complete(lambda _first, lanes, buffer: sent.append(read(buffer, lanes)))
     assert [unroll[1].shape[1] for unroll in sent] == [2, 2, 1]
     lanes = np.concatenate([unroll[0][1, :, 0] for unroll in sent])
     assert lanes.tolist() == pytest.approx([1.0, 1.1, 1.2, 1.3, 1.4])
@@ -67,11 +70,11 @@ def test_large_groups_leave_in_chunks_of_lanes(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_shortened_first_unroll_has_no_transitions_before_its_first_row() -> None:
     """Skipped rows are absent reset rows, so nothing of them is trained; the unroll completes that much earlier."""
-    writer, sent = UnrollWriter(shape(), 1, skip=2), []
+    writer, sent = UnrollWriter(record(), 1, skip=2), []
     writer.write(tick(0, 1, int(Flags.FIRST)))
     writer.write(tick(1, 1))
     assert writer.is_complete
-    writer.complete(lambda lanes, buffer: sent.append(read(buffer, lanes)))
+    writer.complete(lambda _first, lanes, buffer: sent.append(read(buffer, lanes)))
     reward, flags = sent[0][1], sent[0][2]
     assert reward[2:, 0].tolist() == [0, 1]
     assert (flags[1:3, 0] & Flags.FIRST).all()
@@ -79,17 +82,41 @@ def test_a_shortened_first_unroll_has_no_transitions_before_its_first_row() -> N
 
 def test_a_group_that_goes_on_after_a_lost_session_is_not_shortened() -> None:
     """Its first row is no reset row: the transition into it must not look like one that can be skipped."""
-    writer = UnrollWriter(shape(), 1, skip=2)
+    writer = UnrollWriter(record(), 1, skip=2)
     writer.write(tick(0, 1))
-    assert writer.is_first_row
+    assert writer.is_boundary
 
 
 def test_actions_that_nobody_took_have_no_log_probability() -> None:
     """Those at a row that a reset row follows: whoever reads unrolls may trust it without looking at flags."""
-    writer, sent = UnrollWriter(shape(), 2), []
+    writer, sent = UnrollWriter(record(), 2), []
     for number, flags in enumerate((int(Flags.FIRST), int(Flags.TERMINATED), int(Flags.FIRST), 0)):
         writer.write(tick(number, 2, flags))
         if number < 3:
-            writer.chunks[0].log_probs[number] = -1.0
-    writer.complete(lambda lanes, buffer: sent.append(read(buffer, lanes)))
+            writer.decide(0, {"log_prob": np.full(2, -1, np.float32)}, 1)
+    writer.complete(lambda _first, lanes, buffer: sent.append(read(buffer, lanes)))
     assert sent[0][4][:, 0].tolist() == [-1.0, 0.0, -1.0]
+
+
+def test_unrolls_may_share_more_than_their_last_row() -> None:
+    """With an overlap every unroll begins with transitions of the one before, and with the policy state before them."""
+    shape = record(3, overlap=2)
+    writer, sent = UnrollWriter(shape, 2), []
+    for number in range(12):
+        writer.write(tick(number, 2))
+        if writer.is_complete:
+            writer.complete(lambda first, lanes, buffer: sent.append(shape.layout(lanes).views([buffer])))
+            assert writer.is_boundary
+        for chunk, places in writer.state_places():
+            places[0][...] = number + chunk.start
+        writer.decide(0, {"log_prob": np.full(2, -number, np.float32)}, number)
+    names = [item.name for item in shape.fields]
+    reward, log_prob, version, state = (names.index(name) for name in ("reward", "log_prob", "version", "state/x"))
+    assert [unroll[reward][:, 1].tolist() for unroll in sent] == [
+        [0, 1, 2, 3, 4, 5],
+        [3, 4, 5, 6, 7, 8],
+        [6, 7, 8, 9, 10, 11],
+    ]
+    assert [unroll[log_prob][:, 0].tolist() for unroll in sent[1:]] == [[-3, -4, -5, -6, -7], [-6, -7, -8, -9, -10]]
+    assert [unroll[version].tolist() for unroll in sent[1:]] == [[3, 4, 5, 6, 7], [6, 7, 8, 9, 10]]
+    assert [unroll[state][0, 0] for unroll in sent] == [0, 3, 6]

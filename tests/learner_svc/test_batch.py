@@ -5,7 +5,9 @@ import pytest
 import torch
 
 from learner_svc.batch import Batch, discounts, first_rows, present_rows, valid_transitions
-from shared.protocol.rows import Flags, unroll_layout
+from learner_svc.ingest import allocate
+from shared.protocol.recording import RecordSpec
+from shared.protocol.rows import Flags
 from tests.support.experience import make_batch, make_policy, make_spec
 
 TERMINATED, TRUNCATED, FIRST = Flags.TERMINATED, Flags.TRUNCATED, Flags.FIRST
@@ -58,11 +60,9 @@ def test_a_batch_lies_on_the_memory_of_the_arrays_in_wire_order():
     """The order is that of an unroll; nothing is copied."""
     spec = make_spec(masked=True)
     policy, _ = make_policy(spec, lstm=4)
-    layout = unroll_layout(spec, policy.distribution.action_size, policy.state_fields, 5, 3)
-    arrays = [np.zeros(item.shape, item.dtype) for item in layout.fields]
-    names = [item.name for item in layout.fields]
-    arrays[names.index("version")] = np.zeros((5, 3), np.int64)
-    batch = Batch.from_fields(arrays, num_leaves=1, masked=True)
+    record = RecordSpec(spec, 5, state=policy.state_fields)
+    arrays, names = allocate(record, 3), [item.name for item in record.fields]
+    batch = Batch.from_arrays(record, arrays)
     arrays[names.index("reward")][5, 2] = 4.0
     arrays[names.index("mask")][0, 0, 1] = 1
     assert batch.reward[5, 2] == 4.0
@@ -75,11 +75,12 @@ def test_a_batch_lies_on_the_memory_of_the_arrays_in_wire_order():
 def test_a_batch_whose_shapes_disagree_is_refused_by_name():
     """A field of other lanes or times is a fault of ours, found before training on it."""
     batch = make_batch(make_policy()[0])
-    fields = {name: getattr(batch, name) for name in ("observation", "mask", "reward", "flags", "version", "state")}
     with pytest.raises(ValueError, match="action is"):
-        Batch(**fields, action=batch.action[:-1], log_prob=batch.log_prob)
+        Batch(batch.record, batch.tensors | {"action": batch.action[:-1]})
     with pytest.raises(ValueError, match="log_prob is"):
-        Batch(**fields, action=batch.action, log_prob=batch.log_prob[:, 1:])
+        Batch(batch.record, batch.tensors | {"log_prob": batch.log_prob[:, 1:]})
+    with pytest.raises(ValueError, match="flags is None"):
+        Batch(batch.record, {name: tensor for name, tensor in batch.tensors.items() if name != "flags"})
 
 
 def test_a_batch_on_its_device_is_itself():

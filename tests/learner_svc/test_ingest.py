@@ -7,29 +7,31 @@ from hypothesis import strategies as st
 
 from learner_svc.ingest import Assembler
 from shared.errors import RemoteWireError
-from shared.protocol.layout import Array, Field
-from shared.protocol.rows import EnvSpec, unroll_layout
+from shared.protocol.layout import Array
+from shared.protocol.recording import Per, RecordField, RecordSpec
+from shared.protocol.rows import EnvSpec
 from shared.protocol.spaces import space_from_gymnasium
 
 gymnasium = pytest.importorskip("gymnasium")
 
 T = 3
-STATE = (Field("state/h", "float32", (2,)),)
+STATE = (RecordField("state/h", "float32", (2,), Per.LANE),)
 SPEC = EnvSpec(
     env_id="e",
     observation=space_from_gymnasium(gymnasium.spaces.Box(-1, 1, (2,))),
     action=space_from_gymnasium(gymnasium.spaces.Discrete(3)),
     mask_size=3,
 )
+RECORD = RecordSpec(SPEC, T, state=STATE)
 
 
 def an_assembler(batch: int, num_buffers: int = 2) -> Assembler[int]:
-    return Assembler(SPEC, 1, STATE, unroll_length=T, batch=batch, num_buffers=num_buffers)
+    return Assembler(RECORD, batch=batch, num_buffers=num_buffers)
 
 
 def an_unroll(first_lane: int, lanes: int) -> bytes:
     """Every number of a lane tells which lane it is."""
-    layout = unroll_layout(SPEC, 1, STATE, T, lanes)
+    layout = RECORD.layout(lanes)
     frames = layout.allocate()
     for item, array in zip(layout.fields, layout.views(frames), strict=True):
         if item.name == "version":
@@ -144,9 +146,7 @@ def test_drop_names_what_was_not_used() -> None:
 
 def test_lanes_of_a_batch_are_shared_out_by_weight() -> None:
     """Each task's lanes in their order, and a task's own queue goes on where the batch cut it."""
-    assembler: Assembler[str] = Assembler(
-        SPEC, 1, STATE, unroll_length=T, batch=8, num_buffers=2, weights={"a": 0.75, "b": 0.25}
-    )
+    assembler: Assembler[str] = Assembler(RECORD, batch=8, weights={"a": 0.75, "b": 0.25})
     assembler.offer("b0", 5, an_unroll(100, 5), task="b")
     assembler.offer("a0", 4, an_unroll(0, 4), task="a")
     assembler.offer("a1", 9, an_unroll(10, 9), task="a")
@@ -164,9 +164,7 @@ def test_lanes_of_a_batch_are_shared_out_by_weight() -> None:
 
 def test_a_task_without_unrolls_leaves_no_batch_open() -> None:
     """The one that has some fills it alone."""
-    assembler: Assembler[int] = Assembler(
-        SPEC, 1, STATE, unroll_length=T, batch=4, num_buffers=2, weights={"a": 0.5, "b": 0.5}
-    )
+    assembler: Assembler[int] = Assembler(RECORD, batch=4, weights={"a": 0.5, "b": 0.5})
     assembler.offer(0, 4, an_unroll(0, 4), task="b")
     assembler.fill()
     full = assembler.take()

@@ -17,7 +17,7 @@ from shared.policy.precision import Precision
 from shared.policy.weights import FlatParameters, make_manifest
 from shared.protocol.rows import EnvSpec
 from shared.protocol.spaces import space_from_gymnasium
-from tests.support.experience import EPOCH, make_batch, make_policy, make_spec, make_updater
+from tests.support.experience import EPOCH, RECORDING, make_batch, make_policy, make_spec, make_updater
 
 CONV = {"network": "impala_shallow"}
 NORMALISED = {"normalise_observation": True}
@@ -32,7 +32,7 @@ def trained(folder: Path, spec=None, policy=None, **config) -> tuple[Updater, Ch
             version_now=EPOCH << 40,
         )  # fmt: skip
     arrays, meta = updater.state()
-    manifest = make_manifest(updater.policy).to_json()
+    manifest = make_manifest(updater.policy, RECORDING).to_json()
     save(folder / "checkpoints", step=2, arrays=arrays, meta={"updater": meta, "manifest": manifest})
     checkpoint = load_latest(folder / "checkpoints")
     assert checkpoint is not None
@@ -83,12 +83,12 @@ def test_the_memory_format_is_the_new_runs_own():
     target = Updater(updater.policy, FlatParameters(updater.policy), VTraceConfig())
     with torch.no_grad():
         target.parameters.flat.mul_(0.5)
-    manifest = make_manifest(source)
+    manifest = make_manifest(source, RECORDING)
     checkpoint = Checkpoint(
         path=Path("elsewhere.json"), kind="latest", serial=1, step=5, meta={"manifest": manifest.to_json()},
         arrays={"policy.flat": FlatParameters(source).flat.numpy()},
     )  # fmt: skip
-    assert manifest.places != make_manifest(target.policy).places, "they lie alike: the test shows nothing"
+    assert manifest.places != make_manifest(target.policy, RECORDING).places, "they lie alike: the test shows nothing"
     start_from(target, checkpoint)
     named = dict(source.named_parameters())
     assert all(torch.equal(x, named[name]) for name, x in target.policy.named_parameters())

@@ -8,10 +8,12 @@ from gymnasium import spaces
 
 from learner_svc.batch import Batch
 from learner_svc.update import Updater
+from shared.policy.acting import Sample
 from shared.policy.config import PolicyConfig
 from shared.policy.policy import Policy
 from shared.policy.weights import FlatParameters
 from shared.protocol.messages import pack_version
+from shared.protocol.recording import RecordSpec
 from shared.protocol.rows import EnvSpec, Flags
 from shared.protocol.spaces import space_from_gymnasium
 from tests.support.experience import algorithm_config
@@ -26,9 +28,10 @@ def collect(envs, policy, row, noise, version):
     with torch.inference_mode():
         for t in range(ROWS - 1):
             observation, reward, flags = (torch.from_numpy(x) for x in rows[-1])
-            acted = policy.act((observation,), reward, (flags & int(Flags.FIRST)) != 0, (), [x[t] for x in noise])
+            first = (flags & int(Flags.FIRST)) != 0
+            acted = policy.act((observation,), reward, first, (), Sample(), [x[t] for x in noise], wanted=["log_prob"])
             actions.append(acted.action.numpy())
-            log_probs.append(acted.log_prob.numpy())
+            log_probs.append(acted.recorded["log_prob"].numpy())
             ended = (rows[-1][2] & (Flags.TERMINATED | Flags.TRUNCATED)) != 0
             observation, reward, terminated, truncated, _ = envs.step(distribution.to_env(actions[-1])[0])
             flags = np.where(ended, Flags.FIRST, terminated * Flags.TERMINATED | truncated * Flags.TRUNCATED)
@@ -36,7 +39,7 @@ def collect(envs, policy, row, noise, version):
     observation, reward, flags = (np.stack(x) for x in zip(*rows, strict=True))
     arrays = [observation, reward, flags, np.stack(actions), np.stack(log_probs)]
     arrays.append(np.full((ROWS - 1, LANES), version, np.int64))
-    return Batch.from_fields(arrays, num_leaves=1, masked=False), rows[-1]
+    return Batch.from_arrays(RecordSpec(policy.spec, ROWS - 1), arrays), rows[-1]
 
 
 @pytest.mark.learning

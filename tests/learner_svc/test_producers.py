@@ -44,7 +44,8 @@ from shared.protocol.messages import (
     Unroll,
     Weights,
 )
-from shared.protocol.rows import EnvSpec, episodes_layout, unroll_layout
+from shared.protocol.recording import RecordSpec
+from shared.protocol.rows import EnvSpec, episodes_layout
 from shared.protocol.spaces import space_from_gymnasium
 from shared.runtime.config import EnvConfig, EvalConfig, RunConfig
 
@@ -72,7 +73,7 @@ class Bench:
         identity = Identity(epoch=3, run_id="run", run_seed=5, unroll_length=T, beat_s=1.0, lease_s=10.0, tasks=tasks)
         self.desk = Desk(identity, EnvConfig(id="e"), self.ledger, self.publisher, self.run, lambda: 0.25)
         if has_policy:
-            assembler: Assembler[object] = Assembler(a_spec(), 1, (), unroll_length=T, batch=4)
+            assembler: Assembler[object] = Assembler(RecordSpec(a_spec(), T), batch=4)
             self.desk.adopt(a_spec(), assembler.check)
             self.run.start(0.0)
             self.publisher.describe("digest", "{}")
@@ -99,7 +100,7 @@ def a_hello(incarnation: int = 7, **changes: Any) -> ProducerHello:
 
 
 def an_unroll_frame(lanes: int = 2) -> bytes:
-    return bytes(unroll_layout(a_spec(), 1, (), T, lanes).frame_bytes[0])
+    return bytes(RecordSpec(a_spec(), T).layout(lanes).frame_bytes[0])
 
 
 def test_hello_is_answered_by_who_we_are_and_what_may_be_sent() -> None:
@@ -283,7 +284,7 @@ def test_episodes_that_come_before_the_policy_of_a_resumed_run_are_no_mistake_an
     credit, _ = bench.ask(Ping(sent_ms=1, load=()))
     assert isinstance(credit, Credit)
     assert credit.episodes_acked_through == 4
-    bench.desk.adopt(a_spec(), Assembler(a_spec(), 1, (), unroll_length=T, batch=4).check)
+    bench.desk.adopt(a_spec(), Assembler(RecordSpec(a_spec(), T), batch=4).check)
     (came,) = bench.say(header, frame)
     assert isinstance(came, EpisodesCame)
 

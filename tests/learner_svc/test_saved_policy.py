@@ -11,13 +11,13 @@ from learner_svc.checkpoint import Checkpoint
 from learner_svc.saved_policy import read_policy
 from shared.errors import CheckpointError
 from shared.policy.weights import make_manifest
-from tests.support.experience import make_policy
+from tests.support.experience import RECORDING, make_policy
 
 
 def of_today() -> Checkpoint:
     """One that this version would write, as far as its policy goes."""
     policy, weights = make_policy(lstm=4)
-    manifest = make_manifest(policy).to_json()
+    manifest = make_manifest(policy, RECORDING).to_json()
     return Checkpoint(
         path=Path("run/checkpoints/1.json"), kind="latest", serial=1, step=1, meta={"manifest": manifest},
         arrays={"policy.flat": weights.flat.numpy()},

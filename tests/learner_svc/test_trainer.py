@@ -36,11 +36,7 @@ def make_trainer(folder: Path, **learner: int) -> Trainer:
         }
     )  # fmt: skip
     trainer = Trainer(settings, folder, folder / "crash", epoch=1, spec=make_spec(), checkpoint=None)
-    policy = trainer.policy
-    assembler: Assembler[int] = Assembler(
-        policy.spec, policy.distribution.action_size, policy.state_fields, unroll_length=LENGTH, batch=LANES,
-        num_buffers=1,
-    )  # fmt: skip
+    assembler: Assembler[int] = Assembler(trainer.record, batch=LANES, num_buffers=1)
     observation, reward, _, action, log_prob, version = assembler.buffers[0]
     generator = np.random.default_rng(0)
     observation[...] = generator.normal(size=observation.shape)

@@ -21,6 +21,7 @@ from shared.policy.config import PolicyConfig
 from shared.policy.policy import Policy
 from shared.policy.weights import FlatParameters, make_manifest
 from shared.runtime.config import EnvConfig
+from tests.support.experience import RECORDING
 
 
 def make_run(folder: Path, env: EnvConfig, policy: PolicyConfig, *, kind="latest", lanes: int = 4) -> Path:
@@ -30,7 +31,7 @@ def make_run(folder: Path, env: EnvConfig, policy: PolicyConfig, *, kind="latest
     group.close()
     network = Policy(group.spec, policy)
     flat = FlatParameters(network).flat.numpy()
-    manifest = make_manifest(network).to_json()
+    manifest = make_manifest(network, RECORDING).to_json()
     save(folder / "checkpoints", step=7, arrays={"policy.flat": flat}, meta={"manifest": manifest}, kind=kind)
     sections = {"run": {"name": "small"}, "env": env.model_dump(mode="json"), "eval": {"lanes": lanes, "episodes": 9}}
     (folder / "config.toml").write_text(to_toml(sections))

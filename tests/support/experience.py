@@ -8,14 +8,17 @@ from pydantic import TypeAdapter
 from learner_svc.algorithm_config import AlgorithmConfig
 from learner_svc.batch import Batch
 from learner_svc.update import Updater
+from shared.policy.acting import Recording, Sample
 from shared.policy.config import PolicyConfig
 from shared.policy.policy import Policy
 from shared.policy.weights import FlatParameters
 from shared.protocol.messages import pack_version
+from shared.protocol.recording import LOG_PROB, RecordSpec
 from shared.protocol.rows import EnvSpec, Flags
 from shared.protocol.spaces import mask_size, space_from_gymnasium
 
 EPOCH = 3
+RECORDING = Recording(unroll_length=8)
 OBSERVATION = spaces.Box(-10.0, 10.0, (4,), np.float32)
 
 
@@ -81,19 +84,23 @@ def make_batch(policy: Policy, *, rows: int = 9, lanes: int = 6, seed: int = 0, 
             torch.from_numpy(reward[t]),
             torch.from_numpy((flags[t] & Flags.FIRST) != 0),
             state,
+            Sample(),
             [array[t] for array in noise],
             None if mask is None else torch.from_numpy(mask[t]),
+            wanted=[LOG_PROB],
         )
         state = acted.state
         actions.append(acted.action)
-        log_probs.append(acted.log_prob)
-    return Batch(
-        observation=(torch.from_numpy(observation),),
-        mask=None if mask is None else torch.from_numpy(mask),
-        reward=torch.from_numpy(reward),
-        flags=torch.from_numpy(flags),
-        action=torch.stack(actions[:-1]),
-        log_prob=torch.stack(log_probs[:-1]),
-        version=torch.full((rows - 1, lanes), pack_version(EPOCH, 0) if version is None else version),
-        state=start,
-    )
+        log_probs.append(acted.recorded[LOG_PROB])
+    tensors = {
+        "observation": torch.from_numpy(observation),
+        "reward": torch.from_numpy(reward),
+        "flags": torch.from_numpy(flags),
+        "action": torch.stack(actions[:-1]),
+        "log_prob": torch.stack(log_probs[:-1]),
+        "version": torch.full((rows - 1, lanes), pack_version(EPOCH, 0) if version is None else version),
+        **{item.name: part for item, part in zip(policy.state_fields, start, strict=True)},
+    }
+    if mask is not None:
+        tensors["mask"] = torch.from_numpy(mask)
+    return Batch(RecordSpec(policy.spec, rows - 1, state=policy.state_fields), tensors)

@@ -10,8 +10,10 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from shared.policy.acting import Sample
 from shared.policy.config import PolicyConfig
 from shared.policy.policy import Policy
+from shared.protocol.recording import LOG_PROB
 from shared.protocol.rows import EnvSpec
 from shared.protocol.spaces import Leaf, encode_text, space_from_gymnasium
 
@@ -168,7 +170,8 @@ class RandomActor:
         for _ in range(length):
             obs, mask, reward, first = self._row
             noise = self.policy.distribution.noise(7, self._tick, 1, self.lanes)
-            acted = self.policy.act(obs, reward, first, self._state, [torch.from_numpy(x[0]) for x in noise], mask)
+            drawn = [torch.from_numpy(x[0]) for x in noise]
+            acted = self.policy.act(obs, reward, first, self._state, Sample(), drawn, mask, wanted=[LOG_PROB])
             self._state = acted.state
             decided.append(acted)
             self._row = self._next_row()
@@ -181,7 +184,7 @@ class RandomActor:
             reward=torch.stack([row[2] for row in rows]),
             first=torch.stack([row[3] for row in rows]),
             action=torch.stack([acted.action for acted in decided]),
-            log_prob=torch.stack([acted.log_prob for acted in decided]),
+            log_prob=torch.stack([acted.recorded[LOG_PROB] for acted in decided]),
             value=torch.stack([acted.value for acted in decided]),
             state=state,
         )

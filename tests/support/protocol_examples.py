@@ -3,7 +3,6 @@
 import gymnasium
 import numpy as np
 
-from shared.protocol.layout import Field
 from shared.protocol.messages import (
     Act,
     ActBits,
@@ -35,6 +34,7 @@ from shared.protocol.messages import (
     Welcome,
     pack_version,
 )
+from shared.protocol.recording import Per, RecordField
 from shared.protocol.rows import EnvSpec
 from shared.protocol.spaces import space_from_gymnasium
 
@@ -87,7 +87,10 @@ EVERYTHING = EnvSpec(
     statistics=("return", "length", "score"),
 )
 
-STATE_FIELDS = (Field("state/lstm_h", "float32", (4,)), Field("state/stack", "uint8", (1, 3)))
+STATE_FIELDS = (
+    RecordField("state/lstm_h", "float32", (4,), Per.LANE),
+    RecordField("state/stack", "uint8", (1, 3), Per.LANE),
+)
 
 MESSAGES: dict[str, Message] = {
     "hello": Hello(

@@ -19,7 +19,8 @@ from shared.net.endpoints import Dealer
 from shared.net.keys import DialKeys
 from shared.net.reactor import Reactor
 from shared.protocol.codec import decode, encode
-from shared.protocol.rows import EnvSpec, episodes_layout, unroll_layout
+from shared.protocol.recording import RecordSpec
+from shared.protocol.rows import EnvSpec, episodes_layout
 from shared.protocol.spaces import space_from_gymnasium
 
 T, LANES = 4, 6
@@ -72,7 +73,7 @@ class ScriptedProducer:
         return bool(self.versions) and self.versions[-1] >= version
 
     def _push(self) -> None:
-        layout = unroll_layout(self.spec, 1, (), T, LANES)
+        layout = RecordSpec(self.spec, T).layout(LANES)
         frames = layout.allocate()
         observation, reward, _flags, _action, log_prob, version = layout.views(frames)
         observation[...] = np.random.default_rng(1).normal(size=observation.shape)

@@ -16,6 +16,7 @@ from shared.policy.policy import Policy
 from shared.policy.weights import FlatParameters, make_manifest
 from shared.runtime.config import EnvConfig
 from tests.support.deployment import PATIENCE, ServiceProcess, at_least, living, wait_until
+from tests.support.experience import RECORDING
 
 RUN_ID = "a-finished-run"
 
@@ -33,7 +34,7 @@ def make_run(folder, env: EnvConfig):
     group = make_group(env, 1)
     group.close()
     policy = Policy(group.spec, PolicyConfig(hidden=[8], lstm=4))
-    meta = {"manifest": make_manifest(policy).to_json(), "run_id": RUN_ID}
+    meta = {"manifest": make_manifest(policy, RECORDING).to_json(), "run_id": RUN_ID}
     arrays = {"policy.flat": FlatParameters(policy).flat.numpy()}
     save(folder / "checkpoints", step=7, arrays=arrays, meta=meta, kind="best")
     save(folder / "checkpoints", step=9, arrays=arrays, meta=meta, kind="latest")

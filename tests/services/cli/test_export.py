@@ -11,7 +11,9 @@ from learner_svc.checkpoint import Checkpoint
 from services.cli.evaluate import EvaluationSettings, TrainedPolicy
 from services.cli.export import export_policy
 from shared.errors import ConfigError, StorageError
+from shared.policy.acting import Sample
 from shared.policy.weights import make_manifest
+from tests.support.experience import RECORDING
 from tests.support.policy_cases import CASES, make_policy, random_leaf
 
 LANES, QUICK = 5, ("masked", "lstm", "atari")
@@ -19,10 +21,12 @@ LANES, QUICK = 5, ("masked", "lstm", "atari")
 
 def make_trained(name, folder):
     policy = make_policy(name)
-    meta = {"manifest": make_manifest(policy).to_json()}
+    meta = {"manifest": make_manifest(policy, RECORDING).to_json()}
     checkpoint = Checkpoint(path=folder / "c.json", kind="latest", serial=1, step=7, meta=meta, arrays={})
     settings = EvaluationSettings.model_validate({"env": {"id": "test"}})
-    return TrainedPolicy(policy=policy, checkpoint=checkpoint, settings=settings, device=torch.device("cpu"))
+    return TrainedPolicy(
+        policy=policy, rule=Sample(), checkpoint=checkpoint, settings=settings, device=torch.device("cpu")
+    )
 
 
 @pytest.mark.parametrize(

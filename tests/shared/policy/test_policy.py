@@ -7,12 +7,13 @@ from gymnasium import spaces
 from pydantic import ValidationError
 
 from shared.errors import ConfigError
+from shared.policy.acting import MODE
 from shared.policy.config import PolicyConfig
 from shared.policy.cores import FrameStacks
 from shared.policy.observations import ObservationEncoder, to_patches
 from shared.policy.policy import Policy
 from shared.policy.precision import Precision
-from shared.protocol.layout import Field
+from shared.protocol.recording import Per, RecordField
 from shared.protocol.spaces import encode_text, space_from_gymnasium
 from tests.support.policy_cases import CASES, VECTOR, RandomActor, make_policy, make_spec
 
@@ -22,10 +23,10 @@ def test_state_fields_are_stacks_lstm_and_previous_action() -> None:
     assert make_policy("mlp").state_fields == ()
     policy = make_policy("composite")
     assert policy.state_fields == (
-        Field("state/stack/camera", "uint8", (2, 3, 20, 22)),
-        Field("state/lstm_h", "float32", (7,)),
-        Field("state/lstm_c", "float32", (7,)),
-        Field("state/previous_action", "float32", (policy.distribution.encoded_size,)),
+        RecordField("state/stack/camera", "uint8", (2, 3, 20, 22), Per.LANE),
+        RecordField("state/lstm_h", "float32", (7,), Per.LANE),
+        RecordField("state/lstm_c", "float32", (7,), Per.LANE),
+        RecordField("state/previous_action", "float32", (policy.distribution.encoded_size,), Per.LANE),
     )
     for item, part in zip(policy.state_fields, policy.initial_state(3), strict=True):
         assert part.shape == (3, *item.shape)
@@ -88,14 +89,14 @@ def test_bf16_changes_the_torso_alone_and_little(name: str) -> None:
 
 
 def test_greedy_acting_takes_the_mode() -> None:
-    """Without noise `act` gives the most likely action and its log-probability."""
+    """The most likely action, and nothing is recorded of it."""
     policy = make_policy("masked")
     obs, mask = torch.randn(6, 4), torch.ones(6, 5, dtype=torch.uint8)
     first, reward = torch.zeros(6, dtype=torch.bool), torch.zeros(6)
-    acted = policy.act([obs], reward, first, (), None, mask)
+    acted = policy.act([obs], reward, first, (), MODE, mask=mask)
     params = policy([obs[None]], reward[None], first[None], None, ()).params[0]
     assert torch.equal(acted.action, policy.distribution.mode(params, mask))
-    torch.testing.assert_close(acted.log_prob, params.log_softmax(-1).max(-1).values)
+    assert not acted.recorded
 
 
 @pytest.mark.parametrize("name", ["mlp", "separate value"])

@@ -13,6 +13,7 @@ from shared.policy.observations import ObservationEncoder, to_patches
 from shared.policy.policy import Policy
 from shared.policy.weights import Manifest, make_manifest, policy_from_manifest
 from shared.protocol.spaces import space_from_gymnasium
+from tests.support.experience import RECORDING
 from tests.support.policy_cases import make_spec
 
 INTEGERS = [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64]
@@ -121,7 +122,7 @@ def test_without_bounds_only_bytes_are_scaled() -> None:
 )
 def test_a_manifest_of_before_means_what_it_meant(observation: gymnasium.Space[Any], expected: bool) -> None:
     """One that does not know the setting gets it where nothing changes, and is kept without it where something does."""
-    manifest = make_manifest(Policy(make_spec(observation, spaces.Discrete(2)), PolicyConfig()))
+    manifest = make_manifest(Policy(make_spec(observation, spaces.Discrete(2)), PolicyConfig()), RECORDING)
     older = {name: value for name, value in manifest.body["policy"].items() if name != "scale_observation"}
     policy = policy_from_manifest(Manifest(manifest.places, manifest.num_elements, manifest.body | {"policy": older}))
     assert policy.config.scale_observation is expected

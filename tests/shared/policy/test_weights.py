@@ -16,6 +16,7 @@ from shared.policy.weights import (
     plan_layout,
     policy_from_manifest,
 )
+from tests.support.experience import RECORDING
 from tests.support.policy_cases import CASES, RandomActor, make_policy
 
 
@@ -26,11 +27,11 @@ def test_a_reader_of_the_manifest_builds_the_same_policy(name: str) -> None:
     unroll = RandomActor(policy, 3).unroll(3)
     inputs = (unroll.obs, unroll.reward, unroll.first, unroll.action, unroll.state)
     parameters = FlatParameters(policy)
-    manifest = make_manifest(policy, {"episode": 3})
+    manifest = make_manifest(policy, RECORDING)
     copied = Manifest.from_json(manifest.to_json())
     assert copied == manifest
     assert copied.digest == manifest.digest
-    assert copied.extra == {"episode": 3}
+    assert copied.extra == RECORDING.to_json()
     reader = policy_from_manifest(copied)
     acting = acting_parameters(reader)
     assert len(parameters.export()) == manifest.num_bytes
@@ -82,14 +83,14 @@ def test_tensors_are_aligned_and_do_not_overlap() -> None:
 def test_channels_last_strides_survive_flattening_and_the_wire() -> None:
     """Convolution weights keep their memory format on both sides; the manifest tells formats apart."""
     policy = make_policy("atari")
-    plain = make_manifest(policy).digest
+    plain = make_manifest(policy, RECORDING).digest
     policy.use(Precision(channels_last=True))
     parameters = FlatParameters(policy)
     weight = policy.torso.encoders[0][2].weight
     assert weight.is_contiguous(memory_format=torch.channels_last)
     assert weight.grad is not None
     assert weight.grad.stride() == weight.stride()
-    manifest = make_manifest(policy)
+    manifest = make_manifest(policy, RECORDING)
     assert manifest.digest != plain
     reader = policy_from_manifest(manifest)
     acting = acting_parameters(reader)
@@ -103,7 +104,7 @@ def test_bf16_acting_weights_are_cast_once_and_agree_with_autocast() -> None:
     policy = make_policy("atari")
     policy.use(Precision(dtype="bfloat16", channels_last=True))
     parameters = FlatParameters(policy)
-    reader = policy_from_manifest(make_manifest(policy))
+    reader = policy_from_manifest(make_manifest(policy, RECORDING))
     acting = acting_parameters(reader)
     acting.load_(parameters.export())
     assert all(p.dtype == torch.bfloat16 for p in reader.torso.parameters())
@@ -128,7 +129,7 @@ def test_a_buffer_of_another_size_is_refused() -> None:
 
 def corrupt(change: str) -> str:
     """A manifest's text with one thing wrong."""
-    whole = json.loads(make_manifest(make_policy("mlp")).to_json())
+    whole = json.loads(make_manifest(make_policy("mlp"), RECORDING).to_json())
     match change:
         case "format":
             whole["format"] = 99
@@ -172,7 +173,7 @@ def test_text_that_is_no_manifest_is_a_remote_error(text: str) -> None:
 )
 def test_a_manifest_that_contradicts_itself_builds_nothing(key: str, value: object, expected: str) -> None:
     """The error says which part."""
-    manifest = make_manifest(make_policy("mlp"))
+    manifest = make_manifest(make_policy("mlp"), RECORDING)
     wrong = Manifest(manifest.places, manifest.num_elements, manifest.body | {key: value})
     with pytest.raises(RemoteWireError, match=expected):
         policy_from_manifest(wrong)

@@ -12,6 +12,7 @@ import pytest
 
 from shared.errors import RemoteWireError
 from shared.protocol.layout import Layout
+from shared.protocol.recording import RecordSpec
 from shared.protocol.rows import (
     EnvSpec,
     act_layout,
@@ -21,9 +22,8 @@ from shared.protocol.rows import (
     spec_from_wire,
     spec_to_wire,
     step_layout,
-    unroll_layout,
 )
-from shared.protocol.spaces import own_action_size, space_from_gymnasium
+from shared.protocol.spaces import space_from_gymnasium
 from tests.support.protocol_examples import CARTPOLE, EVERYTHING, STATE_FIELDS
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "payloads.json").read_text())
@@ -31,11 +31,11 @@ GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "payloads.json").rea
 LAYOUTS: dict[str, Layout] = {
     "cartpole_step": step_layout(CARTPOLE, 3),
     "cartpole_act": act_layout(CARTPOLE, 3),
-    "cartpole_unroll": unroll_layout(CARTPOLE, own_action_size(CARTPOLE.action), STATE_FIELDS, 2, 3),
+    "cartpole_unroll": RecordSpec(CARTPOLE, 2, state=STATE_FIELDS).layout(3),
     "cartpole_episodes": episodes_layout(CARTPOLE, 3),
     "everything_step": step_layout(EVERYTHING, 2),
     "everything_act": act_layout(EVERYTHING, 2),
-    "everything_unroll": unroll_layout(EVERYTHING, own_action_size(EVERYTHING.action), STATE_FIELDS, 1, 2),
+    "everything_unroll": RecordSpec(EVERYTHING, 1, state=STATE_FIELDS).layout(2),
     "everything_episodes": episodes_layout(EVERYTHING, 1),
 }
 

@@ -1,0 +1,176 @@
+"""Acting rules: what turns a forward pass into actions, and what it records for the algorithm that learns from them.
+
+The learner names a rule, its parameters and what is to be recorded in the weights' manifest, so an inference needs no
+setting of its own. One of your own is named `module:Class`: a subclass of `ActingRule`, built as `Class(**parameters)`,
+that the learner and every inference can import.
+
+Shape suffixes: B lanes, P parameters, A own-action columns, M mask columns.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from torch import Tensor
+
+from shared.errors import ConfigError, RemoteWireError
+from shared.policy.distributions import ActionDistribution
+from shared.protocol.layout import Array
+from shared.protocol.recording import LOG_PROB, RECORDED_LOG_PROB, RecordField, RecordSpec
+from shared.runtime.modules import load_class
+
+if TYPE_CHECKING:
+    from shared.policy.policy import Policy
+
+MAX_ROWS = 1 << 16  # of an unroll, as a manifest may say
+
+
+class Outputs(NamedTuple):
+    """What one row of a forward pass gives for B lanes."""
+
+    params: Tensor  # f32 [B, P], for the policy's distribution
+    value: Tensor  # f32 [B]
+
+
+class Decision(NamedTuple):
+    """The actions of B lanes, and what is recorded of them."""
+
+    action: Tensor  # own action f32 [B, A]
+    recorded: Mapping[str, Tensor]  # by the name of a field, [B, *shape]
+
+
+class ActingRule:
+    """How actions are chosen. Stateless: all randomness is the noise that it is given back."""
+
+    records: ClassVar[tuple[RecordField, ...]] = ()  # what it can record, each for a transition
+
+    def noise(
+        self, distribution: ActionDistribution, seed: int, block: int, ticks: int, slots: range
+    ) -> tuple[Array, ...]:
+        """What `decide` needs of randomness, each [ticks, lanes, ...]; the same for the same arguments.
+
+        Args:
+          seed, block: of the group, and which of its blocks of ticks this is.
+          slots: numbers of the lanes, which no others of this inference have at the time.
+        """
+        return distribution.noise(seed, block, ticks, len(slots))
+
+    def decide(
+        self,
+        distribution: ActionDistribution,
+        outputs: Outputs,
+        noise: Sequence[Tensor],
+        mask: Tensor | None,
+        wanted: Collection[str],
+    ) -> Decision:
+        """Choose the actions of one row.
+
+        Args:
+          noise: one tick of what `noise` gave, for these lanes.
+          mask: which actions are permitted, u8 [B, M].
+          wanted: names of `records` to compute; the others may be left out.
+        """
+        raise NotImplementedError
+
+
+class Sample(ActingRule):
+    """From the policy's distribution."""
+
+    records = (RECORDED_LOG_PROB,)
+
+    def decide(
+        self,
+        distribution: ActionDistribution,
+        outputs: Outputs,
+        noise: Sequence[Tensor],
+        mask: Tensor | None,
+        wanted: Collection[str],
+    ) -> Decision:
+        """An action, and its log-probability if it is wanted."""
+        if LOG_PROB not in wanted:
+            return Decision(distribution.sample(outputs.params, noise, mask), {})
+        action, log_prob = distribution.sample_with_log_prob(outputs.params, noise, mask)
+        return Decision(action, {LOG_PROB: log_prob})
+
+
+class Mode(ActingRule):
+    """The most likely action: for evaluations, and for a policy that is served."""
+
+    def noise(
+        self, distribution: ActionDistribution, seed: int, block: int, ticks: int, slots: range
+    ) -> tuple[Array, ...]:
+        """None."""
+        return ()
+
+    def decide(
+        self,
+        distribution: ActionDistribution,
+        outputs: Outputs,
+        noise: Sequence[Tensor],
+        mask: Tensor | None,
+        wanted: Collection[str],
+    ) -> Decision:
+        """The mode of every component."""
+        return Decision(distribution.mode(outputs.params, mask), {})
+
+
+MODE = Mode()
+RULES: Mapping[str, type[ActingRule]] = {"sample": Sample, "mode": Mode}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """What inference does for an algorithm: how it acts, and what it records of that. Travels in the manifest."""
+
+    rule: str = "sample"  # a name of RULES, or module:Class
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # of the rule
+    decided: tuple[str, ...] = (LOG_PROB,)  # what the rule records, by name
+    unroll_length: int  # T
+    overlap: int = 0  # transitions of the unroll before that an unroll stores again
+
+    def make_rule(self) -> ActingRule:
+        """The rule. Raises: ConfigError if there is none, or it takes no such parameters."""
+        setting = f"acting rule {self.rule!r}"
+        kind = RULES.get(self.rule) or load_class(self.rule, setting, known=RULES, base=ActingRule)
+        try:
+            return kind(**self.parameters)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{setting}: {error}") from error
+
+    def make_record(self, policy: "Policy") -> RecordSpec:
+        """What is recorded of a policy that acts so. Raises: ConfigError naming what the rule cannot record."""
+        available = {item.name: item for item in self.make_rule().records}
+        if missing := [name for name in self.decided if name not in available]:
+            known = ", ".join(available) or "nothing"
+            raise ConfigError(f"acting rule {self.rule!r} records {known}, and not {', '.join(missing)}")
+        return RecordSpec(
+            policy.spec, self.unroll_length, self.overlap,
+            decided=tuple(available[name] for name in self.decided), state=policy.state_fields,
+        )  # fmt: skip
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in the manifest's `extra`."""
+        acting = {"rule": self.rule, "parameters": dict(self.parameters), "decided": list(self.decided)}
+        return {"unroll_length": self.unroll_length, "overlap": self.overlap, "acting": acting}
+
+    @classmethod
+    def from_json(cls, obj: Mapping[str, Any]) -> "Recording":
+        """What a manifest's `extra` says; without "acting", as of earlier versions, actions are sampled.
+
+        Raises: RemoteWireError.
+        """
+        acting = obj.get("acting", {"rule": "sample", "parameters": {}, "decided": [LOG_PROB]})
+        length, overlap = obj.get("unroll_length"), obj.get("overlap", 0)
+        if (
+            type(length) is not int
+            or not 0 < length < MAX_ROWS
+            or type(overlap) is not int
+            or not 0 <= overlap <= length
+        ):
+            raise RemoteWireError("manifest", f"unrolls of length {length!r} with an overlap of {overlap!r}")
+        rule, parameters, decided = (acting.get(name) for name in ("rule", "parameters", "decided"))
+        if type(rule) is not str or type(parameters) is not dict or type(decided) is not list:
+            raise RemoteWireError("manifest", "the acting rule is not a name with parameters and fields")
+        return cls(
+            rule=rule, parameters=parameters, decided=tuple(map(str, decided)), unroll_length=length, overlap=overlap
+        )
