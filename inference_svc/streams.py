@@ -44,9 +44,13 @@ class Stream:
 
     def push(self, group: Group) -> None:
         """Hand a group's complete unroll to the link, which keeps it until the learner takes it."""
-        outbox, writer, actor = self.link.outbox, group.lanes.rows, group.session.hello.actor
+        writer, session = group.lanes.rows, group.session
         assert isinstance(writer, UnrollWriter)
-        writer.complete(lambda _first, lanes, buffer: outbox.push(lanes, [buffer], actor=actor))
+        for unroll in writer.complete():
+            self.link.outbox.push(
+                unroll.lanes, [unroll.buffer], actor=session.hello.actor, group=session.id,
+                first_lane=unroll.first_lane, start=unroll.start,
+            )  # fmt: skip
 
 
 class Streams:

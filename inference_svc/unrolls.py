@@ -6,7 +6,8 @@ a later row (`skip`), so that groups that started together do not complete toget
 `first` and `absent`, which makes them no transitions.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -59,6 +60,15 @@ class Chunk:
         return buffer
 
 
+class Complete(NamedTuple):
+    """A complete unroll of some lanes of a group."""
+
+    first_lane: int
+    lanes: int
+    start: int  # rows of the group before its row 0
+    buffer: bytearray
+
+
 class UnrollWriter:
     """One training group's unroll in the making. Loop thread writes inputs; compute thread writes what it decided.
 
@@ -74,6 +84,7 @@ class UnrollWriter:
         ]
         self._skip = skip
         self._begin = 0  # the row at which nothing is new since the last unroll
+        self._start = 0  # rows of the group before row 0
         self.row = -1  # of the newest inputs; -1 before the first
 
     def write(self, inputs: Sequence[Array]) -> None:
@@ -113,12 +124,13 @@ class UnrollWriter:
                 chunk.arrays[name][self.row] = values[start : start + chunk.lanes]
             chunk.arrays[VERSION][self.row] = version
 
-    def complete(self, emit: Callable[[int, int, bytearray], object]) -> None:
-        """Hand (first lane, lanes, buffer) of each chunk to `emit`; go on with the rows that the next unroll shares."""
-        for chunk in self.chunks:
-            emit(chunk.start, chunk.lanes, chunk.renew())
+    def complete(self) -> list[Complete]:
+        """What is complete, chunk by chunk; goes on with the rows that the next unroll shares."""
+        done = [Complete(chunk.start, chunk.lanes, self._start, chunk.renew()) for chunk in self.chunks]
+        self._start += self._record.unroll_length
         self.row = self._begin = self._record.overlap
         self._skip = 0
+        return done
 
 
 class LatestRow:

@@ -19,7 +19,7 @@ from shared.protocol.fit import Misfit, judge_spec, judge_statistics, judge_task
 from shared.protocol.layout import Array
 from shared.protocol.ledger import Ledger, Producer
 from shared.protocol.messages import (
-    PROTOCOL_MAX,
+    LEARNER_PROTOCOL_MAX,
     PROTOCOL_MIN,
     Bye,
     Challenge,
@@ -273,11 +273,11 @@ class Desk:
 
     def _judge(self, hello: ProducerHello) -> Reject | None:
         """Why this producer cannot be served."""
-        if hello.protocol_min > PROTOCOL_MAX or hello.protocol_max < PROTOCOL_MIN:
+        if hello.protocol_min > LEARNER_PROTOCOL_MAX or hello.protocol_max < PROTOCOL_MIN:
             return Reject(
                 nonce=hello.nonce, code="protocol", retryable=False,
                 message=f"inference speaks protocol {hello.protocol_min} to {hello.protocol_max}, "
-                f"the learner {PROTOCOL_MIN} to {PROTOCOL_MAX}",
+                f"the learner {PROTOCOL_MIN} to {LEARNER_PROTOCOL_MAX}",
                 hint="run one version of seedbed everywhere",
             )  # fmt: skip
         misfit = self._misfit(hello.task, hello.spec)
@@ -316,7 +316,7 @@ class Desk:
         identity = self.identity
         return ProducerWelcome(
             nonce=hello.nonce, session=producer.session, epoch=identity.epoch,
-            protocol=min(PROTOCOL_MAX, hello.protocol_max), run_id=identity.run_id, run_seed=identity.run_seed,
+            protocol=min(LEARNER_PROTOCOL_MAX, hello.protocol_max), run_id=identity.run_id, run_seed=identity.run_seed,
             spec_digest=self.spec.digest() if self.spec else "", beat_s=identity.beat_s, lease_s=identity.lease_s,
             unroll_length=identity.unroll_length, next_seq=producer.next_seq,
             next_episodes_seq=producer.next_episodes_seq, state=int(self.run.state), tasks=identity.tasks,

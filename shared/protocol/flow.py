@@ -15,7 +15,7 @@ The learner's end is `shared.protocol.ledger`. Rules, both ends:
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shared.protocol.messages import Credit, Episodes, ProducerWelcome, Unroll
 
@@ -34,13 +34,21 @@ class Outgoing:
 
 @dataclass(slots=True)
 class _Kept:
-    """An UNROLL until its acknowledgement; `start` is its first lane's position in this incarnation's stream."""
+    """An UNROLL until its acknowledgement."""
 
-    seq: int
-    lanes: int
-    start: int
-    actor: str
+    header: Unroll  # but for the session
+    position: int  # of its first lane in this incarnation's stream
     frames: tuple[Frame, ...]
+
+    @property
+    def seq(self) -> int:
+        """Its number."""
+        return self.header.seq
+
+    @property
+    def lanes(self) -> int:
+        """Lane-unrolls in it."""
+        return self.header.lanes
 
 
 class Outbox:
@@ -114,9 +122,18 @@ class Outbox:
         """Whether an unroll of `lanes` that is pushed now, behind what is there, needs no further credit to leave."""
         return self.session != 0 and lanes > 0 and self._next_start - self._base < self._granted_through
 
-    def push(self, lanes: int, frames: Sequence[Frame], *, actor: str = "") -> int:
-        """Keep a complete unroll until it is acknowledged; the buffers belong to the outbox from here. Its number."""
-        kept = _Kept(self._next_seq, lanes, self._next_start, actor, tuple(frames))
+    def push(
+        self, lanes: int, frames: Sequence[Frame], *, actor: str = "", group: int = 0, first_lane: int = 0,
+        start: int = 0,
+    ) -> int:  # fmt: skip
+        """Keep a complete unroll until it is acknowledged; the buffers belong to the outbox from here. Its number.
+
+        Args: as the fields of an UNROLL.
+        """
+        header = Unroll(
+            session=0, seq=self._next_seq, lanes=lanes, actor=actor, group=group, first_lane=first_lane, start=start
+        )
+        kept = _Kept(header, self._next_start, tuple(frames))
         self._unrolls.append(kept)
         self._next_seq += 1
         self._next_start += lanes
@@ -151,7 +168,7 @@ class Outbox:
         if self._stream != (self.session, self.epoch):
             self._stream = (self.session, self.epoch)
             self._granted_through = 0
-            self._base = self._unrolls[0].start if self._unrolls else self._next_start
+            self._base = self._unrolls[0].position if self._unrolls else self._next_start
         self._pings.clear()
         self.resent_unrolls += self._num_sent
         self._num_sent = 0
@@ -193,10 +210,9 @@ class Outbox:
         if self._num_sent == len(self._unrolls):
             return None
         unroll = self._unrolls[self._num_sent]
-        if unroll.start - self._base >= self._granted_through:
+        if unroll.position - self._base >= self._granted_through:
             return None
-        header = Unroll(session=self.session, seq=unroll.seq, lanes=unroll.lanes, actor=unroll.actor)
-        return Outgoing(header, unroll.frames)
+        return Outgoing(replace(unroll.header, session=self.session), unroll.frames)
 
     def sent(self, outgoing: Outgoing) -> None:
         """The socket took what `next_outgoing` gave."""
@@ -228,7 +244,7 @@ class Outbox:
 
     def _sent_end(self) -> int:
         if self._num_sent < len(self._unrolls):
-            return self._unrolls[self._num_sent].start
+            return self._unrolls[self._num_sent].position
         return self._next_start
 
     def _forget(self, acked_through: int, episodes_acked_through: int) -> None:

@@ -276,7 +276,15 @@ FIELDS: dict[MessageType, tuple[type[Any], dict[str, Reader]]] = {
     ),
     MessageType.UNROLL: (
         Unroll,
-        {"session": _ID, "seq": _COUNT, "lanes": _LANES, "actor": _LABEL, "task": _COUNT},
+        {
+            "session": _ID,
+            "seq": _COUNT,
+            "lanes": _LANES,
+            "actor": _LABEL,
+            "group": _COUNT,
+            "first_lane": _COUNT,
+            "start": _COUNT,
+        },
     ),
     MessageType.EPISODES: (
         Episodes,
@@ -331,4 +339,5 @@ OPTIONAL: dict[MessageType, tuple[str, ...]] = {
     MessageType.GET: ("exact",),
     MessageType.PRODUCER_HELLO: ("task",),
     MessageType.PRODUCER_WELCOME: ("tasks",),
+    MessageType.UNROLL: ("first_lane", "start"),
 }

@@ -11,7 +11,8 @@ from shared.protocol.record import record
 from shared.protocol.rows import EnvSpec
 
 PROTOCOL_MIN = 1
-PROTOCOL_MAX = 1
+PROTOCOL_MAX = 1  # of environments
+LEARNER_PROTOCOL_MAX = 2  # of producers; since 2 they record what the manifest names, and UNROLLs can be joined
 
 
 class MessageType(IntEnum):
@@ -221,7 +222,7 @@ class ProducerHello:
     """
 
     protocol_min: int = PROTOCOL_MIN
-    protocol_max: int = PROTOCOL_MAX
+    protocol_max: int = LEARNER_PROTOCOL_MAX
     library: str = "seedbed"
     library_version: str
     name: str
@@ -258,13 +259,18 @@ class ProducerWelcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unroll:
-    """Inference → learner: T+1 rows of some lanes of one group. Payload: `unroll_layout(...)` in one frame."""
+    """Inference → learner: some lanes' rows of one group. Payload: `RecordSpec.layout(lanes)` in one frame.
+
+    Unrolls of one incarnation and group that have lanes in common can be joined by `first_lane` and `start`.
+    """
 
     session: int
     seq: int
     lanes: int
     actor: str  # who acted: label and incarnation, for counters
-    task: int = 0  # always 0: the session says which task it is
+    group: int = 0  # its number at this inference, from 1; 0 from those who do not tell (protocol 1)
+    first_lane: int = 0  # of the group, that this one begins with
+    start: int = 0  # how many rows of the group came before row 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -132,7 +132,7 @@ class Inference:
             group.rows.write(self._row(group.count))
             group.tick += 1
             if group.rows.is_complete:
-                group.rows.complete(lambda _first, lanes, buffer, n=number: unrolls.append((n, lanes, bytes(buffer))))
+                unrolls += [(number, done.lanes, bytes(done.buffer)) for done in group.rows.complete()]
         acts = [frame for frames in self.engine.act(self.groups) for frame in frames]
         self.ticks += 1
         return unrolls, acts

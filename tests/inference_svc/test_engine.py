@@ -80,9 +80,11 @@ class Fleet:
         group.rows.write([*inputs, reward, flags])
         group.tick += 1
 
-    def keep(self, _first: int, lanes: int, buffer: bytearray) -> None:
-        """Take an unroll that is complete."""
-        self.unrolls.append((lanes, self.record.layout(lanes).views([buffer])))
+    def keep(self, group: Lanes) -> None:
+        """Take a group's complete unroll."""
+        assert isinstance(group.rows, UnrollWriter)
+        for done in group.rows.complete():
+            self.unrolls.append((done.lanes, self.record.layout(done.lanes).views([done.buffer])))
 
     def run(self, ticks: int, *, together: bool, first: float = 0.3) -> None:
         for tick in range(ticks):
@@ -90,7 +92,7 @@ class Fleet:
                 self.write(group, 1.0 if tick == 0 else first)
                 assert isinstance(group.rows, UnrollWriter)
                 if group.rows.is_complete:
-                    group.rows.complete(self.keep)
+                    self.keep(group)
             for batch in [self.groups] if together else [[group] for group in self.groups]:
                 self.engine.act(batch)
 
@@ -186,11 +188,11 @@ def test_state_tables_grow_without_forgetting() -> None:
     fleet.run(T, together=False, first=0.0)
     fleet.engine.reserve(500)
     fleet.write(fleet.groups[0], 0.0)
-    fleet.groups[0].rows.complete(fleet.keep)
+    fleet.keep(fleet.groups[0])
     fleet.engine.act(fleet.groups)
     for _ in range(T):
         fleet.write(fleet.groups[0], 0.0)
         if not fleet.groups[0].rows.is_complete:
             fleet.engine.act(fleet.groups)
-    fleet.groups[0].rows.complete(fleet.keep)
+    fleet.keep(fleet.groups[0])
     assert np.abs(log_ratio(spec, policy, fleet.unrolls[-1][1])).max() < 1e-4

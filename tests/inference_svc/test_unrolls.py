@@ -39,7 +39,7 @@ def test_the_last_row_of_an_unroll_is_the_first_of_the_next() -> None:
     for number in range(7):
         writer.write(tick(number, 2))
         if writer.is_complete:
-            writer.complete(lambda _first, lanes, buffer: sent.append(read(buffer, lanes)))
+            sent += [read(done.buffer, done.lanes) for done in writer.complete()]
     assert [unroll[1][:, 0].tolist() for unroll in sent] == [[0, 1, 2, 3], [3, 4, 5, 6]]
     assert writer.is_boundary
 
@@ -49,7 +49,7 @@ def test_a_sent_unroll_is_never_written_again() -> None:
     writer, sent = UnrollWriter(record(), 1), []
     for number in range(4):
         writer.write(tick(number, 1))
-    writer.complete(lambda _first, lanes, buffer: sent.append(buffer))
+    sent += [done.buffer for done in writer.complete()]
     before = bytes(sent[0])
     for number in range(3):
         writer.write(tick(50 + number, 1))
@@ -62,7 +62,7 @@ def test_large_groups_leave_in_chunks_of_lanes(monkeypatch: pytest.MonkeyPatch) 
     writer, sent = UnrollWriter(record(), 5), []
     for number in range(4):
         writer.write(tick(number, 5))
-    writer.complete(lambda _first, lanes, buffer: sent.append(read(buffer, lanes)))
+    sent += [read(done.buffer, done.lanes) for done in writer.complete()]
     assert [unroll[1].shape[1] for unroll in sent] == [2, 2, 1]
     lanes = np.concatenate([unroll[0][1, :, 0] for unroll in sent])
     assert lanes.tolist() == pytest.approx([1.0, 1.1, 1.2, 1.3, 1.4])
@@ -74,7 +74,7 @@ def test_a_shortened_first_unroll_has_no_transitions_before_its_first_row() -> N
     writer.write(tick(0, 1, int(Flags.FIRST)))
     writer.write(tick(1, 1))
     assert writer.is_complete
-    writer.complete(lambda _first, lanes, buffer: sent.append(read(buffer, lanes)))
+    sent += [read(done.buffer, done.lanes) for done in writer.complete()]
     reward, flags = sent[0][1], sent[0][2]
     assert reward[2:, 0].tolist() == [0, 1]
     assert (flags[1:3, 0] & Flags.FIRST).all()
@@ -94,7 +94,7 @@ def test_actions_that_nobody_took_have_no_log_probability() -> None:
         writer.write(tick(number, 2, flags))
         if number < 3:
             writer.decide(0, {"log_prob": np.full(2, -1, np.float32)}, 1)
-    writer.complete(lambda _first, lanes, buffer: sent.append(read(buffer, lanes)))
+    sent += [read(done.buffer, done.lanes) for done in writer.complete()]
     assert sent[0][4][:, 0].tolist() == [-1.0, 0.0, -1.0]
 
 
@@ -105,7 +105,9 @@ def test_unrolls_may_share_more_than_their_last_row() -> None:
     for number in range(12):
         writer.write(tick(number, 2))
         if writer.is_complete:
-            writer.complete(lambda first, lanes, buffer: sent.append(shape.layout(lanes).views([buffer])))
+            (done,) = writer.complete()
+            assert (done.first_lane, done.start) == (0, 3 * len(sent))
+            sent.append(shape.layout(done.lanes).views([done.buffer]))
             assert writer.is_boundary
         for chunk, places in writer.state_places():
             places[0][...] = number + chunk.start

@@ -215,7 +215,7 @@ MESSAGES: dict[str, Message] = {
         next_episodes_seq=3,
         state=RunState.TRAINING,
     ),
-    "unroll": Unroll(session=1, seq=41, lanes=64, actor="actor-0/fedcba98"),
+    "unroll": Unroll(session=1, seq=41, lanes=64, actor="actor-0/fedcba98", group=7, first_lane=128, start=640),
     "episodes": Episodes(session=1, seq=3, mode="train", evaluation=0, count=2, aborted=1, acted_steps=4096),
     "credit": Credit(
         session=1,

@@ -79,7 +79,7 @@ def test_unknown_trailing_fields_are_ignored(name: str) -> None:
     """A later version may append fields; this one reads what it knows."""
     values = msgpack.unpackb(bytes.fromhex(GOLDEN[name]))
     kind = MessageType(values[0])
-    empty: dict[str, object] = {"task": "", "tasks": [], "turns_away": False, "exact": 0}
+    empty: dict[str, object] = {"first_lane": 0, "start": 0, "task": "", "tasks": [], "turns_away": False, "exact": 0}
     left_out = [empty[field] for field in OPTIONAL.get(kind, ())][len(values) - 1 - required(kind) :]
     assert decode(msgpack.packb([*values, *left_out, "later", {"a": 1}])) == MESSAGES[name]
 
