@@ -155,10 +155,10 @@ def test_a_message_without_end_ends_its_connection() -> None:
         good = await served.peer()
         with connect_raw(served.router.endpoint) as connection:
             connection.setblocking(False)
-            memory.now = 1e12  # the process has grown
             piece = part(bytes(10_000))
             with contextlib.suppress(ConnectionError):
                 while "endless" not in served.refused:
+                    memory.now += 1e9  # the process grows
                     await served.reactor.loop.sock_sendall(connection, piece)
                     await asyncio.sleep(0)  # a send that succeeds at once lets nobody else run
             await served.wait_for(lambda: "endless" in served.refused)
