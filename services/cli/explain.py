@@ -21,6 +21,7 @@ SLACK = 0.5  # below this there is plenty
 MIN_ROWS = 3
 STUCK_LOOP_MS = 20.0
 MAX_LOG_RHO_LAG0 = 0.1  # 0 to 1e-5 in float32, up to 0.07 with an LSTM; dropout of a tenth gives 0.16
+MIN_EFFECTIVE_SHARE = 0.5
 
 
 class Bottleneck(StrEnum):
@@ -54,7 +55,7 @@ class Signals:
     max_policy_lag: float | None = None
     dropped_share: float = 0.0  # of acted steps that were too old to train on
     actor_restarts: float = 0.0
-    rho_clipped_share: float | None = None
+    effective_sample_size: float | None = None  # share of a batch
     entropy: float | None = None
     explained_variance: float | None = None
     log_rho_lag0: float | None = None
@@ -174,10 +175,10 @@ def _remarks(signals: Signals) -> list[str]:
         )
     elif signals.lag_max is not None and signals.max_policy_lag and signals.lag_max > 0.8 * signals.max_policy_lag:
         remarks.append(f"policy lag reaches {signals.lag_max:.0f} of at most {signals.max_policy_lag:.0f} updates")
-    if signals.rho_clipped_share is not None and signals.rho_clipped_share > 0.5:
+    if signals.effective_sample_size is not None and signals.effective_sample_size < MIN_EFFECTIVE_SHARE:
         remarks.append(
-            f"{signals.rho_clipped_share:.0%} of the importance weights are clipped: the behaviour is far from the "
-            f"policy; lower the lag or algorithm.learning_rate"
+            f"importance weights differ so much that a batch is worth {signals.effective_sample_size:.0%} of its steps:"
+            f" the behaviour is far from the policy; lower the lag or algorithm.learning_rate"
         )
     if signals.log_rho_lag0 is not None and signals.log_rho_lag0 > MAX_LOG_RHO_LAG0:
         remarks.append(
@@ -250,7 +251,7 @@ def summarise(
         max_policy_lag=max_policy_lag,
         dropped_share=dropped / max(1.0, dropped + last("trained_steps")),
         actor_restarts=last("inference_actor_restarts"),
-        rho_clipped_share=mean("rho_clipped_share"),
+        effective_sample_size=mean("effective_sample_size"),
         entropy=mean("entropy"),
         explained_variance=mean("explained_variance"),
         log_rho_lag0=mean("log_rho_mean_abs_lag0"),

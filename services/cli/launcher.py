@@ -182,7 +182,8 @@ class Launcher:
             has_died = code != 0 or not is_meant
             if has_died and self.supervisor.outcome is None and service.phase is Phase.WAITING:
                 delay_s = service.start_at - now
-                cause = next(iter(self._last_words(name).splitlines()), "")[:MAX_CAUSE]
+                is_killed = code == -signal.SIGKILL  # from outside: what it said last is no reason
+                cause = "" if is_killed else next(iter(self._last_words(name).splitlines()), "")[:MAX_CAUSE]
                 why = f"{service.last_exit}: {cause}" if cause else service.last_exit
                 text = f"{name} died ({why}); starting it again in {delay_s:.1f} s"
                 self._say("service_died", text, name=name, exit=why, deaths=service.deaths)

@@ -66,6 +66,15 @@ class EnvSpec:
     mask_size: int = 0  # summed categories of all discrete action components, or 0 without masks
     statistics: tuple[str, ...] = ("return", "length")  # of an ended episode; the first two are always these
 
+    @property
+    def max_episode_steps(self) -> int | None:
+        """The time limit among the settings, if there is one that is a number."""
+        try:
+            limit = json.loads(dict(self.settings).get("max_episode_steps", "null"))
+        except ValueError:
+            return None
+        return limit if type(limit) is int else None
+
     def digest(self) -> str:
         """Sixteen hex digits that differ when anything of the specification does."""
         # JSON and not MessagePack: one canonical text, bytes as hex digits.

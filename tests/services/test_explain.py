@@ -66,7 +66,7 @@ def test_inferences_busy_share_counts_its_replicas():
     [
         ({"dropped_share": 0.1}, "10.0% of the acted steps were too old"),
         ({"lag_max": 60.0, "max_policy_lag": 64.0}, "policy lag reaches 60"),
-        ({"rho_clipped_share": 0.7}, "70% of the importance weights"),
+        ({"effective_sample_size": 0.3}, "30% of its steps"),
         ({"explained_variance": -0.5}, "value function"),
         ({"actor_restarts": 3.0}, "restarted 3 times"),
     ],

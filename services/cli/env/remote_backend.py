@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from actor_svc.backends.backend import ENDED_BITS, FIRST, NO_LANES, Backend, RowViews, Traits
+from actor_svc.backends.backend import ENDED_BITS, FIRST, NO_LANES, About, Backend, RowViews, Traits
 from actor_svc.group import Group
 from services.cli.env.in_process import CheckOptions
 from services.cli.env.life import action_frames
@@ -69,6 +69,7 @@ class RemoteBackend(Backend):
             mask_size=self.spec.mask_size,
             statistics=self.spec.statistics[2:],
             seeding=hello.seeding,
+            about=About(max_episode_steps=self.spec.max_episode_steps),
         )
         self.ended = self.first = NO_LANES
         self._rows: RowViews | None = None

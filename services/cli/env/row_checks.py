@@ -4,7 +4,6 @@ Array suffixes: L lanes, M mask columns, E lanes whose episode ended, K statisti
 """
 
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -100,7 +99,7 @@ class RowChecker:
         self._num_rebuilt = 0
         self._num_terminated = self._num_truncated = 0
         self._lengths: set[int] = set()  # of whole episodes; at most a few are kept
-        self._limit = _stated_limit(spec)
+        self._limit = spec.max_episode_steps
         self._terminated_at_limit = 0
         self._scale = ScaleWatch(spec.observation)
 
@@ -185,6 +184,8 @@ class RowChecker:
         self.num_steps += self.lanes - int(first.sum())
         self._return[first], self._length[first], self._whole[first] = 0.0, 0, True
         self._compare_statistics(tick.statistics, ended)
+        if self._limit is not None and (over := self._whole & (self._length > self._limit)).any():
+            self._note("ends", f"{_lanes(over, self._length)} went on beyond max_episode_steps, which is {self._limit}")
         for lane in ended.tolist():
             is_truncated = bool(tick.flags[lane] & TRUNCATED)
             self._num_truncated += is_truncated
@@ -198,8 +199,6 @@ class RowChecker:
     def _judge_length(self, lane: int, length: int, is_truncated: bool) -> None:
         if self._limit is None:
             return
-        if length > self._limit:
-            self._note("ends", f"lane {lane} ended after {length} steps, max_episode_steps is {self._limit}")
         self._terminated_at_limit += length == self._limit and not is_truncated
         if self._terminated_at_limit > 1 and not self._num_truncated:
             self._note("ends", f"episodes that last {length} steps, the time limit, are `terminated` only")
@@ -246,15 +245,6 @@ class RowChecker:
         if len(self._lengths) == 1 and not self._num_truncated and self._num_terminated > 1:
             text += f"; all after {next(iter(self._lengths))} steps: if that is a time limit, set truncated instead"
         return text
-
-
-def _stated_limit(spec: EnvSpec) -> int | None:
-    """`max_episode_steps` of the settings, if it is a number."""
-    try:
-        limit = json.loads(dict(spec.settings).get("max_episode_steps", "null"))
-    except ValueError:
-        return None
-    return limit if type(limit) is int else None
 
 
 def _lanes(chosen: Array, values: Array | None = None) -> str:

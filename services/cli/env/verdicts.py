@@ -101,7 +101,7 @@ RULES: Mapping[str, Rule] = {
         "evaluations compare policies on the same episodes, and runs can be repeated",
         "draw everything random from one generator that reset(seed=…) seeds (self.np_random in Gymnasium)",
     ),
-    "soak": Rule("a service runs for days", "see what it last said before it stopped"),
+    "soak": Rule("a service runs for days", "mend what ended it; what it printed stands above, in this terminal"),
     # The link
     "hello again": Rule(
         "the first HELLO may be lost, and inference may have no policy yet",

@@ -106,7 +106,9 @@ def test_an_episode_beyond_the_stated_limit_is_a_failure():
     """And so is a time limit that terminates."""
     start = [tick([FIRST, FIRST]), *[tick([0, 0])] * 2]
     late = judged([*start, tick([0, 0]), tick([TERMINATED, 0], statistics=[0.0, 4])])["ends"]
-    assert "after 4 steps, max_episode_steps is 3" in late.found
+    assert "lanes 0 (4), 1 (4) went on beyond max_episode_steps, which is 3" in late.found
+    endless = judged([*start, tick([0, 0])])["ends"]
+    assert endless.verdict is Verdict.FAIL
     cut = judged([*start, tick([TERMINATED, TERMINATED], statistics=[[0.0, 3], [0.0, 3]])])["ends"]
     assert "the time limit, are `terminated` only" in cut.found
 
@@ -118,8 +120,8 @@ def test_absent_lanes_may_come_back_as_first():
         tick([FIRST, FIRST]),
         tick([0, TERMINATED], statistics=[0.0, 1]),
         tick([0, FIRST | absent]),
-        tick([0, FIRST | absent]),
-        tick([0, FIRST]),
+        tick([TRUNCATED, FIRST | absent], statistics=[0.0, 3]),
+        tick([FIRST, FIRST]),
     ]
     assert Verdict.FAIL not in {item.verdict for item in judged(ticks).values()}
 
