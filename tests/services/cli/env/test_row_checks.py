@@ -107,7 +107,7 @@ def test_an_episode_beyond_the_stated_limit_is_a_failure():
     start = [tick([FIRST, FIRST]), *[tick([0, 0])] * 2]
     late = judged([*start, tick([0, 0]), tick([TERMINATED, 0], statistics=[0.0, 4])])["ends"]
     assert "lanes 0 (4), 1 (4) went on beyond max_episode_steps, which is 3" in late.found
-    endless = judged([*start, tick([0, 0])])["ends"]
+    endless = judged([*start, tick([0, 0]), tick([0, 0])])["ends"]
     assert endless.verdict is Verdict.FAIL
     cut = judged([*start, tick([TERMINATED, TERMINATED], statistics=[[0.0, 3], [0.0, 3]])])["ends"]
     assert "the time limit, are `terminated` only" in cut.found
