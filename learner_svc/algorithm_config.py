@@ -2,14 +2,18 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 
 from shared.runtime.config import Section
 
 
-class OptimiserConfig(Section):
-    """What every algorithm's section says about its optimiser. Losses are means over steps, so eps and clip are too."""
+class AlgorithmSettings(Section):
+    """What every algorithm's section says: its name, and about its optimiser.
 
+    Losses are means over steps, so eps and clip are too.
+    """
+
+    name: str = Field("", description="Which algorithm turns unrolls into weights.")
     optimizer: Literal["adam", "rmsprop"] = Field("adam", description="rmsprop: TensorFlow's, eps inside the root.")
     learning_rate: float = Field(3e-4, gt=0, description="At the start of the run.")
     learning_rate_decay_steps: int | Literal["run"] = Field(
@@ -27,7 +31,7 @@ class OptimiserConfig(Section):
     grad_clip: float = Field(0.5, ge=0, description="Largest global gradient norm of the mean loss; 0: no clip.")
 
 
-class ActorCriticConfig(OptimiserConfig):
+class ActorCriticConfig(AlgorithmSettings):
     """What V-trace and APPO share: returns, the weights of the loss's terms, rewards and normalisation."""
 
     discount: float = Field(0.99, ge=0, le=1, description="γ, for each agent step.")
@@ -108,11 +112,24 @@ class AppoConfig(ActorCriticConfig):
     )
 
 
+class OwnAlgorithmConfig(Section):
+    """[algorithm] with name = "module:Class": an algorithm of one's own, whose class reads the other settings."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str = Field(pattern=r"^[\w.]+:\w+$", description="module:Class of your own.")
+
+
 def _name(value: Any) -> str:
     """Which algorithm a table is of; without a name it is V-trace's."""
-    return str(value.get("name", "vtrace") if isinstance(value, dict) else value.name)
+    name = str(value.get("name", "vtrace") if isinstance(value, dict) else value.name)
+    return OWN if ":" in name else name
 
 
+OWN = "module:Class"
 AlgorithmConfig = Annotated[
-    Annotated[VTraceConfig, Tag("vtrace")] | Annotated[AppoConfig, Tag("appo")], Discriminator(_name)
+    Annotated[VTraceConfig, Tag("vtrace")]
+    | Annotated[AppoConfig, Tag("appo")]
+    | Annotated[OwnAlgorithmConfig, Tag(OWN)],
+    Discriminator(_name),
 ]

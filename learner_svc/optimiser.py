@@ -9,13 +9,13 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from learner_svc.algorithm_config import OptimiserConfig
+from learner_svc.algorithm_config import AlgorithmSettings
 
 
 class FlatOptimiser:
     """Steps one flat parameter in place. Owned by the update thread; memory: one to two copies of the parameter."""
 
-    def __init__(self, config: OptimiserConfig, parameter: Tensor, gradient: Tensor) -> None:
+    def __init__(self, config: AlgorithmSettings, parameter: Tensor, gradient: Tensor) -> None:
         if parameter.shape != gradient.shape or parameter.ndim != 1:
             raise ValueError(f"parameter {tuple(parameter.shape)} and gradient {tuple(gradient.shape)} are not flat")
         self.config = config
@@ -70,7 +70,7 @@ class FlatOptimiser:
             tensor.copy_(state[name])
 
 
-def learning_rate_at(config: OptimiserConfig, trained_steps: int, run_steps: int) -> float:
+def learning_rate_at(config: AlgorithmSettings, trained_steps: int, run_steps: int) -> float:
     """The learning rate after this many trained agent steps, linear to zero where a decay is set.
 
     Args:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from learner_svc.algorithms import recording_of
 from learner_svc.batch import Batch
 from learner_svc.checkpoint import Checkpoint
 from learner_svc.config import LearnerSettings
@@ -19,7 +20,6 @@ from learner_svc.record import PRECISION
 from learner_svc.saved_policy import read_policy
 from learner_svc.update import Updater, UpdateResult
 from shared.errors import ConfigError
-from shared.policy.acting import Recording
 from shared.policy.devices import choose_device
 from shared.policy.policy import Policy
 from shared.policy.precision import REQUESTS, choose_precision
@@ -76,7 +76,7 @@ class Trainer:
         policy.to(device)
         self.policy = policy
         self.parameters = FlatParameters(policy)
-        recording = Recording(unroll_length=settings.learner.unroll_length)
+        recording = recording_of(settings.algorithm, settings.learner.unroll_length)
         self.record = recording.make_record(policy)
         self.manifest = make_manifest(policy, recording)
         self.updater = Updater(

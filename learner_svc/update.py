@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 import safetensors.torch
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from learner_svc.algorithm_config import AlgorithmConfig
+from learner_svc.algorithm_config import AlgorithmConfig, AlgorithmSettings
 from learner_svc.algorithms import make_algorithm
+from learner_svc.algorithms.algorithm import Prepared
 from learner_svc.batch import Batch, Experience, present_rows, valid_transitions
 from learner_svc.lag import Lag, lag_histogram, policy_lag
 from learner_svc.normaliser import ObservationNormaliser
@@ -80,10 +81,11 @@ class Updater:
         """
         self.policy = policy.train()
         self.parameters = parameters
-        self.config = config
         self.device = parameters.flat.device
         self.algorithm = make_algorithm(config, policy)
-        self.optimiser = FlatOptimiser(config, parameters.trained, parameters.grad)
+        self.config: AlgorithmSettings = self.algorithm.config
+        self.optimiser = FlatOptimiser(self.config, parameters.trained, parameters.grad)
+        self._networks = {name: _Network(self.config, module) for name, module in self.algorithm.networks().items()}
         self.normaliser = ObservationNormaliser(policy.normalisers())
         self._passes, self._minibatches, self._seed = passes, minibatches, seed
         self._run_steps = run_steps
@@ -149,33 +151,33 @@ class Updater:
         self.algorithm.after_batch(reports[-parts:])
         return merge_metrics(reports)
 
-    def _cut(
-        self, whole: Experience, prepared: Mapping[str, Tensor], masks: "_Masks", lanes: Array
-    ) -> tuple[Experience, Mapping[str, Tensor]]:
+    def _cut(self, whole: Experience, prepared: Prepared, masks: "_Masks", lanes: Array) -> tuple[Experience, Prepared]:
         """Some lanes of a batch, and of what was prepared for it."""
         index = self._on_device(lanes)
         scale_B = None if whole.reward_scale_B is None else whole.reward_scale_B.index_select(0, index)
         experience = self._experience(whole.batch.lanes(index), masks.lanes(lanes), scale_B)
         return experience, {name: tensor.index_select(1, index) for name, tensor in prepared.items()}
 
-    def _step(
-        self, experience: Experience, prepared: Mapping[str, Tensor], step: int, learning_rate: float
-    ) -> dict[str, float]:
+    def _step(self, experience: Experience, prepared: Prepared, step: int, learning_rate: float) -> dict[str, float]:
         """Loss, backward, the one sync, clip, step."""
-        gradient = self.parameters.grad
-        gradient.zero_()
+        trained = {"": (self.parameters.grad, self.optimiser)}
+        trained |= {name: (x.parameters.grad, x.optimiser) for name, x in self._networks.items() if x.is_trained}
+        for gradient, _ in trained.values():
+            gradient.zero_()
         output = self.algorithm.loss(experience, prepared)
         output.loss.backward()  # type: ignore[no-untyped-call]
-        head = torch.stack([output.loss.detach(), torch.linalg.vector_norm(gradient)])
-        loss, norm, *diagnostics = torch.cat([head, output.diagnostics]).tolist()
-        if not (math.isfinite(loss) and math.isfinite(norm)):
-            raise NumericsError(self._save_crash(experience.batch, step, loss, norm))
-        if 0 < self.config.grad_clip < norm:
-            gradient.mul_(self.config.grad_clip / norm)
-        self.optimiser.step(learning_rate)
+        head = torch.stack([output.loss.detach(), *(torch.linalg.vector_norm(grad) for grad, _ in trained.values())])
+        loss, *rest = torch.cat([head, output.diagnostics]).tolist()
+        norms, diagnostics = rest[: len(trained)], rest[len(trained) :]
+        if not all(map(math.isfinite, (loss, *norms))):
+            raise NumericsError(self._save_crash(experience.batch, step, loss, max(norms)))
+        for (gradient, optimiser), norm in zip(trained.values(), norms, strict=True):
+            if 0 < self.config.grad_clip < norm:
+                gradient.mul_(self.config.grad_clip / norm)
+            optimiser.step(learning_rate)
         self.algorithm.after_step(learning_rate)
-        figures = {"loss": loss, "grad_norm": norm, "learning_rate": learning_rate}
-        return figures | self.algorithm.report(diagnostics, experience)
+        metrics = {"loss": loss, "grad_norm": norms[0], "learning_rate": learning_rate}
+        return metrics | self.algorithm.report(diagnostics, experience)
 
     def _save_crash(self, batch: Batch, step: int, loss: float, norm: float) -> str:
         """Save batch and weights for whoever looks into it; returns what to say."""
@@ -225,8 +227,9 @@ class Updater:
                 tensor.copy_(torch.from_numpy(np.array(arrays[name])))
 
     def statistics(self) -> dict[str, Tensor]:
-        """The live tensors without which the policy's weights mean something else: of observations and value head."""
-        return {name: x for name, x in self._tensors().items() if name.startswith(("normaliser.", "algorithm.value."))}
+        """The live tensors without which the policy's weights mean something else."""
+        named = {f"algorithm.{name}": tensor for name, tensor in self.algorithm.statistics().items()}
+        return named | {f"normaliser.{name}": tensor for name, tensor in self.normaliser.state().items()}
 
     @torch.no_grad()
     def start_from(self, weights: Mapping[str, Tensor], statistics: Mapping[str, Array]) -> None:
@@ -241,8 +244,26 @@ class Updater:
         named = {"policy.flat": self.parameters.flat}
         named |= {f"optimiser.{name}": tensor for name, tensor in self.optimiser.state().items()}
         named |= {f"algorithm.{name}": tensor for name, tensor in self.algorithm.state().items()}
+        for name, network in self._networks.items():
+            named |= {f"network.{name}.{part}": tensor for part, tensor in network.state().items()}
         named |= {f"normaliser.{name}": tensor for name, tensor in self.normaliser.state().items()}
         return named
+
+
+class _Network:
+    """A network beside the policy, and its optimiser if it learns."""
+
+    def __init__(self, config: AlgorithmSettings, module: nn.Module) -> None:
+        self.parameters = FlatParameters(module)
+        self.is_trained = self.parameters.trained.numel() > 0 and any(x.requires_grad for x in module.parameters())
+        self.optimiser = FlatOptimiser(config, self.parameters.trained, self.parameters.grad)
+
+    def state(self) -> dict[str, Tensor]:
+        """The tensors that a resume needs, not copied."""
+        state = {"flat": self.parameters.flat}
+        if self.is_trained:
+            state |= {f"optimiser.{name}": tensor for name, tensor in self.optimiser.state().items()}
+        return state
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,62 +1,37 @@
 """The algorithms by name: each is one file with its loss and its own small state."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping
 
-from torch import Tensor
-
-from learner_svc.algorithm_config import AlgorithmConfig
-from learner_svc.algorithms.actor_critic import LossOutput, Prepared
+from learner_svc.algorithm_config import AlgorithmConfig, AlgorithmSettings, OwnAlgorithmConfig
+from learner_svc.algorithms.algorithm import Algorithm
 from learner_svc.algorithms.appo import Appo
 from learner_svc.algorithms.vtrace import VTrace
-from learner_svc.batch import Experience
+from shared.policy.acting import Recording
 from shared.policy.policy import Policy
+from shared.runtime.config import read_section
+from shared.runtime.modules import load_class
+
+REGISTRY: Mapping[str, type[Algorithm]] = {"vtrace": VTrace, "appo": Appo}
 
 
-class Algorithm(Protocol):
-    """What the updater asks of an algorithm. Owned by the update thread."""
+def find_algorithm(config: AlgorithmConfig) -> tuple[type[Algorithm], AlgorithmSettings]:
+    """The class that a section [algorithm] names, and its settings as that class reads them.
 
-    @property
-    def rate_factor(self) -> float:
-        """Multiplies the configured learning rate of the next batch."""
-        ...
-
-    def prepare(self, experience: Experience) -> Prepared:
-        """What stays the same in all passes over a batch, each [T, B], by name; computed before the first."""
-        ...
-
-    def loss(self, experience: Experience, prepared: Prepared) -> LossOutput:
-        """The loss of a batch or of a minibatch, and the diagnostics that `report` names."""
-        ...
-
-    def after_step(self, learning_rate: float) -> None:
-        """Move what learns beside the network. Called after every optimiser step."""
-        ...
-
-    def is_too_far(self, report: Mapping[str, float]) -> bool:
-        """Whether this optimiser step, by its report, is the last one on its batch."""
-        ...
-
-    def after_batch(self, last_pass: Sequence[Mapping[str, float]]) -> None:
-        """Called after the last optimiser step on a batch, with the reports of its last pass."""
-        ...
-
-    def report(self, diagnostics: Sequence[float], experience: Experience) -> dict[str, float]:
-        """The figures of a step by name, from the host's copy of its diagnostics."""
-        ...
-
-    def state(self) -> dict[str, Tensor]:
-        """The tensors that a resume needs, not copied."""
-        ...
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what `state` gave, in place."""
-        ...
-
-
-REGISTRY: Mapping[str, Callable[[Any, Policy], Algorithm]] = {"vtrace": VTrace, "appo": Appo}
+    Raises: ConfigError with the file and line, or the setting, at fault.
+    """
+    if not isinstance(config, OwnAlgorithmConfig):
+        return REGISTRY[config.name], config
+    kind = load_class(config.name, f"[algorithm] name = {config.name!r}", known=REGISTRY, base=Algorithm)
+    return kind, read_section("algorithm", kind.Settings, config.model_dump())
 
 
 def make_algorithm(config: AlgorithmConfig, policy: Policy) -> Algorithm:
-    """The algorithm that the configuration names, for one policy."""
-    return REGISTRY[config.name](config, policy)
+    """The algorithm that the configuration names, for one policy. Raises: ConfigError."""
+    kind, settings = find_algorithm(config)
+    return kind(settings, policy)
+
+
+def recording_of(config: AlgorithmConfig, unroll_length: int) -> Recording:
+    """How inference acts for an algorithm, and what it records. Raises: ConfigError."""
+    kind, settings = find_algorithm(config)
+    return kind.recording(settings, unroll_length)

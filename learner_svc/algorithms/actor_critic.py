@@ -8,12 +8,12 @@ Shape suffixes: T transitions, R = T+1 rows, B lane-unrolls, P distribution para
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from learner_svc.algorithm_config import ActorCriticConfig
+from learner_svc.algorithms.algorithm import Algorithm
 from learner_svc.batch import Experience, first_rows
 from learner_svc.normaliser import ValueNormaliser
 from learner_svc.optimiser import FlatOptimiser
@@ -22,24 +22,13 @@ from shared.policy.policy import Policy, PolicyOutput
 
 MAX_LOG_RHO = 20.0  # of what is summed for people; the targets clip ω themselves
 ENTROPY_PARAMETER_BOUND = 20.0  # |m·p| of the adaptive entropy cost, so that exp stays finite
-Prepared = Mapping[str, Tensor]  # constants of all passes over a batch, each [T, B]
 
 
-@dataclass(frozen=True, slots=True)
-class LossOutput:
-    """What one evaluation of the loss gives the updater."""
-
-    loss: Tensor  # scalar, with gradient
-    diagnostics: Tensor  # f32 [D], detached; the algorithm's `report` names them after the step's one sync
-
-
-class ActorCritic:
+class ActorCritic(Algorithm):
     """State and arithmetic that V-trace and APPO have in common. Owned by the update thread."""
 
-    rate_factor = 1.0  # multiplies the configured learning rate
-
     def __init__(self, config: ActorCriticConfig, policy: Policy) -> None:
-        self.policy = policy
+        super().__init__(config, policy)
         self._shared = config
         device = next(policy.parameters()).device
         self._value = (
@@ -48,13 +37,6 @@ class ActorCritic:
         self._entropy: AdaptiveEntropyCost | None = None
         if config.entropy_target is not None:
             self._entropy = AdaptiveEntropyCost(config, config.entropy_target, device)
-
-    def is_too_far(self, report: Mapping[str, float]) -> bool:
-        """All passes are made."""
-        return False
-
-    def after_batch(self, last_pass: Sequence[Mapping[str, float]]) -> None:
-        """Nothing to do."""
 
     def state(self) -> dict[str, Tensor]:
         """The tensors that a resume needs, not copied."""
@@ -65,10 +47,9 @@ class ActorCritic:
             parts["entropy"] = self._entropy.state()
         return {f"{part}.{name}": tensor for part, state in parts.items() for name, tensor in state.items()}
 
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what `state` gave, in place."""
-        for name, tensor in self.state().items():
-            tensor.copy_(state[name])
+    def statistics(self) -> dict[str, Tensor]:
+        """Those of the value head, which speaks in their units."""
+        return {name: tensor for name, tensor in self.state().items() if name.startswith("value.")}
 
     def _evaluate(self, experience: Experience, rows: int) -> tuple[PolicyOutput, Evaluation]:
         """One forward pass over the first `rows` rows (T or T+1), and the T actions under it."""

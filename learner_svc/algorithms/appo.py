@@ -21,12 +21,11 @@ from torch import Tensor
 from learner_svc.algorithm_config import AppoConfig
 from learner_svc.algorithms.actor_critic import (
     ActorCritic,
-    LossOutput,
-    Prepared,
     clipped_gain,
     describe_update,
     standardise,
 )
+from learner_svc.algorithms.algorithm import LossOutput, Prepared
 from learner_svc.batch import Experience, discounts
 from learner_svc.returns import gae, lambda_advantage, vtrace
 from shared.policy.policy import Policy
@@ -41,13 +40,15 @@ MAX_CHANGE = 20.0  # |log r| of what is summed for people
 class Appo(ActorCritic):
     """The loss and its own small state. Owned by the update thread."""
 
+    Settings = AppoConfig
+    config: AppoConfig
+
     def __init__(self, config: AppoConfig, policy: Policy) -> None:
         super().__init__(config, policy)
-        self.config = config
         self._rate_factor = torch.ones((), dtype=torch.float64)  # on the host
 
     @property
-    def rate_factor(self) -> float:  # type: ignore[override]
+    def rate_factor(self) -> float:
         """What the KL target makes of the learning rate."""
         return float(self._rate_factor)
 

@@ -17,13 +17,12 @@ from torch import Tensor
 from learner_svc.algorithm_config import VTraceConfig
 from learner_svc.algorithms.actor_critic import (
     ActorCritic,
-    LossOutput,
-    Prepared,
     clipped_gain,
     describe_update,
     standardise,
     target_moments,
 )
+from learner_svc.algorithms.algorithm import LossOutput, Prepared
 from learner_svc.batch import Experience, discounts
 from learner_svc.returns import vtrace
 from shared.policy.policy import Policy
@@ -32,16 +31,14 @@ MAX_KL_LOG_RHO = 3.0  # bounds one row's pull on the policy where ω explodes
 
 
 class VTrace(ActorCritic):
-    """The loss and its own small state. Owned by the update thread."""
+    """The loss and its own small state; targets are computed again in each pass, with the weights of then."""
+
+    Settings = VTraceConfig
+    config: VTraceConfig
 
     def __init__(self, config: VTraceConfig, policy: Policy) -> None:
         super().__init__(config, policy)
-        self.config = config
         self._target_moments: tuple[Tensor, Tensor] | None = None  # of the last loss
-
-    def prepare(self, experience: Experience) -> Prepared:
-        """Nothing: targets are computed again in each pass, with the weights of then."""
-        return {}
 
     def loss(self, experience: Experience, prepared: Prepared) -> LossOutput:
         """The loss of one batch, and the sums that `report` turns into figures."""

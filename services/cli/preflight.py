@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from learner_svc.algorithm_config import OwnAlgorithmConfig
 from services.cli.experiment import Experiment
 from services.cli.plan import plan_actors
 from services.cli.probe.ask import probe_environments
@@ -30,7 +31,7 @@ Probes = Mapping[str, Probe]  # by task; under "" where the run has one environm
 
 
 def look_before_start(experiment: Experiment, console: Console) -> Experiment:
-    """Find mistakes in environments and network, and say what steps them; the experiment with that in its [env].
+    """Find mistakes in environments, network and algorithm; the experiment with what steps them in its [env].
 
     Raises: ConfigError with the mistake.
     """
@@ -40,24 +41,33 @@ def look_before_start(experiment: Experiment, console: Console) -> Experiment:
     with ExitStack() as stack:
         trial = None
         if needs_trial(experiment, is_resumed=is_resumed):  # torch is loaded while environments are made
-            what = f"policy.network: {experiment.settings.policy.network}"
+            settings = experiment.settings
+            what = f"policy.network: {settings.policy.network}"
+            if isinstance(settings.algorithm, OwnAlgorithmConfig):
+                what += f", algorithm.name: {settings.algorithm.name}"
             trial = stack.enter_context(Child("services.cli.probe.network", what, TRIAL_S))
         probes = _probe_all(experiment, with_known=trial is not None or not is_resumed)
         spec = next((probe.spec for probe in probes.values()), None)
         if trial is not None and spec is not None:
             policy = experiment.settings.policy.model_dump(mode="json", exclude_unset=True)
-            trial.send({"spec": spec_to_json(spec), "policy": policy})
+            request: dict[str, Any] = {"spec": spec_to_json(spec), "policy": policy}
+            if isinstance(algorithm := experiment.settings.algorithm, OwnAlgorithmConfig):
+                request["algorithm"] = algorithm.model_dump(mode="json")
+            trial.send(request)
             trial.answer()
     _tell(experiment, probes, console)
     return _with_steppers(experiment, {task: probe.stepped_by for task, probe in probes.items()})
 
 
 def needs_trial(experiment: Experiment, *, is_resumed: bool) -> bool:
-    """Whether the network may fail: the plain mlp takes everything. Of a run that goes on only the user's own may."""
+    """Whether network or algorithm may fail: the plain mlp takes everything, and so do our algorithms.
+
+    Of a run that goes on only the user's own may.
+    """
     policy = experiment.settings.policy
-    if is_resumed:
-        return ":" in policy.network
-    return policy.network != "mlp" or bool(policy.network_kwargs)
+    if ":" in policy.network or isinstance(experiment.settings.algorithm, OwnAlgorithmConfig):
+        return True
+    return not is_resumed and (policy.network != "mlp" or bool(policy.network_kwargs))
 
 
 def _environments(experiment: Experiment) -> dict[str, EnvConfig]:

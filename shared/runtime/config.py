@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, Tag, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, Tag, ValidationError, create_model, field_validator
 from pydantic_core import ErrorDetails
 
 from shared.errors import ConfigError
@@ -325,6 +325,16 @@ def load_settings(
         told = [detail for detail in error.errors() if not _is_inherited(detail, error)]
         problems = [_describe(model, detail, origins, file) for detail in told]
         raise ConfigError("\n".join(problems)) from error
+
+
+def read_section(section: str, model: type[S], values: Mapping[str, Any]) -> S:
+    """One section's values as a model that only its reader knows. Raises: ConfigError naming section and key."""
+    whole = create_model("Whole", **{section: (model, ...)})  # type: ignore[call-overload]
+    try:
+        found: S = getattr(whole.model_validate({section: dict(values)}), section)
+    except ValidationError as error:
+        raise ConfigError("\n".join(_describe(whole, detail, {}, None) for detail in error.errors())) from error
+    return found
 
 
 def _find_recipe(merged: Mapping[str, Any]) -> recipes.Tables:

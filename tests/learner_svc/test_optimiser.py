@@ -7,13 +7,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner_svc.algorithm_config import OptimiserConfig
+from learner_svc.algorithm_config import AlgorithmSettings
 from learner_svc.optimiser import FlatOptimiser, learning_rate_at
 
 
 def test_rmsprop_has_eps_inside_the_root():
     """TensorFlow's form, step by step in plain Python, with momentum."""
-    config = OptimiserConfig(optimizer="rmsprop", eps=1e-2, rmsprop_decay=0.9, rmsprop_momentum=0.5)
+    config = AlgorithmSettings(optimizer="rmsprop", eps=1e-2, rmsprop_decay=0.9, rmsprop_momentum=0.5)
     parameter, gradient = torch.tensor([1.0]), torch.zeros(1)
     optimiser = FlatOptimiser(config, parameter, gradient)
     value, mean_square, velocity = 1.0, 0.0, 0.0
@@ -28,7 +28,7 @@ def test_rmsprop_has_eps_inside_the_root():
 
 def test_adam_is_adam():
     """Kingma & Ba's algorithm 1 in plain Python."""
-    config = OptimiserConfig(adam_beta1=0.8, adam_beta2=0.95, eps=1e-3)
+    config = AlgorithmSettings(adam_beta1=0.8, adam_beta2=0.95, eps=1e-3)
     parameter, gradient = torch.tensor([1.0]), torch.zeros(1)
     optimiser = FlatOptimiser(config, parameter, gradient)
     value, mean, mean_square = 1.0, 0.0, 0.0
@@ -44,7 +44,7 @@ def test_adam_is_adam():
 @pytest.mark.parametrize("name", ["adam", "rmsprop"])
 def test_a_resumed_optimiser_goes_on_exactly(name):
     """Its state is all that it needs."""
-    config = OptimiserConfig(optimizer=name, rmsprop_momentum=0.9)
+    config = AlgorithmSettings(optimizer=name, rmsprop_momentum=0.9)
     gradients = torch.randn(6, 40, generator=torch.Generator().manual_seed(1))
     whole, gradient = torch.ones(40), torch.zeros(40)
     optimiser = FlatOptimiser(config, whole, gradient)
@@ -64,18 +64,18 @@ def test_a_resumed_optimiser_goes_on_exactly(name):
 @given(st.integers(0, 2000))
 def test_the_learning_rate_falls_linearly_to_zero_and_stays(trained_steps):
     """Over configured steps, not updates."""
-    config = OptimiserConfig(learning_rate=0.5, learning_rate_decay_steps=1000)
+    config = AlgorithmSettings(learning_rate=0.5, learning_rate_decay_steps=1000)
     assert learning_rate_at(config, trained_steps, 0) == pytest.approx(0.5 * max(0, 1 - trained_steps / 1000))
 
 
 def test_the_decay_lasts_the_run_unless_said_otherwise():
     """A run without a length, or a decay of 0, keeps the rate."""
-    assert learning_rate_at(OptimiserConfig(learning_rate=0.5), 50, 100) == 0.25
-    assert learning_rate_at(OptimiserConfig(learning_rate=0.5), 50, 0) == 0.5
-    assert learning_rate_at(OptimiserConfig(learning_rate=0.5, learning_rate_decay_steps=0), 50, 100) == 0.5
+    assert learning_rate_at(AlgorithmSettings(learning_rate=0.5), 50, 100) == 0.25
+    assert learning_rate_at(AlgorithmSettings(learning_rate=0.5), 50, 0) == 0.5
+    assert learning_rate_at(AlgorithmSettings(learning_rate=0.5, learning_rate_decay_steps=0), 50, 100) == 0.5
 
 
 def test_a_parameter_that_is_not_flat_is_refused():
     """Or a gradient of another size."""
     with pytest.raises(ValueError, match="not flat"):
-        FlatOptimiser(OptimiserConfig(), torch.zeros(2, 2), torch.zeros(2, 2))
+        FlatOptimiser(AlgorithmSettings(), torch.zeros(2, 2), torch.zeros(2, 2))

@@ -1,5 +1,7 @@
 """Batches as inference would cut them: a real policy acts on seeded random rows with ends of every kind."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -8,12 +10,11 @@ from pydantic import TypeAdapter
 from learner_svc.algorithm_config import AlgorithmConfig
 from learner_svc.batch import Batch
 from learner_svc.update import Updater
-from shared.policy.acting import Recording, Sample
+from shared.policy.acting import Recording
 from shared.policy.config import PolicyConfig
 from shared.policy.policy import Policy
 from shared.policy.weights import FlatParameters
 from shared.protocol.messages import pack_version
-from shared.protocol.recording import LOG_PROB, RecordSpec
 from shared.protocol.rows import EnvSpec, Flags
 from shared.protocol.spaces import mask_size, space_from_gymnasium
 
@@ -64,7 +65,10 @@ def random_flags(generator: np.random.Generator, rows: int, lanes: int) -> np.nd
 
 
 @torch.no_grad()
-def make_batch(policy: Policy, *, rows: int = 9, lanes: int = 6, seed: int = 0, version: int | None = None) -> Batch:
+def make_batch(
+    policy: Policy, *, rows: int = 9, lanes: int = 6, seed: int = 0, version: int | None = None,
+    recording: Recording = RECORDING,
+) -> Batch:  # fmt: skip
     """The policy acts on `rows` rows of `lanes` lanes; what it did is the behaviour that the batch records."""
     generator = np.random.default_rng(seed)
     observation = generator.normal(size=(rows, lanes, 4)).astype(np.float32)
@@ -77,30 +81,30 @@ def make_batch(policy: Policy, *, rows: int = 9, lanes: int = 6, seed: int = 0, 
         mask = generator.integers(0, 2, (rows, lanes, policy.spec.mask_size)).astype(np.uint8)
     noise = [torch.from_numpy(array) for array in distribution.noise(seed, 0, rows, lanes)]
     state = start = policy.initial_state(lanes)
-    actions, log_probs = [], []
+    rule, actions, recorded = recording.make_rule(), [], []
     for t in range(rows):
         acted = policy.act(
             (torch.from_numpy(observation[t]),),
             torch.from_numpy(reward[t]),
             torch.from_numpy((flags[t] & Flags.FIRST) != 0),
             state,
-            Sample(),
+            rule,
             [array[t] for array in noise],
             None if mask is None else torch.from_numpy(mask[t]),
-            wanted=[LOG_PROB],
+            wanted=recording.decided,
         )
         state = acted.state
         actions.append(acted.action)
-        log_probs.append(acted.recorded[LOG_PROB])
+        recorded.append(acted.recorded)
     tensors = {
         "observation": torch.from_numpy(observation),
         "reward": torch.from_numpy(reward),
         "flags": torch.from_numpy(flags),
         "action": torch.stack(actions[:-1]),
-        "log_prob": torch.stack(log_probs[:-1]),
+        **{name: torch.stack([each[name] for each in recorded[:-1]]) for name in recording.decided},
         "version": torch.full((rows - 1, lanes), pack_version(EPOCH, 0) if version is None else version),
         **{item.name: part for item, part in zip(policy.state_fields, start, strict=True)},
     }
     if mask is not None:
         tensors["mask"] = torch.from_numpy(mask)
-    return Batch(RecordSpec(policy.spec, rows - 1, state=policy.state_fields), tensors)
+    return Batch(replace(recording, unroll_length=rows - 1).make_record(policy), tensors)

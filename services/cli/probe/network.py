@@ -1,17 +1,26 @@
-"""The process that builds an experiment's policy for what a probe found, and passes a few rows through it and back."""
+"""The process that builds an experiment's policy and algorithm for what a probe found, and tries them on a few rows."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 
+from learner_svc.algorithm_config import AlgorithmConfig, OwnAlgorithmConfig
+from learner_svc.algorithms import recording_of
+from learner_svc.batch import Batch
+from learner_svc.ingest import allocate
+from learner_svc.update import Updater
 from services.cli.probe.child import answer_to
 from services.cli.probe.record import spec_from_json
 from shared.errors import ConfigError, SeedbedError
 from shared.policy.config import PolicyConfig
 from shared.policy.policy import Policy
-from shared.policy.weights import acting_parameters
+from shared.policy.weights import FlatParameters, acting_parameters
 from shared.protocol.layout import Array
+from shared.protocol.messages import pack_version
+from shared.protocol.recording import VERSION
 from shared.protocol.rows import EnvSpec
 from shared.protocol.spaces import Leaf
 from shared.runtime.modules import describe_failure
@@ -20,16 +29,27 @@ ROWS, LANES = 2, 3  # of the trial
 
 
 def look(request: dict[str, Any]) -> dict[str, Any]:
-    """Try request["policy"], a [policy] section, with request["spec"]."""
-    config = PolicyConfig.model_validate(request["policy"])
+    """Try request["policy"], a [policy] section, with request["spec"]; request["algorithm"] too if it is one's own."""
+    config, spec = PolicyConfig.model_validate(request["policy"]), spec_from_json(request["spec"])
+    with _telling("policy", f"network = {config.network!r}"):
+        try_policy(spec, config)
+    if "algorithm" in request:
+        algorithm = OwnAlgorithmConfig.model_validate(request["algorithm"])
+        with _telling("algorithm", f"name = {algorithm.name!r}"):
+            try_algorithm(Policy(spec, config), algorithm)
+    return {}
+
+
+@contextmanager
+def _telling(section: str, what: str) -> Iterator[None]:
+    """Turns whatever comes of a user's own code into a ConfigError that names the setting."""
     try:
-        try_policy(spec_from_json(request["spec"]), config)
+        yield
     except SeedbedError as error:
         said = str(error)
-        raise ConfigError(said if "[policy]" in said else f"[policy] network = {config.network!r}: {said}") from error
-    except (Exception, SystemExit) as error:  # whatever the network's author wrote
-        raise ConfigError(f"[policy] network = {config.network!r}: {describe_failure(error)}") from error
-    return {}
+        raise ConfigError(said if f"[{section}]" in said else f"[{section}] {what}: {said}") from error
+    except (Exception, SystemExit) as error:  # whatever its author wrote
+        raise ConfigError(f"[{section}] {what}: {describe_failure(error)}") from error
 
 
 def try_policy(spec: EnvSpec, config: PolicyConfig) -> None:
@@ -42,6 +62,19 @@ def try_policy(spec: EnvSpec, config: PolicyConfig) -> None:
     output = policy(leaves, torch.zeros(ROWS, LANES), first, action, policy.initial_state(LANES))
     torch.autograd.backward(output.params.sum() + output.value.sum())
     acting_parameters(policy)
+
+
+def try_algorithm(policy: Policy, config: AlgorithmConfig) -> None:
+    """One update on a few rows. Raises whatever is wrong with the algorithm, its acting rule or its settings."""
+    record = recording_of(config, ROWS - 1).make_record(policy)
+    arrays = dict(zip((item.name for item in record.fields), allocate(record, LANES), strict=True))
+    generator = np.random.default_rng(0)
+    for name, leaf in zip(record.step_names, policy.spec.observation.leaves(), strict=False):
+        arrays[name][...] = np.stack([_random_rows(leaf, generator)[0]] * len(arrays[name]))
+    arrays[VERSION][...] = version = pack_version(1, 0)
+    updater = Updater(policy, FlatParameters(policy), config)
+    batch = Batch.from_arrays(record, list(arrays.values()))
+    updater.update(batch, step=0, trained_steps=0, max_policy_lag=1, version_now=version)
 
 
 def _random_rows(leaf: Leaf, generator: np.random.Generator) -> Array:

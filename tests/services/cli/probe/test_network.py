@@ -1,5 +1,7 @@
 """Trying a policy: a network of one's own that fails is told by place before any service starts."""
 
+import sys
+
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -10,6 +12,7 @@ from shared.errors import ConfigError
 from shared.policy.config import PolicyConfig
 from shared.protocol.rows import EnvSpec
 from shared.protocol.spaces import space_from_gymnasium
+from tests.support.own_algorithm import NAME, write_module
 
 SPEC = EnvSpec(
     env_id="any",
@@ -17,6 +20,11 @@ SPEC = EnvSpec(
         spaces.Dict(camera=spaces.Box(0, 255, (84, 84), np.uint8), speed=spaces.Box(-1, 1, (3,), np.float32)), image=""
     ),
     action=space_from_gymnasium(spaces.Discrete(4), image=None),
+)
+VECTOR = EnvSpec(
+    env_id="any",
+    observation=space_from_gymnasium(spaces.Box(-1, 1, (3,), np.float32)),
+    action=space_from_gymnasium(spaces.Discrete(4)),
 )
 NETS = """
 import torch
@@ -103,3 +111,29 @@ def test_an_unknown_network_is_answered_with_the_nearest(request_for):
     """A typo costs one look."""
     with pytest.raises(ConfigError, match="did you mean 'impala_deep'"):
         look(request_for("impala_dep"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, ""),
+        ({"critic_unit": 3}, "critic_units"),
+        ({"name": "my_algorithms:Nothing"}, "Nothing"),
+        ({"name": "my_algorithms:Broken"}, r"KeyError: 'acting_valu' \(.*my_algorithms\.py, line \d+\)"),
+    ],
+)
+def test_an_algorithm_of_ones_own_is_tried_too(tmp_path, monkeypatch, changes, told):
+    """One update on a few rows: what would stop the learner is told with file and line."""
+    write_module(tmp_path)
+    module = tmp_path / "my_algorithms.py"
+    broken = module.read_text().split("class OwnCritic(Algorithm):")[1].replace('"acting_value"', '"acting_valu"')
+    broken = broken.replace('("log_prob", "acting_valu")', '("log_prob", "acting_value")')
+    module.write_text(module.read_text() + "\n\nclass Broken(Algorithm):" + broken)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_algorithms", raising=False)
+    request = {"spec": spec_to_json(VECTOR), "policy": {"network": "mlp"}, "algorithm": {"name": NAME} | changes}
+    if not told:
+        assert look(request) == {}
+        return
+    with pytest.raises(ConfigError, match=told):
+        look(request)

@@ -1,0 +1,98 @@
+"""What an algorithm is to the learner: a loss on batches of experience, and whatever learns beside the policy.
+
+The updater knows no algorithm's tensors. For every batch it calls
+
+    prepare(whole batch)                                    once, without gradient
+    loss(part, prepared part) → backward → optimiser steps → after_step     for each minibatch of each pass
+    after_batch                                             once
+
+One of your own is a subclass in any module that the learner can import, named `module:Class` (docs/own_algorithm.md).
+
+Shape suffixes: T transitions, B lane-unrolls, D diagnostics.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from learner_svc.algorithm_config import AlgorithmSettings
+from learner_svc.batch import Experience
+from shared.policy.acting import Recording
+from shared.policy.policy import Policy
+
+Prepared = Mapping[str, Tensor]  # constants of all passes over a batch, each [T, B, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LossOutput:
+    """What one evaluation of the loss gives the updater."""
+
+    loss: Tensor  # scalar, with gradient
+    diagnostics: Tensor  # f32 [D], detached; the algorithm's `report` names them after the step's one sync
+
+
+class Algorithm:
+    """Base class of every algorithm. Owned by the update thread.
+
+    A subclass has to define `loss`. Settings and the state that lies in networks of its own are kept by the updater.
+    """
+
+    Settings: ClassVar[type[AlgorithmSettings]] = AlgorithmSettings  # what its section [algorithm] may say
+
+    def __init__(self, config: Any, policy: Policy) -> None:
+        """For one policy, which is on its device already.
+
+        Args:
+          config: an instance of `Settings`.
+        """
+        self.config, self.policy = config, policy
+
+    @classmethod
+    def recording(cls, config: Any, unroll_length: int) -> Recording:
+        """How inference acts for it, and what it records. By default actions are sampled, with their log_prob."""
+        return Recording(unroll_length=unroll_length)
+
+    def networks(self) -> Mapping[str, nn.Module]:
+        """Networks beside the policy, by name, on the policy's device; the same ones each time.
+
+        Those with parameters that require a gradient get an optimiser and a gradient clip of their own, with the
+        settings of the policy's. All of them are in checkpoints; none is published.
+        """
+        return {}
+
+    @property
+    def rate_factor(self) -> float:
+        """Multiplies the configured learning rate of the next batch."""
+        return 1.0
+
+    def prepare(self, experience: Experience) -> Prepared:
+        """What stays the same in all passes over a batch, each [T, B, ...], by name; computed before the first."""
+        return {}
+
+    def loss(self, experience: Experience, prepared: Prepared) -> LossOutput:
+        """The loss of a batch or of a minibatch, and the diagnostics that `report` names."""
+        raise NotImplementedError
+
+    def after_step(self, learning_rate: float) -> None:
+        """Called after every optimiser step."""
+
+    def is_too_far(self, report: Mapping[str, float]) -> bool:
+        """Whether this optimiser step, by its report, is the last one on its batch."""
+        return False
+
+    def after_batch(self, last_pass: Sequence[Mapping[str, float]]) -> None:
+        """Called after the last optimiser step on a batch, with the reports of its last pass."""
+
+    def report(self, diagnostics: Sequence[float], experience: Experience) -> dict[str, float]:
+        """The metrics of a step by name, from the host's copy of its diagnostics."""
+        return {}
+
+    def state(self) -> dict[str, Tensor]:
+        """Tensors beside all networks that a resume needs, not copied."""
+        return {}
+
+    def statistics(self) -> dict[str, Tensor]:
+        """Those of `state` without which the policy's weights mean something else."""
+        return {}
