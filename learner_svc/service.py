@@ -1,11 +1,11 @@
 """The learner as a process: one socket, the update thread, the record thread and the clock, around pure parts.
 
-Inference dials in (ROUTER). `Desk` answers it, `Assembler` cuts batches, `Run` decides when to evaluate and to stop;
+Inference dials in (ROUTER). `Desk` answers it, `QueueSource` cuts batches, `Run` decides when to evaluate and to stop;
 here is only what moves between them. With two buffers the update thread trains on one while the loop fills the other.
 
 | waits | for | else |
 |---|---|---|
-| unrolls | a free batch | stay in the assembler, bounded by credit |
+| unrolls | a free batch | stay in the source, bounded by credit |
 | update thread | a full batch | idle, counted as batch_wait_ms |
 | held groups at inference | credit: an unroll was copied | repeated with every PONG |
 """
@@ -25,7 +25,6 @@ from learner_svc.config import LearnerSettings
 from learner_svc.figures import Figures
 from learner_svc.finished import tell_finished
 from learner_svc.history import History
-from learner_svc.ingest import Assembler, FilledBatch
 from learner_svc.keeper import Keeper, Lives, checkpoint_meta, finished_before, restore
 from learner_svc.measure import measure
 from learner_svc.metrics import register
@@ -36,6 +35,8 @@ from learner_svc.reporting import Reporter
 from learner_svc.run import Run
 from learner_svc.saving import Saving
 from learner_svc.sizes import judge_size
+from learner_svc.sources.queue import QueueSource
+from learner_svc.sources.source import FilledBatch, Source
 from learner_svc.standstill import Deaths
 from learner_svc.tasks import TaskBook, count_parts, reward_scales, task_environments
 from learner_svc.trainer import Snapshot, Trained, Trainer
@@ -104,7 +105,7 @@ class LearnerService:
             warn=service.log.warning,
         )  # fmt: skip
         self.trainer: Trainer | None = None
-        self.assembler: Assembler[UnrollKey] | None = None
+        self.source: Source[UnrollKey] | None = None
         self.finished = asyncio.Event()
         self._is_building = False
         self._submitted = self._in_flight = 0  # batches given to the update thread in all, and now
@@ -177,9 +178,9 @@ class LearnerService:
                 if not self.router.send(action.route, action.frames):
                     self.desk.unroutable(action.route)
             elif isinstance(action, UnrollCame):
-                assert self.assembler is not None, "the desk takes unrolls only once there is a policy"
+                assert self.source is not None, "the desk takes unrolls only once there is a policy"
                 task = action.key.producer.task
-                self.assembler.offer(action.key, action.lanes, action.frame, skip=action.skip, task=task)
+                self.source.offer(action.key, action.lanes, action.frame, skip=action.skip, task=task)
             elif isinstance(action, EpisodesCame):
                 self._count_episodes(action)
             elif isinstance(action, SpecificationCame):
@@ -215,18 +216,18 @@ class LearnerService:
         self._is_building = True
         settings, folder, epoch, checkpoint = self.settings, self.folder, self.epoch, self.checkpoint
 
-        def construct() -> tuple[Trainer, Assembler[UnrollKey], bytes]:
+        def construct() -> tuple[Trainer, Source[UnrollKey], bytes]:
             trainer = Trainer(settings, folder.path, folder.crash, epoch=epoch, spec=spec, checkpoint=checkpoint)
             config = settings.learner
-            assembler: Assembler[UnrollKey] = Assembler(
+            source: Source[UnrollKey] = QueueSource(
                 trainer.record, batch=config.batch, num_buffers=config.buffers, weights=self.weights
             )
-            trainer.use(assembler.buffers)
-            return trainer, assembler, trainer.weights()[1]
+            trainer.use(source.buffers)
+            return trainer, source, trainer.weights()[1]
 
         self.worker.submit(construct, lambda built: self._built(*built))
 
-    def _built(self, trainer: Trainer, assembler: Assembler[UnrollKey], weights: bytes) -> None:
+    def _built(self, trainer: Trainer, source: Source[UnrollKey], weights: bytes) -> None:
         now = self.loop.time()
         limit = self.config.max_frame_bytes
         if len(weights) > limit:
@@ -234,8 +235,8 @@ class LearnerService:
         self.run.adopt(trainer.policy.spec.statistics[len(GIVEN) :])
         if self.checkpoint is not None:
             self.record.submit(partial(self.folder.write_config, self.settings))
-        self.trainer, self.assembler = trainer, assembler
-        self.desk.adopt(trainer.policy.spec, assembler.check)
+        self.trainer, self.source = trainer, source
+        self.desk.adopt(trainer.policy.spec, source.check)
         self.publisher.describe(trainer.manifest.digest, trainer.manifest.to_json())
         self.run.start(now)
         self.figures.start(self.run.counters, now)
@@ -251,11 +252,11 @@ class LearnerService:
 
     def _pump(self) -> None:
         """Copy what waits, hand full batches to the update thread, return credit."""
-        if self.assembler is not None:
-            for key in self.assembler.fill():
+        if self.source is not None:
+            for key in self.source.fill():
                 self.ledger.copied(key.producer, key.seq)
             while self.run.may_train and not self.service.stopping.is_set():
-                batch = self.assembler.take()
+                batch = self.source.take()
                 if batch is None:
                     break
                 self._submit(batch)
@@ -281,7 +282,9 @@ class LearnerService:
     def _trained(self, batch: FilledBatch[UnrollKey], trained: Trained, *, is_for_evaluation: bool) -> None:
         self._in_flight -= 1
         result = trained.result
-        for key, lanes in batch.parts:
+        assert self.source is not None
+        self.source.release(batch)
+        for key, lanes in self.source.used():
             self.ledger.applied(key.producer, key.seq, lanes)
         if result.dropped_steps:
             self.reporter.count_drops(batch, result.dropped_steps_B.tolist())
@@ -306,8 +309,6 @@ class LearnerService:
             self._publish(trained.version, trained.weights)
         if snapshot is not None:
             self._save(snapshot, self.saving.kinds(snapshot))
-        assert self.assembler is not None
-        self.assembler.recycle(batch)
         self._poll_run()
         self._pump()
 

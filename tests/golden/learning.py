@@ -29,7 +29,7 @@ from inference_svc.engine import Engine, Lanes
 from inference_svc.unrolls import UnrollWriter
 from learner_svc.algorithm_config import AlgorithmConfig
 from learner_svc.batch import Batch
-from learner_svc.ingest import Assembler
+from learner_svc.sources.queue import QueueSource
 from learner_svc.update import Updater
 from shared.policy.acting import Recording
 from shared.policy.policy import Policy
@@ -165,7 +165,7 @@ def run(case: Case) -> dict[str, Any]:
     )  # fmt: skip
     tasks = dict.fromkeys(case.task_scales, 1 / len(case.task_scales))
     inference = Inference(policy, parameters.export())
-    assembler: Assembler[int] = Assembler(inference.record, batch=BATCH, weights=tasks)
+    source: QueueSource[int] = QueueSource(inference.record, batch=BATCH, weights=tasks)
     names, task_of = list(tasks), {}
     updates: list[dict[str, str]] = []
     seen: list[Any] = []
@@ -177,10 +177,10 @@ def run(case: Case) -> dict[str, Any]:
         for number, lanes, buffer in unrolls:
             seen.append(buffer)
             task_of[keys] = names[number % len(names)]
-            assembler.offer(keys, lanes, buffer, task=task_of[keys])
+            source.offer(keys, lanes, buffer, task=task_of[keys])
             keys += 1
-        assembler.fill()
-        while (filled := assembler.take()) is not None and len(updates) < NUM_UPDATES:
+        source.fill()
+        while (filled := source.take()) is not None and len(updates) < NUM_UPDATES:
             batch = Batch.from_arrays(inference.record, filled.arrays)
             tensors = batch.named_tensors().values()
             scales = [np.full(count, case.task_scales[task_of[key]], np.float32) for key, count in filled.parts]
@@ -201,7 +201,7 @@ def run(case: Case) -> dict[str, Any]:
                 }
             )  # fmt: skip
             step, trained, seen = step + result.applied, trained + result.valid_steps, []
-            assembler.recycle(filled)
+            source.release(filled)
             if step % 2:
                 inference.load(step, parameters.export())
     return {"updates": updates, "figures": figures}

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from learner_svc.batch import Batch, discounts, first_rows, present_rows, valid_transitions
-from learner_svc.ingest import allocate
+from learner_svc.sources.source import allocate
 from shared.protocol.recording import RecordSpec
 from shared.protocol.rows import Flags
 from tests.support.experience import make_batch, make_policy, make_spec

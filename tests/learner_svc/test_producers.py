@@ -8,7 +8,6 @@ import gymnasium
 import numpy as np
 import pytest
 
-from learner_svc.ingest import Assembler
 from learner_svc.producers import (
     MAX_STRIKES,
     MAX_STRUCK,
@@ -22,6 +21,7 @@ from learner_svc.producers import (
 )
 from learner_svc.publish import Publisher
 from learner_svc.run import Run
+from learner_svc.sources.queue import QueueSource
 from shared.protocol.codec import decode, encode
 from shared.protocol.ledger import ONE_TASK, Ledger
 from shared.protocol.messages import (
@@ -73,8 +73,8 @@ class Bench:
         identity = Identity(epoch=3, run_id="run", run_seed=5, unroll_length=T, beat_s=1.0, lease_s=10.0, tasks=tasks)
         self.desk = Desk(identity, EnvConfig(id="e"), self.ledger, self.publisher, self.run, lambda: 0.25)
         if has_policy:
-            assembler: Assembler[object] = Assembler(RecordSpec(a_spec(), T), batch=4)
-            self.desk.adopt(a_spec(), assembler.check)
+            source: QueueSource[object] = QueueSource(RecordSpec(a_spec(), T), batch=4)
+            self.desk.adopt(a_spec(), source.check)
             self.run.start(0.0)
             self.publisher.describe("digest", "{}")
             self.publisher.publish(7, b"weights")
@@ -284,7 +284,7 @@ def test_episodes_that_come_before_the_policy_of_a_resumed_run_are_no_mistake_an
     credit, _ = bench.ask(Ping(sent_ms=1, load=()))
     assert isinstance(credit, Credit)
     assert credit.episodes_acked_through == 4
-    bench.desk.adopt(a_spec(), Assembler(RecordSpec(a_spec(), T), batch=4).check)
+    bench.desk.adopt(a_spec(), QueueSource(RecordSpec(a_spec(), T), batch=4).check)
     (came,) = bench.say(header, frame)
     assert isinstance(came, EpisodesCame)
 

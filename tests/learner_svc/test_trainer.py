@@ -9,8 +9,8 @@ import torch
 
 from learner_svc.checkpoint import load_latest, save
 from learner_svc.config import LearnerSettings
-from learner_svc.ingest import Assembler
 from learner_svc.run import Run
+from learner_svc.sources.queue import QueueSource
 from learner_svc.trainer import Trainer
 from shared.errors import ConfigError
 from shared.protocol.messages import pack_version
@@ -36,15 +36,15 @@ def make_trainer(folder: Path, **learner: int) -> Trainer:
         }
     )  # fmt: skip
     trainer = Trainer(settings, folder, folder / "crash", epoch=1, spec=make_spec(), checkpoint=None)
-    assembler: Assembler[int] = Assembler(trainer.record, batch=LANES, num_buffers=1)
-    observation, reward, _, action, log_prob, version = assembler.buffers[0]
+    source: QueueSource[int] = QueueSource(trainer.record, batch=LANES, num_buffers=1)
+    observation, reward, _, action, log_prob, version = source.buffers[0]
     generator = np.random.default_rng(0)
     observation[...] = generator.normal(size=observation.shape)
     reward[...] = generator.normal(size=reward.shape)
     action[...] = generator.integers(0, 2, action.shape)
     log_prob[...] = np.log(0.5)
     version[...] = pack_version(1, 0)
-    trainer.use(assembler.buffers)
+    trainer.use(source.buffers)
     return trainer
 
 

@@ -10,7 +10,7 @@ import torch
 from learner_svc.algorithm_config import AlgorithmConfig, OwnAlgorithmConfig
 from learner_svc.algorithms import recording_of
 from learner_svc.batch import Batch
-from learner_svc.ingest import allocate
+from learner_svc.sources.source import allocate
 from learner_svc.update import Updater
 from services.cli.probe.child import answer_to
 from services.cli.probe.record import spec_from_json

@@ -1,34 +1,23 @@
-"""Unrolls in, full batches out: lanes are copied into preallocated arrays, a group's remainder into the next batch.
+"""First in, first out: lanes are copied into preallocated arrays, a group's remainder into the next batch.
 
-Every task has a queue of its own, and `Stride` says from which one the next lanes come.
+Every task has a queue of its own, and `FairShare` says from which one the next lanes come.
 
 Batch arrays are those of the record, time first, with what there is once for a tick spread over the lanes: [R-1, B].
 """
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from dataclasses import dataclass
+from typing import Generic
 
-import numpy as np
-
-from learner_svc.stride import Stride
+from learner_svc.sources.fair_share import FairShare
+from learner_svc.sources.source import FilledBatch, K, allocate
 from shared.errors import RemoteWireError
 from shared.protocol.layout import Array, Layout
 from shared.protocol.ledger import ONE_TASK
 from shared.protocol.recording import Per, RecordSpec
 
-K = TypeVar("K")
 MAX_LAYOUTS = 256  # distinct lane counts of which the layout is kept
-
-
-@dataclass(slots=True)
-class FilledBatch(Generic[K]):
-    """A full batch: `arrays` in layout order, and which unroll gave how many lanes, in order of the lanes."""
-
-    index: int  # of the buffer
-    arrays: list[Array]
-    parts: list[tuple[K, int]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -46,8 +35,8 @@ class _Waiting(Generic[K]):
         return self.lanes - self.next_lane
 
 
-class Assembler(Generic[K]):
-    """Cuts batches of B lane-unrolls. Owned by the learner's loop; a full batch belongs to its taker until `recycle`.
+class QueueSource(Generic[K]):
+    """Batches of B lane-unrolls, each used once. Owned by the learner's loop; a batch is its taker's until `release`.
 
     Memory: `num_buffers` batches, and the unrolls that wait for one, which credit bounds. `K` names an unroll.
     `weights`: of the tasks whose unrolls come, summing to 1.
@@ -64,13 +53,9 @@ class Assembler(Generic[K]):
         self._filling: FilledBatch[K] | None = None
         self._num_filled = 0  # lanes of `_filling`
         self._waiting: dict[str, deque[_Waiting[K]]] = {task: deque() for task in weights}
-        self._stride = Stride(weights, catch_up_lanes=batch)
+        self._shares = FairShare(weights, catch_up_lanes=batch)
         self._full: deque[FilledBatch[K]] = deque()
-
-    @property
-    def waiting_lanes(self) -> int:
-        """Lane-unrolls that are here and not copied."""
-        return sum(self._waiting_by_task().values())
+        self._used: list[tuple[K, int]] = []
 
     @property
     def buffers(self) -> list[list[Array]]:
@@ -89,7 +74,7 @@ class Assembler(Generic[K]):
         """Copy what fits; the unrolls whose last lane was copied, whose frames are no longer held."""
         copied = [key for queue in self._waiting.values() for key in _pop_used(queue)]
         while (waiting := self._waiting_by_task()) and self._open():
-            for task, count in self._stride.share_out(waiting, self._batch - self._num_filled).items():
+            for task, count in self._shares.share_out(waiting, self._batch - self._num_filled).items():
                 self._copy_lanes(self._waiting[task], count)
                 copied += _pop_used(self._waiting[task])
             if self._num_filled == self._batch:
@@ -121,23 +106,15 @@ class Assembler(Generic[K]):
         """The oldest full batch, if there is one; it is the caller's until `recycle`."""
         return self._full.popleft() if self._full else None
 
-    def recycle(self, batch: FilledBatch[K]) -> None:
-        """The batch's arrays may be overwritten."""
+    def release(self, batch: FilledBatch[K]) -> None:
+        """It was trained on; its arrays may be overwritten."""
         self._free.append(batch.index)
+        self._used += batch.parts
 
-    def drop(self) -> list[tuple[K, int]]:
-        """Forget everything that no caller holds; (unroll, lanes not used) in order, for the count of drops."""
-        parts = [part for batch in self._full for part in batch.parts]
-        parts += self._filling.parts if self._filling else []
-        parts += [(item.key, item.left) for queue in self._waiting.values() for item in queue]
-        self._free.extend(batch.index for batch in self._full)
-        if self._filling:
-            self._free.append(self._filling.index)
-        self._full.clear()
-        for queue in self._waiting.values():
-            queue.clear()
-        self._filling = None
-        return parts
+    def used(self) -> list[tuple[K, int]]:
+        """(unroll, lanes) of the batches that were released since the last call."""
+        used, self._used = self._used, []
+        return used
 
     def _open(self) -> bool:
         if self._filling is None and self._free:
@@ -168,15 +145,6 @@ class Assembler(Generic[K]):
                 self._layouts.clear()
             layout = self._layouts[lanes] = self.record.layout(lanes)
         return layout
-
-
-def allocate(record: RecordSpec, lanes: int) -> list[Array]:
-    """Zeroed arrays of a batch, in the record's order."""
-    rows = record.num_rows
-    return [
-        np.zeros((rows - 1, lanes, *item.shape) if item.per is Per.TICK else item.array_shape(rows, lanes), item.dtype)
-        for item in record.fields
-    ]
 
 
 def _pop_used(queue: deque[_Waiting[K]]) -> list[K]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner_svc.stride import Stride
+from learner_svc.sources.fair_share import FairShare
 
 WEIGHTS = {"a": 0.5, "b": 0.3, "c": 0.2}
 PLENTY = dict.fromkeys(WEIGHTS, 10_000)
@@ -14,7 +14,7 @@ PLENTY = dict.fromkeys(WEIGHTS, 10_000)
 
 def test_shares_follow_the_weights_from_the_first_batch_on() -> None:
     """Never a whole lane off, whatever the batch's size."""
-    stride, given_so_far = Stride(WEIGHTS, catch_up_lanes=10), dict.fromkeys(WEIGHTS, 0)
+    stride, given_so_far = FairShare(WEIGHTS, catch_up_lanes=10), dict.fromkeys(WEIGHTS, 0)
     total = 0
     for lanes in (10, 7, 1, 1, 64, 3, 200):
         for task, count in stride.share_out(PLENTY, lanes).items():
@@ -26,13 +26,13 @@ def test_shares_follow_the_weights_from_the_first_batch_on() -> None:
 
 def test_a_task_without_data_stops_nobody_and_its_share_is_divided_by_weight() -> None:
     """The others fill the batch, in proportion to their own weights."""
-    shared = Stride(WEIGHTS, catch_up_lanes=10).share_out({"a": 10_000, "c": 10_000}, 700)
+    shared = FairShare(WEIGHTS, catch_up_lanes=10).share_out({"a": 10_000, "c": 10_000}, 700)
     assert shared == {"a": 500, "c": 200}
 
 
 def test_who_was_away_gets_back_no_more_than_the_last_batch() -> None:
     """One that missed a thousand lanes does not take the next thousand."""
-    stride = Stride({"a": 0.5, "b": 0.5}, catch_up_lanes=20)
+    stride = FairShare({"a": 0.5, "b": 0.5}, catch_up_lanes=20)
     stride.share_out({"a": 1000}, 1000)
     back = stride.share_out({"a": 1000, "b": 1000}, 100)
     assert back["b"] == 50 + 20 // 4
@@ -41,7 +41,7 @@ def test_who_was_away_gets_back_no_more_than_the_last_batch() -> None:
 
 def test_who_was_away_for_a_moment_gets_all_of_it_back() -> None:
     """Unrolls come in heaps: what is missed between two of them is no loss."""
-    stride = Stride({"a": 0.5, "b": 0.5}, catch_up_lanes=64)
+    stride = FairShare({"a": 0.5, "b": 0.5}, catch_up_lanes=64)
     total = {"a": 0, "b": 0}
     for _ in range(50):  # one heap of each in turn
         for task in ("a", "b"):
@@ -55,7 +55,7 @@ def test_who_was_away_for_a_moment_gets_all_of_it_back() -> None:
 @pytest.mark.parametrize("weight", [0.001, 0.999])
 def test_the_smallest_weight_is_served_all_the_same(weight: float) -> None:
     """One lane in a thousand is one lane in a thousand."""
-    shared = Stride({"a": weight, "b": 1 - weight}, catch_up_lanes=32).share_out({"a": 5000, "b": 5000}, 3000)
+    shared = FairShare({"a": weight, "b": 1 - weight}, catch_up_lanes=32).share_out({"a": 5000, "b": 5000}, 3000)
     assert abs(shared["a"] - 3000 * weight) <= 1.0
 
 
@@ -63,7 +63,7 @@ def test_the_same_arrivals_are_shared_out_in_the_same_way() -> None:
     """Nothing is drawn by chance."""
 
     def run() -> list[dict[str, int]]:
-        arrivals, stride = random.Random(3), Stride(WEIGHTS, catch_up_lanes=32)
+        arrivals, stride = random.Random(3), FairShare(WEIGHTS, catch_up_lanes=32)
         return [
             stride.share_out({task: arrivals.randrange(20) for task in WEIGHTS}, arrivals.randrange(1, 40))
             for _ in range(200)
@@ -81,7 +81,7 @@ def test_the_same_arrivals_are_shared_out_in_the_same_way() -> None:
 )
 def test_every_lane_is_given_out_once(batches: list[tuple[dict[str, int], int]]) -> None:
     """As many as are asked for or there, and to no task more than it has."""
-    stride = Stride(WEIGHTS, catch_up_lanes=16)
+    stride = FairShare(WEIGHTS, catch_up_lanes=16)
     for waiting, lanes in batches:
         shared = stride.share_out(waiting, lanes)
         assert sum(shared.values()) == min(lanes, sum(waiting.values()))

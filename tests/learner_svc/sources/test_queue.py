@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner_svc.ingest import Assembler
+from learner_svc.sources.queue import QueueSource
 from shared.errors import RemoteWireError
 from shared.protocol.layout import Array
 from shared.protocol.recording import Per, RecordField, RecordSpec
@@ -25,8 +25,8 @@ SPEC = EnvSpec(
 RECORD = RecordSpec(SPEC, T, state=STATE)
 
 
-def an_assembler(batch: int, num_buffers: int = 2) -> Assembler[int]:
-    return Assembler(RECORD, batch=batch, num_buffers=num_buffers)
+def a_source(batch: int, num_buffers: int = 2) -> QueueSource[int]:
+    return QueueSource(RECORD, batch=batch, num_buffers=num_buffers)
 
 
 def an_unroll(first_lane: int, lanes: int) -> bytes:
@@ -61,7 +61,7 @@ def lanes_of(arrays: list[Array]) -> list[int]:
 )
 def test_every_lane_is_used_once_and_in_order(groups: list[tuple[int, int]], batch: int) -> None:
     """However groups and batches divide, lanes come out as they came in, without those applied already."""
-    assembler = an_assembler(batch)
+    source = a_source(batch)
     expected: list[int] = []
     found: list[int] = []
     parts: list[tuple[int, int]] = []
@@ -69,57 +69,56 @@ def test_every_lane_is_used_once_and_in_order(groups: list[tuple[int, int]], bat
     first = 0
     for key, (lanes, skip) in enumerate(groups):
         skip = min(skip, lanes - 1)
-        assembler.offer(key, lanes, an_unroll(first, lanes), skip=skip)
+        source.offer(key, lanes, an_unroll(first, lanes), skip=skip)
         expected += range(first + skip, first + lanes)
         first += lanes
-        copied += assembler.fill()
-        while (full := assembler.take()) is not None:
+        copied += source.fill()
+        while (full := source.take()) is not None:
             found += lanes_of(full.arrays)
             parts += full.parts
-            assembler.recycle(full)
-            copied += assembler.fill()
+            source.release(full)
+            copied += source.fill()
     whole = len(expected) // batch * batch
     assert found == expected[:whole]
     assert sum(count for _, count in parts) == whole
     assert copied == list(range(len(groups)))
-    assert assembler.waiting_lanes == 0
-    assert sum(count for _, count in assembler.drop()) == len(expected) - whole
+    assert source.used() == parts
+    assert source.used() == []
 
 
 def test_without_a_free_batch_unrolls_wait() -> None:
     """Two batches and no more: the rest keeps its frames until one is given back."""
-    assembler = an_assembler(2)
+    source = a_source(2)
     for key in range(3):
-        assembler.offer(key, 2, an_unroll(2 * key, 2))
-    assert assembler.fill() == [0, 1]
-    assert assembler.fill() == []
-    assert assembler.waiting_lanes == 2
-    full = assembler.take()
+        source.offer(key, 2, an_unroll(2 * key, 2))
+    assert source.fill() == [0, 1]
+    assert source.fill() == []
+    full = source.take()
     assert full is not None
-    assembler.recycle(full)
-    assert assembler.fill() == [2]
+    source.release(full)
+    assert source.fill() == [2]
 
 
 def test_a_batch_in_use_is_not_overwritten() -> None:
     """What the update thread has belongs to it until it is given back."""
-    assembler = an_assembler(2)
-    assembler.offer(0, 2, an_unroll(0, 2))
-    assembler.fill()
-    held = assembler.take()
+    source = a_source(2)
+    source.offer(0, 2, an_unroll(0, 2))
+    source.fill()
+    held = source.take()
     assert held is not None
     for key in range(1, 4):
-        assembler.offer(key, 2, an_unroll(2 * key, 2))
-        assembler.fill()
+        source.offer(key, 2, an_unroll(2 * key, 2))
+        source.fill()
     assert lanes_of(held.arrays) == [0, 1]
 
 
 def test_versions_are_spread_over_the_lanes() -> None:
     """One version per tick of a group becomes one per transition."""
-    assembler = an_assembler(3)
-    assembler.offer(0, 1, an_unroll(1, 1))
-    assembler.offer(1, 2, an_unroll(5, 2))
-    assembler.fill()
-    full = assembler.take()
+    source = a_source(3)
+    source.offer(0, 1, an_unroll(1, 1))
+    source.offer(1, 2, an_unroll(5, 2))
+    source.fill()
+    full = source.take()
     assert full is not None
     assert full.arrays[6].tolist() == [[1000 + t, 5000 + t, 5000 + t] for t in range(T)]
 
@@ -128,45 +127,31 @@ def test_versions_are_spread_over_the_lanes() -> None:
 def test_a_frame_of_the_wrong_size_is_refused(lanes: int, size: int) -> None:
     """Sizes are compared before anything is copied."""
     with pytest.raises(RemoteWireError):
-        an_assembler(2).check(lanes, bytes(size))
-
-
-def test_drop_names_what_was_not_used() -> None:
-    """Full, filling and waiting unrolls are all counted, and the buffers are free again."""
-    assembler = an_assembler(2)
-    for key in range(4):
-        assembler.offer(key, 3, an_unroll(3 * key, 3))
-    assembler.fill()
-    held = assembler.take()
-    assert held is not None
-    assert assembler.drop() == [(0, 1), (1, 1), (1, 2), (2, 3), (3, 3)]
-    assembler.offer(9, 2, an_unroll(0, 2))
-    assert assembler.fill() == [9]
+        a_source(2).check(lanes, bytes(size))
 
 
 def test_lanes_of_a_batch_are_shared_out_by_weight() -> None:
     """Each task's lanes in their order, and a task's own queue goes on where the batch cut it."""
-    assembler: Assembler[str] = Assembler(RECORD, batch=8, weights={"a": 0.75, "b": 0.25})
-    assembler.offer("b0", 5, an_unroll(100, 5), task="b")
-    assembler.offer("a0", 4, an_unroll(0, 4), task="a")
-    assembler.offer("a1", 9, an_unroll(10, 9), task="a")
-    assert assembler.fill() == ["a0"]  # the last lanes of a1 and b0 are to come
-    first, second = assembler.take(), assembler.take()
+    source: QueueSource[str] = QueueSource(RECORD, batch=8, weights={"a": 0.75, "b": 0.25})
+    source.offer("b0", 5, an_unroll(100, 5), task="b")
+    source.offer("a0", 4, an_unroll(0, 4), task="a")
+    source.offer("a1", 9, an_unroll(10, 9), task="a")
+    assert source.fill() == ["a0"]  # the last lanes of a1 and b0 are to come
+    first, second = source.take(), source.take()
     assert first is not None
     assert second is not None
     assert sorted(lanes_of(first.arrays)) == [0, 1, 2, 3, 10, 11, 100, 101]
     assert sum(lanes for key, lanes in first.parts if key == "b0") == 2
     assert sorted(lanes_of(second.arrays)) == [12, 13, 14, 15, 16, 17, 102, 103]
-    assembler.recycle(first)
-    assert sorted(assembler.fill()) == ["a1", "b0"]
-    assert assembler.waiting_lanes == 0
+    source.release(first)
+    assert sorted(source.fill()) == ["a1", "b0"]
 
 
 def test_a_task_without_unrolls_leaves_no_batch_open() -> None:
     """The one that has some fills it alone."""
-    assembler: Assembler[int] = Assembler(RECORD, batch=4, weights={"a": 0.5, "b": 0.5})
-    assembler.offer(0, 4, an_unroll(0, 4), task="b")
-    assembler.fill()
-    full = assembler.take()
+    source: QueueSource[int] = QueueSource(RECORD, batch=4, weights={"a": 0.5, "b": 0.5})
+    source.offer(0, 4, an_unroll(0, 4), task="b")
+    source.fill()
+    full = source.take()
     assert full is not None
     assert lanes_of(full.arrays) == [0, 1, 2, 3]

@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Mapping
 
 
-class Stride:
+class FairShare:
     """The passes of all tasks. Owned by the learner's loop; memory: a number for each task.
 
     Args:

@@ -1,0 +1,68 @@
+"""What the learner asks of a source of batches."""
+
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+
+from shared.protocol.layout import Array
+from shared.protocol.recording import Per, RecordSpec
+
+K = TypeVar("K")
+
+
+@dataclass(slots=True)
+class FilledBatch(Generic[K]):
+    """A full batch: `arrays` in the record's order, and which unroll gave how many lanes, in order of the lanes."""
+
+    index: int  # of the buffer
+    arrays: list[Array]
+    parts: list[tuple[K, int]] = field(default_factory=list)
+
+
+class Source(Protocol[K]):
+    """Turns unrolls into batches. Pure; owned by the learner's loop. `K` names an unroll.
+
+    The order is: `check` and `offer` for each unroll, `fill` whenever something came, `take` for as long as there are
+    batches, `release` for each that was trained on, and `used` after `fill` and `release`.
+    """
+
+    record: RecordSpec
+
+    @property
+    def buffers(self) -> list[list[Array]]:
+        """The arrays of every buffer that batches are made in, by index: what wraps them may be made once."""
+        ...
+
+    def check(self, lanes: int, frame: bytes) -> None:
+        """Raise RemoteWireError unless the frame's size is that of an unroll of `lanes` lanes."""
+        ...
+
+    def offer(self, key: K, lanes: int, frame: bytes, *, skip: int = 0, task: str = "") -> None:
+        """Take a task's unroll of `lanes` lanes, of which the first `skip` are not used."""
+        ...
+
+    def fill(self) -> list[K]:
+        """Copy what fits; the unrolls whose frames are no longer held, so that others may come."""
+        ...
+
+    def take(self) -> FilledBatch[K] | None:
+        """The next batch, if one is full; it is the caller's until `release`."""
+        ...
+
+    def release(self, batch: FilledBatch[K]) -> None:
+        """It was trained on; its arrays may be overwritten."""
+        ...
+
+    def used(self) -> list[tuple[K, int]]:
+        """(unroll, lanes) that are done with since the last call: to be acknowledged."""
+        ...
+
+
+def allocate(record: RecordSpec, lanes: int) -> list[Array]:
+    """Zeroed arrays of a batch, in the record's order; what there is once for a tick is there for each lane."""
+    rows = record.num_rows
+    return [
+        np.zeros((rows - 1, lanes, *item.shape) if item.per is Per.TICK else item.array_shape(rows, lanes), item.dtype)
+        for item in record.fields
+    ]
