@@ -1,10 +1,10 @@
-"""`python -m actor_svc [EXPERIMENT.toml] [section.key=value …]`."""
+"""`python -m seedbed.actor_svc [EXPERIMENT.toml] [section.key=value …]`."""
 
 from collections.abc import Sequence
 
-from actor_svc.config import ActorSettings
-from actor_svc.service import run
-from shared.runtime.service import leave, main_from
+from seedbed.actor_svc.config import ActorSettings
+from seedbed.actor_svc.service import run
+from seedbed.shared.runtime.service import leave, main_from
 
 
 def main(argv: Sequence[str] | None = None) -> int:

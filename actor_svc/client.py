@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import IntEnum
 
-from shared.errors import LocalWireError, RejectedError, RemoteWireError
-from shared.protocol.messages import (
+from seedbed.shared.errors import LocalWireError, RejectedError, RemoteWireError
+from seedbed.shared.protocol.messages import (
     Act,
     ActBits,
     Bye,
@@ -35,8 +35,8 @@ from shared.protocol.messages import (
     Step,
     Welcome,
 )
-from shared.protocol.record import record
-from shared.protocol.rows import act_layout
+from seedbed.shared.protocol.record import record
+from seedbed.shared.protocol.rows import act_layout
 
 FIRST_RETRY_S = 0.2
 MAX_RETRY_S = 2.0

@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
-from shared.runtime.config import EnvConfig, EvalConfig, RuntimeConfig, Section
-from shared.runtime.tasks import RunSettings, check_task
+from seedbed.shared.runtime.config import EnvConfig, EvalConfig, RuntimeConfig, Section
+from seedbed.shared.runtime.tasks import RunSettings, check_task
 
 
 class ActorConfig(Section):

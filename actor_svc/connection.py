@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from actor_svc.client import Action, Actions, GroupClient, Phase, Received, Send
-from shared.protocol.messages import Act, Bye, Error, Message, Ping, Pong, Reject, Welcome
+from seedbed.actor_svc.client import Action, Actions, GroupClient, Phase, Received, Send
+from seedbed.shared.protocol.messages import Act, Bye, Error, Message, Ping, Pong, Reject, Welcome
 
 AVOID_S = 3.0  # after a service turned a group away (leaving, full, no weights yet), groups prefer others for this long
 LASTING_S = 5.0  # a connection must have stood this long before groups are drawn to it

@@ -2,11 +2,9 @@
 
 import difflib
 import functools
-import importlib
 import importlib.util
 import inspect
 import json
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,13 +12,13 @@ import gymnasium
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
-from actor_svc.backends.backend import Backend, LanesError, call_environment
-from actor_svc.backends.lanes import LaneBackend
-from actor_svc.backends.vector import VectorBackend
-from actor_svc.group import Group
-from shared.errors import ConfigError
-from shared.runtime.config import EnvConfig
-from shared.runtime.modules import describe_failure, describe_import_failure, place_of
+from seedbed.actor_svc.backends.backend import Backend, LanesError, call_environment
+from seedbed.actor_svc.backends.lanes import LaneBackend
+from seedbed.actor_svc.backends.vector import VectorBackend
+from seedbed.actor_svc.group import Group
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.runtime.config import EnvConfig
+from seedbed.shared.runtime.modules import describe_failure, describe_import_failure, import_module, place_of
 
 # Returns a gymnasium.Env; a VectorEnv of `num_envs` lanes if it takes that; or a Backend of `lanes` if it takes those.
 MakeEnvironment = Callable[..., Any]
@@ -62,15 +60,15 @@ def make_backend(
         return _from_function(env, lanes, make, render)
     choice = choose_backend(env)
     if choice == "ale":
-        from actor_svc.backends.atari import make_ale  # heavy, and optional
+        from seedbed.actor_svc.backends.atari import make_ale  # heavy, and optional
 
         return make_ale(env, lanes, threads)
     if choice == "ale_sync":
-        from actor_svc.backends.atari import make_sync  # heavy, and optional
+        from seedbed.actor_svc.backends.atari import make_sync  # heavy, and optional
 
         return make_sync(env, lanes)
     if choice == "envpool":
-        from actor_svc.backends.pool import make_pool  # heavy, and optional
+        from seedbed.actor_svc.backends.pool import make_pool  # heavy, and optional
 
         return make_pool(env, lanes, threads, render=render)
     spec = _find(env.id)
@@ -94,7 +92,7 @@ def choose_backend(env: EnvConfig) -> str:
     if env.is_atari:  # it starts and steps faster than ALE, and shows its screen
         return "envpool" if has_envpool else "ale"
     if has_envpool and not _has_gymnasium(env.id):
-        from actor_svc.backends.pool import has  # heavy
+        from seedbed.actor_svc.backends.pool import has  # heavy
 
         if has(env.id):
             return "envpool"
@@ -135,7 +133,7 @@ def _has_gymnasium(env_id: str) -> bool:
         if isinstance(entry_point, str):
             load_env_creator(entry_point)
     except gymnasium.error.DeprecatedEnv as error:
-        from actor_svc.backends.pool import has  # heavy
+        from seedbed.actor_svc.backends.pool import has  # heavy
 
         hint = f", or env.backend = 'envpool' for EnvPool's own {env_id}" if has(env_id) else ""
         raise ConfigError(f"env.id: {str(error).rstrip('.')}{hint}") from error
@@ -162,7 +160,7 @@ def near_ids(env_id: str) -> str:
     """`; did you mean …?` with up to three ids of Gymnasium and EnvPool that are written nearly so."""
     known = set(gymnasium.registry)
     if importlib.util.find_spec("envpool") is not None:
-        from actor_svc.backends.pool import known_ids  # heavy
+        from seedbed.actor_svc.backends.pool import known_ids  # heavy
 
         known |= known_ids()
     by_lower = {name.lower(): name for name in sorted(known)}
@@ -221,7 +219,7 @@ def load_function(name: str, key: str = "env.id") -> MakeEnvironment:
     """
     module_name, _, function_name = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module_name), function_name)
+        found = getattr(import_module(module_name), function_name)
     except AttributeError as error:
         if place_of(error):  # raised while the module ran
             raise ConfigError(f"{key}: {name!r}: importing {module_name} failed: {describe_failure(error)}") from error
@@ -241,7 +239,7 @@ def load_function(name: str, key: str = "env.id") -> MakeEnvironment:
 
 def _near_functions(module_name: str, name: str) -> str:
     """`; did you mean …?` among what a module that was imported has."""
-    near = difflib.get_close_matches(name, [key for key in vars(sys.modules[module_name]) if key[0] != "_"], n=1)
+    near = difflib.get_close_matches(name, [key for key in vars(import_module(module_name)) if key[0] != "_"], n=1)
     return f"; did you mean {module_name}:{near[0]}?" if near else ""
 
 
@@ -276,8 +274,8 @@ def _own_backend(
     made = call_environment(_configured, env, lambda: make(lanes=lanes, **options))
     if not isinstance(made, Backend):
         raise ConfigError(
-            f"env.id: {env.id} takes lanes and returned a {type(made).__name__}: return an "
-            "actor_svc.backends.backend.Backend, or set lanes in env.kwargs if it is a setting of the environment"
+            f"env.id: {env.id} takes lanes and returned a {type(made).__name__}: return a "
+            "seedbed.actor_svc.backends.backend.Backend, or set lanes in env.kwargs if it is a setting of its own"
         )
     return made
 

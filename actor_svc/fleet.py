@@ -14,9 +14,9 @@ with one group each spread as well. Inference says in ACT when an unroll begins 
 import hashlib
 from collections.abc import Iterable, Sequence
 
-from actor_svc.client import Action, Actions, Frames, GroupClient, Phase, Received, Send
-from actor_svc.connection import ConnectionClient
-from shared.protocol.messages import Bye, Message
+from seedbed.actor_svc.client import Action, Actions, Frames, GroupClient, Phase, Received, Send
+from seedbed.actor_svc.connection import ConnectionClient
+from seedbed.shared.protocol.messages import Bye, Message
 
 DRAW_EVERY_S = 1.0  # between two groups that are drawn elsewhere
 STALL_S = 0.5  # polls further apart than this mean that we stood still ourselves

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from actor_svc.backends.backend import MAX_FIGURE, Array, Backend, RowViews
-from shared.protocol.layout import Layout
-from shared.protocol.messages import StepBits
-from shared.protocol.rows import EnvSpec, act_layout, step_layout
-from shared.protocol.spaces import Leaf, Space
+from seedbed.actor_svc.backends.backend import MAX_FIGURE, Array, Backend, RowViews
+from seedbed.shared.protocol.layout import Layout
+from seedbed.shared.protocol.messages import StepBits
+from seedbed.shared.protocol.rows import EnvSpec, act_layout, step_layout
+from seedbed.shared.protocol.spaces import Leaf, Space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

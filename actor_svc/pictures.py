@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from actor_svc.envs import MakeEnvironment, make_group
-from actor_svc.group import Group
-from shared.errors import ConfigError, EnvError, LocalWireError
-from shared.protocol.layout import Array
-from shared.protocol.pictures import pack_picture
-from shared.protocol.rows import EnvSpec
-from shared.runtime.config import EnvConfig
+from seedbed.actor_svc.envs import MakeEnvironment, make_group
+from seedbed.actor_svc.group import Group
+from seedbed.shared.errors import ConfigError, EnvError, LocalWireError
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.protocol.pictures import pack_picture
+from seedbed.shared.protocol.rows import EnvSpec
+from seedbed.shared.runtime.config import EnvConfig
 
 HEADLESS = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
 MAX_SIDE = 400  # of a picture that is sent, pixels

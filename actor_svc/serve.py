@@ -5,11 +5,11 @@ from functools import partial
 
 from pydantic import create_model
 
-from actor_svc.config import ActorSettings
-from actor_svc.envs import MakeEnvironment
-from actor_svc.service import run
-from shared.runtime.config import EnvConfig
-from shared.runtime.service import main_from
+from seedbed.actor_svc.config import ActorSettings
+from seedbed.actor_svc.envs import MakeEnvironment
+from seedbed.actor_svc.service import run
+from seedbed.shared.runtime.config import EnvConfig
+from seedbed.shared.runtime.service import main_from
 
 
 def serve(make_env: MakeEnvironment | EnvConfig, *, name: str = "", argv: Sequence[str] | None = None) -> int:

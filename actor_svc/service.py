@@ -21,27 +21,27 @@ from typing import Any
 
 import numpy as np
 
-from actor_svc.backends.backend import LanesError
-from actor_svc.client import Begin, Fatal, Finished, GroupClient, Perform, ResetLanes, Send
-from actor_svc.config import ActorSettings
-from actor_svc.envs import MakeEnvironment, make_group
-from actor_svc.fleet import Fleet, Placed
-from actor_svc.group import Group, Rows
-from actor_svc.pictures import MAX_SHARE, Camera, make_watched_group
-from actor_svc.tally import LoadMeter, Tally, register
-from shared import __version__
-from shared.errors import ConfigError, RejectedError, RemoteWireError
-from shared.net.addresses import look_up
-from shared.net.endpoints import Dealer
-from shared.net.keys import dial_keys
-from shared.net.reactor import Reactor
-from shared.net.resolver import Lookup, Resolver
-from shared.net.roles import Role
-from shared.protocol.codec import decode, encode
-from shared.protocol.messages import Act, Bye, Challenge, Error, Hello, Message, StepBits, Welcome
-from shared.runtime.service import Service
-from shared.runtime.watchdog import Watchdog
-from shared.runtime.worker import Worker
+from seedbed.actor_svc.backends.backend import LanesError
+from seedbed.actor_svc.client import Begin, Fatal, Finished, GroupClient, Perform, ResetLanes, Send
+from seedbed.actor_svc.config import ActorSettings
+from seedbed.actor_svc.envs import MakeEnvironment, make_group
+from seedbed.actor_svc.fleet import Fleet, Placed
+from seedbed.actor_svc.group import Group, Rows
+from seedbed.actor_svc.pictures import MAX_SHARE, Camera, make_watched_group
+from seedbed.actor_svc.tally import LoadMeter, Tally, register
+from seedbed.shared import __version__
+from seedbed.shared.errors import ConfigError, RejectedError, RemoteWireError
+from seedbed.shared.net.addresses import look_up
+from seedbed.shared.net.endpoints import Dealer
+from seedbed.shared.net.keys import dial_keys
+from seedbed.shared.net.reactor import Reactor
+from seedbed.shared.net.resolver import Lookup, Resolver
+from seedbed.shared.net.roles import Role
+from seedbed.shared.protocol.codec import decode, encode
+from seedbed.shared.protocol.messages import Act, Bye, Challenge, Error, Hello, Message, StepBits, Welcome
+from seedbed.shared.runtime.service import Service
+from seedbed.shared.runtime.watchdog import Watchdog
+from seedbed.shared.runtime.worker import Worker
 
 POLL_S = 0.05
 BEAT_S = 1.0

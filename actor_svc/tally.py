@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from prometheus_client import Histogram
 
-from actor_svc.fleet import Fleet
-from actor_svc.group import Group
-from shared.runtime.metrics import Metrics
+from seedbed.actor_svc.fleet import Fleet
+from seedbed.actor_svc.group import Group
+from seedbed.shared.runtime.metrics import Metrics
 
 
 @dataclass(slots=True)

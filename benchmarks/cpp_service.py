@@ -24,10 +24,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from services.cli.doctor import machine_label
-from services.cli.plan import service_environment
-from services.cli.scrape import read_page, read_status
-from shared.runtime.service import DIE_WITH_PARENT
+from seedbed.services.cli.doctor import machine_label
+from seedbed.services.cli.plan import service_environment
+from seedbed.services.cli.scrape import read_page, read_status
+from seedbed.shared.runtime.service import DIE_WITH_PARENT
 
 SERVICE = Path(__file__).parents[1] / "services" / "corridor_cpp"
 SEEDBED = str(Path(sys.executable).with_name("seedbed"))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from shared.policy.networks import ImageShape, Torso
+from seedbed.shared.policy.networks import ImageShape, Torso
 
 
 class EmptyTorso(Torso):

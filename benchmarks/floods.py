@@ -34,15 +34,15 @@ import psutil
 import zmq
 from gymnasium.spaces import Box, Dict
 
-from actor_svc.envs import make_group
-from services.cli.doctor import machine_label
-from services.cli.machine import stolen_s
-from services.cli.scrape import read_page, read_status
-from shared.protocol.codec import encode
-from shared.protocol.messages import Hello, Look, ProducerHello
-from shared.protocol.rows import EnvSpec
-from shared.protocol.spaces import space_from_gymnasium
-from shared.runtime.config import EnvConfig
+from seedbed.actor_svc.envs import make_group
+from seedbed.services.cli.doctor import machine_label
+from seedbed.services.cli.machine import stolen_s
+from seedbed.services.cli.scrape import read_page, read_status
+from seedbed.shared.protocol.codec import encode
+from seedbed.shared.protocol.messages import Hello, Look, ProducerHello
+from seedbed.shared.protocol.rows import EnvSpec
+from seedbed.shared.protocol.spaces import space_from_gymnasium
+from seedbed.shared.runtime.config import EnvConfig
 
 SETTINGS = ("run.until_return=1e30", "run.steps=0", "launch.video=false", "runtime.keys=keys")
 TARGETS = {"environment": ("inference",), "inference": ("learner",), "monitor": ("inference", "learner")}

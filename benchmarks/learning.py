@@ -16,8 +16,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from services.cli.experiment import find_experiment
-from services.cli.seeds import read_result, train_seeds
+from seedbed.services.cli.experiment import find_experiment
+from seedbed.services.cli.seeds import read_result, train_seeds
 
 
 def main(argv: Sequence[str] | None = None) -> None:

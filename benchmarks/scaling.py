@@ -21,13 +21,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from learner_svc.record import to_toml
-from services.cli.doctor import machine_label
-from services.cli.experiment import SNAPSHOT, Experiment, load_experiment
-from services.cli.plan import Process, plan_run, service_environment, usable_cores
-from services.cli.scrape import read_page, read_status
-from services.cli.training import read_summary, reserved_addresses
-from shared.runtime.service import DIE_WITH_PARENT
+from seedbed.learner_svc.record import to_toml
+from seedbed.services.cli.doctor import machine_label
+from seedbed.services.cli.experiment import SNAPSHOT, Experiment, load_experiment
+from seedbed.services.cli.plan import Process, plan_run, service_environment, usable_cores
+from seedbed.services.cli.scrape import read_page, read_status
+from seedbed.services.cli.training import read_summary, reserved_addresses
+from seedbed.shared.runtime.service import DIE_WITH_PARENT
 
 PHASES = ((1, 1), (2, 1), (4, 1), (4, 2), (2, 2), (1, 2), (1, 1))  # actors, replicas
 EVERY_S = 0.5

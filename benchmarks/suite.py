@@ -27,11 +27,11 @@ from typing import Any
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from services.cli.app import log_warnings_only
-from services.cli.doctor import machine_label
-from services.cli.experiment import choose_source
-from services.cli.seeds import read_result, train_seeds
-from shared.errors import SeedbedError
+from seedbed.services.cli.app import log_warnings_only
+from seedbed.services.cli.doctor import machine_label
+from seedbed.services.cli.experiment import choose_source
+from seedbed.services.cli.seeds import read_result, train_seeds
+from seedbed.shared.errors import SeedbedError
 
 COLUMNS_OF_PANELS = 4
 RESULTS, TABLE = "results.jsonl", "table.md"
@@ -89,11 +89,12 @@ SUITE = (
     Entry(name="minigrid-memory", env="MiniGrid-MemoryS7-v0", target=0.9, steps=3_000_000, minutes=15, memory=True),
     # Four cues: 0.25 is chance, 1 the best.
     Entry(
-        name="memory", env="services.memory.env:make", target=0.95, steps=2_000_000, minutes=5, seeds=3, memory=True
+        name="memory", env="seedbed.services.memory.env:make", target=0.95, steps=2_000_000, minutes=5, seeds=3,
+        memory=True,
     ),
     # threshold 900, which PPO reaches after millions of frames; this is a small share of them. Random play: about -30
     Entry(
-        name="racing", env="services.box2d.env:make_racing", target=400, steps=150_000, minutes=20, episodes=20
+        name="racing", env="seedbed.services.box2d.env:make_racing", target=400, steps=150_000, minutes=20, episodes=20
     ),
     Entry(name="pong", env="ALE/Pong-v5", target=18, steps=2_000_000, minutes=20, episodes=20),  # zoo: 21 after 10 M
     # 200 levels of training, as the paper's easy mode (Cobbe et al. 2020); random play has about 3 of 10

@@ -1,10 +1,10 @@
-"""`python -m inference_svc [EXPERIMENT.toml] [section.key=value …]`."""
+"""`python -m seedbed.inference_svc [EXPERIMENT.toml] [section.key=value …]`."""
 
 from collections.abc import Sequence
 
-from inference_svc.config import InferenceSettings
-from inference_svc.service import serve
-from shared.runtime.service import leave, main_from
+from seedbed.inference_svc.config import InferenceSettings
+from seedbed.inference_svc.service import serve
+from seedbed.shared.runtime.service import leave, main_from
 
 
 def main(argv: Sequence[str] | None = None) -> int:

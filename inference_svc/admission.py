@@ -1,10 +1,10 @@
 """May this group come in? HELLO against the run's tasks and the policy that is served, before any session exists."""
 
-from inference_svc.streams import Streams
-from shared.protocol.fit import judge_spec, judge_statistics
-from shared.protocol.messages import Error, Hello, Reject
-from shared.protocol.rows import EnvSpec
-from shared.protocol.sessions import refuse_size, refuse_version
+from seedbed.inference_svc.streams import Streams
+from seedbed.shared.protocol.fit import judge_spec, judge_statistics
+from seedbed.shared.protocol.messages import Error, Hello, Reject
+from seedbed.shared.protocol.rows import EnvSpec
+from seedbed.shared.protocol.sessions import refuse_size, refuse_version
 
 FIT = "give this actor the run's environment and [env] settings (its folder's config.toml), or start another run"
 

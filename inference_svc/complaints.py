@@ -1,7 +1,7 @@
 """Who is told that a message of theirs was refused: everyone, but not for ever."""
 
-from shared.errors import RemoteWireError
-from shared.protocol.messages import Error
+from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.protocol.messages import Error
 
 MAX_TOLD = 10  # answers to unreadable messages of one connection
 MAX_ROUTES = 1024  # connections that are remembered; the longest remembered is forgiven first

@@ -9,12 +9,12 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
-from inference_svc.engine import Engine, Lanes
-from shared.policy.devices import choose_device
-from shared.policy.weights import Manifest
-from shared.protocol.recording import RecordSpec
-from shared.runtime.watchdog import Watchdog
-from shared.runtime.worker import Worker
+from seedbed.inference_svc.engine import Engine, Lanes
+from seedbed.shared.policy.devices import choose_device
+from seedbed.shared.policy.weights import Manifest
+from seedbed.shared.protocol.recording import RecordSpec
+from seedbed.shared.runtime.watchdog import Watchdog
+from seedbed.shared.runtime.worker import Worker
 
 Result = tuple[list[list[bytes]], list[int], float]  # payloads and versions in the groups' order, seconds
 Acted = Callable[[list[list[bytes]], list[int], float], None]

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from shared.runtime.config import RuntimeConfig, Section
+from seedbed.shared.runtime.config import RuntimeConfig, Section
 
 OutOfBounds = Literal["count", "clip", "reject"]
 

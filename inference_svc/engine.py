@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from inference_svc.unrolls import LatestRow, UnrollWriter
-from shared.policy.acting import MODE, ActingRule, Recording
-from shared.policy.policy import Policy
-from shared.policy.weights import FlatParameters, Manifest, acting_parameters, policy_from_manifest
-from shared.protocol.layout import Array, Layout
-from shared.protocol.recording import ACTION, RecordSpec
-from shared.protocol.rows import Flags
+from seedbed.inference_svc.unrolls import LatestRow, UnrollWriter
+from seedbed.shared.policy.acting import MODE, ActingRule, Recording
+from seedbed.shared.policy.policy import Policy
+from seedbed.shared.policy.weights import FlatParameters, Manifest, acting_parameters, policy_from_manifest
+from seedbed.shared.protocol.layout import Array, Layout
+from seedbed.shared.protocol.recording import ACTION, RecordSpec
+from seedbed.shared.protocol.rows import Flags
 
 NOISE_TICKS = 32  # ticks whose sampling noise is drawn in one go
 

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from inference_svc.evaluation import EvaluationResult
-from shared.errors import RemoteWireError
-from shared.protocol.flow import Outbox
-from shared.protocol.layout import Array
-from shared.protocol.messages import Step, StepBits
-from shared.protocol.rows import ENDED, EnvSpec, Flags, count_flagged, episodes_layout
-from shared.protocol.spaces import all_true
+from seedbed.inference_svc.evaluation import EvaluationResult
+from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.protocol.flow import Outbox
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.protocol.messages import Step, StepBits
+from seedbed.shared.protocol.rows import ENDED, EnvSpec, Flags, count_flagged, episodes_layout
+from seedbed.shared.protocol.spaces import all_true
 
 # As plain integers: an enumeration's own operators cost as much as the arrays'.
 _STATISTICS, _FIRST, _ENDED = int(StepBits.STATISTICS), int(Flags.FIRST), int(ENDED)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shared.protocol.layout import Array
-from shared.protocol.messages import Evaluation
-from shared.protocol.rows import ENDED
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.protocol.messages import Evaluation
+from seedbed.shared.protocol.rows import ENDED
 
 SEED_STRIDE = 1_000_003  # between the groups of one evaluation, so that their lanes' seeds do not meet
 

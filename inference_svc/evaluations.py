@@ -9,10 +9,10 @@
 
 from collections.abc import Iterable, Sequence
 
-from inference_svc.evaluation import EvaluationResult, EvaluationRound
-from inference_svc.group import Group
-from shared.protocol.layout import Array
-from shared.protocol.messages import Evaluation
+from seedbed.inference_svc.evaluation import EvaluationResult, EvaluationRound
+from seedbed.inference_svc.group import Group
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.protocol.messages import Evaluation
 
 
 class Evaluations:

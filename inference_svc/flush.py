@@ -5,7 +5,7 @@ somebody else will send. What the learner has received it uses although its prod
 received would be lost.
 """
 
-from inference_svc.streams import Streams
+from seedbed.inference_svc.streams import Streams
 
 REST_S = 1.0  # everything received and nothing acknowledged for so long: what is left waits for others' lanes
 

@@ -5,17 +5,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from inference_svc.config import OutOfBounds
-from inference_svc.engine import Lanes
-from inference_svc.episodes import read_statistics
-from inference_svc.pictures import read_picture
-from inference_svc.row_check import RowCheck
-from inference_svc.unrolls import LatestRow, UnrollWriter
-from shared.protocol.layout import Array, Layout
-from shared.protocol.messages import ActBits, Step
-from shared.protocol.recording import RecordSpec
-from shared.protocol.rows import act_layout, step_layout
-from shared.protocol.sessions import Session
+from seedbed.inference_svc.config import OutOfBounds
+from seedbed.inference_svc.engine import Lanes
+from seedbed.inference_svc.episodes import read_statistics
+from seedbed.inference_svc.pictures import read_picture
+from seedbed.inference_svc.row_check import RowCheck
+from seedbed.inference_svc.unrolls import LatestRow, UnrollWriter
+from seedbed.shared.protocol.layout import Array, Layout
+from seedbed.shared.protocol.messages import ActBits, Step
+from seedbed.shared.protocol.recording import RecordSpec
+from seedbed.shared.protocol.rows import act_layout, step_layout
+from seedbed.shared.protocol.sessions import Session
 
 DECORRELATE_OVER = 8  # groups' first unrolls end at this many different ticks
 _BOUNDARY = int(ActBits.BOUNDARY)

@@ -4,14 +4,14 @@ from collections.abc import Callable
 
 from prometheus_client import Histogram
 
-from inference_svc.server import Server
-from inference_svc.serving import Audience
-from inference_svc.streams import Streams
-from inference_svc.tally import Tally
-from inference_svc.upstream import LearnerLink
-from shared.net.reactor import Reactor
-from shared.protocol.messages import unpack_version
-from shared.runtime.metrics import Metrics
+from seedbed.inference_svc.server import Server
+from seedbed.inference_svc.serving import Audience
+from seedbed.inference_svc.streams import Streams
+from seedbed.inference_svc.tally import Tally
+from seedbed.inference_svc.upstream import LearnerLink
+from seedbed.shared.net.reactor import Reactor
+from seedbed.shared.protocol.messages import unpack_version
+from seedbed.shared.runtime.metrics import Metrics
 
 
 def register(metrics: Metrics, tally: Tally, server: Server, streams: Streams, reactor: Reactor) -> Histogram:

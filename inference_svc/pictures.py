@@ -8,11 +8,11 @@ that nobody's looking slows training down. One group is shown for as long as pic
 import math
 from collections.abc import Sequence
 
-from shared.errors import RemoteWireError
-from shared.net.reports import Shown
-from shared.protocol.messages import Step, StepBits
-from shared.protocol.pictures import check_picture
-from shared.protocol.sessions import Session
+from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.net.reports import Shown
+from seedbed.shared.protocol.messages import Step, StepBits
+from seedbed.shared.protocol.pictures import check_picture
+from seedbed.shared.protocol.sessions import Session
 
 WATCHED_S = 10.0  # somebody who looked is watching for so long
 WATCHED_EVERY_S, IDLE_EVERY_S = 0.25, 5.0

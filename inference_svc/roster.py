@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from shared.protocol.sessions import Session
+from seedbed.shared.protocol.sessions import Session
 
 MAX_ACTORS, MAX_LIVES = 1024, 1024  # what is remembered; names and lives beyond are not counted
 MISSED_S = 600.0  # for how long a lost actor is missed

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from inference_svc.config import OutOfBounds
-from shared.errors import RemoteWireError
-from shared.protocol.layout import Array
-from shared.protocol.rows import REWARD_PROBLEM, EnvSpec, Flags, are_rewards
-from shared.protocol.spaces import Leaf, all_true, are_finite, check_leaf_values
+from seedbed.inference_svc.config import OutOfBounds
+from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.protocol.rows import REWARD_PROBLEM, EnvSpec, Flags, are_rewards
+from seedbed.shared.protocol.spaces import Leaf, all_true, are_finite, check_leaf_values
 
 BOUNDS = "bounds"  # the code of what `reject` refuses
 

@@ -11,26 +11,26 @@ Groups are held before the forward pass, so that fresh weights act when they go 
 
 from collections.abc import Sequence
 
-from inference_svc.admission import judge
-from inference_svc.batcher import Batcher
-from inference_svc.complaints import Complaints, about_step
-from inference_svc.config import InferenceConfig
-from inference_svc.departures import Departures
-from inference_svc.episodes import aborted_episodes, valid_steps
-from inference_svc.evaluations import Evaluations
-from inference_svc.group import Group, Outputs, make_group, read_step
-from inference_svc.pictures import Pictures
-from inference_svc.roster import Roster
-from inference_svc.row_check import BOUNDS
-from inference_svc.serving import Audience
-from inference_svc.slots import SlotPool
-from inference_svc.streams import Stream, Streams
-from inference_svc.tally import Tally
-from inference_svc.unrolls import UnrollWriter
-from shared.errors import RemoteWireError
-from shared.protocol.codec import decode, encode, encode_act
-from shared.protocol.layout import Array
-from shared.protocol.messages import (
+from seedbed.inference_svc.admission import judge
+from seedbed.inference_svc.batcher import Batcher
+from seedbed.inference_svc.complaints import Complaints, about_step
+from seedbed.inference_svc.config import InferenceConfig
+from seedbed.inference_svc.departures import Departures
+from seedbed.inference_svc.episodes import aborted_episodes, valid_steps
+from seedbed.inference_svc.evaluations import Evaluations
+from seedbed.inference_svc.group import Group, Outputs, make_group, read_step
+from seedbed.inference_svc.pictures import Pictures
+from seedbed.inference_svc.roster import Roster
+from seedbed.inference_svc.row_check import BOUNDS
+from seedbed.inference_svc.serving import Audience
+from seedbed.inference_svc.slots import SlotPool
+from seedbed.inference_svc.streams import Stream, Streams
+from seedbed.inference_svc.tally import Tally
+from seedbed.inference_svc.unrolls import UnrollWriter
+from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.protocol.codec import decode, encode, encode_act
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.protocol.messages import (
     ActBits,
     Bye,
     Challenge,
@@ -45,8 +45,8 @@ from shared.protocol.messages import (
     Step,
     Welcome,
 )
-from shared.protocol.recording import RecordSpec
-from shared.protocol.sessions import Session, SessionLimits, SessionTable, Verdict
+from seedbed.shared.protocol.recording import RecordSpec
+from seedbed.shared.protocol.sessions import Session, SessionLimits, SessionTable, Verdict
 
 BYE_REASONS = ("moved", "stopped", "draining")  # of environments, as they are counted
 MAX_GREETING = 4096  # connections that are told when to go though they never came in

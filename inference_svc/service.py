@@ -12,17 +12,17 @@ from functools import partial
 
 import torch
 
-from inference_svc import metrics
-from inference_svc.compute import Compute
-from inference_svc.config import InferenceConfig, InferenceSettings
-from inference_svc.engine import Lanes
-from inference_svc.flush import Flush
-from inference_svc.group import Group, Outputs
-from inference_svc.server import Server
-from inference_svc.serving import Audience, Served
-from inference_svc.streams import Streams
-from inference_svc.tally import Tally
-from inference_svc.upstream import (
+from seedbed.inference_svc import metrics
+from seedbed.inference_svc.compute import Compute
+from seedbed.inference_svc.config import InferenceConfig, InferenceSettings
+from seedbed.inference_svc.engine import Lanes
+from seedbed.inference_svc.flush import Flush
+from seedbed.inference_svc.group import Group, Outputs
+from seedbed.inference_svc.server import Server
+from seedbed.inference_svc.serving import Audience, Served
+from seedbed.inference_svc.streams import Streams
+from seedbed.inference_svc.tally import Tally
+from seedbed.inference_svc.upstream import (
     CreditCame,
     FormerWeightsCame,
     Refused,
@@ -31,24 +31,24 @@ from inference_svc.upstream import (
     WeightsCame,
     Welcomed,
 )
-from shared import __version__
-from shared.errors import RejectedError, RemoteWireError, SeedbedError
-from shared.net.addresses import look_up
-from shared.net.dialler import Dialler
-from shared.net.endpoints import Router
-from shared.net.keys import bind_keys, dial_keys
-from shared.net.reactor import Reactor
-from shared.net.reports import Reports, Shown
-from shared.net.resolver import Lookup
-from shared.net.roles import Role
-from shared.policy.weights import Manifest
-from shared.protocol.codec import decode, encode
-from shared.protocol.messages import ProducerWelcome
-from shared.runtime.allocator import keep_freed_memory
-from shared.runtime.farewell import Farewell
-from shared.runtime.metrics import Answer, describe_picture
-from shared.runtime.refusals import Refusals
-from shared.runtime.service import Service
+from seedbed.shared import __version__
+from seedbed.shared.errors import RejectedError, RemoteWireError, SeedbedError
+from seedbed.shared.net.addresses import look_up
+from seedbed.shared.net.dialler import Dialler
+from seedbed.shared.net.endpoints import Router
+from seedbed.shared.net.keys import bind_keys, dial_keys
+from seedbed.shared.net.reactor import Reactor
+from seedbed.shared.net.reports import Reports, Shown
+from seedbed.shared.net.resolver import Lookup
+from seedbed.shared.net.roles import Role
+from seedbed.shared.policy.weights import Manifest
+from seedbed.shared.protocol.codec import decode, encode
+from seedbed.shared.protocol.messages import ProducerWelcome
+from seedbed.shared.runtime.allocator import keep_freed_memory
+from seedbed.shared.runtime.farewell import Farewell
+from seedbed.shared.runtime.metrics import Answer, describe_picture
+from seedbed.shared.runtime.refusals import Refusals
+from seedbed.shared.runtime.service import Service
 
 BEAT_S = 0.5
 PROBE_EVERY_BEATS = 2

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shared.protocol.layout import Array
-from shared.protocol.messages import Hello, Reject
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.protocol.messages import Hello, Reject
 
 MAX_RETURNS = 1000  # the newest, of which the mean is shown
 

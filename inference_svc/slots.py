@@ -1,6 +1,6 @@
 """Which rows of the policy-state tables belong to which group: contiguous ranges, first fit."""
 
-from shared.errors import LocalWireError
+from seedbed.shared.errors import LocalWireError
 
 
 class SlotPool:

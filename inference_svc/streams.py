@@ -7,12 +7,12 @@ opened by the first environments that come with it. Pure, as `upstream`: takes `
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from inference_svc.episodes import EpisodeReport
-from inference_svc.group import Group
-from inference_svc.unrolls import UnrollWriter
-from inference_svc.upstream import Event, Frames, LearnerLink, Refused, Welcomed
-from shared.protocol.fit import Misfit, judge_task
-from shared.protocol.messages import (
+from seedbed.inference_svc.episodes import EpisodeReport
+from seedbed.inference_svc.group import Group
+from seedbed.inference_svc.unrolls import UnrollWriter
+from seedbed.inference_svc.upstream import Event, Frames, LearnerLink, Refused, Welcomed
+from seedbed.shared.protocol.fit import Misfit, judge_task
+from seedbed.shared.protocol.messages import (
     Bye,
     Challenge,
     Credit,
@@ -22,7 +22,7 @@ from shared.protocol.messages import (
     Reject,
     TaskEnv,
 )
-from shared.protocol.rows import EnvSpec
+from seedbed.shared.protocol.rows import EnvSpec
 
 MAX_EARLY = 128  # tasks that introduce themselves before the learner has said which there are
 

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shared.protocol.layout import Array, Layout
-from shared.protocol.recording import FLAGS, VERSION, Per, RecordSpec
-from shared.protocol.rows import Flags
+from seedbed.shared.protocol.layout import Array, Layout
+from seedbed.shared.protocol.recording import FLAGS, VERSION, Per, RecordSpec
+from seedbed.shared.protocol.rows import Flags
 
 MAX_UNROLL_BYTES = 8 * 1024 * 1024
 

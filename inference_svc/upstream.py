@@ -14,9 +14,9 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from shared.protocol.codec import encode
-from shared.protocol.flow import Outbox
-from shared.protocol.messages import (
+from seedbed.shared.protocol.codec import encode
+from seedbed.shared.protocol.flow import Outbox
+from seedbed.shared.protocol.messages import (
     Bye,
     Challenge,
     Credit,
@@ -31,7 +31,7 @@ from shared.protocol.messages import (
     Reject,
     Weights,
 )
-from shared.protocol.rows import EnvSpec
+from seedbed.shared.protocol.rows import EnvSpec
 
 FIRST_RETRY_S = 0.2
 LAST_RETRY_S = 2.0

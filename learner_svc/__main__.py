@@ -1,10 +1,10 @@
-"""`python -m learner_svc [EXPERIMENT.toml] [section.key=value …]`."""
+"""`python -m seedbed.learner_svc [EXPERIMENT.toml] [section.key=value …]`."""
 
 from collections.abc import Sequence
 
-from learner_svc.config import LearnerSettings
-from learner_svc.service import serve
-from shared.runtime.service import leave, main_from
+from seedbed.learner_svc.config import LearnerSettings
+from seedbed.learner_svc.service import serve
+from seedbed.shared.runtime.service import leave, main_from
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -12,9 +12,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shared.protocol.layout import Array
-from shared.protocol.recording import ACTION, FLAGS, LOG_PROB, MASK, OBSERVATION, REWARD, VERSION, Per, RecordSpec
-from shared.protocol.rows import Flags
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.protocol.recording import (
+    ACTION,
+    FLAGS,
+    LOG_PROB,
+    MASK,
+    OBSERVATION,
+    REWARD,
+    VERSION,
+    Per,
+    RecordSpec,
+)
+from seedbed.shared.protocol.rows import Flags
 
 _ON_HOST = frozenset({VERSION})  # which are only looked at there
 
@@ -66,7 +76,7 @@ class Batch:
 
     @property
     def flags(self) -> Tensor:
-        """u8 [R, B], shared.protocol.rows.Flags."""
+        """u8 [R, B], seedbed.shared.protocol.rows.Flags."""
         return self.tensors[FLAGS]
 
     @property

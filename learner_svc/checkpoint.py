@@ -20,10 +20,10 @@ import safetensors
 import safetensors.numpy
 import structlog
 
-from learner_svc.durable import TEMPORARY_PREFIX, write_durably
-from shared.errors import CheckpointError, StorageError
-from shared.protocol.layout import Array
-from shared.runtime.files import writing
+from seedbed.learner_svc.durable import TEMPORARY_PREFIX, write_durably
+from seedbed.shared.errors import CheckpointError, StorageError
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.runtime.files import writing
 
 Kind = Literal["latest", "best", "milestone"]
 FORMAT = 2  # 1 had no digest of the manifest; it is still read

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from pydantic import Field
 
-from learner_svc.algorithm_config import AlgorithmConfig, VTraceConfig
-from shared.errors import ConfigError
-from shared.policy.config import PolicyConfig
-from shared.runtime.config import EvalConfig, RuntimeConfig, Section
-from shared.runtime.tasks import RunSettings
+from seedbed.learner_svc.algorithm_config import AlgorithmConfig, VTraceConfig
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.policy.config import PolicyConfig
+from seedbed.shared.runtime.config import EvalConfig, RuntimeConfig, Section
+from seedbed.shared.runtime.tasks import RunSettings
 
 
 class LearnerConfig(Section):

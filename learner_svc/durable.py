@@ -4,7 +4,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from shared.runtime.files import writing
+from seedbed.shared.runtime.files import writing
 
 TEMPORARY_PREFIX = ".tmp-"  # what an interrupted write leaves
 

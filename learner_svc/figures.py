@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from learner_svc.measure import EvaluationResult, Returns, own_columns
-from learner_svc.run import Counters
-from learner_svc.trainer import Trained
-from shared.protocol.statistics import evaluation_column, training_column
+from seedbed.learner_svc.measure import EvaluationResult, Returns, own_columns
+from seedbed.learner_svc.run import Counters
+from seedbed.learner_svc.trainer import Trained
+from seedbed.shared.protocol.statistics import evaluation_column, training_column
 
 MEANS = (
     "batch_fill",

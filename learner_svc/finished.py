@@ -2,17 +2,17 @@
 
 import asyncio
 
-from learner_svc.config import LearnerConfig
-from shared.errors import RemoteWireError
-from shared.net.endpoints import Router
-from shared.net.keys import bind_keys
-from shared.net.reactor import Reactor
-from shared.net.roles import Role
-from shared.protocol.codec import decode, encode
-from shared.protocol.messages import Bye, ProducerHello
-from shared.runtime.farewell import Farewell
-from shared.runtime.refusals import Refusals
-from shared.runtime.service import Service
+from seedbed.learner_svc.config import LearnerConfig
+from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.net.endpoints import Router
+from seedbed.shared.net.keys import bind_keys
+from seedbed.shared.net.reactor import Reactor
+from seedbed.shared.net.roles import Role
+from seedbed.shared.protocol.codec import decode, encode
+from seedbed.shared.protocol.messages import Bye, ProducerHello
+from seedbed.shared.runtime.farewell import Farewell
+from seedbed.shared.runtime.refusals import Refusals
+from seedbed.shared.runtime.service import Service
 
 
 async def tell_finished(config: LearnerConfig, service: Service) -> None:

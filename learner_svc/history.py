@@ -15,10 +15,10 @@ from typing import Any, Protocol
 
 import structlog
 
-from learner_svc.durable import write_durably
-from shared.errors import StorageError
-from shared.protocol.statistics import evaluation_column, own_statistics, training_column
-from shared.runtime.files import writing
+from seedbed.learner_svc.durable import write_durably
+from seedbed.shared.errors import StorageError
+from seedbed.shared.protocol.statistics import evaluation_column, own_statistics, training_column
+from seedbed.shared.runtime.files import writing
 
 FIRST_COLUMNS = ("seconds", "epoch", "updates", "trained_steps", "env_steps", "episodes", "return_mean", "length_mean")
 PANELS = (  # (title, columns) of the picture

@@ -10,12 +10,12 @@ from pathlib import Path
 import structlog
 import torch
 
-from learner_svc.checkpoint import Checkpoint, load, load_latest
-from learner_svc.saved_policy import read_policy
-from learner_svc.update import Updater
-from shared.errors import CheckpointError, ConfigError
-from shared.policy.config import PolicyConfig
-from shared.protocol.rows import describe_difference
+from seedbed.learner_svc.checkpoint import Checkpoint, load, load_latest
+from seedbed.learner_svc.saved_policy import read_policy
+from seedbed.learner_svc.update import Updater
+from seedbed.shared.errors import CheckpointError, ConfigError
+from seedbed.shared.policy.config import PolicyConfig
+from seedbed.shared.protocol.rows import describe_difference
 
 log = structlog.get_logger(__name__)
 

@@ -11,20 +11,20 @@ from typing import Any
 
 import structlog
 
-from learner_svc import checkpoint
-from learner_svc.config import LearnerSettings
-from learner_svc.figures import evaluation_figures
-from learner_svc.history import History, draw_curves
-from learner_svc.lag import name_buckets
-from learner_svc.measure import own_columns
-from learner_svc.record import RunFolder
-from learner_svc.run import Counters, Run, is_used_up
-from learner_svc.trainer import Snapshot
-from shared.errors import StorageError
-from shared.protocol.ledger import Ledger, ProducerRecord
-from shared.protocol.messages import RunState, unpack_version
-from shared.protocol.statistics import training_column
-from shared.runtime.config import RunConfig
+from seedbed.learner_svc import checkpoint
+from seedbed.learner_svc.config import LearnerSettings
+from seedbed.learner_svc.figures import evaluation_figures
+from seedbed.learner_svc.history import History, draw_curves
+from seedbed.learner_svc.lag import name_buckets
+from seedbed.learner_svc.measure import own_columns
+from seedbed.learner_svc.record import RunFolder
+from seedbed.learner_svc.run import Counters, Run, is_used_up
+from seedbed.learner_svc.trainer import Snapshot
+from seedbed.shared.errors import StorageError
+from seedbed.shared.protocol.ledger import Ledger, ProducerRecord
+from seedbed.shared.protocol.messages import RunState, unpack_version
+from seedbed.shared.protocol.statistics import training_column
+from seedbed.shared.runtime.config import RunConfig
 
 TELL_EVERY_S = 60.0  # of a disk that goes on refusing
 log = structlog.get_logger(__name__)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shared.protocol.layout import Array
-from shared.protocol.messages import EPOCH_SHIFT, unpack_version
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.protocol.messages import EPOCH_SHIFT, unpack_version
 
 NUM_LAG_BUCKETS = 10  # lag 0, 1, 2–3, 4–7, …, 128–255, 256 and more
 LAG_BOUNDS = (0, *((1 << bucket) - 1 for bucket in range(1, NUM_LAG_BUCKETS - 1)))  # greatest lag of all but the last

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shared.protocol.layout import Array
-from shared.protocol.statistics import GIVEN, Means
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.protocol.statistics import GIVEN, Means
 
 RETURN_WINDOW = 100  # finished episodes in the training return
 

@@ -5,16 +5,16 @@ from collections.abc import Callable
 
 from prometheus_client import Histogram
 
-from learner_svc.figures import Figures
-from learner_svc.keeper import Keeper
-from learner_svc.lag import LAG_BOUNDS
-from learner_svc.producers import Desk
-from learner_svc.run import Run
-from learner_svc.tasks import TaskRecord
-from shared.net.reactor import Reactor
-from shared.protocol.messages import unpack_version
-from shared.protocol.statistics import GIVEN, Means
-from shared.runtime.metrics import Metrics
+from seedbed.learner_svc.figures import Figures
+from seedbed.learner_svc.keeper import Keeper
+from seedbed.learner_svc.lag import LAG_BOUNDS
+from seedbed.learner_svc.producers import Desk
+from seedbed.learner_svc.run import Run
+from seedbed.learner_svc.tasks import TaskRecord
+from seedbed.shared.net.reactor import Reactor
+from seedbed.shared.protocol.messages import unpack_version
+from seedbed.shared.protocol.statistics import GIVEN, Means
+from seedbed.shared.runtime.metrics import Metrics
 
 Reading = tuple[str, str, Callable[[], float]]
 

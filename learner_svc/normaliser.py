@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from shared.policy.observations import LeafNormaliser
+from seedbed.shared.policy.observations import LeafNormaliser
 
 MIN_STD, MAX_STD = 1e-4, 1e6  # of value targets; bounds of Hessel et al. 2018
 

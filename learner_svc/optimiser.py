@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from learner_svc.algorithm_config import AlgorithmSettings
+from seedbed.learner_svc.algorithm_config import AlgorithmSettings
 
 
 class FlatOptimiser:

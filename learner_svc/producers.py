@@ -11,14 +11,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from learner_svc.publish import Answer, Publisher
-from learner_svc.run import Run
-from shared.errors import RemoteWireError
-from shared.protocol.codec import decode, encode
-from shared.protocol.fit import Misfit, judge_spec, judge_statistics, judge_task
-from shared.protocol.layout import Array
-from shared.protocol.ledger import Ledger, Producer
-from shared.protocol.messages import (
+from seedbed.learner_svc.publish import Answer, Publisher
+from seedbed.learner_svc.run import Run
+from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.protocol.codec import decode, encode
+from seedbed.shared.protocol.fit import Misfit, judge_spec, judge_statistics, judge_task
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.protocol.ledger import Ledger, Producer
+from seedbed.shared.protocol.messages import (
     LEARNER_PROTOCOL_MAX,
     PROTOCOL_MIN,
     Bye,
@@ -39,9 +39,9 @@ from shared.protocol.messages import (
     TaskEnv,
     Unroll,
 )
-from shared.protocol.rows import EnvSpec, episodes_layout
-from shared.runtime.config import EnvConfig
-from shared.runtime.tasks import SEVERAL
+from seedbed.shared.protocol.rows import EnvSpec, episodes_layout
+from seedbed.shared.runtime.config import EnvConfig
+from seedbed.shared.runtime.tasks import SEVERAL
 
 MAX_SESSIONS_PER_CONNECTION = 256  # more than a run may have tasks
 MAX_SESSIONS = 4096  # of all producers

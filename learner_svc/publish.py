@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from shared.protocol.messages import Get, NotModified, Weights
+from seedbed.shared.protocol.messages import Get, NotModified, Weights
 
 HOLD_S = 1.0  # a long-poll is answered after this, newer weights or not
 

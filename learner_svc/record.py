@@ -7,9 +7,9 @@
 | `run.json` | the run's random id, written once |
 | `config.toml` | every setting of the learner's sections, as resolved |
 | `versions.json` | programs, source state and hardware, one entry for each epoch |
-| `metrics.csv`, `curves.png`, `events/` | see `learner_svc.history` |
-| `checkpoints/`, `crash/` | see `learner_svc.checkpoint`; a batch whose loss was not finite |
-| `deaths.json` | see `learner_svc.standstill` |
+| `metrics.csv`, `curves.png`, `events/` | see `seedbed.learner_svc.history` |
+| `checkpoints/`, `crash/` | see `seedbed.learner_svc.checkpoint`; a batch whose loss was not finite |
+| `deaths.json` | see `seedbed.learner_svc.standstill` |
 | `summary.json` | figures at the end, or as far as it came; `finished` says which |
 """
 
@@ -28,9 +28,9 @@ from typing import Any, Self
 
 from pydantic import BaseModel
 
-from learner_svc.durable import write_durably
-from shared.errors import ConfigError, StorageError
-from shared.runtime.locks import HeldError, take
+from seedbed.learner_svc.durable import write_durably
+from seedbed.shared.errors import ConfigError, StorageError
+from seedbed.shared.runtime.locks import HeldError, take
 
 PACKAGES = ("seedbed", "numpy", "torch", "gymnasium", "pyzmq", "ale-py", "envpool")
 SOURCE = Path(__file__).resolve().parents[1]

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from learner_svc.config import LearnerSettings, check_lag
-from learner_svc.figures import Figures
-from learner_svc.keeper import Lives, summarise
-from learner_svc.producers import Desk, UnrollKey
-from learner_svc.run import Run
-from learner_svc.sources.source import FilledBatch
-from shared.errors import ConfigError
+from seedbed.learner_svc.config import LearnerSettings, check_lag
+from seedbed.learner_svc.figures import Figures
+from seedbed.learner_svc.keeper import Lives, summarise
+from seedbed.learner_svc.producers import Desk, UnrollKey
+from seedbed.learner_svc.run import Run
+from seedbed.learner_svc.sources.source import FilledBatch
+from seedbed.shared.errors import ConfigError
 
 MAX_ACTORS = 1024  # of whom drops are counted one by one
 

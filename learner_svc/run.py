@@ -17,14 +17,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from learner_svc.lag import NUM_LAG_BUCKETS
-from learner_svc.measure import EvaluationResult, Returns
-from learner_svc.tasks import TaskBook
-from shared.errors import ConfigError
-from shared.protocol.layout import Array
-from shared.protocol.messages import Evaluation, RunState
-from shared.protocol.statistics import GIVEN, Means
-from shared.runtime.config import EvalConfig, RunConfig
+from seedbed.learner_svc.lag import NUM_LAG_BUCKETS
+from seedbed.learner_svc.measure import EvaluationResult, Returns
+from seedbed.learner_svc.tasks import TaskBook
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.protocol.messages import Evaluation, RunState
+from seedbed.shared.protocol.statistics import GIVEN, Means
+from seedbed.shared.runtime.config import EvalConfig, RunConfig
 
 MIN_PATIENCE_S = 60.0  # with the final evaluation of a run that was trained for a shorter time
 MIN_TRY_S = 5.0  # between two attempts at a goal

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, field
 
-from learner_svc.checkpoint import Checkpoint
-from shared.errors import CheckpointError, RemoteWireError
-from shared.policy.acting import ActingRule, Recording
-from shared.policy.policy import Policy
-from shared.policy.weights import Manifest, policy_from_manifest
-from shared.protocol.layout import Array
+from seedbed.learner_svc.checkpoint import Checkpoint
+from seedbed.shared.errors import CheckpointError, RemoteWireError
+from seedbed.shared.policy.acting import ActingRule, Recording
+from seedbed.shared.policy.policy import Policy
+from seedbed.shared.policy.weights import Manifest, policy_from_manifest
+from seedbed.shared.protocol.layout import Array
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """When to take a snapshot, and as which kinds of checkpoint to keep it. Pure: takes `now`, in seconds."""
 
-from learner_svc.checkpoint import Kind
-from learner_svc.run import Run
-from learner_svc.trainer import Snapshot
+from seedbed.learner_svc.checkpoint import Kind
+from seedbed.learner_svc.run import Run
+from seedbed.learner_svc.trainer import Snapshot
 
 
 class Saving:

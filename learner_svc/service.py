@@ -20,42 +20,51 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from learner_svc import checkpoint as checkpoints
-from learner_svc.config import LearnerSettings
-from learner_svc.figures import Figures
-from learner_svc.finished import tell_finished
-from learner_svc.history import History
-from learner_svc.keeper import Keeper, Lives, checkpoint_meta, finished_before, restore
-from learner_svc.measure import measure
-from learner_svc.metrics import register
-from learner_svc.producers import Action, Desk, EpisodesCame, Identity, Send, SpecificationCame, UnrollCame, UnrollKey
-from learner_svc.publish import Publisher
-from learner_svc.record import RunFolder
-from learner_svc.reporting import Reporter
-from learner_svc.run import Run
-from learner_svc.saving import Saving
-from learner_svc.sizes import judge_size
-from learner_svc.sources.queue import QueueSource
-from learner_svc.sources.source import FilledBatch, Source
-from learner_svc.standstill import Deaths
-from learner_svc.tasks import TaskBook, count_parts, reward_scales, task_environments
-from learner_svc.trainer import Snapshot, Trained, Trainer
-from shared.errors import CheckpointError, ConfigError, RemoteWireError, SeedbedError
-from shared.net.endpoints import Router
-from shared.net.keys import bind_keys
-from shared.net.reactor import Reactor
-from shared.net.reports import Reports
-from shared.net.roles import Role
-from shared.protocol.ledger import Ledger
-from shared.protocol.messages import Evaluation, RunState
-from shared.protocol.rows import EnvSpec
-from shared.protocol.statistics import GIVEN
-from shared.runtime.farewell import Farewell
-from shared.runtime.memory import available_bytes
-from shared.runtime.refusals import Refusals
-from shared.runtime.service import Service
-from shared.runtime.tasks import normalised_weights
-from shared.runtime.worker import Worker
+from seedbed.learner_svc import checkpoint as checkpoints
+from seedbed.learner_svc.config import LearnerSettings
+from seedbed.learner_svc.figures import Figures
+from seedbed.learner_svc.finished import tell_finished
+from seedbed.learner_svc.history import History
+from seedbed.learner_svc.keeper import Keeper, Lives, checkpoint_meta, finished_before, restore
+from seedbed.learner_svc.measure import measure
+from seedbed.learner_svc.metrics import register
+from seedbed.learner_svc.producers import (
+    Action,
+    Desk,
+    EpisodesCame,
+    Identity,
+    Send,
+    SpecificationCame,
+    UnrollCame,
+    UnrollKey,
+)
+from seedbed.learner_svc.publish import Publisher
+from seedbed.learner_svc.record import RunFolder
+from seedbed.learner_svc.reporting import Reporter
+from seedbed.learner_svc.run import Run
+from seedbed.learner_svc.saving import Saving
+from seedbed.learner_svc.sizes import judge_size
+from seedbed.learner_svc.sources.queue import QueueSource
+from seedbed.learner_svc.sources.source import FilledBatch, Source
+from seedbed.learner_svc.standstill import Deaths
+from seedbed.learner_svc.tasks import TaskBook, count_parts, reward_scales, task_environments
+from seedbed.learner_svc.trainer import Snapshot, Trained, Trainer
+from seedbed.shared.errors import CheckpointError, ConfigError, RemoteWireError, SeedbedError
+from seedbed.shared.net.endpoints import Router
+from seedbed.shared.net.keys import bind_keys
+from seedbed.shared.net.reactor import Reactor
+from seedbed.shared.net.reports import Reports
+from seedbed.shared.net.roles import Role
+from seedbed.shared.protocol.ledger import Ledger
+from seedbed.shared.protocol.messages import Evaluation, RunState
+from seedbed.shared.protocol.rows import EnvSpec
+from seedbed.shared.protocol.statistics import GIVEN
+from seedbed.shared.runtime.farewell import Farewell
+from seedbed.shared.runtime.memory import available_bytes
+from seedbed.shared.runtime.refusals import Refusals
+from seedbed.shared.runtime.service import Service
+from seedbed.shared.runtime.tasks import normalised_weights
+from seedbed.shared.runtime.worker import Worker
 
 BEAT_S = 0.1
 TELL_S = 10.0

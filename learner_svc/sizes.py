@@ -2,10 +2,10 @@
 
 from math import prod
 
-from learner_svc.config import LearnerConfig
-from shared.protocol.fit import Misfit
-from shared.protocol.recording import RecordSpec
-from shared.protocol.rows import EnvSpec
+from seedbed.learner_svc.config import LearnerConfig
+from seedbed.shared.protocol.fit import Misfit
+from seedbed.shared.protocol.recording import RecordSpec
+from seedbed.shared.protocol.rows import EnvSpec
 
 MAX_SHARE = 0.5  # of the memory that is available
 FLOAT_BYTES = 4  # an update reads observations as float32

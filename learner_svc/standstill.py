@@ -10,8 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from learner_svc.durable import write_durably
-from shared.errors import CheckpointError, SeedbedError
+from seedbed.learner_svc.durable import write_durably
+from seedbed.shared.errors import CheckpointError, SeedbedError
 
 FILE = "deaths.json"
 MAX_LIVES = 5

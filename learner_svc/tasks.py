@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from learner_svc.measure import EvaluationResult, Returns, mean_over, median, own_columns
-from shared.protocol.layout import Array
-from shared.protocol.messages import TaskEnv
-from shared.protocol.statistics import Means, evaluation_column, training_column
-from shared.runtime.tasks import TaskConfig, normalised_weights
+from seedbed.learner_svc.measure import EvaluationResult, Returns, mean_over, median, own_columns
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.protocol.messages import TaskEnv
+from seedbed.shared.protocol.statistics import Means, evaluation_column, training_column
+from seedbed.shared.runtime.tasks import TaskConfig, normalised_weights
 
 COUNTS = ("trained_lanes", "trained_steps", "env_steps", "episodes", "aborted_episodes")
 

@@ -11,23 +11,23 @@ from typing import Any
 
 import torch
 
-from learner_svc.algorithms import recording_of
-from learner_svc.batch import Batch
-from learner_svc.checkpoint import Checkpoint
-from learner_svc.config import LearnerSettings
-from learner_svc.initial_weights import find_source, policy_difference, start_from
-from learner_svc.record import PRECISION
-from learner_svc.saved_policy import read_policy
-from learner_svc.update import Updater, UpdateResult
-from shared.errors import ConfigError
-from shared.policy.devices import choose_device
-from shared.policy.policy import Policy
-from shared.policy.precision import REQUESTS, choose_precision
-from shared.policy.weights import FlatParameters, make_manifest
-from shared.protocol.layout import Array
-from shared.protocol.messages import pack_version
-from shared.protocol.rows import EnvSpec
-from shared.runtime.allocator import keep_freed_memory
+from seedbed.learner_svc.algorithms import recording_of
+from seedbed.learner_svc.batch import Batch
+from seedbed.learner_svc.checkpoint import Checkpoint
+from seedbed.learner_svc.config import LearnerSettings
+from seedbed.learner_svc.initial_weights import find_source, policy_difference, start_from
+from seedbed.learner_svc.record import PRECISION
+from seedbed.learner_svc.saved_policy import read_policy
+from seedbed.learner_svc.update import Updater, UpdateResult
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.policy.devices import choose_device
+from seedbed.shared.policy.policy import Policy
+from seedbed.shared.policy.precision import REQUESTS, choose_precision
+from seedbed.shared.policy.weights import FlatParameters, make_manifest
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.protocol.messages import pack_version
+from seedbed.shared.protocol.rows import EnvSpec
+from seedbed.shared.runtime.allocator import keep_freed_memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

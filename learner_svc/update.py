@@ -19,18 +19,18 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from learner_svc.algorithm_config import AlgorithmConfig, AlgorithmSettings
-from learner_svc.algorithms import make_algorithm
-from learner_svc.algorithms.algorithm import Prepared
-from learner_svc.batch import Batch, Experience, present_rows, valid_transitions
-from learner_svc.lag import Lag, lag_histogram, policy_lag
-from learner_svc.normaliser import ObservationNormaliser
-from learner_svc.optimiser import FlatOptimiser, learning_rate_at
-from shared.errors import CheckpointError, NumericsError, StorageError
-from shared.policy.policy import Policy
-from shared.policy.weights import FlatParameters
-from shared.protocol.layout import Array
-from shared.runtime.files import writing
+from seedbed.learner_svc.algorithm_config import AlgorithmConfig, AlgorithmSettings
+from seedbed.learner_svc.algorithms import make_algorithm
+from seedbed.learner_svc.algorithms.algorithm import Prepared
+from seedbed.learner_svc.batch import Batch, Experience, present_rows, valid_transitions
+from seedbed.learner_svc.lag import Lag, lag_histogram, policy_lag
+from seedbed.learner_svc.normaliser import ObservationNormaliser
+from seedbed.learner_svc.optimiser import FlatOptimiser, learning_rate_at
+from seedbed.shared.errors import CheckpointError, NumericsError, StorageError
+from seedbed.shared.policy.policy import Policy
+from seedbed.shared.policy.weights import FlatParameters
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.runtime.files import writing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ import logging
 import pytest
 import structlog
 
-from shared.runtime import logs
+from seedbed.shared.runtime import logs
 
 
 @pytest.fixture(autouse=True)

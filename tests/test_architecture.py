@@ -23,7 +23,7 @@ TORCH = {"torch", "safetensors"}
 ONLY_IN = {"zmq": "shared/net/", "msgpack": "shared/protocol/codec.py"}
 CODE_FROM_DATA = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}  # reading runs code
 MAY_LOAD_MODULES = {"actor_svc/envs.py", "shared/runtime/modules.py"}  # `module:function` of the configuration
-MAY_MAKE_DTYPES = {  # from names that `shared.protocol.leaves.DTYPES` or an environment's own space gave
+MAY_MAKE_DTYPES = {  # from names that `seedbed.shared.protocol.leaves.DTYPES` or an environment's own space gave
     "actor_svc/group.py",
     "shared/policy/distributions.py",
     "shared/protocol/layout.py",
@@ -66,15 +66,22 @@ def _tree(file: str) -> ast.Module:
 
 
 def _imports(tree: ast.AST) -> Iterator[str]:
-    """Dotted names of every import, wherever it stands; `from a import b` may name the module a.b."""
+    """Dotted names of every import, wherever it stands, ours without "seedbed."; `from a import b` may name a.b."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            yield from (_within(alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute here"
             assert node.module is not None
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            yield _within(node.module)
+            yield from (f"{_within(node.module)}.{alias.name}" for alias in node.names)
+
+
+def _within(name: str) -> str:
+    """The name of a module of ours as its folder has it; another's as it is, but for one that is called like ours."""
+    if _top(name) in PACKAGES:
+        return f"without seedbed: {name}"
+    return name.removeprefix("seedbed.")
 
 
 def _calls(tree: ast.AST) -> Iterator[str]:
@@ -92,6 +99,13 @@ def test_the_packages_are_where_this_test_looks_for_them() -> None:
     found = {path.parent.name for path in ROOT.glob("*/*.py") if not path.parent.name.startswith((".", "build"))}
     assert found <= known
     assert not list(ROOT.glob("*.py"))
+
+
+def test_our_packages_are_imported_by_their_whole_name() -> None:
+    """A user's project may have packages called `shared` and `services`."""
+    assert {path.name for path in (ROOT / "src" / "seedbed").iterdir()} >= {"__init__.py", *PACKAGES}
+    wrong = [(file, name) for file in EVERYTHING for name in _imports(_tree(file)) if name.startswith("without")]
+    assert wrong == []
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.settings import list_settings
-from services.container.role import Role
-from shared.net.keyring import Keyring
-from shared.net.keys import bind_keys, dial_keys
-from shared.net.roles import Role as KeyRole
+from seedbed.services.cli.settings import list_settings
+from seedbed.services.container.role import Role
+from seedbed.shared.net.keyring import Keyring
+from seedbed.shared.net.keys import bind_keys, dial_keys
+from seedbed.shared.net.roles import Role as KeyRole
 
 yaml = pytest.importorskip("yaml", reason="PyYAML comes with the development extra")
 validator = pytest.importorskip("kubernetes_validate", reason="it comes with the development extra")

@@ -50,19 +50,79 @@ def test_the_wheel_has_its_licence(wheel):
         assert files.read(licence) == (ROOT / "LICENSE").read_bytes()
 
 
-def test_an_experiment_is_trained_by_its_name_in_an_empty_folder(wheel, tmp_path):
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """What the wheel installs, in a folder of its own."""
+    folder = tmp_path_factory.mktemp("installed")
+    target = ["--quiet", "--no-deps", "--no-index", "--target", str(folder)]
+    run(sys.executable, "-m", "pip", "install", *target, str(wheel), folder=folder)
+    return folder
+
+
+def test_nothing_but_seedbed_is_installed(installed):
+    """A user's project may have packages of any other name."""
+    assert {path.name for path in installed.iterdir() if path.suffix != ".dist-info"} == {"bin", "seedbed"}
+
+
+WALK = """
+import gymnasium
+from shared.steps import STEPS
+
+
+class Walk(gymnasium.Env):
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}
+    observation_space = gymnasium.spaces.Box(0, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.observation_space.low, {}
+
+    def step(self, action):
+        self.steps += 1
+        return self.observation_space.low + self.steps / STEPS, float(action), self.steps == STEPS, False, {}
+
+    def render(self):
+        import numpy
+        return numpy.full((32, 32, 3), 8 * self.steps % 256, numpy.uint8)
+"""
+
+
+def test_a_project_may_have_packages_called_as_ours_once_were(installed, tmp_path):
+    """`services` and `shared` of the user's are trained, checked and filmed."""
+    for name, file, text in (("shared", "steps", "STEPS = 9"), ("services", "walk", WALK)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+        (tmp_path / name / f"{file}.py").write_text(text)
+    seedbed = [sys.executable, str(installed / "bin" / "seedbed")]
+
+    def call(*words):
+        return run(*seedbed, *words, folder=tmp_path, PYTHONPATH=str(installed))
+
+    words = ["actor.lanes=16", "learner.batch=16", "eval.episodes=2", "eval.lanes=2", "eval.every_s=0"]
+    call("train", "--env", "services.walk:Walk", "--steps", "2000", "--run-dir=run", *words)
+    assert (tmp_path / "run" / "policy.mp4").stat().st_size > 0
+    assert " 0 failed" in call("env", "check", "services.walk:Walk", "--soak-steps", "100")
+    assert "9" in call("eval", "run", "--episodes", "2", "--video", "again.mp4")
+    assert (tmp_path / "again.mp4").stat().st_size > 0
+
+
+def test_an_experiment_is_trained_by_its_name_in_an_empty_folder(installed, tmp_path):
     """The experiments come with the package."""
-    installed, empty = tmp_path / "installed", tmp_path / "empty"
+    empty = tmp_path / "empty"
     empty.mkdir()
-    target = ["--quiet", "--no-deps", "--no-index", "--target", str(installed)]
-    run(sys.executable, "-m", "pip", "install", *target, str(wheel), folder=empty)
     words = ["actor.lanes=16", "learner.batch=16", "eval.episodes=2", "eval.lanes=2", "eval.every_s=0", "run.steps=500"]
     words += ["launch.video=false"]
     train = [str(installed / "bin" / "seedbed"), "train", "cartpole", "--run-dir=run", *words]
     run(sys.executable, *train, folder=empty, PYTHONPATH=str(installed))
     assert (empty / "run" / "summary.json").is_file()
     listed = run(
-        sys.executable, "-c", "import services.cli.experiment as e; print(*e.experiment_names(), e.EXPERIMENTS)",
+        sys.executable, "-c",
+        "import seedbed.services.cli.experiment as e; print(*e.experiment_names(), e.EXPERIMENTS)",
         folder=empty, PYTHONPATH=str(installed),
     )  # fmt: skip
     names, place = listed.split()[:-1], Path(listed.split()[-1])

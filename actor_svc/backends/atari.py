@@ -13,10 +13,10 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv, VectorObservationWrapper
 
-from actor_svc.backends.pool import usable_cores
-from actor_svc.backends.vector import VectorBackend
-from shared.errors import ConfigError, MissingExtraError
-from shared.runtime.config import EnvConfig, suggest
+from seedbed.actor_svc.backends.pool import usable_cores
+from seedbed.actor_svc.backends.vector import VectorBackend
+from seedbed.shared.errors import ConfigError, MissingExtraError
+from seedbed.shared.runtime.config import EnvConfig, suggest
 
 ALE_OPTIONS = ("use_fire_reset", "continuous", "continuous_action_threshold", "thread_affinity_offset")
 MAX_EPISODE_STEPS = 27_000  # 108 000 frames at frame skip 4, as everywhere in the literature
@@ -49,7 +49,7 @@ def make_sync(env: EnvConfig, lanes: int) -> VectorBackend:
     rom = rom_name(env.id)
     if env.kwargs:
         raise ConfigError(f"env.kwargs.{next(iter(env.kwargs))}: backend 'ale_sync' has no options beside [env]'s")
-    from actor_svc.backends.atari_sync import SyncAtari  # rom_name() has said it if ALE is missing
+    from seedbed.actor_svc.backends.atari_sync import SyncAtari  # rom_name() has said it if ALE is missing
 
     make = functools.partial(SyncAtari, rom, env, max_episode_steps=env.max_episode_steps or MAX_EPISODE_STEPS)
     return VectorBackend(make, lanes, track_lives=env.life_loss, image="CHW")

@@ -12,8 +12,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from actor_svc.backends.area import AreaShrink
-from shared.runtime.config import EnvConfig
+from seedbed.actor_svc.backends.area import AreaShrink
+from seedbed.shared.runtime.config import EnvConfig
 
 Screen = npt.NDArray[np.uint8]  # [H, W], or [H, W, 3] in colour
 PREVIOUS, NEWEST = 0, 1

@@ -14,11 +14,11 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from shared.errors import ConfigError, EnvError, SeedbedError
-from shared.protocol.rows import ENDED, Flags, are_rewards
-from shared.protocol.spaces import Leaf, Space, are_finite, mask_size, space_from_gymnasium
-from shared.protocol.statistics import name_problem
-from shared.runtime.modules import describe_failure
+from seedbed.shared.errors import ConfigError, EnvError, SeedbedError
+from seedbed.shared.protocol.rows import ENDED, Flags, are_rewards
+from seedbed.shared.protocol.spaces import Leaf, Space, are_finite, mask_size, space_from_gymnasium
+from seedbed.shared.protocol.statistics import name_problem
+from seedbed.shared.runtime.modules import describe_failure
 
 Array = npt.NDArray[Any]
 P = ParamSpec("P")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shared.errors import ConfigError
+from seedbed.shared.errors import ConfigError
 
 Array = npt.NDArray[Any]
 Info = Mapping[str, Any]

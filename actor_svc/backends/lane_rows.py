@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from actor_svc.backends.backend import ABSENT, FIRST, Array, RowViews, Traits, call_environment
-from actor_svc.backends.vector import write_mask
-from shared.errors import EnvError
-from shared.protocol.spaces import Leaf, Space, encode_text
+from seedbed.actor_svc.backends.backend import ABSENT, FIRST, Array, RowViews, Traits, call_environment
+from seedbed.actor_svc.backends.vector import write_mask
+from seedbed.shared.errors import EnvError
+from seedbed.shared.protocol.spaces import Leaf, Space, encode_text
 
 
 def write_lane(

@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from actor_svc.backends.backend import (
+from seedbed.actor_svc.backends.backend import (
     ENDED_BITS,
     FIRST,
     LIFE_LOST,
@@ -26,9 +26,9 @@ from actor_svc.backends.backend import (
     read_picture,
     read_traits,
 )
-from actor_svc.backends.lane_rows import action_reader, draw_seed, write_absent, write_lane
-from actor_svc.backends.repairs import Repairs
-from shared.errors import EnvError
+from seedbed.actor_svc.backends.lane_rows import action_reader, draw_seed, write_absent, write_lane
+from seedbed.actor_svc.backends.repairs import Repairs
+from seedbed.shared.errors import EnvError
 
 MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
 Answer = Future[Any]  # of a step or a reset

@@ -16,10 +16,10 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from actor_svc.backends.families import STATISTICS, Family, check_doom, family_of
-from actor_svc.backends.vector import VectorBackend
-from shared.errors import ConfigError, MissingExtraError
-from shared.runtime.config import EnvConfig, suggest
+from seedbed.actor_svc.backends.families import STATISTICS, Family, check_doom, family_of
+from seedbed.actor_svc.backends.vector import VectorBackend
+from seedbed.shared.errors import ConfigError, MissingExtraError
+from seedbed.shared.runtime.config import EnvConfig, suggest
 
 DOOM_SCRIPT = Path(__file__).with_name("vizdoom")  # ends Doom with us, even where we are killed
 FAILURES = (KeyError, ValueError, AssertionError, TypeError, RuntimeError)  # what EnvPool raises for wrong options
@@ -152,7 +152,7 @@ def pool_maker(env: EnvConfig, threads: int, *, render: bool = False) -> Callabl
         raise ConfigError(f"env.kwargs.{key}: " + (f"set {place} instead" if place else "is set by seedbed"))
     steps = env.max_episode_steps
     if env.is_atari:
-        from actor_svc.backends.atari import MAX_EPISODE_STEPS, pool_options
+        from seedbed.actor_svc.backends.atari import MAX_EPISODE_STEPS, pool_options
 
         options = {**pool_options(env), **options}
         steps = steps or MAX_EPISODE_STEPS

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import structlog
 
-from actor_svc.backends.backend import BAD_VALUES, MAX_FAILURES, Array, call_environment
-from shared.errors import EnvError
+from seedbed.actor_svc.backends.backend import BAD_VALUES, MAX_FAILURES, Array, call_environment
+from seedbed.shared.errors import EnvError
 
 MAX_WAIT_TICKS = 256
 TELL_EVERY_S = 60.0  # of failures, after the first

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from actor_svc.backends.backend import (
+from seedbed.actor_svc.backends.backend import (
     BAD_VALUES,
     ENDED_BITS,
     FIRST,
@@ -22,8 +22,8 @@ from actor_svc.backends.backend import (
     read_picture,
     read_traits,
 )
-from shared.errors import ConfigError, EnvError
-from shared.protocol.spaces import Space, flatten, unflatten
+from seedbed.shared.errors import ConfigError, EnvError
+from seedbed.shared.protocol.spaces import Space, flatten, unflatten
 
 MakeVectorEnv = Callable[[int], VectorEnv[Any, Any, Any]]  # from a number of lanes
 

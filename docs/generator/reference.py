@@ -8,11 +8,11 @@ from unittest.mock import MagicMock
 
 import typer
 
-import actor_svc.tally
-import inference_svc.metrics
-import learner_svc.metrics
-from services.cli.app import app
-from services.cli.settings import list_settings
+import seedbed.actor_svc.tally
+import seedbed.inference_svc.metrics
+import seedbed.learner_svc.metrics
+from seedbed.services.cli.app import app
+from seedbed.services.cli.settings import list_settings
 
 PREFIX = "seedbed_"
 SECTIONS = {
@@ -42,7 +42,7 @@ class Metric:
 
 
 class MetricNames:
-    """Takes the place of `shared.runtime.metrics.Metrics`, and keeps what is registered."""
+    """Takes the place of `seedbed.shared.runtime.metrics.Metrics`, and keeps what is registered."""
 
     def __init__(self) -> None:
         self.found: list[Metric] = []
@@ -112,17 +112,19 @@ def commands() -> str:
 
 def actor_metrics() -> str:
     """Those of an actor."""
-    return _metrics_table(metrics_of(actor_svc.tally.register))
+    return _metrics_table(metrics_of(seedbed.actor_svc.tally.register))
 
 
 def inference_metrics() -> str:
     """Those of inference, with those of a policy that is served without a learner."""
-    return _metrics_table(metrics_of(inference_svc.metrics.register, inference_svc.metrics.register_audience))
+    return _metrics_table(
+        metrics_of(seedbed.inference_svc.metrics.register, seedbed.inference_svc.metrics.register_audience)
+    )
 
 
 def learner_metrics() -> str:
     """Those of the learner, those of tasks included."""
-    return _metrics_table(metrics_of(learner_svc.metrics.register))
+    return _metrics_table(metrics_of(seedbed.learner_svc.metrics.register))
 
 
 TABLES: dict[str, Callable[[], str]] = {

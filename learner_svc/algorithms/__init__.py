@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 
-from learner_svc.algorithm_config import AlgorithmConfig, AlgorithmSettings, OwnAlgorithmConfig
-from learner_svc.algorithms.algorithm import Algorithm
-from learner_svc.algorithms.appo import Appo
-from learner_svc.algorithms.vtrace import VTrace
-from shared.policy.acting import Recording
-from shared.policy.policy import Policy
-from shared.runtime.config import read_section
-from shared.runtime.modules import load_class
+from seedbed.learner_svc.algorithm_config import AlgorithmConfig, AlgorithmSettings, OwnAlgorithmConfig
+from seedbed.learner_svc.algorithms.algorithm import Algorithm
+from seedbed.learner_svc.algorithms.appo import Appo
+from seedbed.learner_svc.algorithms.vtrace import VTrace
+from seedbed.shared.policy.acting import Recording
+from seedbed.shared.policy.policy import Policy
+from seedbed.shared.runtime.config import read_section
+from seedbed.shared.runtime.modules import load_class
 
 REGISTRY: Mapping[str, type[Algorithm]] = {"vtrace": VTrace, "appo": Appo}
 

@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from learner_svc.algorithm_config import ActorCriticConfig
-from learner_svc.algorithms.algorithm import Algorithm
-from learner_svc.batch import Experience, first_rows
-from learner_svc.normaliser import ValueNormaliser
-from learner_svc.optimiser import FlatOptimiser
-from shared.policy.distributions import Evaluation
-from shared.policy.policy import Policy, PolicyOutput
+from seedbed.learner_svc.algorithm_config import ActorCriticConfig
+from seedbed.learner_svc.algorithms.algorithm import Algorithm
+from seedbed.learner_svc.batch import Experience, first_rows
+from seedbed.learner_svc.normaliser import ValueNormaliser
+from seedbed.learner_svc.optimiser import FlatOptimiser
+from seedbed.shared.policy.distributions import Evaluation
+from seedbed.shared.policy.policy import Policy, PolicyOutput
 
 MAX_LOG_RHO = 20.0  # of what is summed for people; the targets clip ω themselves
 ENTROPY_PARAMETER_BOUND = 20.0  # |m·p| of the adaptive entropy cost, so that exp stays finite

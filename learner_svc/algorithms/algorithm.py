@@ -17,10 +17,10 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from learner_svc.algorithm_config import AlgorithmSettings
-from learner_svc.batch import Experience
-from shared.policy.acting import Recording
-from shared.policy.policy import Policy
+from seedbed.learner_svc.algorithm_config import AlgorithmSettings
+from seedbed.learner_svc.batch import Experience
+from seedbed.shared.policy.acting import Recording
+from seedbed.shared.policy.policy import Policy
 
 Prepared = Mapping[str, Tensor]  # constants of all passes over a batch, each [T, B, ...]
 

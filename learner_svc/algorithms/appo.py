@@ -18,17 +18,17 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from learner_svc.algorithm_config import AppoConfig
-from learner_svc.algorithms.actor_critic import (
+from seedbed.learner_svc.algorithm_config import AppoConfig
+from seedbed.learner_svc.algorithms.actor_critic import (
     ActorCritic,
     clipped_gain,
     describe_update,
     standardise,
 )
-from learner_svc.algorithms.algorithm import LossOutput, Prepared
-from learner_svc.batch import Experience, discounts
-from learner_svc.returns import gae, lambda_advantage, vtrace
-from shared.policy.policy import Policy
+from seedbed.learner_svc.algorithms.algorithm import LossOutput, Prepared
+from seedbed.learner_svc.batch import Experience, discounts
+from seedbed.learner_svc.returns import gae, lambda_advantage, vtrace
+from seedbed.shared.policy.policy import Policy
 
 RATE_STEP = 1.5  # the learning rate moves by this factor where KL leaves these multiples of its target
 SETTLED, TOO_SHORT, TOO_FAR = 0.01, 0.5, 2.0

@@ -14,18 +14,18 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from learner_svc.algorithm_config import VTraceConfig
-from learner_svc.algorithms.actor_critic import (
+from seedbed.learner_svc.algorithm_config import VTraceConfig
+from seedbed.learner_svc.algorithms.actor_critic import (
     ActorCritic,
     clipped_gain,
     describe_update,
     standardise,
     target_moments,
 )
-from learner_svc.algorithms.algorithm import LossOutput, Prepared
-from learner_svc.batch import Experience, discounts
-from learner_svc.returns import vtrace
-from shared.policy.policy import Policy
+from seedbed.learner_svc.algorithms.algorithm import LossOutput, Prepared
+from seedbed.learner_svc.batch import Experience, discounts
+from seedbed.learner_svc.returns import vtrace
+from seedbed.shared.policy.policy import Policy
 
 MAX_KL_LOG_RHO = 3.0  # bounds one row's pull on the policy where ω explodes
 

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic
 
-from learner_svc.sources.fair_share import FairShare
-from learner_svc.sources.source import FilledBatch, K, allocate
-from shared.errors import RemoteWireError
-from shared.protocol.layout import Array, Layout
-from shared.protocol.ledger import ONE_TASK
-from shared.protocol.recording import Per, RecordSpec
+from seedbed.learner_svc.sources.fair_share import FairShare
+from seedbed.learner_svc.sources.source import FilledBatch, K, allocate
+from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.protocol.layout import Array, Layout
+from seedbed.shared.protocol.ledger import ONE_TASK
+from seedbed.shared.protocol.recording import Per, RecordSpec
 
 MAX_LAYOUTS = 256  # distinct lane counts of which the layout is kept
 

@@ -5,8 +5,8 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from shared.protocol.layout import Array
-from shared.protocol.recording import Per, RecordSpec
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.protocol.recording import Per, RecordSpec
 
 K = TypeVar("K")
 

@@ -14,8 +14,8 @@ from gymnasium import spaces
 from gymnasium.envs.box2d.car_racing import FPS, GRASS_DIM, SCALE, WINDOW_H, WINDOW_W, ZOOM, CarRacing
 from gymnasium.wrappers import TimeLimit
 
-from actor_svc.backends.area import AreaShrink
-from shared.protocol.layout import Array
+from seedbed.actor_svc.backends.area import AreaShrink
+from seedbed.shared.protocol.layout import Array
 
 MAX_STEPS = 1000  # frames of an episode, as CarRacing-v3 is registered
 # Of the picture before it is shrunk: CarRacing's 84 rows of road and 96 columns, twice as fine.
@@ -131,7 +131,7 @@ class SmallRacing(gymnasium.Wrapper[Array, Any, Array, Any]):
 def make_racing(
     *, continuous: bool = False, size: int = 48, frames: int = 4, render_mode: str | None = None
 ) -> SmallRacing:
-    """The environment of `env.id = "services.box2d.env:make_racing"`.
+    """The environment of `env.id = "seedbed.services.box2d.env:make_racing"`.
 
     Args:
       continuous: steering, gas and brake as three numbers; else one of five actions.

@@ -1,9 +1,9 @@
-"""A classic task as an actor: `python -m services.classic_control env.id=Acrobot-v1 actor.upstream=tcp://127.0.0.1:5555`."""
+"""A classic task as an actor: `python -m seedbed.services.classic_control env.id=Acrobot-v1 actor.upstream=tcp://127.0.0.1:5555`."""
 
 import sys
 
-from actor_svc.serve import serve
-from shared.runtime.config import EnvConfig
+from seedbed.actor_svc.serve import serve
+from seedbed.shared.runtime.config import EnvConfig
 
 if __name__ == "__main__":
     sys.exit(serve(EnvConfig(id="CartPole-v1")))

@@ -16,12 +16,12 @@ import typer.core
 from rich.console import Console
 from rich.markup import escape
 
-from services.cli import keys
-from services.cli.completion import offer_experiments, offer_runs, offer_settings, offer_words
-from services.cli.env.commands import env_app, play, require_modules
-from services.container.role import Role
-from shared.errors import SeedbedError
-from shared.runtime.modules import look_for_modules_here
+from seedbed.services.cli import keys
+from seedbed.services.cli.completion import offer_experiments, offer_runs, offer_settings, offer_words
+from seedbed.services.cli.env.commands import env_app, play, require_modules
+from seedbed.services.container.role import Role
+from seedbed.shared.errors import SeedbedError
+from seedbed.shared.runtime.modules import look_for_modules_here
 
 ORDER = (  # of the commands in --help; others come behind
     "train", "experiments", "runs", "eval", "explain", "export", "monitor", "wandb", "settings", "doctor", "bench",
@@ -150,8 +150,8 @@ def train(
     ] = None,
 ) -> int:
     """Train an experiment, or an environment by its id, with all services on this machine."""
-    from services.cli.experiment import choose_source, load_experiment
-    from services.cli.runs import resolve_source
+    from seedbed.services.cli.experiment import choose_source, load_experiment
+    from seedbed.services.cli.runs import resolve_source
 
     file, words = choose_source(experiment, words or [], env=env, memory=memory)
     source = resolve_source(init_from, resume=resume) if init_from is not None else None
@@ -162,12 +162,12 @@ def train(
     chosen = [*words, *(f"{key}={value}" for key, value in given.items() if value is not None)]
     if seeds is not None:
         require_torch()
-        from services.cli.seeds import train_seeds
+        from seedbed.services.cli.seeds import train_seeds
 
         return train_seeds(file, chosen, seeds, run_dir=run_dir, resume=resume, console=console)
     found = load_experiment(file, chosen, run_dir=run_dir, resume=resume)
     require_torch()
-    from services.cli.training import train as run_training
+    from seedbed.services.cli.training import train as run_training
 
     return run_training(found, console)
 
@@ -197,8 +197,8 @@ def actor(
 
     From another machine with its key: [bold]actor.upstream=tcp://10.0.0.6:5555 runtime.keys=robot-7[/]."""
     limit_threads("actor")
-    from actor_svc.__main__ import main as run_actor
-    from services.cli.foreign import become_service
+    from seedbed.actor_svc.__main__ import main as run_actor
+    from seedbed.services.cli.foreign import become_service
 
     chosen = [*service_words(words, config), *([] if task is None else [f"actor.task={task}"])]
     become_service(chosen)
@@ -229,11 +229,11 @@ def inference(
     require_torch()
     limit_threads("inference")
     if serve is not None:
-        from services.cli.runs import Need, resolve_run
-        from services.cli.serving import run_served
+        from seedbed.services.cli.runs import Need, resolve_run
+        from seedbed.services.cli.serving import run_served
 
         return run_served(resolve_run(serve, Need.POLICY), which.value, service_words(words, config), greedy=greedy)
-    from inference_svc.__main__ import main as run_inference
+    from seedbed.inference_svc.__main__ import main as run_inference
 
     return run_inference(service_words(words, config))
 
@@ -243,7 +243,7 @@ def learner(words: ServiceWords = None, config: ServiceFile = None) -> int:
     """Run the learner: [bold]seedbed learner cartpole run.dir=runs/one[/]."""
     require_torch()
     limit_threads("learner")
-    from learner_svc.__main__ import main as run_learner
+    from seedbed.learner_svc.__main__ import main as run_learner
 
     return run_learner(service_words(words, config))
 
@@ -265,7 +265,7 @@ def container(
     ] = False,
 ) -> None:
     """Become one service of a deployment in containers; what is refused is told, and tried again."""
-    from services.container.start import start
+    from seedbed.services.container.start import start
 
     served = serve.value if serve else ""
     start(role, experiment, words or [], run=run, runs=runs, task=task, serve=served, as_owner=as_owner)
@@ -287,8 +287,8 @@ def evaluate(
 ) -> int:
     """Play a run's policy: mean, median and spread of its return, by task if it has several, and a video."""
     require_torch()
-    from services.cli.report import report_evaluation
-    from services.cli.runs import Need, resolve_run
+    from seedbed.services.cli.report import report_evaluation
+    from seedbed.services.cli.runs import Need, resolve_run
 
     folder = resolve_run(run, Need.POLICY)
     report_evaluation(
@@ -305,9 +305,9 @@ def export(
 ) -> int:
     """Write a run's policy for other programs."""
     require_torch()
-    from services.cli.evaluate import load_policy
-    from services.cli.export import export_policy
-    from services.cli.runs import Need, resolve_run
+    from seedbed.services.cli.evaluate import load_policy
+    from seedbed.services.cli.export import export_policy
+    from seedbed.services.cli.runs import Need, resolve_run
 
     trained = load_policy(resolve_run(run, Need.POLICY), which.value, device="cpu")
     with console.status("writing the policy"):
@@ -327,8 +327,8 @@ def wandb(
     once: Annotated[bool, typer.Option("--once", help="Leave when all that is there was sent.")] = False,
 ) -> int:
     """Send a run's curves, settings and summary to Weights & Biases, while it trains or afterwards."""
-    from services.cli.mirror import send_run
-    from services.cli.runs import Need, resolve_run
+    from seedbed.services.cli.mirror import send_run
+    from seedbed.services.cli.runs import Need, resolve_run
 
     sent, place = send_run(resolve_run(run, Need.METRICS), project, entity=entity, is_live=not once)
     console.print(f"{sent} rows: {place}", highlight=False, soft_wrap=True)
@@ -344,7 +344,7 @@ def monitor(
 ) -> int:
     """Serve a web page that shows runs, and their metrics for Prometheus."""
     require_modules("monitor", "orjson", "starlette", "uvicorn")
-    from services.monitor.service import main as run_monitor
+    from seedbed.services.monitor.service import main as run_monitor
 
     given = {"monitor.runs": runs and runs.absolute(), "monitor.host": host, "monitor.port": port}
     return run_monitor([*(words or []), *(f"{key}={value}" for key, value in given.items() if value is not None)])
@@ -359,7 +359,7 @@ def runs(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, all of them.")] = False,
 ) -> int:
     """List the runs under runs/, the newest first: state and cause, steps, returns."""
-    from services.cli.listing import list_runs, render_runs
+    from seedbed.services.cli.listing import list_runs, render_runs
 
     found = list_runs(name)
     if as_json:
@@ -375,7 +375,7 @@ def runs(
 @app.command()
 def experiments() -> int:
     """List what can be trained: the experiments that come with seedbed, and those in this folder."""
-    from services.cli.listing import list_experiments, render_experiments
+    from seedbed.services.cli.listing import list_experiments, render_experiments
 
     page = list_console()
     page.print(render_experiments(list_experiments(), width=page.width), highlight=False)
@@ -389,7 +389,7 @@ def settings(
     ] = "",
 ) -> int:
     """List every setting: its name, default and values, and what it is for."""
-    from services.cli.settings import list_settings, render_settings
+    from seedbed.services.cli.settings import list_settings, render_settings
 
     console.print(render_settings(list_settings(name)))
     return 0
@@ -405,8 +405,8 @@ def recipes(
     memory: MemoryOption = False,
 ) -> int:
     """List the recipes, or write one out for an environment: [bold]seedbed recipes --env Acrobot-v1[/]."""
-    from services.cli.experiment import choose_source, load_experiment
-    from services.cli.recipe_listing import render_recipes, write_out
+    from seedbed.services.cli.experiment import choose_source, load_experiment
+    from seedbed.services.cli.recipe_listing import render_recipes, write_out
 
     if experiment is None and env is None:
         console.print(render_recipes())
@@ -419,8 +419,8 @@ def recipes(
 @app.command()
 def doctor() -> int:
     """Check this machine and say what to change."""
-    from services.cli.doctor import Grade, gather, judge
-    from services.cli.report import render_findings
+    from seedbed.services.cli.doctor import Grade, gather, judge
+    from seedbed.services.cli.report import render_findings
 
     with console.status("looking at this machine"):
         findings = judge(gather(Path.cwd()))
@@ -431,8 +431,8 @@ def doctor() -> int:
 @app.command()
 def explain(run: RunArgument) -> int:
     """Name a run's bottleneck and the knob to turn."""
-    from services.cli.report import report_bottleneck
-    from services.cli.runs import Need, resolve_run
+    from seedbed.services.cli.report import report_bottleneck
+    from seedbed.services.cli.runs import Need, resolve_run
 
     report_bottleneck(resolve_run(run, Need.METRICS), console)
     return 0
@@ -446,7 +446,7 @@ def bench(
     curve: Annotated[bool, typer.Option("--curve", help="transport: what keys on the link cost.")] = False,
 ) -> int:
     """Measure speeds; one JSON object a line."""
-    from services.cli.bench import run_bench
+    from seedbed.services.cli.bench import run_bench
 
     if name is not Bench.TRANSPORT:
         require_torch()
@@ -475,7 +475,7 @@ def list_console() -> Console:
 
 def service_words(words: Sequence[str] | None, config: Path | None) -> list[str]:
     """A service's command line: an experiment's name becomes its file."""
-    from services.cli.experiment import find_experiment
+    from seedbed.services.cli.experiment import find_experiment
 
     rest = list(words or [])
     if config is not None:
@@ -501,7 +501,7 @@ def require_torch() -> None:
 
 def limit_threads(role: str) -> None:
     """As `plan.limit_threads`, of this process."""
-    from services.cli import plan
+    from seedbed.services.cli import plan
 
     plan.limit_threads(os.environ, role)
 

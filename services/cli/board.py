@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from services.cli.scrape import labelled
-from shared.protocol.messages import RunState
+from seedbed.services.cli.scrape import labelled
+from seedbed.shared.protocol.messages import RunState
 
 WINDOW_S = 5.0  # rates and means are over this long
 RETURN_POINTS = 60  # of the little curve

@@ -7,7 +7,7 @@ Offers = list[tuple[str, str]]  # (word, what it is)
 
 def offer_experiments(incomplete: str) -> Offers:
     """Experiments whose names begin so."""
-    from services.cli.listing import list_experiments
+    from seedbed.services.cli.listing import list_experiments
 
     found = [(item.name, item.about) for item in list_experiments()]
     return [offer for offer in found if offer[0].startswith(incomplete)]
@@ -15,7 +15,7 @@ def offer_experiments(incomplete: str) -> Offers:
 
 def offer_runs(incomplete: str) -> Offers:
     """Runs under runs/ whose names begin so, the newest first, and the experiments that they are of."""
-    from services.cli.listing import list_runs
+    from seedbed.services.cli.listing import list_runs
 
     runs = [item for item in list_runs(incomplete) if item.folder]
     names = dict.fromkeys(item.experiment for item in runs if item.experiment.startswith(incomplete))
@@ -28,7 +28,7 @@ def offer_settings(incomplete: str) -> Offers:
 
     The only one that fits is offered with its value, too: a single offer would be closed with a space behind its `=`.
     """
-    from services.cli.settings import list_settings
+    from seedbed.services.cli.settings import list_settings
 
     name, equals, _ = incomplete.partition("=")
     known = [item for item in list_settings() if "NAME" not in item.name]

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from services.cli.machine import has_nvidia_driver, usable_cores
-from shared.runtime.memory import memory_limit
+from seedbed.services.cli.machine import has_nvidia_driver, usable_cores
+from seedbed.shared.runtime.memory import memory_limit
 
 if TYPE_CHECKING:
     import torch

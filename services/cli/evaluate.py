@@ -12,25 +12,25 @@ import numpy as np
 import torch
 from pydantic import ConfigDict
 
-from actor_svc.envs import make_group
-from actor_svc.group import Group
-from learner_svc.checkpoint import Checkpoint, load_latest
-from learner_svc.measure import known_mean
-from learner_svc.saved_policy import read_policy
-from services.cli.env.remote_backend import make_remote_group
-from services.cli.machine import usable_cores
-from services.cli.runs import RECORD
-from services.cli.video import Recorded, make_shown_group, speed, write_video
-from shared.errors import CheckpointError
-from shared.policy.acting import MODE, ActingRule
-from shared.policy.devices import choose_device
-from shared.policy.policy import Policy, State
-from shared.policy.weights import acting_parameters
-from shared.protocol.layout import Array
-from shared.protocol.rows import EnvSpec, Flags, describe_space_difference
-from shared.protocol.statistics import GIVEN, Means
-from shared.runtime.config import EvalConfig, load_settings
-from shared.runtime.tasks import RunSettings, check_task
+from seedbed.actor_svc.envs import make_group
+from seedbed.actor_svc.group import Group
+from seedbed.learner_svc.checkpoint import Checkpoint, load_latest
+from seedbed.learner_svc.measure import known_mean
+from seedbed.learner_svc.saved_policy import read_policy
+from seedbed.services.cli.env.remote_backend import make_remote_group
+from seedbed.services.cli.machine import usable_cores
+from seedbed.services.cli.runs import RECORD
+from seedbed.services.cli.video import Recorded, make_shown_group, speed, write_video
+from seedbed.shared.errors import CheckpointError
+from seedbed.shared.policy.acting import MODE, ActingRule
+from seedbed.shared.policy.devices import choose_device
+from seedbed.shared.policy.policy import Policy, State
+from seedbed.shared.policy.weights import acting_parameters
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.protocol.rows import EnvSpec, Flags, describe_space_difference
+from seedbed.shared.protocol.statistics import GIVEN, Means
+from seedbed.shared.runtime.config import EvalConfig, load_settings
+from seedbed.shared.runtime.tasks import RunSettings, check_task
 
 Which = Literal["best", "latest", "milestone"]
 REMEDIES = {

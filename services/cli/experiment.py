@@ -18,19 +18,19 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from actor_svc.config import ActorConfig
-from inference_svc.config import InferenceConfig
-from learner_svc.algorithm_config import AlgorithmConfig, VTraceConfig
-from learner_svc.config import LearnerConfig, check_lag
-from learner_svc.record import to_toml
-from services.cli.machine import has_nvidia_driver, usable_cores
-from services.cli.probe.ask import probe_environment
-from services.cli.recommend import Recipe, choose_recipe
-from services.cli.runs import RECORD, RUNS, Need, newest_good, runs_of, tell_user
-from services.cli.service_folder import MANIFEST, ServiceFolder, open_folder, open_service
-from shared.errors import ConfigError
-from shared.policy.config import PolicyConfig
-from shared.runtime.config import (
+from seedbed.actor_svc.config import ActorConfig
+from seedbed.inference_svc.config import InferenceConfig
+from seedbed.learner_svc.algorithm_config import AlgorithmConfig, VTraceConfig
+from seedbed.learner_svc.config import LearnerConfig, check_lag
+from seedbed.learner_svc.record import to_toml
+from seedbed.services.cli.machine import has_nvidia_driver, usable_cores
+from seedbed.services.cli.probe.ask import probe_environment
+from seedbed.services.cli.recommend import Recipe, choose_recipe
+from seedbed.services.cli.runs import RECORD, RUNS, Need, newest_good, runs_of, tell_user
+from seedbed.services.cli.service_folder import MANIFEST, ServiceFolder, open_folder, open_service
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.policy.config import PolicyConfig
+from seedbed.shared.runtime.config import (
     EnvConfig,
     EvalConfig,
     LaunchConfig,
@@ -39,15 +39,11 @@ from shared.runtime.config import (
     parse_value,
     read_toml,
 )
-from shared.runtime.recipes import AUTO, MEMORY, is_open
-from shared.runtime.tasks import RunSettings, normalised_weights
+from seedbed.shared.runtime.recipes import AUTO, MEMORY, is_open
+from seedbed.shared.runtime.tasks import RunSettings, normalised_weights
 
 R = TypeVar("R", bound=RunSettings)
-_ROOT = Path(__file__).resolve().parents[2]
-EXPERIMENTS = next(  # in a clone, or in an image, which mounts them there; else what the package brought along
-    (path for path in (_ROOT / "compose" / "experiments", _ROOT / "services" / "experiments") if path.is_dir()),
-    _ROOT / "compose" / "experiments",
-)
+EXPERIMENTS = (Path(__file__).parents[1] / "experiments").resolve()  # in a clone a link to compose/experiments
 WORDS = "words.json"  # what the run was started with beyond its file
 IN_FOLDER = "experiment.toml"  # of a folder that is named instead of a file
 RECIPE = "recipe.toml"  # the settings of the recipe that was chosen for it

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from shared.errors import ConfigError
+from seedbed.shared.errors import ConfigError
 
 BUSY = 0.8  # a share of time above this leaves no room
 SLACK = 0.5  # below this there is plenty

@@ -15,10 +15,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from services.cli.evaluate import TrainedPolicy
-from shared.errors import ConfigError, MissingExtraError
-from shared.policy.policy import Policy
-from shared.runtime.files import writing
+from seedbed.services.cli.evaluate import TrainedPolicy
+from seedbed.shared.errors import ConfigError, MissingExtraError
+from seedbed.shared.policy.policy import Policy
+from seedbed.shared.runtime.files import writing
 
 OPSET = 20
 EXAMPLE_LANES = 2  # one would be taken for a constant

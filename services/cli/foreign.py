@@ -3,11 +3,11 @@
 import os
 from collections.abc import Sequence
 
-from actor_svc.config import ActorSettings
-from services.cli.service_folder import open_service, service_variables
-from shared.errors import ConfigError
-from shared.runtime.config import load_settings
-from shared.runtime.service import DIE_WITH_PARENT, split_words
+from seedbed.actor_svc.config import ActorSettings
+from seedbed.services.cli.service_folder import open_service, service_variables
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.runtime.config import load_settings
+from seedbed.shared.runtime.service import DIE_WITH_PARENT, split_words
 
 
 def become_service(words: Sequence[str]) -> None:

@@ -10,10 +10,10 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from shared.net.roles import Role
+from seedbed.shared.net.roles import Role
 
 if TYPE_CHECKING:
-    from shared.net.keyring import Entry
+    from seedbed.shared.net.keyring import Entry
 
 commands = typer.Typer(help="Make, list and revoke the keys of the links between machines.", no_args_is_help=True)
 console = Console()
@@ -30,7 +30,7 @@ def init(
     keep: Annotated[bool, typer.Option("--keep", help="Keep what is there, make what is missing.")] = False,
 ) -> int:
     """Make one key for each role: [bold]seedbed keys init keys[/]."""
-    from shared.net.keyring import Keyring
+    from seedbed.shared.net.keyring import Keyring
 
     made = Keyring(folder).complete() if keep else Keyring(folder).init()
     _tell_files(made)
@@ -48,7 +48,7 @@ def new(
     folder: FolderOption = FOLDER,
 ) -> int:
     """Make a key: [bold]seedbed keys new environment robot-7[/]. Nothing is ever overwritten."""
-    from shared.net.keyring import Keyring
+    from seedbed.shared.net.keyring import Keyring
 
     made = Keyring(folder).new(role, name)
     _tell_files(made)
@@ -61,7 +61,7 @@ def new(
 @commands.command("list")
 def show(folder: FolderOption = FOLDER) -> int:
     """Show whose keys there are and what each opens."""
-    from shared.net.keyring import Keyring
+    from seedbed.shared.net.keyring import Keyring
 
     console.print(render(Keyring(folder).entries()))
     return 0
@@ -73,7 +73,7 @@ def revoke(
     folder: FolderOption = FOLDER,
 ) -> int:
     """Take a key out of use; servers that read this folder end its sessions within about a second."""
-    from shared.net.keyring import Keyring
+    from seedbed.shared.net.keyring import Keyring
 
     key = Keyring(folder).revoke(name)
     _tell(f"{key.user_id} is revoked. A server that reads another copy of this folder follows once")

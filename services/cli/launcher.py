@@ -19,16 +19,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from services.cli.machine import service_environment
-from services.cli.plan import LEARNER, Process
-from services.cli.postmortem import last_words
-from services.cli.printed import trim
-from services.cli.service_folder import KILL_ALL, kill_group
-from services.cli.supervisor import Outcome, Phase, Rules, Supervisor
-from shared.errors import ConfigError
-from shared.runtime.files import writing
-from shared.runtime.health import read_cause
-from shared.runtime.service import DIE_WITH_PARENT, Insistence
+from seedbed.services.cli.machine import service_environment
+from seedbed.services.cli.plan import LEARNER, Process
+from seedbed.services.cli.postmortem import last_words
+from seedbed.services.cli.printed import trim
+from seedbed.services.cli.service_folder import KILL_ALL, kill_group
+from seedbed.services.cli.supervisor import Outcome, Phase, Rules, Supervisor
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.runtime.files import writing
+from seedbed.shared.runtime.health import read_cause
+from seedbed.shared.runtime.service import DIE_WITH_PARENT, Insistence
 
 POLL_S = 0.05
 PATIENCE_S = {"actor": 5.0, "inference": 12.0, "learner": 80.0}  # inference drains for 8 s, the learner saves

@@ -15,10 +15,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from services.cli.experiment import EXPERIMENTS
-from services.cli.run_state import RunStatus, State, read_status
-from services.cli.runs import RECORD, RUNS, SNAPSHOT, all_runs, last_step, read_tail
-from services.cli.table import LABEL_STYLE, count, score
+from seedbed.services.cli.experiment import EXPERIMENTS
+from seedbed.services.cli.run_state import RunStatus, State, read_status
+from seedbed.services.cli.runs import RECORD, RUNS, SNAPSHOT, all_runs, last_step, read_tail
+from seedbed.services.cli.table import LABEL_STYLE, count, score
 
 STATE_STYLES = {
     State.RUNNING: "green",

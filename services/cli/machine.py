@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from shared.runtime.config import ENVIRONMENT_PREFIX, KNOWN_SECTIONS
+from seedbed.shared.runtime.config import ENVIRONMENT_PREFIX, KNOWN_SECTIONS
 
 
 def usable_cores() -> int:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from services.cli.run_state import State, read_status
-from services.cli.runs import RECORD
-from services.monitor.tail import LineTail
-from shared.errors import ConfigError, MissingExtraError
+from seedbed.services.cli.run_state import State, read_status
+from seedbed.services.cli.runs import RECORD
+from seedbed.services.monitor.tail import LineTail
+from seedbed.shared.errors import ConfigError, MissingExtraError
 
 BEAT_S = 2.0
 PIECE_BYTES = 1 << 20

@@ -6,11 +6,11 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from services.cli.experiment import Experiment, LaunchSettings
-from services.cli.machine import usable_cores
-from services.cli.runs import SNAPSHOT
-from services.cli.service_folder import minded, open_service, service_variables
-from shared.runtime.health import CAUSE_VARIABLE
+from seedbed.services.cli.experiment import Experiment, LaunchSettings
+from seedbed.services.cli.machine import usable_cores
+from seedbed.services.cli.runs import SNAPSHOT
+from seedbed.services.cli.service_folder import minded, open_service, service_variables
+from seedbed.shared.runtime.health import CAUSE_VARIABLE
 
 LEARNER = "learner"
 NICE = {"learner": 0, "inference": 2, "actor": 10}  # the learner first: everyone waits for it in the end
@@ -136,7 +136,7 @@ def _process(experiment: Experiment, name: str, role: str, threads: int, words: 
     own = [word(f"runtime.{key}", value) for key, value in runtime.items() if key not in chosen]
     threads = int(chosen.get("threads", 0)) or threads
     # -P: no folder of the user's hides a package of ours
-    command = [sys.executable, "-P", "-m", f"{role}_svc", str(run_dir / SNAPSHOT), *words, *own]
+    command = [sys.executable, "-P", "-m", f"seedbed.{role}_svc", str(run_dir / SNAPSHOT), *words, *own]
     if role == "actor":  # its environments may have started simulators
         command = minded(command, niceness=0, tells_all=False)
     return Process(

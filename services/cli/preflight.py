@@ -13,18 +13,18 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from learner_svc.algorithm_config import OwnAlgorithmConfig
-from services.cli.experiment import Experiment
-from services.cli.plan import plan_actors
-from services.cli.probe.ask import probe_environments
-from services.cli.probe.child import Child
-from services.cli.probe.record import Probe, spec_to_json
-from services.cli.recommend import choose_recipe
-from services.cli.runs import RECORD
-from shared.errors import ConfigError
-from shared.protocol.rows import describe_space_difference
-from shared.runtime.config import EnvConfig
-from shared.runtime.recipes import is_named, kind_of
+from seedbed.learner_svc.algorithm_config import OwnAlgorithmConfig
+from seedbed.services.cli.experiment import Experiment
+from seedbed.services.cli.plan import plan_actors
+from seedbed.services.cli.probe.ask import probe_environments
+from seedbed.services.cli.probe.child import Child
+from seedbed.services.cli.probe.record import Probe, spec_to_json
+from seedbed.services.cli.recommend import choose_recipe
+from seedbed.services.cli.runs import RECORD
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.protocol.rows import describe_space_difference
+from seedbed.shared.runtime.config import EnvConfig
+from seedbed.shared.runtime.recipes import is_named, kind_of
 
 TRIAL_S = 60.0  # for torch to load and a policy to be tried
 Probes = Mapping[str, Probe]  # by task; under "" where the run has one environment
@@ -45,7 +45,7 @@ def look_before_start(experiment: Experiment, console: Console) -> Experiment:
             what = f"policy.network: {settings.policy.network}"
             if isinstance(settings.algorithm, OwnAlgorithmConfig):
                 what += f", algorithm.name: {settings.algorithm.name}"
-            trial = stack.enter_context(Child("services.cli.probe.network", what, TRIAL_S))
+            trial = stack.enter_context(Child("seedbed.services.cli.probe.network", what, TRIAL_S))
         probes = _probe_all(experiment, with_known=trial is not None or not is_resumed)
         spec = next((probe.spec for probe in probes.values()), None)
         if trial is not None and spec is not None:

@@ -2,9 +2,9 @@
 
 from rich.table import Table
 
-from learner_svc.record import to_toml
-from services.cli.experiment import Experiment
-from shared.runtime.recipes import FACETS, FOUNDATION, KINDS, is_named, kind_of, read_part
+from seedbed.learner_svc.record import to_toml
+from seedbed.services.cli.experiment import Experiment
+from seedbed.shared.runtime.recipes import FACETS, FOUNDATION, KINDS, is_named, kind_of, read_part
 
 
 def render_recipes() -> Table:

@@ -17,11 +17,11 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from services.cli.probe.record import Probe
-from shared.policy.scaling import is_grid
-from shared.protocol.rows import EnvSpec
-from shared.protocol.spaces import Leaf
-from shared.runtime.recipes import MEMORY, Tables, lay, read_recipe
+from seedbed.services.cli.probe.record import Probe
+from seedbed.shared.policy.scaling import is_grid
+from seedbed.shared.protocol.rows import EnvSpec
+from seedbed.shared.protocol.spaces import Leaf
+from seedbed.shared.runtime.recipes import MEMORY, Tables, lay, read_recipe
 
 GRID_SIDE = 20  # pixels: what impala_shallow needs at least
 CODES = 16  # of a grid whose bounds say nothing: values that were seen to lie below are taken for codes
@@ -39,7 +39,7 @@ MORE_LANES = 2  # how many times as many
 class Recipe:
     """A choice: which settings, and why these."""
 
-    name: str  # of `shared.runtime.recipes`
+    name: str  # of `seedbed.shared.runtime.recipes`
     reason: str  # for people
     settings: Tables  # that count less than whatever the user says
 

@@ -12,18 +12,18 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from services.cli.doctor import Finding, Grade
-from services.cli.experiment import Sections
-from services.cli.explain import Diagnosis, Signals, cores_of, diagnose, read_signals
-from services.cli.machine import usable_cores
-from services.cli.runs import RECORD
-from services.cli.table import LABEL_STYLE, count, number
-from shared.protocol.layout import Array
-from shared.runtime.config import load_settings
-from shared.runtime.tasks import TaskConfig
+from seedbed.services.cli.doctor import Finding, Grade
+from seedbed.services.cli.experiment import Sections
+from seedbed.services.cli.explain import Diagnosis, Signals, cores_of, diagnose, read_signals
+from seedbed.services.cli.machine import usable_cores
+from seedbed.services.cli.runs import RECORD
+from seedbed.services.cli.table import LABEL_STYLE, count, number
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.runtime.config import load_settings
+from seedbed.shared.runtime.tasks import TaskConfig
 
 if TYPE_CHECKING:  # torch costs a second that `doctor` and `explain` do not need
-    from services.cli.evaluate import Played, TrainedPolicy
+    from seedbed.services.cli.evaluate import Played, TrainedPolicy
 
 MARKS = {Grade.OK: ("✓", "green"), Grade.ADVICE: ("!", "yellow"), Grade.PROBLEM: ("✗", "bold red")}
 
@@ -110,7 +110,7 @@ def report_evaluation(
     only_task: str | None = None,
 ) -> None:
     """Play and print, every task or one; write the video if one is asked for."""
-    from services.cli.evaluate import by_task, load_policy, record_video, video_of
+    from seedbed.services.cli.evaluate import by_task, load_policy, record_video, video_of
 
     trained = load_policy(run_dir, which)
     settings, checkpoint = trained.settings, trained.checkpoint
@@ -141,7 +141,7 @@ def _play_all(
     players: "Mapping[str, TrainedPolicy]", episodes: int, console: Console, *, greedy: bool, seed: int
 ) -> "dict[str, Played]":
     """So many episodes of each, with a bar."""
-    from services.cli.evaluate import play_episodes
+    from seedbed.services.cli.evaluate import play_episodes
 
     columns = (TextColumn("playing"), BarColumn(), TextColumn("{task.completed:.0f} of {task.total:.0f} episodes"))
     played: dict[str, Played] = {}

@@ -3,7 +3,7 @@
 | file of the run folder | says |
 |---|---|
 | `state.json` | what the launcher wrote last: that the run is running, or how it ended |
-| `.launcher`, `.lock` | held (`shared.runtime.locks`) by the launcher and by the learner for as long as they live |
+| `.launcher`, `.lock` | held (`seedbed.shared.runtime.locks`) by the launcher and by the learner while they live |
 | `epoch`, `summary.json` | how many learners have held the folder, and what the last that left in order said |
 
 A launcher that is killed writes nothing, but lets go of its file: such a run is interrupted. A learner that was started
@@ -22,13 +22,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from learner_svc.durable import write_durably
-from shared.errors import ConfigError, StorageError
-from shared.runtime.locks import HeldError, is_held, take
+from seedbed.learner_svc.durable import write_durably
+from seedbed.shared.errors import ConfigError, StorageError
+from seedbed.shared.runtime.locks import HeldError, is_held, take
 
 STATE_FILE = "state.json"
 LAUNCHER_LOCK = ".launcher"
-LEARNER_LOCK = ".lock"  # as `learner_svc.record` has it
+LEARNER_LOCK = ".lock"  # as `seedbed.learner_svc.record` has it
 KILLED = "the launcher was killed, or its machine went down"
 
 

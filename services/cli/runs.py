@@ -13,8 +13,8 @@ from enum import StrEnum
 from glob import escape
 from pathlib import Path
 
-from services.cli.run_state import State, read_status
-from shared.errors import ConfigError
+from seedbed.services.cli.run_state import State, read_status
+from seedbed.shared.errors import ConfigError
 
 RUNS = Path("runs")
 RECORD = "config.toml"  # the learner writes it first of all: a folder that has it holds a run

@@ -25,16 +25,16 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from learner_svc.history import read_metrics
-from learner_svc.measure import mean_over
-from learner_svc.record import PRECISION
-from services.cli.doctor import machine_label
-from services.cli.experiment import load_experiment, look_at, run_name, train_command
-from services.cli.runs import RECORD, RUNS
-from services.cli.table import count, duration, score
-from services.cli.training import read_summary, train
-from shared.errors import ConfigError
-from shared.protocol.statistics import evaluation_column, own_statistics, training_column
+from seedbed.learner_svc.history import read_metrics
+from seedbed.learner_svc.measure import mean_over
+from seedbed.learner_svc.record import PRECISION
+from seedbed.services.cli.doctor import machine_label
+from seedbed.services.cli.experiment import load_experiment, look_at, run_name, train_command
+from seedbed.services.cli.runs import RECORD, RUNS
+from seedbed.services.cli.table import count, duration, score
+from seedbed.services.cli.training import read_summary, train
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.protocol.statistics import evaluation_column, own_statistics, training_column
 
 RESULT = "seeds.json"
 FRESH_SEED = 777_000  # of the environments, far from every `eval.seed`; the run's own seed is added
@@ -105,7 +105,7 @@ def _hand_on_precision(first: Path, run: Path) -> None:
 
 def play_fresh(run_dir: Path, seed: int, episodes: int) -> dict[str, float]:
     """The final policy over whole episodes on seeds of its own; with tasks so many of each, and the mean over them."""
-    from services.cli.evaluate import by_task, load_policy, play_episodes
+    from seedbed.services.cli.evaluate import by_task, load_policy, play_episodes
 
     trained = load_policy(run_dir)
     greedy = trained.settings.eval.greedy

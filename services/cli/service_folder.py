@@ -15,9 +15,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from shared.errors import ConfigError
-from shared.runtime.config import EnvConfig, suggest
-from shared.runtime.service import DIE_WITH_PARENT
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.runtime.config import EnvConfig, suggest
+from seedbed.shared.runtime.service import DIE_WITH_PARENT
 
 MANIFEST = "service.toml"
 MINDER = Path(__file__).with_name("minder.py")

@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from inference_svc.config import InferenceSettings
-from inference_svc.service import serve
-from inference_svc.serving import Served
-from learner_svc.saved_policy import read_policy
-from services.cli.evaluate import EvaluationSettings, Which, find_checkpoint
-from services.cli.runs import RECORD
-from shared.protocol.messages import pack_version
-from shared.runtime.config import load_settings
-from shared.runtime.service import main_from
+from seedbed.inference_svc.config import InferenceSettings
+from seedbed.inference_svc.service import serve
+from seedbed.inference_svc.serving import Served
+from seedbed.learner_svc.saved_policy import read_policy
+from seedbed.services.cli.evaluate import EvaluationSettings, Which, find_checkpoint
+from seedbed.services.cli.runs import RECORD
+from seedbed.shared.protocol.messages import pack_version
+from seedbed.shared.runtime.config import load_settings
+from seedbed.shared.runtime.service import main_from
 
 EPOCH = 1  # of the versions that actors see: nothing newer ever comes
 

@@ -13,10 +13,10 @@ from pydantic_core import PydanticUndefined
 from rich.table import Table
 from rich.text import Text
 
-from services.cli.experiment import LaunchSettings
-from services.monitor.config import MonitorConfig
-from shared.errors import ConfigError
-from shared.runtime.tasks import TaskConfig
+from seedbed.services.cli.experiment import LaunchSettings
+from seedbed.services.monitor.config import MonitorConfig
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.runtime.tasks import TaskConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from signal import Signals
 
-from shared.errors import ConfigError, StorageError
+from seedbed.shared.errors import ConfigError, StorageError
 
 FOR_GOOD = {  # exits that no restart mends
     ConfigError.exit_code: "cannot go on, and a restart would not help",

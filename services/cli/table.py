@@ -16,11 +16,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from services.cli.board import Board, RunFigures, TaskFigures
-from services.cli.supervisor import Phase, Supervisor
-from shared.protocol.messages import RunState
-from shared.protocol.statistics import evaluation_column, own_statistics, training_column
-from shared.runtime.config import RunConfig
+from seedbed.services.cli.board import Board, RunFigures, TaskFigures
+from seedbed.services.cli.supervisor import Phase, Supervisor
+from seedbed.shared.protocol.messages import RunState
+from seedbed.shared.protocol.statistics import evaluation_column, own_statistics, training_column
+from seedbed.shared.runtime.config import RunConfig
 
 REFRESH_S = 0.5
 LINE_EVERY_S = 5.0  # without a terminal

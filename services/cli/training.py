@@ -12,23 +12,23 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.text import Text
 
-from learner_svc.checkpoint import list_checkpoints
-from learner_svc.durable import write_durably
-from learner_svc.record import to_toml
-from services.cli.board import Board
-from services.cli.experiment import Experiment, services_of, write_words
-from services.cli.launcher import Ended, Launcher, Reservation, View
-from services.cli.machine import usable_cores
-from services.cli.plan import Addresses, Process, plan_run
-from services.cli.postmortem import newest_event
-from services.cli.preflight import look_before_start
-from services.cli.run_state import HeldRun, RunStatus, State
-from services.cli.runs import SNAPSHOT
-from services.cli.scrape import Scraper
-from services.cli.supervisor import Phase, Supervisor
-from services.cli.table import TerminalView, render_summary
-from shared.errors import ConfigError, SeedbedError, StorageError
-from shared.protocol.messages import RunState
+from seedbed.learner_svc.checkpoint import list_checkpoints
+from seedbed.learner_svc.durable import write_durably
+from seedbed.learner_svc.record import to_toml
+from seedbed.services.cli.board import Board
+from seedbed.services.cli.experiment import Experiment, services_of, write_words
+from seedbed.services.cli.launcher import Ended, Launcher, Reservation, View
+from seedbed.services.cli.machine import usable_cores
+from seedbed.services.cli.plan import Addresses, Process, plan_run
+from seedbed.services.cli.postmortem import newest_event
+from seedbed.services.cli.preflight import look_before_start
+from seedbed.services.cli.run_state import HeldRun, RunStatus, State
+from seedbed.services.cli.runs import SNAPSHOT
+from seedbed.services.cli.scrape import Scraper
+from seedbed.services.cli.supervisor import Phase, Supervisor
+from seedbed.services.cli.table import TerminalView, render_summary
+from seedbed.shared.errors import ConfigError, SeedbedError, StorageError
+from seedbed.shared.protocol.messages import RunState
 
 VIDEO = "policy.mp4"
 COMPLAIN_EVERY_S = 60.0
@@ -273,7 +273,7 @@ def read_summary(run_dir: Path) -> Mapping[str, Any]:
 
 def make_video(run_dir: Path, console: Console) -> None:
     """A video of the final policy, of each task; a run is no worse for an environment that cannot be shown."""
-    from services.cli.evaluate import by_task, load_policy, record_video, video_of
+    from seedbed.services.cli.evaluate import by_task, load_policy, record_video, video_of
 
     try:
         trained = by_task(load_policy(run_dir))

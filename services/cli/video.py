@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from actor_svc.envs import make_smallest_group
-from actor_svc.group import Group
-from actor_svc.pictures import be_headless, picture_of
-from shared.errors import ConfigError, MissingExtraError
-from shared.protocol.layout import Array
-from shared.runtime.config import EnvConfig
+from seedbed.actor_svc.envs import make_smallest_group
+from seedbed.actor_svc.group import Group
+from seedbed.actor_svc.pictures import be_headless, picture_of
+from seedbed.shared.errors import ConfigError, MissingExtraError
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.runtime.config import EnvConfig
 
 MAX_VIDEO_FRAMES = 4000  # of one episode, or of a video that is to be long enough
 MIN_VIDEO_S = 8.0  # of a video whose number of episodes nobody gave

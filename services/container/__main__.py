@@ -1,37 +1,37 @@
-"""`python -m services.container PACKAGE EXPERIMENT.toml [section.key=value …]`: serve; when refused for good, hold."""
+"""`python -m seedbed.services.container PACKAGE EXPERIMENT.toml [section.key=value …]`: serve; if refused, hold."""
 
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
-from services.container import hold
-from services.container.role import SERVED
-from shared.errors import SeedbedError
-from shared.runtime.service import leave, report
+from seedbed.services.container import hold
+from seedbed.services.container.role import SERVED
+from seedbed.shared.errors import SeedbedError
+from seedbed.shared.runtime.service import leave, report
 
 
 def service_main(package: str) -> Callable[[Sequence[str]], int]:
     """The `main` of a service: nothing of the others is imported."""
     if package == "learner":
-        from learner_svc.__main__ import main as learner
+        from seedbed.learner_svc.__main__ import main as learner
 
         return learner
     if package == "inference":
-        from inference_svc.__main__ import main as inference
+        from seedbed.inference_svc.__main__ import main as inference
 
         return inference
     if package == SERVED:
         return served
-    from actor_svc.__main__ import main as actor
+    from seedbed.actor_svc.__main__ import main as actor
 
     return actor
 
 
 def served(argv: Sequence[str]) -> int:
     """`RUN_FOLDER WHICH EXPERIMENT.toml [section.key=value …]`: inference on a run's checkpoint, without a learner."""
-    from services.cli.evaluate import Which
-    from services.cli.serving import run_served
+    from seedbed.services.cli.evaluate import Which
+    from seedbed.services.cli.serving import run_served
 
     folder, which, *words = argv
     try:

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 
-from shared.runtime.health import CAUSE_VARIABLE, read_cause
+from seedbed.shared.runtime.health import CAUSE_VARIABLE, read_cause
 
 FIRST_S, LONGEST_S = 5.0, 60.0  # before the first attempt, doubled before each further one
 EXIT = 78  # EX_CONFIG: no restart helps
@@ -44,7 +44,7 @@ def execute(code: int = EXIT, *words: str) -> None:
       words: `RESTART`, or nothing.
     """
     sys.stderr.flush()
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "services.container.hold", str(code), *words])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "seedbed.services.container.hold", str(code), *words])
 
 
 def hold(code: int = EXIT, *, is_restarted: bool = False) -> int:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from shared.errors import ConfigError
+from seedbed.shared.errors import ConfigError
 
 UNKNOWN = 65534  # how the kernel shows an owner who has no number in this user namespace
 HOST_VARIABLE = "SEEDBED_HOST_RUNS"  # what the folder of runs is called outside

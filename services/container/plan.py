@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.cli.experiment import EXPERIMENTS, LaunchSettings, find_experiment
-from services.cli.plan import NICE, split_threads, word
-from services.cli.runs import RECORD
-from services.container.role import SERVED, Role
-from shared.errors import ConfigError
-from shared.runtime.config import load_settings, suggest
-from shared.runtime.tasks import check_task
+from seedbed.services.cli.experiment import EXPERIMENTS, LaunchSettings, find_experiment
+from seedbed.services.cli.plan import NICE, split_threads, word
+from seedbed.services.cli.runs import RECORD
+from seedbed.services.container.role import SERVED, Role
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.runtime.config import load_settings, suggest
+from seedbed.shared.runtime.tasks import check_task
 
 ANY_IMAGE = "classic_control"  # what the actor image is built for unless something else is said
 OVERRIDES = ("atari", "corridor_cpp", "doom", "football")  # services with a file of their own in compose/

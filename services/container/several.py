@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from services.container import hold
-from shared.runtime.health import PARTS, STATUS_VARIABLE
+from seedbed.services.container import hold
+from seedbed.shared.runtime.health import PARTS, STATUS_VARIABLE
 
 STOP_S = 8.0  # until those that do not leave are killed; the engine gives a container ten seconds
 DIE_WITH_PARENT = "SEEDBED_DIE_WITH_PARENT"  # as shared/runtime/service.py reads it, which needs more than this does
@@ -30,7 +30,15 @@ def start(label: str, tasks: Sequence[str], words: Sequence[str]) -> list[Part]:
     status.write_text(json.dumps({PARTS: [str(file) for file in files.values()]}))
     return [
         subprocess.Popen(
-            [sys.executable, "-P", "-m", "actor_svc", *words, f'actor.task="{task}"', f'runtime.name="{label}-{task}"'],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "seedbed.actor_svc",
+                *words,
+                f'actor.task="{task}"',
+                f'runtime.name="{label}-{task}"',
+            ],
             env={**os.environ, STATUS_VARIABLE: str(file), DIE_WITH_PARENT: str(os.getpid())},
         )
         for task, file in files.items()

@@ -6,17 +6,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from services.cli.experiment import EXPERIMENTS
-from services.cli.machine import usable_cores
-from services.cli.plan import word
-from services.container import hold
-from services.container.owner import ReadOnlyMountError, User, command_as, settle
-from services.container.plan import ANY_IMAGE, Container, Start, plan_service
-from services.container.role import Role
-from shared.errors import ConfigError, SeedbedError
-from shared.runtime.config import parse_value
-from shared.runtime.health import CAUSE_VARIABLE
-from shared.runtime.service import report
+from seedbed.services.cli.experiment import EXPERIMENTS
+from seedbed.services.cli.machine import usable_cores
+from seedbed.services.cli.plan import word
+from seedbed.services.container import hold
+from seedbed.services.container.owner import ReadOnlyMountError, User, command_as, settle
+from seedbed.services.container.plan import ANY_IMAGE, Container, Start, plan_service
+from seedbed.services.container.role import Role
+from seedbed.shared.errors import ConfigError, SeedbedError
+from seedbed.shared.runtime.config import parse_value
+from seedbed.shared.runtime.health import CAUSE_VARIABLE
+from seedbed.shared.runtime.service import report
 
 SERVICE_VARIABLE = "SEEDBED_SERVICE"  # of the image: which folder of services/ it was built for
 
@@ -42,9 +42,9 @@ def start(
         report(str(role), error)
         hold.execute(hold.EXIT, *([hold.RESTART] if isinstance(error, ReadOnlyMountError) else []))
     else:
-        command = [sys.executable, "-m", "services.container", chosen.package, *chosen.words]
+        command = [sys.executable, "-m", "seedbed.services.container", chosen.package, *chosen.words]
         if chosen.tasks:
-            several = "services.container.several"
+            several = "seedbed.services.container.several"
             command = [sys.executable, "-m", several, chosen.label, *chosen.tasks, "--", *chosen.words]
         if as_owner and os.getuid() == 0:
             command = command_as(user, command)

@@ -6,7 +6,7 @@ from typing import Any
 import grpc
 from dm_env_rpc.v1 import dm_env_rpc_pb2_grpc, message_utils
 
-from shared.errors import EnvError
+from seedbed.shared.errors import EnvError
 
 UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 

@@ -11,9 +11,9 @@ from dm_env_rpc.v1 import dm_env_adaptor, dm_env_rpc_pb2
 from dm_env_rpc.v1.error import DmEnvRpcError
 from google.rpc import code_pb2
 
-from services.dm_env_rpc.connection import Connection
-from services.dm_env_rpc.spaces import action_space, joined, observation_spaces, value_of
-from shared.errors import ConfigError, EnvError
+from seedbed.services.dm_env_rpc.connection import Connection
+from seedbed.services.dm_env_rpc.spaces import action_space, joined, observation_spaces, value_of
+from seedbed.shared.errors import ConfigError, EnvError
 
 
 class DmEnvRpcEnv(gymnasium.Env[Any, Any]):
@@ -122,7 +122,7 @@ def make(
     tls: bool = False,
     connect_s: float = 10.0,
 ) -> DmEnvRpcEnv:
-    """The environment of `env.id = "services.dm_env_rpc.env:make"`.
+    """The environment of `env.id = "seedbed.services.dm_env_rpc.env:make"`.
 
     Args:
       address: of the server, host:port.

@@ -8,7 +8,7 @@ import numpy as np
 from dm_env import specs
 from gymnasium import spaces
 
-from shared.errors import ConfigError
+from seedbed.shared.errors import ConfigError
 
 MAX_CATEGORIES = 1 << 20  # of a discrete leaf, as the protocol has it
 LETTERS = "".join(chr(code) for code in range(32, 127))

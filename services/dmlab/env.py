@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from actor_svc.backends.lanes import LaneBackend
-from services.dmlab.level_cache import LevelCache
-from services.dmlab.levels import DMLAB_30, LevelPool, level_path
-from shared.errors import ConfigError
+from seedbed.actor_svc.backends.lanes import LaneBackend
+from seedbed.services.dmlab.level_cache import LevelCache
+from seedbed.services.dmlab.levels import DMLAB_30, LevelPool, level_path
+from seedbed.shared.errors import ConfigError
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -143,7 +143,7 @@ def make(
     max_episode_steps: int | None = None,
     render_mode: str | None = None,
 ) -> LaneBackend:
-    """The backend of `env.id = "services.dmlab.env:make"`.
+    """The backend of `env.id = "seedbed.services.dmlab.env:make"`.
 
     Args:
       level: a name, several, or "dmlab30"; lanes take them in turn.

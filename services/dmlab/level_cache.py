@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from shared.errors import ConfigError
+from seedbed.shared.errors import ConfigError
 
 
 class LevelCache:

@@ -1,9 +1,9 @@
-"""A Doom scenario as an actor: `python -m services.doom env.id=Basic-v1 actor.upstream=tcp://127.0.0.1:5555`."""
+"""A Doom scenario as an actor: `python -m seedbed.services.doom env.id=Basic-v1 actor.upstream=tcp://127.0.0.1:5555`."""
 
 import sys
 
-from actor_svc.serve import serve
-from shared.runtime.config import EnvConfig
+from seedbed.actor_svc.serve import serve
+from seedbed.shared.runtime.config import EnvConfig
 
 if __name__ == "__main__":
     sys.exit(serve(EnvConfig(id="D1Basic-v1", backend="envpool")))

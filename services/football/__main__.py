@@ -1,9 +1,9 @@
-"""Football as an actor: `python -m services.football env.kwargs='{scenario="academy_corner"}' actor.upstream=…`."""
+"""Football: `python -m seedbed.services.football env.kwargs='{scenario="academy_corner"}' actor.upstream=…`."""
 
 import sys
 
-from actor_svc.serve import serve
-from services.football.env import make
+from seedbed.actor_svc.serve import serve
+from seedbed.services.football.env import make
 
 if __name__ == "__main__":
-    sys.exit(serve(make, name="services.football.env:make"))
+    sys.exit(serve(make, name="seedbed.services.football.env:make"))

@@ -7,10 +7,10 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import VectorEnv, VectorWrapper
 
-from actor_svc.backends.pool import Pool
-from actor_svc.backends.vector import VectorBackend
-from services.football.checkpoints import Checkpoints, ball_position
-from shared.errors import ConfigError
+from seedbed.actor_svc.backends.pool import Pool
+from seedbed.actor_svc.backends.vector import VectorBackend
+from seedbed.services.football.checkpoints import Checkpoints, ball_position
+from seedbed.shared.errors import ConfigError
 
 Array = npt.NDArray[Any]
 Rewards = Literal["scoring", "scoring,checkpoints"]
@@ -73,7 +73,7 @@ def make(
     max_episode_steps: int | None = None,
     num_threads: int = 0,
 ) -> VectorBackend:
-    """The environment of `env.id = "services.football.env:make"`.
+    """The environment of `env.id = "seedbed.services.football.env:make"`.
 
     Args:
       scenario: as EnvPool names it between "gfootball/" and "-v1".

@@ -66,5 +66,5 @@ class MemoryEnv(gymnasium.Env[Observation, np.int64]):
 
 
 def make(**kwargs: Any) -> MemoryEnv:
-    """The environment of `env.id = "services.memory.env:make"`."""
+    """The environment of `env.id = "seedbed.services.memory.env:make"`."""
     return MemoryEnv(**kwargs)

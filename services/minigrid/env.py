@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from shared.errors import ConfigError
+from seedbed.shared.errors import ConfigError
 
 View = Literal["agent", "full"]
 Encoding = Literal["image", "categories", "rgb"]
@@ -72,7 +72,7 @@ def make(
     options: dict[str, Any] | None = None,
     render_mode: str | None = None,
 ) -> MiniGridEnv:
-    """The environment of `env.id = "services.minigrid.env:make"`.
+    """The environment of `env.id = "seedbed.services.minigrid.env:make"`.
 
     Args:
       env: a registered id such as MiniGrid-DoorKey-5x5-v0 or BabyAI-GoToObj-v0.

@@ -1,8 +1,8 @@
-"""`python -m services.monitor [monitor.key=value …]`."""
+"""`python -m seedbed.services.monitor [monitor.key=value …]`."""
 
 import sys
 
-from services.monitor.service import main
+from seedbed.services.monitor.service import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -11,7 +11,7 @@ from enum import StrEnum
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, quote, urlencode
 
-from services.monitor.pages import is_loopback
+from seedbed.services.monitor.pages import is_loopback
 
 MIN_TOKEN_CHARACTERS = 16
 HEADERS = {

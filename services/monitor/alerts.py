@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from services.cli.explain import MAX_LOG_RHO_LAG0
-from services.cli.run_state import RunStatus
-from services.monitor.folder import Death
-from services.monitor.health import Health, Service
-from services.monitor.settings import hide_secrets
-from shared.protocol.messages import RunState
+from seedbed.services.cli.explain import MAX_LOG_RHO_LAG0
+from seedbed.services.cli.run_state import RunStatus
+from seedbed.services.monitor.folder import Death
+from seedbed.services.monitor.health import Health, Service
+from seedbed.services.monitor.settings import hide_secrets
+from seedbed.shared.protocol.messages import RunState
 
 NO_PROGRESS_S = 60.0
 FAILED_S = 24 * 3600.0  # how long a failure is an alert

@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from shared.runtime.config import RuntimeConfig, Section
+from seedbed.shared.runtime.config import RuntimeConfig, Section
 
 TOKEN_VARIABLE = "SEEDBED_MONITOR__TOKEN"
 

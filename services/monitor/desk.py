@@ -13,15 +13,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from services.cli.scrape import incarnation_of, parse_families
-from services.monitor.folder import MAX_DEATHS, Death, Status
-from services.monitor.pages import Answer, Page
-from services.monitor.pictures import Picture
-from shared.errors import RemoteWireError
-from shared.net.roles import Role
-from shared.protocol.codec import decode
-from shared.protocol.messages import Look, Report, unpack_version
-from shared.protocol.pictures import check_picture
+from seedbed.services.cli.scrape import incarnation_of, parse_families
+from seedbed.services.monitor.folder import MAX_DEATHS, Death, Status
+from seedbed.services.monitor.pages import Answer, Page
+from seedbed.services.monitor.pictures import Picture
+from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.net.roles import Role
+from seedbed.shared.protocol.codec import decode
+from seedbed.shared.protocol.messages import Look, Report, unpack_version
+from seedbed.shared.protocol.pictures import check_picture
 
 WANTED_S = 10.0  # after somebody looked
 PAGE_EVERY_S, PICTURE_EVERY_S = 1.0, 0.25

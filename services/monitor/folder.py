@@ -16,10 +16,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from services.cli.run_state import RunStatus, read_status
-from services.cli.runs import RECORD, SNAPSHOT
-from services.monitor.settings import flatten
-from services.monitor.tail import LineTail
+from seedbed.services.cli.run_state import RunStatus, read_status
+from seedbed.services.cli.runs import RECORD, SNAPSHOT
+from seedbed.services.monitor.settings import flatten
+from seedbed.services.monitor.tail import LineTail
 
 MAX_DEATHS = 100  # the newest are kept
 MAX_VIDEOS = 64
@@ -156,7 +156,7 @@ class RunFolder:
         self._identity = CachedFile(path / "run.json", parse_object, nothing)
         self._statuses: dict[str, CachedFile[dict[str, Any]]] = {}
         self._launcher = LineTail(path / "logs" / "launcher.jsonl")
-        self.settings: Mapping[str, str] = {}  # as `services.monitor.settings.flatten` has them
+        self.settings: Mapping[str, str] = {}  # as `seedbed.services.monitor.settings.flatten` has them
         self._flattened: Mapping[str, Any] | None = None
         self._forget_log()
 

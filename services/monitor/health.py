@@ -3,9 +3,9 @@
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
-from services.cli.board import ServiceFigures
-from services.monitor.folder import Death, Facts, Status
-from services.monitor.pages import Answer, Page
+from seedbed.services.cli.board import ServiceFigures
+from seedbed.services.monitor.folder import Death, Facts, Status
+from seedbed.services.monitor.pages import Answer, Page
 
 STARTING_S = 60.0  # how long a service that is not ready counts as starting, after the last death
 

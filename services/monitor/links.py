@@ -4,16 +4,16 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
-from services.monitor.config import MonitorConfig
-from services.monitor.desk import Desk
-from shared.errors import RemoteWireError
-from shared.net.endpoints import Dealer
-from shared.net.keys import DialKeys, dial_keys
-from shared.net.reactor import Reactor
-from shared.net.resolver import Resolver
-from shared.net.roles import Role
-from shared.protocol.codec import encode
-from shared.runtime.service import Service
+from seedbed.services.monitor.config import MonitorConfig
+from seedbed.services.monitor.desk import Desk
+from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.net.endpoints import Dealer
+from seedbed.shared.net.keys import DialKeys, dial_keys
+from seedbed.shared.net.reactor import Reactor
+from seedbed.shared.net.resolver import Resolver
+from seedbed.shared.net.roles import Role
+from seedbed.shared.protocol.codec import encode
+from seedbed.shared.runtime.service import Service
 
 ASK_EVERY_S = 0.125
 

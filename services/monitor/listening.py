@@ -10,7 +10,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from shared.errors import ConfigError
+from seedbed.shared.errors import ConfigError
 
 BACKLOG = 64
 MAX_CONNECTIONS = 200

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from services.monitor.settings import hide_secrets
+from seedbed.services.monitor.settings import hide_secrets
 
 TAIL_BYTES = 64 * 1024  # of each file
 MAX_FILES = 64  # the last that were written

@@ -17,8 +17,8 @@ from typing import Self
 
 from prometheus_client import Metric
 
-from services.cli.scrape import TIMEOUT_S, fetch, incarnation_of, parse_families, sum_samples
-from services.monitor.folder import Status
+from seedbed.services.cli.scrape import TIMEOUT_S, fetch, incarnation_of, parse_families, sum_samples
+from seedbed.services.monitor.folder import Status
 
 PATIENCE_S = TIMEOUT_S + 0.2  # for all visits of one round together
 KEEP_S = 3.0  # a page that old still stands for a service whose turn has not come

@@ -7,19 +7,19 @@ import http.client
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from services.cli.scrape import Fetched, fetch
-from services.monitor.folder import Status
-from services.monitor.pages import is_loopback
-from shared.errors import RemoteWireError
-from shared.protocol.messages import unpack_version
-from shared.protocol.pictures import MAX_PICTURE_BYTES, check_picture
+from seedbed.services.cli.scrape import Fetched, fetch
+from seedbed.services.monitor.folder import Status
+from seedbed.services.monitor.pages import is_loopback
+from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.protocol.messages import unpack_version
+from seedbed.shared.protocol.pictures import MAX_PICTURE_BYTES, check_picture
 
 MAX_ANSWER_BYTES = MAX_PICTURE_BYTES + 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """One picture. `frame`: as `shared.protocol.pictures` has it."""
+    """One picture. `frame`: as `seedbed.shared.protocol.pictures` has it."""
 
     incarnation: str  # of the inference service that has it, hexadecimal
     number: int  # there

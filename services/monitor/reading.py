@@ -11,17 +11,17 @@ from pathlib import Path
 
 import numpy as np
 
-from services.cli.board import Board, RunFigures, Samples
-from services.cli.run_state import State
-from services.monitor.alerts import Alert, Reading, judge_run
-from services.monitor.curves import Array, Curves
-from services.monitor.desk import Desk
-from services.monitor.folder import Facts, RunFolder
-from services.monitor.health import Service, map_services, ups
-from services.monitor.lag import LagHistogram, LagWindow, read_page, read_summary
-from services.monitor.pages import Answer, Page
-from services.monitor.table import MetricsTable
-from shared.protocol.messages import RunState
+from seedbed.services.cli.board import Board, RunFigures, Samples
+from seedbed.services.cli.run_state import State
+from seedbed.services.monitor.alerts import Alert, Reading, judge_run
+from seedbed.services.monitor.curves import Array, Curves
+from seedbed.services.monitor.desk import Desk
+from seedbed.services.monitor.folder import Facts, RunFolder
+from seedbed.services.monitor.health import Service, map_services, ups
+from seedbed.services.monitor.lag import LagHistogram, LagWindow, read_page, read_summary
+from seedbed.services.monitor.pages import Answer, Page
+from seedbed.services.monitor.table import MetricsTable
+from seedbed.shared.protocol.messages import RunState
 
 WRITING_S = 15.0  # a table that changed since then belongs to a learner that we may not see
 STARTING_S = 60.0

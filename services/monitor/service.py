@@ -6,18 +6,18 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from services.cli.runs import RECORD, RUNS
-from services.monitor.access import MIN_TOKEN_CHARACTERS, Access
-from services.monitor.config import TOKEN_VARIABLE, MonitorConfig, MonitorSettings
-from services.monitor.desk import Desk
-from services.monitor.links import Links
-from services.monitor.listening import bind, make_server, shown_host
-from services.monitor.pages import Visitor, is_loopback
-from services.monitor.watch import Watch
-from services.monitor.web import make_app
-from shared.errors import ConfigError
-from shared.net.reactor import Reactor
-from shared.runtime.service import Service, main_from
+from seedbed.services.cli.runs import RECORD, RUNS
+from seedbed.services.monitor.access import MIN_TOKEN_CHARACTERS, Access
+from seedbed.services.monitor.config import TOKEN_VARIABLE, MonitorConfig, MonitorSettings
+from seedbed.services.monitor.desk import Desk
+from seedbed.services.monitor.links import Links
+from seedbed.services.monitor.listening import bind, make_server, shown_host
+from seedbed.services.monitor.pages import Visitor, is_loopback
+from seedbed.services.monitor.watch import Watch
+from seedbed.services.monitor.web import make_app
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.net.reactor import Reactor
+from seedbed.shared.runtime.service import Service, main_from
 
 MAX_TOKEN_FILE_CHARACTERS = 1024
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from services.monitor.curves import Array, Curves
-from services.monitor.tail import LineTail
-from shared.protocol.statistics import evaluation_column, own_statistics, training_column
+from seedbed.services.monitor.curves import Array, Curves
+from seedbed.services.monitor.tail import LineTail
+from seedbed.shared.protocol.statistics import evaluation_column, own_statistics, training_column
 
 PIECE_BYTES = 1 << 20
 JUDGED = (

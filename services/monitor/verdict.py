@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from services.cli.explain import cores_of, diagnose, summarise
-from services.monitor.table import MetricsTable
-from shared.errors import ConfigError
+from seedbed.services.cli.explain import cores_of, diagnose, summarise
+from seedbed.services.monitor.table import MetricsTable
+from seedbed.shared.errors import ConfigError
 
 
 def judge(run_dir: Path, table: MetricsTable, max_policy_lag: float | None) -> dict[str, Any]:

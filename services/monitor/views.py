@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from services.cli.run_state import RunStatus
-from services.monitor import lag
-from services.monitor.alerts import Alert
-from services.monitor.curves import Array
-from services.monitor.health import Service
-from services.monitor.logs import Line
-from services.monitor.reading import RunReader
-from services.monitor.settings import differences, flatten, hide_secrets
-from services.monitor.table import JUDGED, MetricsTable
-from shared.protocol.statistics import evaluation_column, own_statistics, training_column
+from seedbed.services.cli.run_state import RunStatus
+from seedbed.services.monitor import lag
+from seedbed.services.monitor.alerts import Alert
+from seedbed.services.monitor.curves import Array
+from seedbed.services.monitor.health import Service
+from seedbed.services.monitor.logs import Line
+from seedbed.services.monitor.reading import RunReader
+from seedbed.services.monitor.settings import differences, flatten, hide_secrets
+from seedbed.services.monitor.table import JUDGED, MetricsTable
+from seedbed.shared.protocol.statistics import evaluation_column, own_statistics, training_column
 
 SUMMARY_NAMES = {  # in the summary → here
     "seconds": "seconds",

@@ -13,17 +13,17 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, Metric
 
-from services.cli.runs import RECORD, SNAPSHOT
-from services.monitor import views
-from services.monitor.alerts import Alert, judge_disk
-from services.monitor.desk import Desk
-from services.monitor.exposition import Source, render
-from services.monitor.health import Health
-from services.monitor.logs import read_logs
-from services.monitor.pages import Answer, Page, Visitor
-from services.monitor.pictures import Picture, newest_picture
-from services.monitor.reading import RunReader
-from services.monitor.verdict import judge
+from seedbed.services.cli.runs import RECORD, SNAPSHOT
+from seedbed.services.monitor import views
+from seedbed.services.monitor.alerts import Alert, judge_disk
+from seedbed.services.monitor.desk import Desk
+from seedbed.services.monitor.exposition import Source, render
+from seedbed.services.monitor.health import Health
+from seedbed.services.monitor.logs import read_logs
+from seedbed.services.monitor.pages import Answer, Page, Visitor
+from seedbed.services.monitor.pictures import Picture, newest_picture
+from seedbed.services.monitor.reading import RunReader
+from seedbed.services.monitor.verdict import judge
 
 EVERY_S = 0.9  # below the page's second
 RESTING_EVERY_S = 5.0  # runs that are not live

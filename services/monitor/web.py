@@ -35,12 +35,12 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from services.monitor import access
-from services.monitor.access import Access, Verdict
-from services.monitor.exposition import Source
-from services.monitor.pictures import Picture
-from services.monitor.watch import Watch
-from shared.runtime.metrics import Metrics
+from seedbed.services.monitor import access
+from seedbed.services.monitor.access import Access, Verdict
+from seedbed.services.monitor.exposition import Source
+from seedbed.services.monitor.pictures import Picture
+from seedbed.services.monitor.watch import Watch
+from seedbed.shared.runtime.metrics import Metrics
 
 PAGE = Path(__file__).parent / "page"
 AS_IT_IS = {"Content-Encoding": "identity"}  # gzip would break the ranges that a player asks for

@@ -9,8 +9,8 @@ import numpy as np
 from gymnasium import spaces
 from pydantic import Field
 
-from shared.errors import ConfigError
-from shared.runtime.config import Section
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.runtime.config import Section
 
 FREE = ("metadata",)  # fields that every OpenEnv action has, and no policy gives
 

@@ -12,10 +12,10 @@ from openenv.core.generic_client import GenericEnvClient
 from pydantic import ValidationError
 from websockets.exceptions import ConnectionClosed
 
-from services.openenv.actions import ActionSetting, action_form
-from services.openenv.observations import ObservationSetting, observation_form
-from shared.errors import ConfigError, EnvError
-from shared.runtime.config import Section
+from seedbed.services.openenv.actions import ActionSetting, action_form
+from seedbed.services.openenv.observations import ObservationSetting, observation_form
+from seedbed.shared.errors import ConfigError, EnvError
+from seedbed.shared.runtime.config import Section
 
 S = TypeVar("S", bound=Section)
 
@@ -148,7 +148,7 @@ def make(
     connect_s: float = 10.0,
     answer_s: float = 60.0,
 ) -> OpenEnv:
-    """The environment of `env.id = "services.openenv.env:make"`.
+    """The environment of `env.id = "seedbed.services.openenv.env:make"`.
 
     Args:
       url: of the server, `http://host:port`.

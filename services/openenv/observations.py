@@ -10,8 +10,8 @@ import numpy.typing as npt
 from gymnasium import spaces
 from pydantic import Field
 
-from shared.errors import ConfigError
-from shared.runtime.config import Section
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.runtime.config import Section
 
 LETTERS = "".join(chr(code) for code in range(32, 127))
 FREE = ("metadata",)  # fields that every OpenEnv observation may have, and that are for people

@@ -11,7 +11,7 @@ from typing import Any, cast
 import gymnasium
 import numpy as np
 
-from actor_svc.backends.backend import (
+from seedbed.actor_svc.backends.backend import (
     ENDED_BITS,
     FIRST,
     NO_LANES,
@@ -25,9 +25,9 @@ from actor_svc.backends.backend import (
     read_picture,
     read_traits,
 )
-from actor_svc.backends.lane_rows import action_reader, draw_seed, write_absent, write_lane
-from actor_svc.backends.repairs import Repairs
-from shared.errors import ConfigError, EnvError
+from seedbed.actor_svc.backends.lane_rows import action_reader, draw_seed, write_absent, write_lane
+from seedbed.actor_svc.backends.repairs import Repairs
+from seedbed.shared.errors import ConfigError, EnvError
 
 MASK = "action_mask"
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from actor_svc.envs import load_function
-from services.pettingzoo.backend import AgentBackend
-from shared.errors import ConfigError
+from seedbed.actor_svc.envs import load_function
+from seedbed.services.pettingzoo.backend import AgentBackend
+from seedbed.shared.errors import ConfigError
 
 MakeWorld = Callable[[], Any]  # returns a pettingzoo.ParallelEnv
 
@@ -20,7 +20,7 @@ def make(
     max_episode_steps: int | None = None,
     render_mode: str | None = None,
 ) -> AgentBackend:
-    """The backend of `env.id = "services.pettingzoo.env:make"`.
+    """The backend of `env.id = "seedbed.services.pettingzoo.env:make"`.
 
     Args:
       env: an id of PettingZoo's registry (`butterfly/pistonball_v6`), a module that has `parallel_env`

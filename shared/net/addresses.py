@@ -6,7 +6,7 @@ import os
 import socket
 from pathlib import Path
 
-from shared.errors import ConfigError
+from seedbed.shared.errors import ConfigError
 
 
 def check_address(address: str) -> None:

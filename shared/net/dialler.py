@@ -8,11 +8,11 @@ connected is in use, until it is lost or passed over. Names, numbers and ipc pat
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from shared.net.addresses import look_up
-from shared.net.endpoints import MAX_FRAME_BYTES, Dealer
-from shared.net.keys import DialKeys
-from shared.net.reactor import Buffer, Reactor
-from shared.net.resolver import Lookup, Resolver
+from seedbed.shared.net.addresses import look_up
+from seedbed.shared.net.endpoints import MAX_FRAME_BYTES, Dealer
+from seedbed.shared.net.keys import DialKeys
+from seedbed.shared.net.reactor import Buffer, Reactor
+from seedbed.shared.net.resolver import Lookup, Resolver
 
 
 class Dialler:

@@ -10,9 +10,9 @@ each connection with the messages that came of it: more than a message may have,
 import asyncio
 from collections.abc import Callable
 
-from shared.net.connections import hang_up, received_bytes
-from shared.net.reactor import Channel
-from shared.runtime.allocator import release_freed_memory
+from seedbed.shared.net.connections import hang_up, received_bytes
+from seedbed.shared.net.reactor import Channel
+from seedbed.shared.runtime.allocator import release_freed_memory
 
 LOOK_EVERY_S = 0.2
 GROWTH_BYTES = 32 << 20  # of the process, since it was looked at closely for the last time

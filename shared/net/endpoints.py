@@ -16,17 +16,17 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from shared.errors import ConfigError
-from shared.net import connections
-from shared.net.addresses import check_address, lock_ipc_path, refuse_open_bind, refuse_open_dial
-from shared.net.budget import STRANGERS, Payer, Turnstile
-from shared.net.endless import Watch
-from shared.net.handshakes import FailedHandshakes
-from shared.net.keys import BindKeys, DialKeys
-from shared.net.reactor import Buffer, Channel, Reactor
-from shared.net.zap import KEY, USER_ID, Guard
-from shared.protocol.rows import LARGEST_MESSAGE
-from shared.runtime.memory import resident_bytes
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.net import connections
+from seedbed.shared.net.addresses import check_address, lock_ipc_path, refuse_open_bind, refuse_open_dial
+from seedbed.shared.net.budget import STRANGERS, Payer, Turnstile
+from seedbed.shared.net.endless import Watch
+from seedbed.shared.net.handshakes import FailedHandshakes
+from seedbed.shared.net.keys import BindKeys, DialKeys
+from seedbed.shared.net.reactor import Buffer, Channel, Reactor
+from seedbed.shared.net.zap import KEY, USER_ID, Guard
+from seedbed.shared.protocol.rows import LARGEST_MESSAGE
+from seedbed.shared.runtime.memory import resident_bytes
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 HIGH_WATER_MESSAGES = 1000
@@ -199,8 +199,8 @@ class Dealer:
 class Router:
     """The answering end of a link: many peers, each behind a route that the socket assigned.
 
-    Those who send what moves nothing on have a share of the time and no more (`shared.net.budget`), and those whose
-    message does not end are hung up on (`shared.net.endless`).
+    Those who send what moves nothing on have a share of the time and no more (`seedbed.shared.net.budget`), and those
+    whose message does not end are hung up on (`seedbed.shared.net.endless`).
     """
 
     def __init__(

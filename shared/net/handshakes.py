@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import zmq
 
-from shared.net.reactor import Reactor
+from seedbed.shared.net.reactor import Reactor
 
 FAILED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 

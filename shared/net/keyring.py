@@ -10,8 +10,8 @@ from pathlib import Path
 
 import zmq
 
-from shared.errors import ConfigError
-from shared.net.keys import (
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.net.keys import (
     CLIENT_KEY,
     CLIENTS,
     DEFAULT_NAME,
@@ -26,7 +26,7 @@ from shared.net.keys import (
     read_public,
     shared_group,
 )
-from shared.net.roles import CLIENTS_OF, SERVERS, Role
+from seedbed.shared.net.roles import CLIENTS_OF, SERVERS, Role
 
 FIRST_NAME = "main"  # of the servers, and of inference at the learner
 

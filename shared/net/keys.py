@@ -18,8 +18,8 @@ from pathlib import Path
 
 import zmq
 
-from shared.errors import ConfigError
-from shared.net.roles import CLIENTS_OF, SERVERS, Role
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.net.roles import CLIENTS_OF, SERVERS, Role
 
 SERVER_KEY, CLIENT_KEY, CLIENTS = "server.key", "client.key", "clients"
 DEFAULT_NAME = "default"

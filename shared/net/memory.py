@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from shared.errors import ConfigError
-from shared.net.addresses import check_address, refuse_open_bind, refuse_open_dial
-from shared.net.endpoints import HIGH_WATER_MESSAGES, MAX_FRAME_BYTES
-from shared.net.reactor import MAX_FRAMES, Buffer
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.net.addresses import check_address, refuse_open_bind, refuse_open_dial
+from seedbed.shared.net.endpoints import HIGH_WATER_MESSAGES, MAX_FRAME_BYTES
+from seedbed.shared.net.reactor import MAX_FRAMES, Buffer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from shared.errors import RemoteWireError
-from shared.net.roles import Role
-from shared.protocol.codec import decode, encode
-from shared.protocol.messages import Look, MessageType, Report
-from shared.runtime.service import Service
+from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.net.roles import Role
+from seedbed.shared.protocol.codec import decode, encode
+from seedbed.shared.protocol.messages import Look, MessageType, Report
+from seedbed.shared.runtime.service import Service
 
 PAGE_EVERY_S = 0.5  # a page is written at most this often, however many ask
 MAX_WAITING = 64  # askers whose page is being written

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Self
 
-from shared.net.addresses import check_address, look_up, split_name, tcp_address
+from seedbed.shared.net.addresses import check_address, look_up, split_name, tcp_address
 
 EVERY_S = 2.0
 

@@ -17,10 +17,10 @@ from pathlib import Path
 import zmq
 from zmq.utils import z85
 
-from shared.errors import ConfigError
-from shared.net.keys import BindKeys, PublicKey, read_clients
-from shared.net.reactor import Reactor
-from shared.net.roles import Role
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.net.keys import BindKeys, PublicKey, read_clients
+from seedbed.shared.net.reactor import Reactor
+from seedbed.shared.net.roles import Role
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 USER_ID, KEY = "User-Id", "X-Seedbed-Key"  # properties of an admitted connection

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
-from shared.errors import ConfigError, RemoteWireError
-from shared.policy.distributions import ActionDistribution
-from shared.protocol.layout import Array
-from shared.protocol.recording import LOG_PROB, RECORDED_LOG_PROB, RecordField, RecordSpec
-from shared.runtime.modules import load_class
+from seedbed.shared.errors import ConfigError, RemoteWireError
+from seedbed.shared.policy.distributions import ActionDistribution
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.protocol.recording import LOG_PROB, RECORDED_LOG_PROB, RecordField, RecordSpec
+from seedbed.shared.runtime.modules import load_class
 
 if TYPE_CHECKING:
-    from shared.policy.policy import Policy
+    from seedbed.shared.policy.policy import Policy
 
 MAX_ROWS = 1 << 16  # of an unroll, as a manifest may say
 

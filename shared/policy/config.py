@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from shared.runtime.config import Section
+from seedbed.shared.runtime.config import Section
 
 
 class PolicyConfig(Section):

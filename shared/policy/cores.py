@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from shared.policy.networks import tanh
+from seedbed.shared.policy.networks import tanh
 
 FORGET_BIAS = 1.0  # remembers from the start
 

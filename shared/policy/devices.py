@@ -2,7 +2,7 @@
 
 import torch
 
-from shared.errors import ConfigError
+from seedbed.shared.errors import ConfigError
 
 
 def choose_device(requested: str) -> torch.device:

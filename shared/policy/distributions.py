@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from shared.protocol.layout import Array
-from shared.protocol.spaces import Leaf, Space, mask_size, own_action_size
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.protocol.spaces import Leaf, Space, mask_size, own_action_size
 
 MASKED = torch.finfo(torch.float32).min  # not -inf: 0 · MASKED is 0, 0 · inf is not a number
 MIN_LOG_STD, MAX_LOG_STD = -5.0, 2.0

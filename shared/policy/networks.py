@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from shared.errors import ConfigError
-from shared.policy.config import PolicyConfig
-from shared.policy.steadiness import check_steady
-from shared.runtime.modules import describe_failure, load_class, place_of
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.policy.config import PolicyConfig
+from seedbed.shared.policy.steadiness import check_steady
+from seedbed.shared.runtime.modules import describe_failure, load_class, place_of
 
 ImageShape = tuple[int, int, int]  # channels, height, width
 RELU_GAIN = math.sqrt(2)

@@ -22,11 +22,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shared.errors import ConfigError
-from shared.policy.cores import FrameStacks
-from shared.policy.networks import ImageShape
-from shared.policy.scaling import MAX_BYTE, is_grid, is_integer_box, scale_of
-from shared.protocol.spaces import Leaf, Space
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.policy.cores import FrameStacks
+from seedbed.shared.policy.networks import ImageShape
+from seedbed.shared.policy.scaling import MAX_BYTE, is_grid, is_integer_box, scale_of
+from seedbed.shared.protocol.spaces import Leaf, Space
 
 MAX_NORMALISED = 10.0  # standard deviations; an outlier early in training must not wreck the policy
 BYTE_VALUES = 256

@@ -19,15 +19,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from shared.policy.acting import MODE, ActingRule, Outputs
-from shared.policy.config import PolicyConfig
-from shared.policy.cores import FrameStacks, Lstm, stack_frames
-from shared.policy.distributions import ActionDistribution
-from shared.policy.networks import Torso, dense, initialise, make_torso
-from shared.policy.observations import LeafNormaliser, ObservationEncoder
-from shared.policy.precision import Precision
-from shared.protocol.recording import Per, RecordField
-from shared.protocol.rows import EnvSpec
+from seedbed.shared.policy.acting import MODE, ActingRule, Outputs
+from seedbed.shared.policy.config import PolicyConfig
+from seedbed.shared.policy.cores import FrameStacks, Lstm, stack_frames
+from seedbed.shared.policy.distributions import ActionDistribution
+from seedbed.shared.policy.networks import Torso, dense, initialise, make_torso
+from seedbed.shared.policy.observations import LeafNormaliser, ObservationEncoder
+from seedbed.shared.policy.precision import Precision
+from seedbed.shared.protocol.recording import Per, RecordField
+from seedbed.shared.protocol.rows import EnvSpec
 
 POLICY_GAIN = 0.01  # an untrained policy is nearly uniform
 State = tuple[Tensor, ...]

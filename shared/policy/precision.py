@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from shared.errors import ConfigError
-from shared.policy.cores import FrameStacks
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.policy.cores import FrameStacks
 
 if TYPE_CHECKING:
-    from shared.policy.policy import Policy
+    from seedbed.shared.policy.policy import Policy
 
 DTYPES = ("float32", "bfloat16")
 REQUESTS = {"auto": None, "fp32": "float32", "float32": "float32", "bf16": "bfloat16", "bfloat16": "bfloat16"}

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shared.protocol.layout import Array
-from shared.protocol.spaces import Leaf, Space
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.protocol.spaces import Leaf, Space
 
 MAX_SPAN = 65535  # of 16 bits
 MAX_BYTE = 255

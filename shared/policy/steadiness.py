@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
-from shared.errors import ConfigError
-from shared.runtime.modules import describe_failure
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.runtime.modules import describe_failure
 
 NUM_ROWS = 4
 TOLERANCE = 1e-3  # of the greatest feature; batches of other sizes differ by rounding, 1e-6 or so

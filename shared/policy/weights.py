@@ -18,13 +18,13 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from shared.errors import ConfigError, LocalWireError, RemoteWireError
-from shared.policy.acting import Recording
-from shared.policy.config import PolicyConfig
-from shared.policy.policy import Policy
-from shared.policy.precision import DTYPES, Precision
-from shared.policy.scaling import bounds_matter
-from shared.protocol.rows import EnvSpec, spec_from_wire, spec_to_wire
+from seedbed.shared.errors import ConfigError, LocalWireError, RemoteWireError
+from seedbed.shared.policy.acting import Recording
+from seedbed.shared.policy.config import PolicyConfig
+from seedbed.shared.policy.policy import Policy
+from seedbed.shared.policy.precision import DTYPES, Precision
+from seedbed.shared.policy.scaling import bounds_matter
+from seedbed.shared.protocol.rows import EnvSpec, spec_from_wire, spec_to_wire
 
 ALIGNMENT = 16  # elements: one cache line
 MANIFEST_FORMAT = 2

@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import msgpack
 
-from shared.errors import LocalWireError, RemoteWireError
-from shared.protocol.header_fields import ALL_ACT_BITS, ALL_STEP_BITS, FIELDS, I63, MAX_PROSE, OPTIONAL, PROSE
-from shared.protocol.messages import Act, Evaluation, Message, MessageType, SessionReport, Step, TaskEnv
-from shared.protocol.rows import EnvSpec, spec_to_wire
+from seedbed.shared.errors import LocalWireError, RemoteWireError
+from seedbed.shared.protocol.header_fields import ALL_ACT_BITS, ALL_STEP_BITS, FIELDS, I63, MAX_PROSE, OPTIONAL, PROSE
+from seedbed.shared.protocol.messages import Act, Evaluation, Message, MessageType, SessionReport, Step, TaskEnv
+from seedbed.shared.protocol.rows import EnvSpec, spec_to_wire
 
 MAX_HEADER_BYTES = 4096
 LARGE_HEADER_BYTES = {  # types whose header may be larger

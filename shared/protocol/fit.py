@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shared.protocol.messages import TaskEnv
-from shared.protocol.rows import EnvSpec, describe_difference, describe_space_difference
-from shared.protocol.statistics import GIVEN, name_problem
+from seedbed.shared.protocol.messages import TaskEnv
+from seedbed.shared.protocol.rows import EnvSpec, describe_difference, describe_space_difference
+from seedbed.shared.protocol.statistics import GIVEN, name_problem
 
 SAME_FILE = "give every service the run's own experiment file, or start another run for this environment"
 

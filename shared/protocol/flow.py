@@ -1,6 +1,6 @@
 """Unrolls from inference to learner without loss or repetition: the rules, and `Outbox`, the producer's end.
 
-The learner's end is `shared.protocol.ledger`. Rules, both ends:
+The learner's end is `seedbed.shared.protocol.ledger`. Rules, both ends:
   1. UNROLLs of one producer incarnation are numbered 0, 1, 2, …; EPISODES are numbered apart.
   2. The producer keeps a message until it is acknowledged, and sends again what a new WELCOME or a PONG shows missing.
   3. The learner applies a number at most once. An UNROLL whose first lanes were applied before a restart goes on with
@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from shared.protocol.messages import Credit, Episodes, ProducerWelcome, Unroll
+from seedbed.shared.protocol.messages import Credit, Episodes, ProducerWelcome, Unroll
 
 Frame = bytes | bytearray | memoryview
 

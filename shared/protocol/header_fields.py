@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from shared.protocol.messages import (
+from seedbed.shared.protocol.messages import (
     Act,
     Bye,
     Challenge,
@@ -34,7 +34,7 @@ from shared.protocol.messages import (
     Weights,
     Welcome,
 )
-from shared.protocol.rows import MAX_LIST, MAX_NAME, MAX_SETTING, spec_from_wire
+from seedbed.shared.protocol.rows import MAX_LIST, MAX_NAME, MAX_SETTING, spec_from_wire
 
 MAX_LABEL = 256  # characters of a name, code or reason
 MAX_PROSE = 1024  # characters of a message or hint for people; a writer cuts what is longer

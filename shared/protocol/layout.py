@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shared.errors import RemoteWireError
+from seedbed.shared.errors import RemoteWireError
 
 Array = npt.NDArray[Any]
 OWN_FRAME_BYTES = 64 * 1024  # a field this large travels in a frame of its own

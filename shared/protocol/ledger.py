@@ -1,13 +1,13 @@
 """The learner's end of the unroll link: what each producer may send, what was applied, what is acknowledged.
 
-The rules stand at the head of `shared.protocol.flow`.
+The rules stand at the head of `seedbed.shared.protocol.flow`.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from shared.errors import RemoteWireError
-from shared.protocol.messages import Credit, Episodes, Evaluation, ProducerHello, RunState, Unroll
+from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.protocol.messages import Credit, Episodes, Evaluation, ProducerHello, RunState, Unroll
 
 MAX_AHEAD = 1 << 16  # an UNROLL numbered further than this beyond the first missing one breaks the protocol
 MAX_REMEMBERED = 4096  # incarnations, times their tasks, of which a learner knows what it applied

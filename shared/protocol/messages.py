@@ -1,14 +1,14 @@
 """One frozen record per message of the step link (environments) and the learner link (inference).
 
 A message on the wire is a header frame (a MessagePack array, the type first, then the fields in the order given here)
-and, for STEP, ACT, UNROLL, EPISODES and WEIGHTS, payload frames that `shared.protocol.rows` lays out.
+and, for STEP, ACT, UNROLL, EPISODES and WEIGHTS, payload frames that `seedbed.shared.protocol.rows` lays out.
 """
 
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 
-from shared.protocol.record import record
-from shared.protocol.rows import EnvSpec
+from seedbed.shared.protocol.record import record
+from seedbed.shared.protocol.rows import EnvSpec
 
 PROTOCOL_MIN = 1
 PROTOCOL_MAX = 1  # of environments

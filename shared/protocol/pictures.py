@@ -6,8 +6,8 @@ read, and nobody behind it has to decode an image of a stranger's.
 
 import struct
 
-from shared.errors import LocalWireError, RemoteWireError
-from shared.protocol.layout import Array
+from seedbed.shared.errors import LocalWireError, RemoteWireError
+from seedbed.shared.protocol.layout import Array
 
 MAX_PICTURE_BYTES = 1 << 20  # of the frame
 _SIZES = struct.Struct("<II")

@@ -10,9 +10,9 @@ Shape suffixes: R rows, L lanes.
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from shared.protocol.layout import Field, Layout
-from shared.protocol.rows import EnvSpec, step_layout
-from shared.protocol.spaces import own_action_size
+from seedbed.shared.protocol.layout import Field, Layout
+from seedbed.shared.protocol.rows import EnvSpec, step_layout
+from seedbed.shared.protocol.spaces import own_action_size
 
 OBSERVATION, MASK, REWARD, FLAGS = "observation", "mask", "reward", "flags"
 ACTION, LOG_PROB, VERSION = "action", "log_prob", "version"

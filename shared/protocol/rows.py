@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from shared.errors import RemoteWireError
-from shared.protocol.layout import Array, Field, Layout
-from shared.protocol.spaces import Leaf, Space, mask_size, space_from_wire, space_to_wire
+from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.protocol.layout import Array, Field, Layout
+from seedbed.shared.protocol.spaces import Leaf, Space, mask_size, space_from_wire, space_to_wire
 
 
 class Flags(IntFlag):

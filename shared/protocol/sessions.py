@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from shared.protocol.messages import (
+from seedbed.shared.protocol.messages import (
     PROTOCOL_MAX,
     PROTOCOL_MIN,
     Bye,
@@ -36,7 +36,7 @@ from shared.protocol.messages import (
     Step,
     Welcome,
 )
-from shared.protocol.rows import LARGEST_MESSAGE, step_layout
+from seedbed.shared.protocol.rows import LARGEST_MESSAGE, step_layout
 
 MAX_SESSIONS_PER_CONNECTION = 1024  # what a PONG may list
 CHANGE_HINT = "give another group another number, and each process life an incarnation of its own"

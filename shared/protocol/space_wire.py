@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from shared.errors import RemoteWireError
-from shared.protocol.leaves import DTYPES, Leaf, Space, compress_bounds, join_path
+from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.protocol.leaves import DTYPES, Leaf, Space, compress_bounds, join_path
 
 IMAGES = ("", "HW", "HWC", "CHW")
 KINDS = ("box", "discrete", "multi_discrete", "multi_binary", "text", "dict", "tuple")  # wire kind - 1

@@ -9,8 +9,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from shared.errors import ConfigError, EnvError, RemoteWireError
-from shared.protocol.leaves import (
+from seedbed.shared.errors import ConfigError, EnvError, RemoteWireError
+from seedbed.shared.protocol.leaves import (
     DTYPES,
     Array,
     Leaf,
@@ -20,7 +20,7 @@ from shared.protocol.leaves import (
     mask_size,
     own_action_size,
 )
-from shared.protocol.space_wire import space_from_wire, space_to_wire
+from seedbed.shared.protocol.space_wire import space_from_wire, space_to_wire
 
 __all__ = [
     "DTYPES",

@@ -19,9 +19,9 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, Tag, ValidationError, create_model, field_validator
 from pydantic_core import ErrorDetails
 
-from shared.errors import ConfigError
-from shared.protocol.statistics import Condition, read_condition
-from shared.runtime import recipes
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.protocol.statistics import Condition, read_condition
+from seedbed.shared.runtime import recipes
 
 S = TypeVar("S", bound=BaseModel)
 

@@ -5,7 +5,7 @@ import errno
 from collections.abc import Iterator
 from pathlib import Path
 
-from shared.errors import StorageError
+from seedbed.shared.errors import StorageError
 
 FREE_SPACE = "free space there"
 MAKE_WRITABLE = "make the folder writable for this user, or choose another"

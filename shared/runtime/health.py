@@ -1,4 +1,6 @@
-"""Whether the service of this container is ready: `python -m shared.runtime.health`, exit status 0 or 1 and a line why.
+"""Whether the service of this container is ready: exit status 0 or 1, and a line why.
+
+    python -m seedbed.shared.runtime.health [--alive]
 
 With `--alive` the question is whether it still answers, once it was ready: for who starts services anew that hang.
 Ready means that it wrote its status file, and that the page named there answers for the same life. A service that was

@@ -13,8 +13,8 @@ from typing import Any, Protocol, TextIO
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from shared.errors import ConfigError
-from shared.runtime.config import RuntimeConfig
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.runtime.config import RuntimeConfig
 
 MAX_FILE_BYTES, KEPT_FILES = 16 << 20, 2  # of a log file, and of those before it: NAME.1, NAME.2
 

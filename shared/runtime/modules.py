@@ -1,21 +1,22 @@
 """Where `module:function` and `module:Class` of a configuration are looked for, and where in them a mistake lies."""
 
-import importlib
+import importlib.util
 import os
 import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
-from shared.errors import ConfigError
-from shared.runtime.config import suggest
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.runtime.config import suggest
 
 C = TypeVar("C")
 
-OWN_PACKAGES = ("shared", "actor_svc", "inference_svc", "learner_svc", "services")
-SOURCE = Path(__file__).resolve().parents[2]
+FORMER_PACKAGES = ("shared", "actor_svc", "inference_svc", "learner_svc", "services")  # now in `seedbed`
+SOURCE = Path(__file__).parents[2]
 OURS = tuple(
     f"{SOURCE / name}{os.sep}"
     for name in ("shared", "actor_svc", "inference_svc", "learner_svc", "services/cli", "services/container")
@@ -27,6 +28,20 @@ def look_for_modules_here() -> None:
     here = os.getcwd()
     if here not in sys.path:
         sys.path.append(here)
+
+
+def import_module(name: str) -> ModuleType:
+    """The module of this name; of ours also by the name that it had before they were in `seedbed`."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        package = name.partition(".")[0]
+        if package not in FORMER_PACKAGES or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        try:
+            return importlib.import_module(f"seedbed.{name}")
+        except ModuleNotFoundError:
+            raise error from None
 
 
 def load_class(
@@ -45,7 +60,7 @@ def load_class(
     if not colon:
         raise ConfigError(f"{setting}: there is none of this name{suggest(name, tuple(known))}; or give module:Class")
     try:
-        found: Any = getattr(importlib.import_module(module_name), class_name)
+        found: Any = getattr(import_module(module_name), class_name)
     except (Exception, SystemExit) as error:  # whatever the module's code does
         said = describe_import_failure(error) if place_of(error) else error
         raise ConfigError(f"{setting}: {said}") from error
@@ -73,9 +88,18 @@ def describe_import_failure(error: BaseException) -> str:
     if not isinstance(error, ImportError) or not error.name:
         return said
     package = error.name.partition(".")[0]
-    if package in OWN_PACKAGES:
-        return f"{said}; seedbed has a package {package!r} of its own, which hides yours: give yours another name"
-    return f"{said}; install {package!r}, or mend the import" if isinstance(error, ModuleNotFoundError) else said
+    if not isinstance(error, ModuleNotFoundError):
+        return said
+    ours = f"; seedbed's own is seedbed.{error.name}" if package in FORMER_PACKAGES and _is_ours(error.name) else ""
+    return f"{said}; install {package!r}, or mend the import{ours}"
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a module of this former name is in `seedbed`."""
+    try:
+        return importlib.util.find_spec(f"seedbed.{name}") is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def place_of(error: BaseException) -> str:

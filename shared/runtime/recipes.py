@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from shared.errors import ConfigError
+from seedbed.shared.errors import ConfigError
 
 Tables = Mapping[str, Mapping[str, Any]]  # section → key → value
 

@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable
 
-from shared.runtime.logs import Log
-from shared.runtime.metrics import Metrics
+from seedbed.shared.runtime.logs import Log
+from seedbed.shared.runtime.metrics import Metrics
 
 TELL_EVERY_S = 60.0
 

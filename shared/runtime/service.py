@@ -24,14 +24,14 @@ from typing import Any, NoReturn, Self, TypeVar
 import uvloop
 from pydantic import BaseModel
 
-from shared.errors import ConfigError, SeedbedError
-from shared.runtime import logs
-from shared.runtime.allocator import release_freed_memory, share_one_arena
-from shared.runtime.config import RuntimeConfig, load_settings
-from shared.runtime.files import writing
-from shared.runtime.health import leave_cause
-from shared.runtime.metrics import Metrics
-from shared.runtime.modules import look_for_modules_here
+from seedbed.shared.errors import ConfigError, SeedbedError
+from seedbed.shared.runtime import logs
+from seedbed.shared.runtime.allocator import release_freed_memory, share_one_arena
+from seedbed.shared.runtime.config import RuntimeConfig, load_settings
+from seedbed.shared.runtime.files import writing
+from seedbed.shared.runtime.health import leave_cause
+from seedbed.shared.runtime.metrics import Metrics
+from seedbed.shared.runtime.modules import look_for_modules_here
 
 DIE_WITH_PARENT = "SEEDBED_DIE_WITH_PARENT"  # the parent's process id, or 1 when it is not to be checked
 MAX_DRAIN_S = 30.0

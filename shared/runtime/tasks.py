@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
-from shared.errors import ConfigError
-from shared.runtime.config import EnvConfig, RunConfig, Section, join_env, suggest
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.runtime.config import EnvConfig, RunConfig, Section, join_env, suggest
 
 SEVERAL = "tasks"  # stands for the environment's id where there are several
 MAX_TASKS = 128

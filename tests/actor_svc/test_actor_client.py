@@ -2,7 +2,7 @@
 
 import pytest
 
-from actor_svc.client import (
+from seedbed.actor_svc.client import (
     Actions,
     Begin,
     Fatal,
@@ -14,8 +14,8 @@ from actor_svc.client import (
     Send,
     Turn,
 )
-from shared.errors import LocalWireError, RemoteWireError
-from shared.protocol.messages import (
+from seedbed.shared.errors import LocalWireError, RemoteWireError
+from seedbed.shared.protocol.messages import (
     Act,
     ActBits,
     Bye,

@@ -2,10 +2,10 @@
 
 import pytest
 
-from actor_svc.client import Actions, Begin, Finished, GroupClient, Perform, Send
-from actor_svc.connection import ConnectionClient
-from actor_svc.fleet import Fleet, Placed
-from shared.protocol.messages import (
+from seedbed.actor_svc.client import Actions, Begin, Finished, GroupClient, Perform, Send
+from seedbed.actor_svc.connection import ConnectionClient
+from seedbed.actor_svc.fleet import Fleet, Placed
+from seedbed.shared.protocol.messages import (
     Act,
     ActBits,
     Bye,
@@ -19,7 +19,7 @@ from shared.protocol.messages import (
     SessionReport,
     Step,
 )
-from shared.protocol.sessions import SessionTable
+from seedbed.shared.protocol.sessions import SessionTable
 from tests.support.step_link import actions, counter, hello, rows
 
 A, B = "tcp://127.0.0.1:1", "tcp://127.0.0.1:2"

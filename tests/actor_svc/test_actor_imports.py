@@ -3,7 +3,13 @@
 import subprocess
 import sys
 
-MODULES = ("actor_svc.__main__", "actor_svc.service", "actor_svc.envs", "actor_svc.fleet", "shared.protocol.sessions")
+MODULES = (
+    "seedbed.actor_svc.__main__",
+    "seedbed.actor_svc.service",
+    "seedbed.actor_svc.envs",
+    "seedbed.actor_svc.fleet",
+    "seedbed.shared.protocol.sessions",
+)
 
 
 def test_an_actor_imports_no_torch_and_no_other_service() -> None:
@@ -11,8 +17,8 @@ def test_an_actor_imports_no_torch_and_no_other_service() -> None:
     code = (
         "import importlib, sys\n"
         f"[importlib.import_module(name) for name in {MODULES!r}]\n"
-        "heavy = ('torch', 'inference_svc', 'learner_svc', 'services', 'shared.policy')\n"
-        "print(sorted(name for name in sys.modules if name in heavy))"
+        "ours = [f'seedbed.{name}' for name in ('inference_svc', 'learner_svc', 'services', 'shared.policy')]\n"
+        "print(sorted(name for name in sys.modules if name in ('torch', *ours)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"

@@ -9,12 +9,12 @@ import gymnasium
 import numpy as np
 import pytest
 
-from actor_svc.config import ActorConfig, ActorSettings
-from actor_svc.service import run
-from shared.errors import RejectedError
-from shared.net.reactor import Reactor
-from shared.runtime.config import EnvConfig, RuntimeConfig
-from shared.runtime.service import Service, run_service
+from seedbed.actor_svc.config import ActorConfig, ActorSettings
+from seedbed.actor_svc.service import run
+from seedbed.shared.errors import RejectedError
+from seedbed.shared.net.reactor import Reactor
+from seedbed.shared.runtime.config import EnvConfig, RuntimeConfig
+from seedbed.shared.runtime.service import Service, run_service
 from tests.support.inference_double import InferenceDouble
 
 RUNTIME = RuntimeConfig(metrics_address="", log_level="error")
@@ -254,7 +254,7 @@ def test_environments_that_cannot_be_made_end_the_actor(capfd: pytest.CaptureFix
 
 def test_the_command_line_reads_an_experiment(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """An unknown key is named, with exit code 78."""
-    from actor_svc.__main__ import main
+    from seedbed.actor_svc.__main__ import main
 
     experiment = tmp_path / "x.toml"
     experiment.write_text('[env]\nid = "CartPole-v1"\n[actor]\nlane = 3\n')

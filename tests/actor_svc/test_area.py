@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actor_svc.backends.area import CHUNK, AreaShrink
+from seedbed.actor_svc.backends.area import CHUNK, AreaShrink
 
 
 def sums(values, size):

@@ -4,11 +4,11 @@ import gymnasium
 import numpy as np
 import pytest
 
-from actor_svc.backends.pool import find_id
-from actor_svc.envs import make_group
-from shared.errors import ConfigError
-from shared.protocol.rows import Flags, describe_difference, describe_space_difference
-from shared.runtime.config import EnvConfig
+from seedbed.actor_svc.backends.pool import find_id
+from seedbed.actor_svc.envs import make_group
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.protocol.rows import Flags, describe_difference, describe_space_difference
+from seedbed.shared.runtime.config import EnvConfig
 
 ale_py = pytest.importorskip("ale_py")
 pytest.importorskip("envpool")

@@ -6,11 +6,11 @@ import gymnasium
 import numpy as np
 import pytest
 
-from actor_svc.backends.lanes import LaneBackend
-from actor_svc.backends.vector import VectorBackend
-from actor_svc.envs import describe_backend, make_backend, make_group
-from shared.errors import ConfigError, EnvError
-from shared.runtime.config import EnvConfig
+from seedbed.actor_svc.backends.lanes import LaneBackend
+from seedbed.actor_svc.backends.vector import VectorBackend
+from seedbed.actor_svc.envs import describe_backend, make_backend, make_group
+from seedbed.shared.errors import ConfigError, EnvError
+from seedbed.shared.runtime.config import EnvConfig
 from tests.support import toy_envs
 
 
@@ -280,7 +280,7 @@ def test_pendulum_takes_a_continuous_action():
         ({"id": "CartPole-v1", "backend": "gymnasium"}, "gymnasium"),
         ({"id": "Acrobot-v1"}, "gymnasium"),
         ({"id": "ALE/Pong-v5", "backend": "ale"}, "ale"),
-        ({"id": "services.memory.env:make"}, "function"),
+        ({"id": "seedbed.services.memory.env:make"}, "function"),
     ],
 )
 def test_what_steps_the_lanes_has_a_name(env, name):

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from actor_svc.backends.lanes import LaneBackend
-from actor_svc.backends.vector import VectorBackend
-from actor_svc.envs import make_group
-from actor_svc.group import Group
-from shared.errors import ConfigError, EnvError
-from shared.protocol.messages import StepBits
-from shared.protocol.rows import Flags
-from shared.runtime.config import EnvConfig
+from seedbed.actor_svc.backends.lanes import LaneBackend
+from seedbed.actor_svc.backends.vector import VectorBackend
+from seedbed.actor_svc.envs import make_group
+from seedbed.actor_svc.group import Group
+from seedbed.shared.errors import ConfigError, EnvError
+from seedbed.shared.protocol.messages import StepBits
+from seedbed.shared.protocol.rows import Flags
+from seedbed.shared.runtime.config import EnvConfig
 from tests.support import toy_envs
 
 FIRST, TERMINATED, TRUNCATED = int(Flags.FIRST), int(Flags.TERMINATED), int(Flags.TRUNCATED)

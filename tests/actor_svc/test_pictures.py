@@ -4,10 +4,10 @@ import gymnasium
 import numpy as np
 import pytest
 
-from actor_svc.envs import make_group
-from actor_svc.pictures import Camera, make_watched_group, shrink
-from shared.protocol.pictures import MAX_PICTURE_BYTES, check_picture
-from shared.runtime.config import EnvConfig
+from seedbed.actor_svc.envs import make_group
+from seedbed.actor_svc.pictures import Camera, make_watched_group, shrink
+from seedbed.shared.protocol.pictures import MAX_PICTURE_BYTES, check_picture
+from seedbed.shared.runtime.config import EnvConfig
 
 ENV = EnvConfig(id="tests:toy")
 

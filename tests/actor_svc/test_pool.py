@@ -12,11 +12,11 @@ import numpy as np
 import psutil
 import pytest
 
-from actor_svc.backends.pool import Pool
-from actor_svc.envs import make_group
-from shared.errors import ConfigError
-from shared.protocol.rows import Flags
-from shared.runtime.config import EnvConfig
+from seedbed.actor_svc.backends.pool import Pool
+from seedbed.actor_svc.envs import make_group
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.protocol.rows import Flags
+from seedbed.shared.runtime.config import EnvConfig
 
 envpool = pytest.importorskip("envpool")
 
@@ -186,7 +186,7 @@ def test_doom_plays_a_scenario_of_files(tmp_path):
 def test_doom_ends_with_an_actor_that_is_killed():
     """Its processes are asked for by the kernel, not by the actor, which cannot any more."""
     code = (
-        "from actor_svc.backends.pool import Pool\n"
+        "from seedbed.actor_svc.backends.pool import Pool\n"
         "pool = Pool('D1Basic-v1', 1); pool.reset(seed=1); print('up', flush=True); input()"
     )
     root, before = str(Path(__file__).parents[2]), set(glob.glob("/dev/shm/ViZDoom*"))

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from actor_svc.backends.backend import MAX_FAILURES, NO_LANES
-from actor_svc.backends.repairs import Repairs
-from shared.errors import EnvError
+from seedbed.actor_svc.backends.backend import MAX_FAILURES, NO_LANES
+from seedbed.actor_svc.backends.repairs import Repairs
+from seedbed.shared.errors import EnvError
 
 
 class Bench:

@@ -3,8 +3,8 @@
 import subprocess
 import sys
 
-from actor_svc.serve import serve
-from shared.runtime.config import EnvConfig
+from seedbed.actor_svc.serve import serve
+from seedbed.shared.runtime.config import EnvConfig
 from tests.support import toy_envs
 
 
@@ -36,6 +36,7 @@ def test_one_setting_of_a_known_environment(capsys):
 
 def test_actor_loads_no_torch():
     """The actor's image is small: importing all of it must not import torch."""
-    code = "import sys, actor_svc.serve, actor_svc.backends.atari, services.football.env; print('torch' in sys.modules)"
+    modules = "seedbed.actor_svc.serve, seedbed.actor_svc.backends.atari, seedbed.services.football.env"
+    code = f"import sys, {modules}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "False"

@@ -57,7 +57,9 @@ def have_recovered(stack: Stack, kills: list[Kill]) -> bool:
 
 def answers(container: str) -> bool:
     """Its own health check, asked now."""
-    asked = docker("exec", container, "sh", "-c", "python -S -m shared.runtime.health && echo healthy", check=False)
+    asked = docker(
+        "exec", container, "sh", "-c", "python -S -m seedbed.shared.runtime.health && echo healthy", check=False
+    )
     return "healthy" in asked.splitlines()
 
 

@@ -10,8 +10,8 @@ import pytest
 import typer
 
 from docs.generator import reference
-from services.cli.app import app
-from services.cli.settings import list_settings
+from seedbed.services.cli.app import app
+from seedbed.services.cli.settings import list_settings
 
 ROOT = Path(__file__).parents[2]
 

@@ -25,17 +25,17 @@ import numpy as np
 import torch
 from pydantic import TypeAdapter
 
-from inference_svc.engine import Engine, Lanes
-from inference_svc.unrolls import UnrollWriter
-from learner_svc.algorithm_config import AlgorithmConfig
-from learner_svc.batch import Batch
-from learner_svc.sources.queue import QueueSource
-from learner_svc.update import Updater
-from shared.policy.acting import Recording
-from shared.policy.policy import Policy
-from shared.policy.weights import FlatParameters, make_manifest
-from shared.protocol.messages import pack_version
-from shared.protocol.rows import Flags, act_layout
+from seedbed.inference_svc.engine import Engine, Lanes
+from seedbed.inference_svc.unrolls import UnrollWriter
+from seedbed.learner_svc.algorithm_config import AlgorithmConfig
+from seedbed.learner_svc.batch import Batch
+from seedbed.learner_svc.sources.queue import QueueSource
+from seedbed.learner_svc.update import Updater
+from seedbed.shared.policy.acting import Recording
+from seedbed.shared.policy.policy import Policy
+from seedbed.shared.policy.weights import FlatParameters, make_manifest
+from seedbed.shared.protocol.messages import pack_version
+from seedbed.shared.protocol.rows import Flags, act_layout
 from tests.support.experience import random_flags
 from tests.support.policy_cases import CASES, random_leaf
 
@@ -221,7 +221,7 @@ def record() -> dict[str, Any]:
     torch.set_flush_denormal(True)
     cases = {}
     for name, case in LEARNING.items():
-        with patch("inference_svc.unrolls.MAX_UNROLL_BYTES", case.max_unroll_bytes):
+        with patch("seedbed.inference_svc.unrolls.MAX_UNROLL_BYTES", case.max_unroll_bytes):
             cases[name] = run(case)
     return {"machine": machine(), "cases": cases}
 

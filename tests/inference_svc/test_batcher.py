@@ -1,6 +1,6 @@
 """When batches start."""
 
-from inference_svc.batcher import Batcher
+from seedbed.inference_svc.batcher import Batcher
 
 
 def test_everything_queued_runs_when_the_device_is_free() -> None:

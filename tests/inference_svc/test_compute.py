@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from inference_svc.compute import Compute, Pace
-from inference_svc.engine import Engine
+from seedbed.inference_svc.compute import Compute, Pace
+from seedbed.inference_svc.engine import Engine
 
 
 class Lanes:

@@ -8,15 +8,15 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
-from inference_svc.engine import Engine, Lanes
-from inference_svc.unrolls import LatestRow, UnrollWriter
-from shared.policy.acting import Recording
-from shared.policy.config import PolicyConfig
-from shared.policy.policy import Policy
-from shared.policy.weights import FlatParameters, Manifest, make_manifest
-from shared.protocol.layout import Array
-from shared.protocol.rows import EnvSpec, Flags, act_layout
-from shared.protocol.spaces import mask_size, space_from_gymnasium
+from seedbed.inference_svc.engine import Engine, Lanes
+from seedbed.inference_svc.unrolls import LatestRow, UnrollWriter
+from seedbed.shared.policy.acting import Recording
+from seedbed.shared.policy.config import PolicyConfig
+from seedbed.shared.policy.policy import Policy
+from seedbed.shared.policy.weights import FlatParameters, Manifest, make_manifest
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.protocol.rows import EnvSpec, Flags, act_layout
+from seedbed.shared.protocol.spaces import mask_size, space_from_gymnasium
 
 T = 5
 VECTOR = Box(-2, 2, (3,), np.float32)

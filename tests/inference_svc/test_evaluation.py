@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from inference_svc.evaluation import EvaluationRound
-from inference_svc.evaluations import Evaluations
-from shared.protocol.messages import Evaluation
-from shared.protocol.rows import Flags
+from seedbed.inference_svc.evaluation import EvaluationRound
+from seedbed.inference_svc.evaluations import Evaluations
+from seedbed.shared.protocol.messages import Evaluation
+from seedbed.shared.protocol.rows import Flags
 
 ENDED = np.array([Flags.TERMINATED, 0], np.uint8)
 

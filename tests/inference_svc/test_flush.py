@@ -1,8 +1,8 @@
 """How long an inference that leaves waits for its learner, with numbers for time."""
 
-from inference_svc.flush import REST_S, Flush
-from inference_svc.streams import Streams
-from shared.protocol.messages import Credit, ProducerWelcome, RunState
+from seedbed.inference_svc.flush import REST_S, Flush
+from seedbed.inference_svc.streams import Streams
+from seedbed.shared.protocol.messages import Credit, ProducerWelcome, RunState
 
 DRAIN_S = 8.0
 

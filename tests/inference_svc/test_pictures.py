@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from inference_svc.pictures import IDLE_EVERY_S, WATCHED_EVERY_S, WATCHED_S, Pictures, read_picture
-from shared.errors import RemoteWireError
-from shared.protocol.messages import Act, ActBits, Evaluation, Hello, Step, StepBits, Welcome, pack_version
-from shared.protocol.pictures import MAX_PICTURE_BYTES, pack_picture
-from shared.protocol.sessions import Session
+from seedbed.inference_svc.pictures import IDLE_EVERY_S, WATCHED_EVERY_S, WATCHED_S, Pictures, read_picture
+from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.protocol.messages import Act, ActBits, Evaluation, Hello, Step, StepBits, Welcome, pack_version
+from seedbed.shared.protocol.pictures import MAX_PICTURE_BYTES, pack_picture
+from seedbed.shared.protocol.sessions import Session
 from tests.inference_svc.test_server import SPEC, World, rows
 
 FRAME = pack_picture(np.zeros((2, 3, 3), np.uint8))

@@ -1,6 +1,6 @@
 """Who steps environments: counted by name and life."""
 
-from inference_svc.roster import MAX_ACTORS, MAX_LIVES, MISSED_S, Roster
+from seedbed.inference_svc.roster import MAX_ACTORS, MAX_LIVES, MISSED_S, Roster
 
 
 def test_restarts_are_lives_beyond_the_first_of_a_name():

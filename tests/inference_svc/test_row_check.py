@@ -6,10 +6,10 @@ import gymnasium
 import numpy as np
 import pytest
 
-from inference_svc.row_check import RowCheck
-from shared.errors import RemoteWireError
-from shared.protocol.rows import MAX_REWARD, EnvSpec, Flags
-from shared.protocol.spaces import space_from_gymnasium
+from seedbed.inference_svc.row_check import RowCheck
+from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.protocol.rows import MAX_REWARD, EnvSpec, Flags
+from seedbed.shared.protocol.spaces import space_from_gymnasium
 
 SPEC = EnvSpec(
     env_id="test",

@@ -7,17 +7,17 @@ import gymnasium
 import numpy as np
 import pytest
 
-from inference_svc.config import InferenceConfig
-from inference_svc.engine import Lanes
-from inference_svc.group import Group, Outputs
-from inference_svc.server import Server
-from inference_svc.serving import Audience
-from inference_svc.streams import Streams
-from inference_svc.tally import Tally
-from inference_svc.unrolls import UnrollWriter
-from inference_svc.upstream import FormerWeightsCame
-from shared.protocol.codec import decode, encode
-from shared.protocol.messages import (
+from seedbed.inference_svc.config import InferenceConfig
+from seedbed.inference_svc.engine import Lanes
+from seedbed.inference_svc.group import Group, Outputs
+from seedbed.inference_svc.server import Server
+from seedbed.inference_svc.serving import Audience
+from seedbed.inference_svc.streams import Streams
+from seedbed.inference_svc.tally import Tally
+from seedbed.inference_svc.unrolls import UnrollWriter
+from seedbed.inference_svc.upstream import FormerWeightsCame
+from seedbed.shared.protocol.codec import decode, encode
+from seedbed.shared.protocol.messages import (
     Act,
     ActBits,
     Bye,
@@ -43,9 +43,9 @@ from shared.protocol.messages import (
     Welcome,
     pack_version,
 )
-from shared.protocol.recording import RecordSpec
-from shared.protocol.rows import EnvSpec, Flags, step_layout
-from shared.protocol.spaces import space_from_gymnasium
+from seedbed.shared.protocol.recording import RecordSpec
+from seedbed.shared.protocol.rows import EnvSpec, Flags, step_layout
+from seedbed.shared.protocol.spaces import space_from_gymnasium
 
 T = 3
 SPEC = EnvSpec(

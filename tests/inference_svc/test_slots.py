@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_svc.slots import SlotPool
-from shared.errors import LocalWireError
+from seedbed.inference_svc.slots import SlotPool
+from seedbed.shared.errors import LocalWireError
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 9)), max_size=60))

@@ -6,8 +6,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from inference_svc.streams import Streams
-from inference_svc.upstream import (
+from seedbed.inference_svc.streams import Streams
+from seedbed.inference_svc.upstream import (
     CreditCame,
     Refused,
     RunFinished,
@@ -15,8 +15,8 @@ from inference_svc.upstream import (
     WeightsCame,
     Welcomed,
 )
-from shared.protocol.codec import decode
-from shared.protocol.messages import (
+from seedbed.shared.protocol.codec import decode
+from seedbed.shared.protocol.messages import (
     Bye,
     Challenge,
     Credit,
@@ -32,8 +32,8 @@ from shared.protocol.messages import (
     TaskEnv,
     Weights,
 )
-from shared.protocol.rows import EnvSpec
-from shared.protocol.spaces import space_from_gymnasium
+from seedbed.shared.protocol.rows import EnvSpec
+from seedbed.shared.protocol.spaces import space_from_gymnasium
 
 SPEC = EnvSpec(
     env_id="P",

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from inference_svc.tally import Tally
+from seedbed.inference_svc.tally import Tally
 
 
 def load(tally: Tally, since: Tally) -> dict[str, float]:

@@ -4,11 +4,11 @@ import gymnasium
 import numpy as np
 import pytest
 
-from inference_svc import unrolls
-from inference_svc.unrolls import UnrollWriter
-from shared.protocol.recording import Per, RecordField, RecordSpec
-from shared.protocol.rows import EnvSpec, Flags
-from shared.protocol.spaces import space_from_gymnasium
+from seedbed.inference_svc import unrolls
+from seedbed.inference_svc.unrolls import UnrollWriter
+from seedbed.shared.protocol.recording import Per, RecordField, RecordSpec
+from seedbed.shared.protocol.rows import EnvSpec, Flags
+from seedbed.shared.protocol.spaces import space_from_gymnasium
 
 SPEC = EnvSpec(
     env_id="test",

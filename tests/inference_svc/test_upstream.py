@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from inference_svc.upstream import (
+from seedbed.inference_svc.upstream import (
     GET_DEADLINE_S,
     LearnerLink,
     Refused,
@@ -16,8 +16,8 @@ from inference_svc.upstream import (
     WeightsCame,
     Welcomed,
 )
-from shared.protocol.codec import decode
-from shared.protocol.messages import (
+from seedbed.shared.protocol.codec import decode
+from seedbed.shared.protocol.messages import (
     Bye,
     Challenge,
     Get,
@@ -32,8 +32,8 @@ from shared.protocol.messages import (
     Weights,
     pack_version,
 )
-from shared.protocol.rows import EnvSpec
-from shared.protocol.spaces import space_from_gymnasium
+from seedbed.shared.protocol.rows import EnvSpec
+from seedbed.shared.protocol.spaces import space_from_gymnasium
 
 SPEC = EnvSpec(
     env_id="test",

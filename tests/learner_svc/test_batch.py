@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from learner_svc.batch import Batch, discounts, first_rows, present_rows, valid_transitions
-from learner_svc.sources.source import allocate
-from shared.protocol.recording import RecordSpec
-from shared.protocol.rows import Flags
+from seedbed.learner_svc.batch import Batch, discounts, first_rows, present_rows, valid_transitions
+from seedbed.learner_svc.sources.source import allocate
+from seedbed.shared.protocol.recording import RecordSpec
+from seedbed.shared.protocol.rows import Flags
 from tests.support.experience import make_batch, make_policy, make_spec
 
 TERMINATED, TRUNCATED, FIRST = Flags.TERMINATED, Flags.TRUNCATED, Flags.FIRST

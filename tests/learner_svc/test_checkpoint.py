@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from learner_svc.checkpoint import clean, list_checkpoints, load, load_latest, save
-from shared.errors import CheckpointError, StorageError
+from seedbed.learner_svc.checkpoint import clean, list_checkpoints, load, load_latest, save
+from seedbed.shared.errors import CheckpointError, StorageError
 from tests.support.full_disk import full_disk
 
 ROOT = Path(__file__).parents[2]

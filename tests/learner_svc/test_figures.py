@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from learner_svc.config import LearnerConfig, check_lag
-from learner_svc.figures import Figures
-from learner_svc.measure import Returns, measure
-from learner_svc.run import Counters
-from learner_svc.trainer import Trained
-from learner_svc.update import UpdateResult
-from shared.errors import ConfigError
+from seedbed.learner_svc.config import LearnerConfig, check_lag
+from seedbed.learner_svc.figures import Figures
+from seedbed.learner_svc.measure import Returns, measure
+from seedbed.learner_svc.run import Counters
+from seedbed.learner_svc.trainer import Trained
+from seedbed.learner_svc.update import UpdateResult
+from seedbed.shared.errors import ConfigError
 
 
 def trained(seconds: float = 0.1, **metrics: float) -> Trained:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from learner_svc.history import FIRST_COLUMNS, History, draw_curves, label_of, read_metrics, task_panels
-from shared.errors import StorageError
+from seedbed.learner_svc.history import FIRST_COLUMNS, History, draw_curves, label_of, read_metrics, task_panels
+from seedbed.shared.errors import StorageError
 from tests.support.full_disk import full_disk
 
 

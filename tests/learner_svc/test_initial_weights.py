@@ -8,15 +8,15 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from learner_svc.algorithm_config import VTraceConfig
-from learner_svc.checkpoint import Checkpoint, load_latest, save
-from learner_svc.initial_weights import find_source, start_from
-from learner_svc.update import Updater
-from shared.errors import CheckpointError, ConfigError
-from shared.policy.precision import Precision
-from shared.policy.weights import FlatParameters, make_manifest
-from shared.protocol.rows import EnvSpec
-from shared.protocol.spaces import space_from_gymnasium
+from seedbed.learner_svc.algorithm_config import VTraceConfig
+from seedbed.learner_svc.checkpoint import Checkpoint, load_latest, save
+from seedbed.learner_svc.initial_weights import find_source, start_from
+from seedbed.learner_svc.update import Updater
+from seedbed.shared.errors import CheckpointError, ConfigError
+from seedbed.shared.policy.precision import Precision
+from seedbed.shared.policy.weights import FlatParameters, make_manifest
+from seedbed.shared.protocol.rows import EnvSpec
+from seedbed.shared.protocol.spaces import space_from_gymnasium
 from tests.support.experience import EPOCH, RECORDING, make_batch, make_policy, make_spec, make_updater
 
 CONV = {"network": "impala_shallow"}

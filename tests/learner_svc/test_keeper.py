@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from learner_svc.config import LearnerSettings
-from learner_svc.keeper import Lives, summarise
-from learner_svc.measure import EvaluationResult
-from learner_svc.run import Run
-from shared.protocol.messages import pack_version
-from shared.runtime.config import EnvConfig, RunConfig
+from seedbed.learner_svc.config import LearnerSettings
+from seedbed.learner_svc.keeper import Lives, summarise
+from seedbed.learner_svc.measure import EvaluationResult
+from seedbed.learner_svc.run import Run
+from seedbed.shared.protocol.messages import pack_version
+from seedbed.shared.runtime.config import EnvConfig, RunConfig
 
 REQUIRED = {
     "experiment", "env_id", "device", "seconds", "env_steps", "trained_steps", "env_steps_per_s", "trained_steps_per_s",

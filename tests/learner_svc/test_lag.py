@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner_svc.lag import LAG_BOUNDS, NUM_LAG_BUCKETS, lag_histogram, name_buckets, policy_lag
-from shared.protocol.messages import pack_version
+from seedbed.learner_svc.lag import LAG_BOUNDS, NUM_LAG_BUCKETS, lag_histogram, name_buckets, policy_lag
+from seedbed.shared.protocol.messages import pack_version
 
 
 def versions(*pairs):

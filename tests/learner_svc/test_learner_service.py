@@ -11,26 +11,26 @@ from pathlib import Path
 
 import pytest
 
-from learner_svc.checkpoint import list_checkpoints, load, load_latest
-from learner_svc.history import read_metrics
-from shared.net.keyring import Keyring
-from shared.net.keys import dial_keys
-from shared.net.reactor import Reactor
-from shared.net.roles import Role
-from shared.protocol.messages import unpack_version
+from seedbed.learner_svc.checkpoint import list_checkpoints, load, load_latest
+from seedbed.learner_svc.history import read_metrics
+from seedbed.shared.net.keyring import Keyring
+from seedbed.shared.net.keys import dial_keys
+from seedbed.shared.net.reactor import Reactor
+from seedbed.shared.net.roles import Role
+from seedbed.shared.protocol.messages import unpack_version
 from tests.support.scripted_producer import RETURN, ScriptedProducer, T, a_spec
 
 STEPS = 1536
 
 
 class LearnerProcess:
-    """`python -m learner_svc` on a run folder of its own."""
+    """`python -m seedbed.learner_svc` on a run folder of its own."""
 
     def __init__(self, folder: Path, *words: str) -> None:
         self.status = folder / "status.json"
         self.status.unlink(missing_ok=True)
         command = [
-            sys.executable, "-m", "learner_svc", f"run.dir={folder / 'run'}", f"run.steps={STEPS}",
+            sys.executable, "-m", "seedbed.learner_svc", f"run.dir={folder / 'run'}", f"run.steps={STEPS}",
             "env.id=CartPole-v1",
             "learner.bind=tcp://127.0.0.1:0", "learner.batch=4", f"learner.unroll_length={T}", "policy.hidden=[8]",
             "learner.checkpoint_every_s=0.2", "learner.metrics_every_s=0.2", "learner.tensorboard=false",

@@ -6,16 +6,16 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from learner_svc.batch import Batch
-from learner_svc.update import Updater
-from shared.policy.acting import Sample
-from shared.policy.config import PolicyConfig
-from shared.policy.policy import Policy
-from shared.policy.weights import FlatParameters
-from shared.protocol.messages import pack_version
-from shared.protocol.recording import RecordSpec
-from shared.protocol.rows import EnvSpec, Flags
-from shared.protocol.spaces import space_from_gymnasium
+from seedbed.learner_svc.batch import Batch
+from seedbed.learner_svc.update import Updater
+from seedbed.shared.policy.acting import Sample
+from seedbed.shared.policy.config import PolicyConfig
+from seedbed.shared.policy.policy import Policy
+from seedbed.shared.policy.weights import FlatParameters
+from seedbed.shared.protocol.messages import pack_version
+from seedbed.shared.protocol.recording import RecordSpec
+from seedbed.shared.protocol.rows import EnvSpec, Flags
+from seedbed.shared.protocol.spaces import space_from_gymnasium
 from tests.support.experience import algorithm_config
 
 ROWS, LANES = 17, 128

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner_svc.normaliser import ObservationNormaliser, RunningMoments, ValueNormaliser
-from shared.policy.observations import LeafNormaliser
+from seedbed.learner_svc.normaliser import ObservationNormaliser, RunningMoments, ValueNormaliser
+from seedbed.shared.policy.observations import LeafNormaliser
 
 CPU = torch.device("cpu")
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from learner_svc.algorithms import find_algorithm, recording_of
-from learner_svc.update import Updater
-from shared.errors import CheckpointError, ConfigError
-from shared.policy.weights import FlatParameters
-from shared.protocol.messages import pack_version
+from seedbed.learner_svc.algorithms import find_algorithm, recording_of
+from seedbed.learner_svc.update import Updater
+from seedbed.shared.errors import CheckpointError, ConfigError
+from seedbed.shared.policy.weights import FlatParameters
+from seedbed.shared.protocol.messages import pack_version
 from tests.support.experience import EPOCH, algorithm_config, make_batch, make_policy
 from tests.support.own_algorithm import NAME, write_module
 

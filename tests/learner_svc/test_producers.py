@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from learner_svc.producers import (
+from seedbed.learner_svc.producers import (
     MAX_STRIKES,
     MAX_STRUCK,
     Action,
@@ -19,12 +19,12 @@ from learner_svc.producers import (
     SpecificationCame,
     UnrollCame,
 )
-from learner_svc.publish import Publisher
-from learner_svc.run import Run
-from learner_svc.sources.queue import QueueSource
-from shared.protocol.codec import decode, encode
-from shared.protocol.ledger import ONE_TASK, Ledger
-from shared.protocol.messages import (
+from seedbed.learner_svc.publish import Publisher
+from seedbed.learner_svc.run import Run
+from seedbed.learner_svc.sources.queue import QueueSource
+from seedbed.shared.protocol.codec import decode, encode
+from seedbed.shared.protocol.ledger import ONE_TASK, Ledger
+from seedbed.shared.protocol.messages import (
     Bye,
     Challenge,
     Credit,
@@ -44,10 +44,10 @@ from shared.protocol.messages import (
     Unroll,
     Weights,
 )
-from shared.protocol.recording import RecordSpec
-from shared.protocol.rows import EnvSpec, episodes_layout
-from shared.protocol.spaces import space_from_gymnasium
-from shared.runtime.config import EnvConfig, EvalConfig, RunConfig
+from seedbed.shared.protocol.recording import RecordSpec
+from seedbed.shared.protocol.rows import EnvSpec, episodes_layout
+from seedbed.shared.protocol.spaces import space_from_gymnasium
+from seedbed.shared.runtime.config import EnvConfig, EvalConfig, RunConfig
 
 T = 2
 ROUTE = b"route"

@@ -1,7 +1,7 @@
 """Weights for whoever asks."""
 
-from learner_svc.publish import Publisher
-from shared.protocol.messages import Get, NotModified, Weights, pack_version
+from seedbed.learner_svc.publish import Publisher
+from seedbed.shared.protocol.messages import Get, NotModified, Weights, pack_version
 
 V1, V2 = pack_version(1, 5), pack_version(1, 6)
 

@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from learner_svc.config import LearnerSettings
-from learner_svc.record import RunFolder, to_toml
-from shared.errors import ConfigError, StorageError
-from shared.runtime.config import load_settings
+from seedbed.learner_svc.config import LearnerSettings
+from seedbed.learner_svc.record import RunFolder, to_toml
+from seedbed.shared.errors import ConfigError, StorageError
+from seedbed.shared.runtime.config import load_settings
 
 
 def test_a_second_learner_is_told_who_holds_the_folder(tmp_path: Path) -> None:
     """The lock excludes another process as well as another object, and ends with its holder."""
-    script = f"from pathlib import Path; from learner_svc.record import RunFolder; RunFolder(Path({str(tmp_path)!r}))"
+    imports = "from pathlib import Path; from seedbed.learner_svc.record import RunFolder"
+    script = f"{imports}; RunFolder(Path({str(tmp_path)!r}))"
     with RunFolder(tmp_path):
         with pytest.raises(ConfigError, match=r"held by process \d+ on .* since"):
             RunFolder(tmp_path)

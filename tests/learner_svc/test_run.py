@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from learner_svc.measure import RETURN_WINDOW, EvaluationResult
-from learner_svc.run import Counters, Run, is_used_up
-from shared.errors import ConfigError
-from shared.protocol.messages import RunState, pack_version
-from shared.runtime.config import EvalConfig, RunConfig
+from seedbed.learner_svc.measure import RETURN_WINDOW, EvaluationResult
+from seedbed.learner_svc.run import Counters, Run, is_used_up
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.protocol.messages import RunState, pack_version
+from seedbed.shared.runtime.config import EvalConfig, RunConfig
 from tests.support.finished_episodes import episodes
 
 V = pack_version(1, 9)

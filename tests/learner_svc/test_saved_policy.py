@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from learner_svc.checkpoint import Checkpoint
-from learner_svc.saved_policy import read_policy
-from shared.errors import CheckpointError
-from shared.policy.weights import make_manifest
+from seedbed.learner_svc.checkpoint import Checkpoint
+from seedbed.learner_svc.saved_policy import read_policy
+from seedbed.shared.errors import CheckpointError
+from seedbed.shared.policy.weights import make_manifest
 from tests.support.experience import RECORDING, make_policy
 
 

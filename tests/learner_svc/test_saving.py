@@ -1,10 +1,10 @@
 """When snapshots are taken and as what they are kept."""
 
-from learner_svc.measure import EvaluationResult
-from learner_svc.run import Run
-from learner_svc.saving import Saving
-from learner_svc.trainer import Snapshot
-from shared.runtime.config import EvalConfig, RunConfig
+from seedbed.learner_svc.measure import EvaluationResult
+from seedbed.learner_svc.run import Run
+from seedbed.learner_svc.saving import Saving
+from seedbed.learner_svc.trainer import Snapshot
+from seedbed.shared.runtime.config import EvalConfig, RunConfig
 
 
 def a_run() -> Run:

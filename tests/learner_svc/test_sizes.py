@@ -6,9 +6,9 @@ import gymnasium
 import numpy as np
 import pytest
 
-from learner_svc.config import LearnerConfig
-from learner_svc.sizes import judge_size
-from shared.protocol.spaces import space_from_gymnasium
+from seedbed.learner_svc.config import LearnerConfig
+from seedbed.learner_svc.sizes import judge_size
+from seedbed.shared.protocol.spaces import space_from_gymnasium
 from tests.support.step_link import SPEC
 
 GIB = 1 << 30

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from learner_svc.standstill import FILE, MAX_LIVES, Deaths, StandstillError, died
-from shared.errors import ConfigError
+from seedbed.learner_svc.standstill import FILE, MAX_LIVES, Deaths, StandstillError, died
+from seedbed.shared.errors import ConfigError
 
 
 def test_the_last_life_at_one_place_ends_the_run(tmp_path: Path) -> None:

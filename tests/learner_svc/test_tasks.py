@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from learner_svc.measure import RETURN_WINDOW, EvaluationResult
-from learner_svc.run import Run
-from learner_svc.tasks import TaskBook, count_parts, reward_scales, task_environments
-from shared.protocol.messages import RunState, pack_version
-from shared.runtime.config import EnvConfig, EvalConfig, RunConfig
-from shared.runtime.tasks import TaskConfig
+from seedbed.learner_svc.measure import RETURN_WINDOW, EvaluationResult
+from seedbed.learner_svc.run import Run
+from seedbed.learner_svc.tasks import TaskBook, count_parts, reward_scales, task_environments
+from seedbed.shared.protocol.messages import RunState, pack_version
+from seedbed.shared.runtime.config import EnvConfig, EvalConfig, RunConfig
+from seedbed.shared.runtime.tasks import TaskConfig
 from tests.support.finished_episodes import episodes
 
 V = pack_version(1, 3)

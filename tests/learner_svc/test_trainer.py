@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from learner_svc.checkpoint import load_latest, save
-from learner_svc.config import LearnerSettings
-from learner_svc.run import Run
-from learner_svc.sources.queue import QueueSource
-from learner_svc.trainer import Trainer
-from shared.errors import ConfigError
-from shared.protocol.messages import pack_version
-from shared.runtime.config import EvalConfig, RunConfig
+from seedbed.learner_svc.checkpoint import load_latest, save
+from seedbed.learner_svc.config import LearnerSettings
+from seedbed.learner_svc.run import Run
+from seedbed.learner_svc.sources.queue import QueueSource
+from seedbed.learner_svc.trainer import Trainer
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.protocol.messages import pack_version
+from seedbed.shared.runtime.config import EvalConfig, RunConfig
 from tests.support.experience import make_spec
 
 LENGTH, LANES = 8, 6

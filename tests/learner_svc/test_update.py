@@ -7,10 +7,10 @@ import pytest
 import safetensors.torch
 import torch
 
-from learner_svc.checkpoint import load_latest, save
-from shared.errors import CheckpointError, NumericsError
-from shared.protocol.messages import pack_version
-from shared.protocol.rows import Flags
+from seedbed.learner_svc.checkpoint import load_latest, save
+from seedbed.shared.errors import CheckpointError, NumericsError
+from seedbed.shared.protocol.messages import pack_version
+from seedbed.shared.protocol.rows import Flags
 from tests.support.experience import EPOCH, make_batch, make_updater
 
 

@@ -13,12 +13,12 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from services.cli.app import main, service_words
-from services.cli.bench.experiment import Point, rates
-from services.cli.experiment import find_experiment, load_experiment
-from services.cli.plan import Addresses, plan_run
-from shared.errors import ConfigError, SeedbedError
-from shared.runtime.service import DIE_WITH_PARENT
+from seedbed.services.cli.app import main, service_words
+from seedbed.services.cli.bench.experiment import Point, rates
+from seedbed.services.cli.experiment import find_experiment, load_experiment
+from seedbed.services.cli.plan import Addresses, plan_run
+from seedbed.shared.errors import ConfigError, SeedbedError
+from seedbed.shared.runtime.service import DIE_WITH_PARENT
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,7 +52,7 @@ def test_completion_can_be_installed(tmp_path):
     """The script that a shell loads asks this command."""
     detection = "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"  # of who started us: no shell, perhaps
     environment = {**os.environ, "HOME": str(tmp_path), detection: "1"}
-    command = [sys.executable, "-m", "services.cli.app", "--show-completion", "bash"]
+    command = [sys.executable, "-m", "seedbed.services.cli.app", "--show-completion", "bash"]
     shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=ROOT)
     assert "_SEEDBED_COMPLETE" in shown.stdout
 
@@ -113,9 +113,9 @@ def test_a_services_words_name_the_file_of_an_experiment():
 def test_help_and_actors_need_no_torch():
     """An actor's machine has none, and --help must be quick."""
     code = (
-        "import sys; from services.cli.app import main\n"
+        "import sys; from seedbed.services.cli.app import main\n"
         "main(['--help']); main(['actor', '--help'])\n"
-        "import actor_svc.__main__\n"
+        "import seedbed.actor_svc.__main__\n"
         "sys.exit('torch' in sys.modules or 'gymnasium' not in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -134,7 +134,7 @@ def test_modules_of_the_working_directory_are_found_and_hide_none(tmp_path, star
     else:
         experiment = load_experiment(find_experiment("cartpole"), [], run_dir=tmp_path / "run", resume=False)
         planned = plan_run(experiment, Addresses(learner="tcp://127.0.0.1:9", inference=("tcp://127.0.0.1:9",)), 2)
-        command = list(planned[-1].command[: planned[-1].command.index("actor_svc") + 1])
+        command = list(planned[-1].command[: planned[-1].command.index("seedbed.actor_svc") + 1])
     done = subprocess.run(
         [*command, "env.id=mine:make", "actor.upstream=tcp://127.0.0.1:9", "runtime.metrics_address="],
         cwd=tmp_path,
@@ -155,7 +155,7 @@ def test_a_missing_extra_is_named_with_its_remedy():
         "import importlib.util, sys\n"
         "find = importlib.util.find_spec\n"
         "importlib.util.find_spec = lambda name, *rest: None if name == 'torch' else find(name, *rest)\n"
-        "from services.cli.app import main\n"
+        "from seedbed.services.cli.app import main\n"
         "sys.exit(main(['inference', 'cartpole']))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -226,7 +226,7 @@ def canonical(name):
 
 def test_results_of_benches_are_json_lines():
     """With bench and machine first."""
-    from services.cli.bench import format_result
+    from seedbed.services.cli.bench import format_result
 
     line = json.loads(format_result("pong", {"lanes": 4, "trained_steps_per_s": 2.5}))
     assert list(line)[:2] == ["bench", "machine"]

@@ -6,10 +6,10 @@ import math
 import pytest
 from rich.console import Console
 
-from services.cli.board import Board, RunFigures
-from services.cli.scrape import labelled
-from services.cli.supervisor import Supervisor
-from services.cli.table import (
+from seedbed.services.cli.board import Board, RunFigures
+from seedbed.services.cli.scrape import labelled
+from seedbed.services.cli.supervisor import Supervisor
+from seedbed.services.cli.table import (
     TerminalView,
     count,
     duration,
@@ -21,8 +21,8 @@ from services.cli.table import (
     score,
     sparkline,
 )
-from shared.protocol.messages import RunState
-from shared.runtime.config import RunConfig
+from seedbed.shared.protocol.messages import RunState
+from seedbed.shared.runtime.config import RunConfig
 
 ROLES = {"learner": "learner", "inference-0": "inference", "inference-1": "inference", "actor-0": "actor"}
 

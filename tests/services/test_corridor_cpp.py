@@ -15,19 +15,19 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.env.game import PersonsGame
-from services.cli.env.in_process import CheckOptions
-from services.cli.env.seat import seated
-from services.cli.scrape import metrics_address, read_page, read_status
-from services.cli.service_folder import ServiceFolder, ServiceManifest
-from shared.net.endpoints import Router
-from shared.net.keyring import Keyring
-from shared.net.keys import Role, bind_keys
-from shared.net.reactor import Reactor
-from shared.protocol.codec import decode, encode
-from shared.protocol.messages import Act, ActBits, Bye, Hello, Message, Ping, Pong, RequestState, Step, Welcome
-from shared.protocol.messages import SessionReport as Report
-from shared.protocol.rows import Flags, act_layout, step_layout
+from seedbed.services.cli.env.game import PersonsGame
+from seedbed.services.cli.env.in_process import CheckOptions
+from seedbed.services.cli.env.seat import seated
+from seedbed.services.cli.scrape import metrics_address, read_page, read_status
+from seedbed.services.cli.service_folder import ServiceFolder, ServiceManifest
+from seedbed.shared.net.endpoints import Router
+from seedbed.shared.net.keyring import Keyring
+from seedbed.shared.net.keys import Role, bind_keys
+from seedbed.shared.net.reactor import Reactor
+from seedbed.shared.protocol.codec import decode, encode
+from seedbed.shared.protocol.messages import Act, ActBits, Bye, Hello, Message, Ping, Pong, RequestState, Step, Welcome
+from seedbed.shared.protocol.messages import SessionReport as Report
+from seedbed.shared.protocol.rows import Flags, act_layout, step_layout
 from tests.support.deployment import living, wait_until
 from tests.support.hostile_peer import hostile_messages
 from tests.support.inference_double import InferenceDouble
@@ -715,7 +715,7 @@ def test_it_trains_an_agent_though_inference_is_killed(built: Path, tmp_path: Pa
     with (tmp_path / "said").open("wb") as output:
         trainer = subprocess.Popen(
             [
-                sys.executable, "-m", "services.cli.app", "train", str(FOLDER), "--run-dir", str(run_dir),
+                sys.executable, "-m", "seedbed.services.cli.app", "train", str(FOLDER), "--run-dir", str(run_dir),
                 f"env.service={service}", "run.steps=80_000", "run.until_return=2",
             ],
             env=environment, stdout=output, stderr=output,

@@ -5,17 +5,17 @@ import socket
 import numpy as np
 import pytest
 
-from actor_svc.envs import make_group
-from shared.errors import ConfigError, EnvError
-from shared.protocol.rows import Flags
-from shared.protocol.spaces import unflatten
-from shared.runtime.config import EnvConfig
+from seedbed.actor_svc.envs import make_group
+from seedbed.shared.errors import ConfigError, EnvError
+from seedbed.shared.protocol.rows import Flags
+from seedbed.shared.protocol.spaces import unflatten
+from seedbed.shared.runtime.config import EnvConfig
 
 pytest.importorskip("dm_env_rpc", reason="dm_env_rpc is not installed")
 
 from tests.support.hop_server import hop_server
 
-MAKE = "services.dm_env_rpc.env:make"
+MAKE = "seedbed.services.dm_env_rpc.env:make"
 FIRST, TERMINATED, TRUNCATED = int(Flags.FIRST), int(Flags.TERMINATED), int(Flags.TRUNCATED)
 
 

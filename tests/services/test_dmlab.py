@@ -5,14 +5,14 @@ import sys
 import numpy as np
 import pytest
 
-from actor_svc.envs import make_group
-from services.dmlab.env import ACTIONS, instruction_tokens
-from services.dmlab.level_cache import LevelCache
-from services.dmlab.levels import DMLAB_30
-from shared.errors import ConfigError, EnvError
-from shared.protocol.rows import Flags
-from shared.protocol.spaces import unflatten
-from shared.runtime.config import EnvConfig
+from seedbed.actor_svc.envs import make_group
+from seedbed.services.dmlab.env import ACTIONS, instruction_tokens
+from seedbed.services.dmlab.level_cache import LevelCache
+from seedbed.services.dmlab.levels import DMLAB_30
+from seedbed.shared.errors import ConfigError, EnvError
+from seedbed.shared.protocol.rows import Flags
+from seedbed.shared.protocol.spaces import unflatten
+from seedbed.shared.runtime.config import EnvConfig
 from tests.support import fake_deepmind_lab
 from tests.support.fake_deepmind_lab import Lab
 
@@ -37,7 +37,7 @@ def play():
 
     def make(lanes=1, level="natlab_fixed_large_map", max_episode_steps=None, **kwargs):
         env = EnvConfig(
-            id="services.dmlab.env:make", kwargs={"level": level, **kwargs}, max_episode_steps=max_episode_steps
+            id="seedbed.services.dmlab.env:make", kwargs={"level": level, **kwargs}, max_episode_steps=max_episode_steps
         )
         groups.append(make_group(env, lanes))
         groups[-1].reset(1)

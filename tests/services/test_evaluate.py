@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from actor_svc.envs import make_group
-from actor_svc.pictures import as_rgb
-from learner_svc.checkpoint import save
-from learner_svc.record import to_toml
-from services.cli.evaluate import by_task, load_policy, play_episodes, record_video
-from services.cli.report import report_evaluation
-from services.cli.training import make_video
-from shared.errors import CheckpointError, ConfigError
-from shared.policy.config import PolicyConfig
-from shared.policy.policy import Policy
-from shared.policy.weights import FlatParameters, make_manifest
-from shared.runtime.config import EnvConfig
+from seedbed.actor_svc.envs import make_group
+from seedbed.actor_svc.pictures import as_rgb
+from seedbed.learner_svc.checkpoint import save
+from seedbed.learner_svc.record import to_toml
+from seedbed.services.cli.evaluate import by_task, load_policy, play_episodes, record_video
+from seedbed.services.cli.report import report_evaluation
+from seedbed.services.cli.training import make_video
+from seedbed.shared.errors import CheckpointError, ConfigError
+from seedbed.shared.policy.config import PolicyConfig
+from seedbed.shared.policy.policy import Policy
+from seedbed.shared.policy.weights import FlatParameters, make_manifest
+from seedbed.shared.runtime.config import EnvConfig
 from tests.support.experience import RECORDING
 
 
@@ -170,7 +170,7 @@ def test_manifests_hold_what_is_needed(cartpole_run):
 @pytest.fixture
 def task_run(tmp_path) -> Path:
     """One policy for two memory tasks of different delays."""
-    env = EnvConfig(id="services.memory.env:make", kwargs={"min_delay": 0, "max_delay": 2})
+    env = EnvConfig(id="seedbed.services.memory.env:make", kwargs={"min_delay": 0, "max_delay": 2})
     folder = make_run(tmp_path / "tasks", env, PolicyConfig(), lanes=2)
     with (folder / "config.toml").open("a") as file:
         file.write("[tasks]\nshort = {}\nlong = { env = { kwargs = { min_delay = 4, max_delay = 4 } } }\n")

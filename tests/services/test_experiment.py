@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from learner_svc.record import to_toml
-from services.cli.experiment import experiment_names, find_experiment, load_experiment, write_words
-from services.cli.runs import RECORD, Need, resolve_run
-from shared.errors import ConfigError
+from seedbed.learner_svc.record import to_toml
+from seedbed.services.cli.experiment import experiment_names, find_experiment, load_experiment, write_words
+from seedbed.services.cli.runs import RECORD, Need, resolve_run
+from seedbed.shared.errors import ConfigError
 
 TEXT = """
 [run]

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from actor_svc.config import ActorSettings
-from learner_svc.config import LearnerSettings
-from services.cli.experiment import LaunchSettings, check_lanes
-from services.dmlab.levels import DMLAB_30
-from shared.runtime.config import load_settings
+from seedbed.actor_svc.config import ActorSettings
+from seedbed.learner_svc.config import LearnerSettings
+from seedbed.services.cli.experiment import LaunchSettings, check_lanes
+from seedbed.services.dmlab.levels import DMLAB_30
+from seedbed.shared.runtime.config import load_settings
 
 EXPERIMENTS = sorted((Path(__file__).parents[2] / "compose" / "experiments").glob("*.toml"))
 

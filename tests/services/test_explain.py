@@ -3,9 +3,9 @@
 import pytest
 from rich.console import Console
 
-from services.cli.explain import KNOBS, Bottleneck, Signals, diagnose, read_signals, summarise
-from services.cli.report import render_diagnosis
-from shared.errors import ConfigError
+from seedbed.services.cli.explain import KNOBS, Bottleneck, Signals, diagnose, read_signals, summarise
+from seedbed.services.cli.report import render_diagnosis
+from seedbed.shared.errors import ConfigError
 
 
 def signals(**figures) -> Signals:
@@ -83,11 +83,11 @@ def test_a_healthy_run_gets_no_remarks():
 
 def test_every_bottleneck_has_knobs_that_exist():
     """A knob is a setting of some section."""
-    from actor_svc.config import ActorConfig
-    from inference_svc.config import InferenceConfig
-    from learner_svc.config import LearnerConfig
-    from shared.policy.config import PolicyConfig
-    from shared.runtime.config import EnvConfig, LaunchConfig, RuntimeConfig
+    from seedbed.actor_svc.config import ActorConfig
+    from seedbed.inference_svc.config import InferenceConfig
+    from seedbed.learner_svc.config import LearnerConfig
+    from seedbed.shared.policy.config import PolicyConfig
+    from seedbed.shared.runtime.config import EnvConfig, LaunchConfig, RuntimeConfig
 
     sections = {
         "actor": ActorConfig,

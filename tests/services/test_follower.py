@@ -3,8 +3,8 @@
 import json
 from types import SimpleNamespace
 
-from services.cli.supervisor import Phase
-from services.cli.training import Follower
+from seedbed.services.cli.supervisor import Phase
+from seedbed.services.cli.training import Follower
 
 
 class Watched:

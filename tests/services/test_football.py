@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from actor_svc.envs import make_group
-from services.football.checkpoints import RADII, Checkpoints, ball_position
-from services.football.env import Football, make
-from shared.errors import ConfigError
-from shared.runtime.config import EnvConfig
+from seedbed.actor_svc.envs import make_group
+from seedbed.services.football.checkpoints import RADII, Checkpoints, ball_position
+from seedbed.services.football.env import Football, make
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.runtime.config import EnvConfig
 
 OURS, THEIRS, NOBODY = 0, 1, -1
 
@@ -121,7 +121,9 @@ def test_rewards_of_two_episodes(rewards, expected):
 def test_carrying_the_ball_pays_on_the_engine():
     """Running right from before the empty goal collects checkpoints in the first steps; the pitch can be shown."""
     pytest.importorskip("envpool")
-    env = EnvConfig(id="services.football.env:make", kwargs={"rewards": "scoring,checkpoints"}, max_episode_steps=6)
+    env = EnvConfig(
+        id="seedbed.services.football.env:make", kwargs={"rewards": "scoring,checkpoints"}, max_episode_steps=6
+    )
     group = make_group(env, 1)
     assert group.spec.statistics == ("return", "length", "score", "checkpoints")
     group.reset(1)

@@ -11,16 +11,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from services.cli.evaluate import load_policy, play_episodes
-from services.cli.experiment import choose_source, find_experiment, load_experiment
-from services.cli.plan import Addresses, Process, plan_run
-from services.cli.probe.ask import probe_environment
-from services.cli.service_folder import find_folder, minded, open_service
-from services.container.plan import Container, plan_service
-from services.container.role import Role
-from shared.errors import ConfigError
-from shared.runtime.config import EnvConfig, parse_value
-from shared.runtime.service import DIE_WITH_PARENT
+from seedbed.services.cli.evaluate import load_policy, play_episodes
+from seedbed.services.cli.experiment import choose_source, find_experiment, load_experiment
+from seedbed.services.cli.plan import Addresses, Process, plan_run
+from seedbed.services.cli.probe.ask import probe_environment
+from seedbed.services.cli.service_folder import find_folder, minded, open_service
+from seedbed.services.container.plan import Container, plan_service
+from seedbed.services.container.role import Role
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.runtime.config import EnvConfig, parse_value
+from seedbed.shared.runtime.service import DIE_WITH_PARENT
 from tests.support.deployment import wait_until
 
 FLAGS = Path(__file__).parents[1] / "support" / "flags_service"
@@ -57,7 +57,7 @@ def test_one_command_trains_it_and_one_evaluates_it(flags, tmp_path):
     run_dir, builds = tmp_path / "run", tmp_path / "builds"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SEEDBED_")}
     environment |= {"FLAGS_BUILDS": str(builds)}
-    command = [sys.executable, "-m", "services.cli.app", "train", str(flags), "--run-dir", str(run_dir)]
+    command = [sys.executable, "-m", "seedbed.services.cli.app", "train", str(flags), "--run-dir", str(run_dir)]
     log = run_dir / "logs" / "launcher.jsonl"
     with (tmp_path / "said").open("wb") as output:
         trainer = subprocess.Popen([*command, "run.steps=3_000"], env=environment, stdout=output, stderr=output)
@@ -189,8 +189,8 @@ def test_an_actor_of_such_an_experiment_becomes_the_program(flags):
     )
     process = subprocess.Popen(
         [
-            sys.executable, "-m", "services.cli.app", "actor", str(flags / "experiment.toml"), "actor.mode=eval",
-            "actor.upstream=tcp://127.0.0.1:9,tcp://127.0.0.1:10",
+            sys.executable, "-m", "seedbed.services.cli.app", "actor", str(flags / "experiment.toml"),
+            "actor.mode=eval", "actor.upstream=tcp://127.0.0.1:9,tcp://127.0.0.1:10",
         ],
     )  # fmt: skip
     assert process.wait(PATIENCE_S) == 0

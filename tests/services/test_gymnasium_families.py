@@ -6,10 +6,10 @@ import gymnasium
 import numpy as np
 import pytest
 
-from actor_svc.envs import make_group
-from shared.errors import ConfigError
-from shared.protocol.rows import Flags
-from shared.runtime.config import EnvConfig
+from seedbed.actor_svc.envs import make_group
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.protocol.rows import Flags
+from seedbed.shared.runtime.config import EnvConfig
 
 
 def _has_box2d():
@@ -97,7 +97,7 @@ def test_car_racing_is_an_image():
 @needs_box2d
 def test_racing_is_drawn_as_gymnasium_draws_it():
     """The same road, grass and car within a few levels of gray, and the same rewards, once the view has zoomed in."""
-    from services.box2d.env import GRAY, make_racing
+    from seedbed.services.box2d.env import GRAY, make_racing
 
     env, theirs = make_racing(), gymnasium.make("CarRacing-v3", continuous=False)
     env.reset(seed=3)
@@ -117,7 +117,7 @@ def test_racing_is_drawn_as_gymnasium_draws_it():
 @needs_box2d
 def test_racing_is_seen_small_now_and_one_action_ago():
     """Two gray pictures; the older one is the newer one of the row before, at the start both are the same."""
-    from services.box2d.env import make_racing
+    from seedbed.services.box2d.env import make_racing
 
     env = make_racing(size=24, frames=2)
     first, _ = env.reset(seed=1)

@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from services.cli.app import main
-from shared.net.keys import read_pair
+from seedbed.services.cli.app import main
+from seedbed.shared.net.keys import read_pair
 
 
 @pytest.fixture

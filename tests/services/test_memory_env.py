@@ -3,9 +3,9 @@
 import numpy as np
 from gymnasium.utils.env_checker import check_env
 
-from actor_svc.envs import make_group
-from services.memory.env import MemoryEnv
-from shared.runtime.config import EnvConfig
+from seedbed.actor_svc.envs import make_group
+from seedbed.services.memory.env import MemoryEnv
+from seedbed.shared.runtime.config import EnvConfig
 
 
 def episode(env, answer, seed=None):
@@ -58,7 +58,7 @@ def test_cue_is_shown_once():
 
 def test_group_reports_success():
     """As an experiment names it, with its figure beside return and length."""
-    group = make_group(EnvConfig(id="services.memory.env:make", kwargs={"min_delay": 0, "max_delay": 0}), 4)
+    group = make_group(EnvConfig(id="seedbed.services.memory.env:make", kwargs={"min_delay": 0, "max_delay": 0}), 4)
     assert group.spec.statistics == ("return", "length", "success")
     group.reset(1)
     cues = group.views.observation[0].argmax(1)

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from actor_svc.envs import make_group
-from shared.errors import ConfigError
-from shared.protocol.rows import Flags
-from shared.protocol.spaces import unflatten
-from shared.runtime.config import EnvConfig
+from seedbed.actor_svc.envs import make_group
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.protocol.rows import Flags
+from seedbed.shared.protocol.spaces import unflatten
+from seedbed.shared.runtime.config import EnvConfig
 
 pytest.importorskip("minigrid", reason="minigrid is not installed")
 
@@ -18,7 +18,7 @@ RIGHT, FORWARD = 1, 2
 
 def grid(lanes=2, env=EMPTY, **kwargs):
     """A group, reset."""
-    group = make_group(EnvConfig(id="services.minigrid.env:make", kwargs={"env": env, **kwargs}), lanes)
+    group = make_group(EnvConfig(id="seedbed.services.minigrid.env:make", kwargs={"env": env, **kwargs}), lanes)
     group.reset(1)
     return group
 
@@ -113,4 +113,4 @@ def test_same_seed_same_episodes():
 def test_wrong_settings_are_refused(kwargs, said):
     """The error names the setting."""
     with pytest.raises(ConfigError, match=said):
-        make_group(EnvConfig(id="services.minigrid.env:make", kwargs=kwargs), 1)
+        make_group(EnvConfig(id="seedbed.services.minigrid.env:make", kwargs=kwargs), 1)

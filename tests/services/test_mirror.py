@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from learner_svc.record import RunFolder
-from services.cli.mirror import follow, send_run
-from shared.errors import ConfigError, MissingExtraError
+from seedbed.learner_svc.record import RunFolder
+from seedbed.services.cli.mirror import follow, send_run
+from seedbed.shared.errors import ConfigError, MissingExtraError
 from tests.support.deployment import wait_until
 
 HEADER = "seconds,trained_steps,return_mean\n"

@@ -6,8 +6,8 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from services.monitor.access import Access, Request, Verdict, is_local_host, without_token
-from services.monitor.exposition import Source, render
+from seedbed.services.monitor.access import Access, Request, Verdict, is_local_host, without_token
+from seedbed.services.monitor.exposition import Source, render
 
 TOKEN = "correct-horse-battery"
 

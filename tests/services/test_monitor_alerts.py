@@ -5,17 +5,17 @@ import os
 import numpy as np
 import pytest
 
-from services.cli.board import ServiceFigures
-from services.cli.run_state import RunStatus, State
-from services.monitor.alerts import Level, Reading, judge_disk, judge_run
-from services.monitor.curves import Curves
-from services.monitor.folder import Death, RunFolder, Status
-from services.monitor.health import Health, map_services
-from services.monitor.pages import Answer, Page, read_page
-from services.monitor.reading import stalled_s
-from services.monitor.table import COLUMNS
-from shared.protocol.messages import RunState
-from shared.runtime.metrics import Metrics
+from seedbed.services.cli.board import ServiceFigures
+from seedbed.services.cli.run_state import RunStatus, State
+from seedbed.services.monitor.alerts import Level, Reading, judge_disk, judge_run
+from seedbed.services.monitor.curves import Curves
+from seedbed.services.monitor.folder import Death, RunFolder, Status
+from seedbed.services.monitor.health import Health, map_services
+from seedbed.services.monitor.pages import Answer, Page, read_page
+from seedbed.services.monitor.reading import stalled_s
+from seedbed.services.monitor.table import COLUMNS
+from seedbed.shared.protocol.messages import RunState
+from seedbed.shared.runtime.metrics import Metrics
 from tests.support.run_folders import log_launcher, row, write_run, write_status
 
 NOW = 1_000_000.0

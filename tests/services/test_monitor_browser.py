@@ -8,11 +8,11 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from learner_svc.history import History
-from services.monitor.health import STARTING_S
-from shared.protocol.messages import pack_version
-from shared.protocol.pictures import pack_picture
-from shared.runtime.metrics import Metrics, describe_picture
+from seedbed.learner_svc.history import History
+from seedbed.services.monitor.health import STARTING_S
+from seedbed.shared.protocol.messages import pack_version
+from seedbed.shared.protocol.pictures import pack_picture
+from seedbed.shared.runtime.metrics import Metrics, describe_picture
 from tests.support.browser import BROWSER, browsing
 from tests.support.monitor_process import running
 from tests.support.run_folders import CONFIG, HEADER, log_launcher, row, write_run, write_status, write_tasks_run

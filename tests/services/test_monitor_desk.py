@@ -5,14 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from services.monitor.desk import FORGET_S, SILENT_S, WANTED_S, Desk
-from services.monitor.pages import Answer
-from shared.errors import RemoteWireError
-from shared.net.roles import Role
-from shared.protocol.codec import encode
-from shared.protocol.messages import Ping, Report, pack_version
-from shared.protocol.pictures import pack_picture
-from shared.runtime.metrics import Metrics
+from seedbed.services.monitor.desk import FORGET_S, SILENT_S, WANTED_S, Desk
+from seedbed.services.monitor.pages import Answer
+from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.net.roles import Role
+from seedbed.shared.protocol.codec import encode
+from seedbed.shared.protocol.messages import Ping, Report, pack_version
+from seedbed.shared.protocol.pictures import pack_picture
+from seedbed.shared.runtime.metrics import Metrics
 
 yaml = pytest.importorskip("yaml", reason="PyYAML comes with the development extra")
 

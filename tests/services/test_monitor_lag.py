@@ -2,9 +2,9 @@
 
 import pytest
 
-from services.cli.scrape import parse_families
-from services.monitor.lag import LagHistogram, LagWindow, read_page, read_summary, view
-from shared.runtime.metrics import Metrics
+from seedbed.services.cli.scrape import parse_families
+from seedbed.services.monitor.lag import LagHistogram, LagWindow, read_page, read_summary, view
+from seedbed.shared.runtime.metrics import Metrics
 
 LOWS = (0, 1, 2, 4)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shared.runtime.metrics import Metrics
+from seedbed.shared.runtime.metrics import Metrics
 from tests.support.monitor_process import running
 from tests.support.run_folders import row, write_run, write_status
 

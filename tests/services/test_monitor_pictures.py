@@ -6,13 +6,13 @@ import struct
 import numpy as np
 import pytest
 
-from services.cli.scrape import Fetched
-from services.monitor.folder import Status
-from services.monitor.pictures import fetch_picture, newest_picture, read_answer
-from shared.errors import RemoteWireError
-from shared.protocol.messages import pack_version
-from shared.protocol.pictures import pack_picture
-from shared.runtime.metrics import Metrics, describe_picture
+from seedbed.services.cli.scrape import Fetched
+from seedbed.services.monitor.folder import Status
+from seedbed.services.monitor.pictures import fetch_picture, newest_picture, read_answer
+from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.protocol.messages import pack_version
+from seedbed.shared.protocol.pictures import pack_picture
+from seedbed.shared.runtime.metrics import Metrics, describe_picture
 from tests.support.monitor_process import running
 from tests.support.run_folders import row, write_run, write_status
 

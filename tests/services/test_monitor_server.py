@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.app import main as seedbed
-from services.monitor.config import TOKEN_VARIABLE
-from services.monitor.pages import Visitor
-from services.monitor.watch import Watch
-from shared.runtime.metrics import Metrics
+from seedbed.services.cli.app import main as seedbed
+from seedbed.services.monitor.config import TOKEN_VARIABLE
+from seedbed.services.monitor.pages import Visitor
+from seedbed.services.monitor.watch import Watch
+from seedbed.shared.runtime.metrics import Metrics
 from tests.support.monitor_process import running
 from tests.support.run_folders import CONFIG, HEADER, log_launcher, row, write_run, write_status
 
 for module in ("starlette", "uvicorn"):
     pytest.importorskip(module, reason="the extra `monitor` is not installed")
 
-from services.monitor.listening import MAX_CONNECTIONS  # noqa: E402  (needs both)
-from services.monitor.service import main as monitor  # noqa: E402
+from seedbed.services.monitor.listening import MAX_CONNECTIONS  # noqa: E402  (needs both)
+from seedbed.services.monitor.service import main as monitor  # noqa: E402
 
 TOKEN = "1234567890123456e7"
 

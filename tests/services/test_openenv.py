@@ -5,17 +5,17 @@ import socket
 import numpy as np
 import pytest
 
-from actor_svc.envs import make_group
-from shared.errors import ConfigError, EnvError
-from shared.protocol.rows import Flags
-from shared.protocol.spaces import unflatten
-from shared.runtime.config import EnvConfig
+from seedbed.actor_svc.envs import make_group
+from seedbed.shared.errors import ConfigError, EnvError
+from seedbed.shared.protocol.rows import Flags
+from seedbed.shared.protocol.spaces import unflatten
+from seedbed.shared.runtime.config import EnvConfig
 
 pytest.importorskip("openenv", reason="openenv is not installed: make test-openenv")
 
 from tests.support.walk_server import Walk, walk_server
 
-MAKE = "services.openenv.env:make"
+MAKE = "seedbed.services.openenv.env:make"
 FIRST, TERMINATED, TRUNCATED = int(Flags.FIRST), int(Flags.TERMINATED), int(Flags.TRUNCATED)
 OBSERVED = ["place", "story"]
 LAMPS = {"lamps": {"constant": [0, 0]}}

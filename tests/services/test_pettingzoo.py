@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from actor_svc.envs import make_group, make_smallest_group
-from shared.errors import ConfigError, EnvError
-from shared.protocol.rows import Flags
-from shared.runtime.config import EnvConfig
+from seedbed.actor_svc.envs import make_group, make_smallest_group
+from seedbed.shared.errors import ConfigError, EnvError
+from seedbed.shared.protocol.rows import Flags
+from seedbed.shared.runtime.config import EnvConfig
 
 pytest.importorskip("pettingzoo", reason="pettingzoo is not installed")
 
 ARENA = "tests.support.arena:Arena"
-MAKE = "services.pettingzoo.env:make"
+MAKE = "seedbed.services.pettingzoo.env:make"
 FIRST, ABSENT = int(Flags.FIRST), int(Flags.FIRST | Flags.ABSENT)
 TERMINATED, TRUNCATED = int(Flags.TERMINATED), int(Flags.TRUNCATED)
 

@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.experiment import load_experiment
-from services.cli.machine import cgroup_quota, service_environment, usable_cores
-from services.cli.plan import (
+from seedbed.services.cli.experiment import load_experiment
+from seedbed.services.cli.machine import cgroup_quota, service_environment, usable_cores
+from seedbed.services.cli.plan import (
     Addresses,
     Process,
     limit_threads,
     plan_run,
     split_threads,
 )
-from shared.errors import ConfigError
-from shared.runtime.config import parse_value
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.runtime.config import parse_value
 
 ADDRESSES = Addresses(learner="tcp://127.0.0.1:1000", inference=("tcp://127.0.0.1:1001", "tcp://127.0.0.1:1002"))
 

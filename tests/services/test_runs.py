@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.app import main
-from services.cli.completion import offer_experiments, offer_runs, offer_settings
-from services.cli.listing import list_experiments, list_runs
-from services.cli.run_state import HeldRun, RunStatus, State
-from services.cli.runs import Need, resolve_run
-from shared.errors import ConfigError
+from seedbed.services.cli.app import main
+from seedbed.services.cli.completion import offer_experiments, offer_runs, offer_settings
+from seedbed.services.cli.listing import list_experiments, list_runs
+from seedbed.services.cli.run_state import HeldRun, RunStatus, State
+from seedbed.services.cli.runs import Need, resolve_run
+from seedbed.shared.errors import ConfigError
 from tests.support.run_folders import row, write_run
 
 GOOD, FAILED = "toy-20260101-000000", "toy-20260102-000000"

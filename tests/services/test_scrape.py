@@ -10,8 +10,16 @@ import threading
 
 import pytest
 
-from services.cli.scrape import Scraper, fetch, labelled, metrics_address, parse_families, read_page, sum_samples
-from shared.runtime.metrics import Metrics
+from seedbed.services.cli.scrape import (
+    Scraper,
+    fetch,
+    labelled,
+    metrics_address,
+    parse_families,
+    read_page,
+    sum_samples,
+)
+from seedbed.shared.runtime.metrics import Metrics
 
 
 @pytest.fixture
@@ -51,7 +59,8 @@ def test_a_service_is_read_over_http(metrics):
 
 def test_a_proxy_of_the_users_is_not_asked(metrics):
     """It knows nothing of our loopback, and the table would stay empty."""
-    code = f"import sys; from services.cli.scrape import read_page; sys.exit(read_page({metrics.address!r}) is None)"
+    imports = "import sys; from seedbed.services.cli.scrape import read_page"
+    code = f"{imports}; sys.exit(read_page({metrics.address!r}) is None)"
     variables = {"http_proxy": "http://127.0.0.1:1", "no_proxy": ""}
     assert subprocess.run([sys.executable, "-c", code], env=os.environ | variables, check=False).returncode == 0
 

@@ -7,10 +7,10 @@ import struct
 import numpy as np
 import pytest
 
-from services.cli.app import main
-from services.cli.runs import resolve_source
-from services.cli.seeds import draw, interval, write_csv
-from shared.errors import ConfigError
+from seedbed.services.cli.app import main
+from seedbed.services.cli.runs import resolve_source
+from seedbed.services.cli.seeds import draw, interval, write_csv
+from seedbed.shared.errors import ConfigError
 from tests.support.run_folders import write_run
 
 WORDS = [

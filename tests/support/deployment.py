@@ -21,10 +21,10 @@ from typing import Any, TypeVar
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
-from learner_svc.checkpoint import Checkpoint, load_latest
-from learner_svc.history import read_metrics
-from services.cli.launcher import Reservation
-from services.cli.scrape import read_page, read_status
+from seedbed.learner_svc.checkpoint import Checkpoint, load_latest
+from seedbed.learner_svc.history import read_metrics
+from seedbed.services.cli.launcher import Reservation
+from seedbed.services.cli.scrape import read_page, read_status
 
 T = TypeVar("T")
 DEADLINE_S = float(os.environ.get("SYSTEM_DEADLINE_S", "40"))  # more on a machine that is busy with other things
@@ -68,7 +68,7 @@ class ServiceProcess:
 
     def program(self) -> list[str]:
         """The module that is run, and what comes before its words."""
-        return [self.module]
+        return [self.module.removeprefix("seedbed.") if self.source else self.module]  # as that version calls it
 
     def start(self) -> "ServiceProcess":
         """A new life; returns at once."""
@@ -219,7 +219,7 @@ class Deployment:
         known = (*sections.get(role, ("actor", "eval", "run")), "runtime")
         chosen = [word for word in self._words if word.split(".")[0] in known]
         env = [] if role == "inference" else self._env
-        return ServiceProcess(f"{role}_svc", name, self.folder, [*env, *WORDS[role], *chosen, *words])
+        return ServiceProcess(f"seedbed.{role}_svc", name, self.folder, [*env, *WORDS[role], *chosen, *words])
 
     @property
     def services(self) -> list[ServiceProcess]:

@@ -7,16 +7,16 @@ import torch
 from gymnasium import spaces
 from pydantic import TypeAdapter
 
-from learner_svc.algorithm_config import AlgorithmConfig
-from learner_svc.batch import Batch
-from learner_svc.update import Updater
-from shared.policy.acting import Recording
-from shared.policy.config import PolicyConfig
-from shared.policy.policy import Policy
-from shared.policy.weights import FlatParameters
-from shared.protocol.messages import pack_version
-from shared.protocol.rows import EnvSpec, Flags
-from shared.protocol.spaces import mask_size, space_from_gymnasium
+from seedbed.learner_svc.algorithm_config import AlgorithmConfig
+from seedbed.learner_svc.batch import Batch
+from seedbed.learner_svc.update import Updater
+from seedbed.shared.policy.acting import Recording
+from seedbed.shared.policy.config import PolicyConfig
+from seedbed.shared.policy.policy import Policy
+from seedbed.shared.policy.weights import FlatParameters
+from seedbed.shared.protocol.messages import pack_version
+from seedbed.shared.protocol.rows import EnvSpec, Flags
+from seedbed.shared.protocol.spaces import mask_size, space_from_gymnasium
 
 EPOCH = 3
 RECORDING = Recording(unroll_length=8)

@@ -9,8 +9,8 @@ import time
 
 import zmq
 
-from shared.net.endpoints import Router
-from shared.net.reactor import Reactor
+from seedbed.shared.net.endpoints import Router
+from seedbed.shared.net.reactor import Reactor
 
 MESSAGES, BYTES = 1600, 50_000  # more than a queue holds
 DEAR_S = 0.02  # what one costs

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgpack
 
-from shared.errors import RemoteWireError
-from shared.protocol.codec import decode
+from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.protocol.codec import decode
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "headers.json"
 ZMTP_GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01NULL" + bytes(48)

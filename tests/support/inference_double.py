@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Callable
 
-from shared.net.endpoints import Router
-from shared.net.reactor import Reactor
-from shared.protocol.codec import decode, encode
-from shared.protocol.messages import Act, ActBits, Bye, Hello, Ping, Reject, Step
-from shared.protocol.rows import act_layout, step_layout
-from shared.protocol.sessions import Session, SessionTable, Verdict
+from seedbed.shared.net.endpoints import Router
+from seedbed.shared.net.reactor import Reactor
+from seedbed.shared.protocol.codec import decode, encode
+from seedbed.shared.protocol.messages import Act, ActBits, Bye, Hello, Ping, Reject, Step
+from seedbed.shared.protocol.rows import act_layout, step_layout
+from seedbed.shared.protocol.sessions import Session, SessionTable, Verdict
 
 
 class InferenceDouble:

@@ -3,8 +3,8 @@
 import asyncio
 import sys
 
-from shared.net.endpoints import Dealer, Router
-from shared.net.reactor import Reactor
+from seedbed.shared.net.endpoints import Dealer, Router
+from seedbed.shared.net.reactor import Reactor
 
 DEALERS = 10
 

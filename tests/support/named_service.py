@@ -8,11 +8,11 @@ import sys
 from functools import partial
 from pathlib import Path
 
-import actor_svc.service
-import inference_svc.service
-from actor_svc.config import ActorSettings
-from inference_svc.config import InferenceSettings
-from shared.runtime.service import main_from
+import seedbed.actor_svc.service
+import seedbed.inference_svc.service
+from seedbed.actor_svc.config import ActorSettings
+from seedbed.inference_svc.config import InferenceSettings
+from seedbed.shared.runtime.service import main_from
 
 
 def look_up(hosts: Path, name: str, _port: int) -> list[str]:
@@ -28,8 +28,8 @@ def main() -> int:
     role, hosts = sys.argv[1:3]
     lookup = partial(look_up, Path(hosts))
     if role == "actor":
-        return main_from(role, ActorSettings, partial(actor_svc.service.run, lookup=lookup), sys.argv[3:])
-    return main_from(role, InferenceSettings, partial(inference_svc.service.serve, lookup=lookup), sys.argv[3:])
+        return main_from(role, ActorSettings, partial(seedbed.actor_svc.service.run, lookup=lookup), sys.argv[3:])
+    return main_from(role, InferenceSettings, partial(seedbed.inference_svc.service.serve, lookup=lookup), sys.argv[3:])
 
 
 if __name__ == "__main__":

@@ -10,12 +10,12 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from shared.policy.acting import Sample
-from shared.policy.config import PolicyConfig
-from shared.policy.policy import Policy
-from shared.protocol.recording import LOG_PROB
-from shared.protocol.rows import EnvSpec
-from shared.protocol.spaces import Leaf, encode_text, space_from_gymnasium
+from seedbed.shared.policy.acting import Sample
+from seedbed.shared.policy.config import PolicyConfig
+from seedbed.shared.policy.policy import Policy
+from seedbed.shared.protocol.recording import LOG_PROB
+from seedbed.shared.protocol.rows import EnvSpec
+from seedbed.shared.protocol.spaces import Leaf, encode_text, space_from_gymnasium
 
 VECTOR = spaces.Box(-np.inf, np.inf, (4,), np.float32)
 COMPOSITE_ACTION = spaces.Dict(

@@ -1,4 +1,4 @@
-"""A service that ends in the way that [run] name says: a program for the tests of `shared.runtime.service`."""
+"""A service that ends in the way that [run] name says: a program for the tests of `seedbed.shared.runtime.service`."""
 
 import asyncio
 import os
@@ -8,10 +8,10 @@ import sys
 
 from pydantic import BaseModel
 
-from shared.errors import EnvError, RejectedError
-from shared.runtime import service as service_module
-from shared.runtime.config import RunConfig, RuntimeConfig
-from shared.runtime.service import Service, main_from
+from seedbed.shared.errors import EnvError, RejectedError
+from seedbed.shared.runtime import service as service_module
+from seedbed.shared.runtime.config import RunConfig, RuntimeConfig
+from seedbed.shared.runtime.service import Service, main_from
 
 
 class ProbeSettings(BaseModel):

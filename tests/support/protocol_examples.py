@@ -3,7 +3,7 @@
 import gymnasium
 import numpy as np
 
-from shared.protocol.messages import (
+from seedbed.shared.protocol.messages import (
     Act,
     ActBits,
     Bye,
@@ -34,9 +34,9 @@ from shared.protocol.messages import (
     Welcome,
     pack_version,
 )
-from shared.protocol.recording import Per, RecordField
-from shared.protocol.rows import EnvSpec
-from shared.protocol.spaces import space_from_gymnasium
+from seedbed.shared.protocol.recording import Per, RecordField
+from seedbed.shared.protocol.rows import EnvSpec
+from seedbed.shared.protocol.spaces import space_from_gymnasium
 
 CARTPOLE = EnvSpec(
     env_id="CartPole-v1",

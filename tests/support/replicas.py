@@ -4,8 +4,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from services.cli.launcher import Reservation
-from shared.net.keyring import Keyring
+from seedbed.services.cli.launcher import Reservation
+from seedbed.shared.net.keyring import Keyring
 from tests.support.deployment import PATIENCE, WORDS, ServiceProcess, known, wait_until
 
 LEARNER, INFERENCE = "learner", "inference"
@@ -18,7 +18,7 @@ class NamedService(ServiceProcess):
     """A service that looks names up in the deployment's file."""
 
     def __init__(self, role: str, name: str, folder: Path, words: Sequence[str]) -> None:
-        super().__init__(f"{role}_svc", name, folder, words)
+        super().__init__(f"seedbed.{role}_svc", name, folder, words)
         self.role, self.hosts_file = role, folder / "hosts.json"
 
     def program(self) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import gymnasium
 import numpy as np
 
-from inference_svc.upstream import (
+from seedbed.inference_svc.upstream import (
     CreditCame,
     LearnerLink,
     Refused,
@@ -15,13 +15,13 @@ from inference_svc.upstream import (
     SpecificationRefused,
     WeightsCame,
 )
-from shared.net.endpoints import Dealer
-from shared.net.keys import DialKeys
-from shared.net.reactor import Reactor
-from shared.protocol.codec import decode, encode
-from shared.protocol.recording import RecordSpec
-from shared.protocol.rows import EnvSpec, episodes_layout
-from shared.protocol.spaces import space_from_gymnasium
+from seedbed.shared.net.endpoints import Dealer
+from seedbed.shared.net.keys import DialKeys
+from seedbed.shared.net.reactor import Reactor
+from seedbed.shared.protocol.codec import decode, encode
+from seedbed.shared.protocol.recording import RecordSpec
+from seedbed.shared.protocol.rows import EnvSpec, episodes_layout
+from seedbed.shared.protocol.spaces import space_from_gymnasium
 
 T, LANES = 4, 6
 RETURN = 30.0  # of every episode

@@ -6,22 +6,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from actor_svc.client import Begin, Finished, GroupClient, Perform, ResetLanes, Send
-from actor_svc.connection import ConnectionClient
-from actor_svc.envs import make_group
-from services.cli.env.in_process import CheckOptions
-from services.cli.env.kit import Drills
-from services.cli.env.life import Expected, Life, Wires
-from shared.errors import RejectedError, RemoteWireError
-from shared.protocol.codec import decode, encode
-from shared.protocol.messages import Bye, Hello, Message
-from shared.runtime.config import EnvConfig
+from seedbed.actor_svc.client import Begin, Finished, GroupClient, Perform, ResetLanes, Send
+from seedbed.actor_svc.connection import ConnectionClient
+from seedbed.actor_svc.envs import make_group
+from seedbed.services.cli.env.in_process import CheckOptions
+from seedbed.services.cli.env.kit import Drills
+from seedbed.services.cli.env.life import Expected, Life, Wires
+from seedbed.shared.errors import RejectedError, RemoteWireError
+from seedbed.shared.protocol.codec import decode, encode
+from seedbed.shared.protocol.messages import Bye, Hello, Message
+from seedbed.shared.runtime.config import EnvConfig
 
 TICK_S = 0.05
 MESSAGES_A_TICK = 200
 ROUTE = b"peer"
 OPTIONS = CheckOptions(lanes=2, groups=2, soak_steps=30, patience_s=4.0)
-EXPECTED = Expected(env_id="services.memory.env:make", groups=2, lanes=2)
+EXPECTED = Expected(env_id="seedbed.services.memory.env:make", groups=2, lanes=2)
 
 Frames = list[bytes]
 

@@ -8,7 +8,7 @@ import sys
 import gymnasium
 import numpy as np
 
-from actor_svc.serve import serve
+from seedbed.actor_svc.serve import serve
 
 
 class SizedEnv(gymnasium.Env):

@@ -9,9 +9,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from shared.protocol.messages import Hello
-from shared.protocol.rows import EnvSpec, act_layout, step_layout
-from shared.protocol.spaces import space_from_gymnasium
+from seedbed.shared.protocol.messages import Hello
+from seedbed.shared.protocol.rows import EnvSpec, act_layout, step_layout
+from seedbed.shared.protocol.spaces import space_from_gymnasium
 
 SPEC = EnvSpec(
     env_id="Counting-v0",

@@ -10,11 +10,11 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from actor_svc.client import Begin, GroupClient, Perform, ResetLanes, Send
-from actor_svc.fleet import Fleet, Placed
-from shared.protocol.codec import decode, encode
-from shared.protocol.messages import Act, Bye, Hello, Message, Ping, Pong, RequestState, Step
-from shared.protocol.sessions import Session, SessionTable, Verdict
+from seedbed.actor_svc.client import Begin, GroupClient, Perform, ResetLanes, Send
+from seedbed.actor_svc.fleet import Fleet, Placed
+from seedbed.shared.protocol.codec import decode, encode
+from seedbed.shared.protocol.messages import Act, Bye, Hello, Message, Ping, Pong, RequestState, Step
+from seedbed.shared.protocol.sessions import Session, SessionTable, Verdict
 from tests.support.step_link import actions, hello, number_in, rows
 
 HELD = (RequestState.HELD_NO_CREDIT, RequestState.HELD_NO_WEIGHTS)

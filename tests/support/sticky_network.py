@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from shared.policy.networks import Torso
+from seedbed.shared.policy.networks import Torso
 
 
 class Sticky(Torso):

@@ -7,7 +7,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from actor_svc.backends.lanes import LaneBackend
+from seedbed.actor_svc.backends.lanes import LaneBackend
 
 
 class CountingEnv(gymnasium.Env):

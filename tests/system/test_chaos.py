@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from learner_svc.checkpoint import load_latest
-from services.cli.scrape import read_page, read_status
-from shared.net.keyring import Keyring
+from seedbed.learner_svc.checkpoint import load_latest
+from seedbed.services.cli.scrape import read_page, read_status
+from seedbed.shared.net.keyring import Keyring
 from tests.support.deployment import DEADLINE_S, PATIENCE, applied_lanes, living, wait_until
 
 KILLS = int(os.environ.get("CHAOS_KILLS", "10"))  # of each service
@@ -174,7 +174,7 @@ def training(folder: Path, *, actors: int = 1, eval_every_s: float = 0, keys: st
             keys=keys,
         )
     )
-    command = [sys.executable, "-m", "services.cli.app", "train", str(file), "--run-dir", str(folder / "run")]
+    command = [sys.executable, "-m", "seedbed.services.cli.app", "train", str(file), "--run-dir", str(folder / "run")]
     with (folder / "output").open("wb") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
     try:

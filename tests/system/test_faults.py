@@ -5,8 +5,8 @@ The resident actor has 12 lanes, in groups of 6; visitors that a test brings hav
 
 import signal
 
-from learner_svc.checkpoint import Checkpoint
-from services.cli.scrape import read_status
+from seedbed.learner_svc.checkpoint import Checkpoint
+from seedbed.services.cli.scrape import read_status
 from tests.support.deployment import (
     BATCH,
     UNROLL_LENGTH,

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 import zmq
 
-from actor_svc.envs import make_group
-from shared.protocol.codec import decode, encode
-from shared.protocol.messages import Hello, Reject, Step, Welcome
-from shared.runtime.config import EnvConfig
+from seedbed.actor_svc.envs import make_group
+from seedbed.shared.protocol.codec import decode, encode
+from seedbed.shared.protocol.messages import Hello, Reject, Step, Welcome
+from seedbed.shared.runtime.config import EnvConfig
 from tests.support.deployment import wait_until
 from tests.support.hostile_peer import hostile_messages, is_undecodable, shout_over_tcp
 from tests.system.conftest import STEP_S

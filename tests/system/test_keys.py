@@ -4,9 +4,9 @@ import shutil
 
 import pytest
 
-from shared.net.keyring import Keyring
-from shared.net.keys import read_pair
-from shared.net.roles import Role
+from seedbed.shared.net.keyring import Keyring
+from seedbed.shared.net.keys import read_pair
+from seedbed.shared.net.roles import Role
 from tests.support.deployment import Deployment, at_least, living, wait_until
 
 

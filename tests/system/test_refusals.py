@@ -7,11 +7,11 @@ import msgpack
 import numpy as np
 import pytest
 
-from services.cli.scrape import read_status
-from shared.protocol.codec import decode, encode
-from shared.protocol.messages import Act, Challenge, Error, Hello, Reject, Step, Welcome
-from shared.protocol.rows import Flags, step_layout
-from shared.protocol.spaces import space_from_gymnasium
+from seedbed.services.cli.scrape import read_status
+from seedbed.shared.protocol.codec import decode, encode
+from seedbed.shared.protocol.messages import Act, Challenge, Error, Hello, Reject, Step, Welcome
+from seedbed.shared.protocol.rows import Flags, step_layout
+from seedbed.shared.protocol.spaces import space_from_gymnasium
 from tests.support.deployment import Deployment, wait_until
 from tests.system.test_hostile_peers import dealer, visitors_hello
 

@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from learner_svc.history import read_metrics
-from services.cli.run_state import State, read_status
-from services.cli.runs import last_step
+from seedbed.learner_svc.history import read_metrics
+from seedbed.services.cli.run_state import State, read_status
+from seedbed.services.cli.runs import last_step
 from tests.support.deployment import living
 
 FIGURES = Path(__file__).parents[2] / "docs" / "figures.md"
@@ -23,7 +23,17 @@ WORDS = (
 
 def train(folder, *words: str) -> str:
     """Run to the end; what it printed."""
-    command = [sys.executable, "-m", "services.cli.app", "train", "cartpole", "--run-dir", str(folder), *words, *WORDS]
+    command = [
+        sys.executable,
+        "-m",
+        "seedbed.services.cli.app",
+        "train",
+        "cartpole",
+        "--run-dir",
+        str(folder),
+        *words,
+        *WORDS,
+    ]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SEEDBED_")}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90)
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -77,7 +87,7 @@ def test_the_final_evaluation_may_be_cut_short(tmp_path):
     """Ctrl-C during it ends a run that is trained to its end, and its folder says so; what was trained is saved."""
     folder = tmp_path / "run"
     words = ["--run-dir", str(folder), *WORDS, "--seconds", "0.5", "eval.episodes=1000000"]
-    command = [sys.executable, "-m", "services.cli.app", "train", "cartpole", *words]
+    command = [sys.executable, "-m", "seedbed.services.cli.app", "train", "cartpole", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
         assert run.stdout is not None
         assert any(re.search(r"evaluating  episode \d+ of 1000000", line) for line in run.stdout)
@@ -98,7 +108,7 @@ def test_a_run_that_dies_at_the_same_place_again_and_again_ends_with_the_cause(t
     """Each life acts some steps, so that only what is saved tells that nothing goes on."""
     folder = tmp_path / "run"
     words = ["algorithm.learning_rate=1e30", "algorithm.grad_clip=0", "--run-dir", str(folder)]
-    command = [sys.executable, "-m", "services.cli.app", "train", "cartpole", *words, *WORDS]
+    command = [sys.executable, "-m", "seedbed.services.cli.app", "train", "cartpole", *words, *WORDS]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=150)
     assert ended.returncode == 78, ended.stdout
     status = read_status(folder)

@@ -34,7 +34,7 @@ def test_a_run_survives_its_environment_services(tmp_path, capsys):
         judge = deployment.add_actor("judge", "actor.mode=eval", "actor.groups=1")
         services = [
             deployment.add_service(
-                f"service-{number}", "services.classic_control", *env, "actor.groups=1", f"actor.lanes={LANES}"
+                f"service-{number}", "seedbed.services.classic_control", *env, "actor.groups=1", f"actor.lanes={LANES}"
             )
             for number in range(SERVICES)
         ]

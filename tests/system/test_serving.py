@@ -6,15 +6,15 @@ import sys
 
 import pytest
 
-from actor_svc.envs import make_group
-from learner_svc.checkpoint import save
-from learner_svc.record import to_toml
-from services.cli.launcher import Reservation
-from shared.net.keyring import Keyring
-from shared.policy.config import PolicyConfig
-from shared.policy.policy import Policy
-from shared.policy.weights import FlatParameters, make_manifest
-from shared.runtime.config import EnvConfig
+from seedbed.actor_svc.envs import make_group
+from seedbed.learner_svc.checkpoint import save
+from seedbed.learner_svc.record import to_toml
+from seedbed.services.cli.launcher import Reservation
+from seedbed.shared.net.keyring import Keyring
+from seedbed.shared.policy.config import PolicyConfig
+from seedbed.shared.policy.policy import Policy
+from seedbed.shared.policy.weights import FlatParameters, make_manifest
+from seedbed.shared.runtime.config import EnvConfig
 from tests.support.deployment import PATIENCE, ServiceProcess, at_least, living, wait_until
 from tests.support.experience import RECORDING
 
@@ -55,11 +55,11 @@ def served(tmp_path_factory):
 
     def actor(name: str, *words: str) -> ServiceProcess:
         upstream = f"actor.upstream={reservation.address}"
-        made.append(ServiceProcess("actor_svc", name, folder, [upstream, keys, *words]).start())
+        made.append(ServiceProcess("seedbed.actor_svc", name, folder, [upstream, keys, *words]).start())
         return made[-1]
 
     words = ["--serve", str(run), "--sample", "--which", "best", f"inference.bind={reservation.address}", keys]
-    service = Serving("services.cli.app", "served", folder, words).start()
+    service = Serving("seedbed.services.cli.app", "served", folder, words).start()
     try:
         yield service, actor
     finally:
@@ -124,7 +124,16 @@ def test_it_leaves_on_sigterm_and_players_wait_for_its_successor(served):
 def test_a_run_without_a_checkpoint_is_told_so(tmp_path):
     """Nothing starts."""
     (tmp_path / "config.toml").write_text('[env]\nid = "CartPole-v1"\n')
-    command = [sys.executable, "-m", "services.cli.app", "inference", "--serve", str(tmp_path), "--which", "best"]
+    command = [
+        sys.executable,
+        "-m",
+        "seedbed.services.cli.app",
+        "inference",
+        "--serve",
+        str(tmp_path),
+        "--which",
+        "best",
+    ]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=100 * PATIENCE)
     assert ended.returncode == 78
     assert "no best checkpoint yet" in ended.stderr

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from services.cli.scrape import labelled
+from seedbed.services.cli.scrape import labelled
 from tests.support.deployment import Deployment, wait_until
 
 ENV = (
-    "env.id=services.memory.env:make",
+    "env.id=seedbed.services.memory.env:make",
     "tasks.short.env.kwargs={min_delay=0, max_delay=2}",
     "tasks.long.env.kwargs={min_delay=3, max_delay=6}",
     "tasks.long.weight=2",
@@ -70,7 +70,7 @@ def test_a_task_goes_on_while_another_is_gone(deployment):
 )
 def test_an_actor_without_a_task_of_the_file_does_not_start(tmp_path, words, told):
     """Exit status 78 and the names there are, before anything is dialled."""
-    command = [sys.executable, "-m", "actor_svc", *ENV, *words]
+    command = [sys.executable, "-m", "seedbed.actor_svc", *ENV, *words]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 78
     assert told in ended.stderr
@@ -78,7 +78,7 @@ def test_an_actor_without_a_task_of_the_file_does_not_start(tmp_path, words, tol
 
 def test_who_has_no_place_in_the_run_is_refused_and_nobody_else_notices(deployment):
     """An unknown task and other spaces end their actors with 78, leaf and both shapes named."""
-    alone = ("env.id=services.memory.env:make", "actor.groups=1", "actor.lanes=2")
+    alone = ("env.id=seedbed.services.memory.env:make", "actor.groups=1", "actor.lanes=2")
     upstream = f"actor.upstream={deployment.inference_address}"
     deployment.start()
     wait_task(deployment, "long")
@@ -90,7 +90,7 @@ def test_who_has_no_place_in_the_run_is_refused_and_nobody_else_notices(deployme
             ("setting kwargs", '"cues": 5'),
         ),
     ):
-        command = [sys.executable, "-m", "actor_svc", *alone, *words, upstream]
+        command = [sys.executable, "-m", "seedbed.actor_svc", *alone, *words, upstream]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert ended.returncode == 78, ended.stderr
         for part in told:
@@ -128,7 +128,7 @@ def test_a_run_reports_each_task(tmp_path):
     )  # fmt: skip
     file = tmp_path / "two.toml"
     file.write_text("[run]\nname = 'two'\n")
-    seedbed = [sys.executable, "-m", "services.cli.app"]
+    seedbed = [sys.executable, "-m", "seedbed.services.cli.app"]
     ended = subprocess.run(
         [*seedbed, "train", str(file), "--run-dir", str(folder), *ENV, *words],
         capture_output=True, text=True, timeout=120,
@@ -156,7 +156,7 @@ def test_a_run_reports_each_task(tmp_path):
 def test_every_task_reaches_its_own_threshold(tmp_path):
     """One recurrent policy learns three delays: each remembered in nine of ten whole episodes, with a seed."""
     folder = tmp_path / "run"
-    seedbed = [sys.executable, "-m", "services.cli.app", "train", "memory_tasks", "--run-dir", str(folder)]
+    seedbed = [sys.executable, "-m", "seedbed.services.cli.app", "train", "memory_tasks", "--run-dir", str(folder)]
     ended = subprocess.run([*seedbed, "launch.video=false"], capture_output=True, text=True, timeout=500)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     summary = json.loads((folder / "summary.json").read_text())

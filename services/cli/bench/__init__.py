@@ -21,21 +21,21 @@ def run_bench(name: str, seconds: float, words: Sequence[str], *, curve: bool = 
 
 def format_result(name: str, result: Result) -> str:
     """One line."""
-    from services.cli.doctor import machine_label
+    from seedbed.services.cli.doctor import machine_label
 
     return json.dumps({"bench": name, "machine": machine_label(), **result})
 
 
 def _measure(name: str, seconds: float, words: Sequence[str], curve: bool) -> Iterator[Result]:
     if name == "transport":
-        from services.cli.bench.transport import measure as measure_transport
-        from services.cli.bench.transport import measure_curve
+        from seedbed.services.cli.bench.transport import measure as measure_transport
+        from seedbed.services.cli.bench.transport import measure_curve
 
         return measure_curve(seconds) if curve else measure_transport(seconds)
     if name == "inference":
-        from services.cli.bench.inference import measure as measure_inference
+        from seedbed.services.cli.bench.inference import measure as measure_inference
 
         return measure_inference(seconds, words)
-    from services.cli.bench.experiment import measure as measure_experiment
+    from seedbed.services.cli.bench.experiment import measure as measure_experiment
 
     return measure_experiment(name, seconds, words)

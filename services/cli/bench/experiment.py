@@ -8,14 +8,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from actor_svc.envs import describe_backend
-from services.cli.board import Board
-from services.cli.experiment import Experiment, find_experiment, load_experiment
-from services.cli.launcher import Ended, View
-from services.cli.machine import stolen_s
-from services.cli.supervisor import Supervisor
-from services.cli.training import Stop, render_failure, run_experiment
-from shared.errors import SeedbedError
+from seedbed.actor_svc.envs import describe_backend
+from seedbed.services.cli.board import Board
+from seedbed.services.cli.experiment import Experiment, find_experiment, load_experiment
+from seedbed.services.cli.launcher import Ended, View
+from seedbed.services.cli.machine import stolen_s
+from seedbed.services.cli.supervisor import Supervisor
+from seedbed.services.cli.training import Stop, render_failure, run_experiment
+from seedbed.shared.errors import SeedbedError
 
 MAX_START_S = 120.0  # until the first trained step
 

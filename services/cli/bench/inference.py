@@ -17,16 +17,16 @@ from pathlib import Path
 import uvloop
 from rich.console import Console
 
-from services.cli.bench.transport_peers import ClientReport, drive
-from services.cli.board import Board
-from services.cli.experiment import Experiment, find_experiment, load_experiment
-from services.cli.launcher import View
-from services.cli.plan import Process
-from services.cli.scrape import read_status
-from services.cli.supervisor import Supervisor
-from services.cli.training import Stop, render_failure, run_experiment
-from shared.errors import SeedbedError
-from shared.runtime.config import EnvConfig, load_settings
+from seedbed.services.cli.bench.transport_peers import ClientReport, drive
+from seedbed.services.cli.board import Board
+from seedbed.services.cli.experiment import Experiment, find_experiment, load_experiment
+from seedbed.services.cli.launcher import View
+from seedbed.services.cli.plan import Process
+from seedbed.services.cli.scrape import read_status
+from seedbed.services.cli.supervisor import Supervisor
+from seedbed.services.cli.training import Stop, render_failure, run_experiment
+from seedbed.shared.errors import SeedbedError
+from seedbed.shared.runtime.config import EnvConfig, load_settings
 
 LEAST_S = 1.0  # of one measurement
 GRACE_S = 60.0  # for a client to start and for the first weights
@@ -141,7 +141,7 @@ class Clients:
         file = find_experiment(scenario.experiment)
         words = (str(file), str(address), str(scenario.groups), str(scenario.lanes), str(self._seconds))
         self._client = subprocess.Popen(
-            [sys.executable, "-P", "-m", "services.cli.bench.inference", *words],
+            [sys.executable, "-P", "-m", "seedbed.services.cli.bench.inference", *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -169,7 +169,7 @@ def main(argv: Sequence[str]) -> int:
     """A client: `EXPERIMENT ADDRESS GROUPS LANES SECONDS`; the report goes to standard output as JSON."""
     from pydantic import BaseModel
 
-    from actor_svc.envs import make_smallest_group
+    from seedbed.actor_svc.envs import make_smallest_group
 
     class Settings(BaseModel):
         env: EnvConfig

@@ -14,9 +14,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.cli.bench.transport_peers import OBSERVATION_BYTES, ClientReport, ServerReport
-from shared.errors import SeedbedError
-from shared.net.keyring import Keyring
+from seedbed.services.cli.bench.transport_peers import OBSERVATION_BYTES, ClientReport, ServerReport
+from seedbed.shared.errors import SeedbedError
+from seedbed.shared.net.keyring import Keyring
 
 LOOPS = ("asyncio", "uvloop")
 LEAST_S = 0.2  # of one measurement
@@ -117,7 +117,7 @@ def run_scenario(
 
 def _start(role: str, *words: str | float) -> subprocess.Popen[str]:
     """One of the processes; it ends when its input does."""
-    command = [sys.executable, "-P", "-m", "services.cli.bench.transport_peers", role, *map(str, words)]
+    command = [sys.executable, "-P", "-m", "seedbed.services.cli.bench.transport_peers", role, *map(str, words)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 

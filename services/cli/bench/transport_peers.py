@@ -18,18 +18,18 @@ import gymnasium
 import numpy as np
 import uvloop
 
-from actor_svc.client import Begin, GroupClient, Perform, Send
-from actor_svc.connection import ConnectionClient
-from shared.net.endpoints import Dealer, Router
-from shared.net.keys import bind_keys, dial_keys
-from shared.net.reactor import Reactor
-from shared.net.roles import Role
-from shared.protocol.codec import decode, encode, encode_act
-from shared.protocol.layout import Layout
-from shared.protocol.messages import Hello, Ping, Step, Welcome
-from shared.protocol.rows import EnvSpec, act_layout, step_layout
-from shared.protocol.sessions import Session, SessionTable, Verdict
-from shared.protocol.spaces import space_from_gymnasium
+from seedbed.actor_svc.client import Begin, GroupClient, Perform, Send
+from seedbed.actor_svc.connection import ConnectionClient
+from seedbed.shared.net.endpoints import Dealer, Router
+from seedbed.shared.net.keys import bind_keys, dial_keys
+from seedbed.shared.net.reactor import Reactor
+from seedbed.shared.net.roles import Role
+from seedbed.shared.protocol.codec import decode, encode, encode_act
+from seedbed.shared.protocol.layout import Layout
+from seedbed.shared.protocol.messages import Hello, Ping, Step, Welcome
+from seedbed.shared.protocol.rows import EnvSpec, act_layout, step_layout
+from seedbed.shared.protocol.sessions import Session, SessionTable, Verdict
+from seedbed.shared.protocol.spaces import space_from_gymnasium
 
 OBSERVATION_BYTES = 64
 START_S = 10.0

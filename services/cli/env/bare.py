@@ -5,11 +5,11 @@ from typing import Any
 
 import gymnasium
 
-from actor_svc.backends.backend import call_environment
-from actor_svc.backends.pool import pool_maker
-from actor_svc.envs import choose_backend, load_function
-from services.cli.env.value_checks import BareEnv
-from shared.runtime.config import EnvConfig
+from seedbed.actor_svc.backends.backend import call_environment
+from seedbed.actor_svc.backends.pool import pool_maker
+from seedbed.actor_svc.envs import choose_backend, load_function
+from seedbed.services.cli.env.value_checks import BareEnv
+from seedbed.shared.runtime.config import EnvConfig
 
 
 def make_bare(env: EnvConfig, lanes: int) -> BareEnv | None:

@@ -8,7 +8,7 @@
 | `/api/picture` | the picture: u32 height, u32 width, RGB; 204: there is none |
 | POST `/api/press?key=left` | what is shown after this key; 410: there is nothing to play any more |
 
-Only pages of this server may press, under a name of loopback (`services.monitor.access`).
+Only pages of this server may press, under a name of loopback (`seedbed.services.monitor.access`).
 """
 
 import asyncio
@@ -27,15 +27,15 @@ from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from actor_svc.pictures import shrink
-from services.cli.env.game import LOOK_EVERY_S, PersonsGame
-from services.cli.env.keys import keys_of_actions
-from services.cli.env.screen import describe_flags, describe_values
-from services.monitor import web
-from services.monitor.access import Access
-from services.monitor.listening import bind, make_server
-from shared.errors import EnvError
-from shared.protocol.pictures import pack_picture
+from seedbed.actor_svc.pictures import shrink
+from seedbed.services.cli.env.game import LOOK_EVERY_S, PersonsGame
+from seedbed.services.cli.env.keys import keys_of_actions
+from seedbed.services.cli.env.screen import describe_flags, describe_values
+from seedbed.services.monitor import web
+from seedbed.services.monitor.access import Access
+from seedbed.services.monitor.listening import bind, make_server
+from seedbed.shared.errors import EnvError
+from seedbed.shared.protocol.pictures import pack_picture
 
 PAGE = Path(__file__).parent / "page"
 HOST = "127.0.0.1"

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from shared.errors import ConfigError, MissingExtraError
+from seedbed.shared.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
-    from services.cli.env.playing import Shown
-    from services.cli.env.seat import Seat
+    from seedbed.services.cli.env.playing import Shown
+    from seedbed.services.cli.env.seat import Seat
 
 env_app = typer.Typer(
     name="env",
@@ -52,7 +52,7 @@ def new(
     vector: Annotated[bool, typer.Option("--vector", help="All lanes in one step, in NumPy.")] = False,
 ) -> int:
     """Write a service with an environment to fill in; it trains as written."""
-    from services.cli.env.scaffold import choose_place, write_service
+    from seedbed.services.cli.env.scaffold import choose_place, write_service
 
     here = Path.cwd()
     place = choose_place(name, here)
@@ -81,10 +81,10 @@ def check(
     keys: KeysOption = None,
 ) -> int:
     """Check that an environment or service keeps the rules; exit status 1 if it breaks one."""
-    from services.cli.env.in_process import CheckOptions, check_environment
-    from services.cli.env.target import find_target
-    from services.cli.env.verdicts import has_failed, render, to_json
-    from shared.runtime.config import EnvConfig
+    from seedbed.services.cli.env.in_process import CheckOptions, check_environment
+    from seedbed.services.cli.env.target import find_target
+    from seedbed.services.cli.env.verdicts import has_failed, render, to_json
+    from seedbed.shared.runtime.config import EnvConfig
 
     options = CheckOptions(lanes=lanes, groups=groups, soak_steps=soak_steps, seed=seed, patience_s=patience)
     chosen = words or []
@@ -93,7 +93,7 @@ def check(
         if isinstance(found, EnvConfig):
             results = check_environment(found, options)
         else:
-            from services.cli.env.link import Notes, check_service
+            from seedbed.services.cli.env.link import Notes, check_service
 
             told = Notes(doing=lambda what: status.update(f"{target}: {what}"), listening=tell_address)
             results = check_service(found, options, chosen, told)
@@ -116,10 +116,10 @@ def bench(
     keys: KeysOption = None,
 ) -> int:
     """Measure where the time goes: simulator, rows, encoding, network; one JSON object a line."""
-    from services.cli.bench import format_result
-    from services.cli.env.link import Notes
-    from services.cli.env.speed import BenchOptions, measure
-    from services.cli.env.target import find_target
+    from seedbed.services.cli.bench import format_result
+    from seedbed.services.cli.env.link import Notes
+    from seedbed.services.cli.env.speed import BenchOptions, measure
+    from seedbed.services.cli.env.target import find_target
 
     options = BenchOptions(seconds=seconds, lanes=lanes, groups=groups, repeats=repeats, one_core=one_core)
     told = Notes(listening=tell_address)
@@ -150,7 +150,7 @@ def record(
     """Write a video of random play, or of a run's policy.
 
     The environment is stepped here: what only a service in another language has is played (seedbed play)."""
-    from services.cli.env.playing import record as write
+    from seedbed.services.cli.env.playing import record as write
 
     shown = show(target, words, run, greedy=greedy, seed=seed)
     with notes.status(f"recording {shown.player}"):
@@ -179,14 +179,14 @@ def play(
     """Play an environment or a service, in the terminal or the browser; or watch a run's policy play an environment.
 
     A person plays over the protocol: the environment's own service is started, in any language."""
-    from services.cli.env.game import PersonsGame, PolicysGame
-    from services.cli.env.terminal import play_in_terminal, require_terminal
+    from seedbed.services.cli.env.game import PersonsGame, PolicysGame
+    from seedbed.services.cli.env.terminal import play_in_terminal, require_terminal
 
     if browser:
         if run is not None:
             raise ConfigError("--browser is for a person's game; a policy (--run) is watched in the terminal")
         require_modules("monitor", "orjson", "starlette", "uvicorn")
-        from services.cli.env.browser import play_in_browser
+        from seedbed.services.cli.env.browser import play_in_browser
 
         with take_seat(target, words or [], link_keys, seed) as seat:
             game = PersonsGame(seat, mapping=keys)
@@ -213,11 +213,11 @@ def play(
 @contextlib.contextmanager
 def take_seat(target: str, words: list[str], keys: Path | None, seed: int) -> Iterator["Seat"]:
     """A person's seat at TARGET's service. Raises: as `find_target` and `seated`."""
-    from services.cli.env.in_process import CheckOptions
-    from services.cli.env.link import Notes
-    from services.cli.env.seat import seated
-    from services.cli.env.target import as_service, find_target
-    from shared.runtime.config import EnvConfig
+    from seedbed.services.cli.env.in_process import CheckOptions
+    from seedbed.services.cli.env.link import Notes
+    from seedbed.services.cli.env.seat import seated
+    from seedbed.services.cli.env.target import as_service, find_target
+    from seedbed.shared.runtime.config import EnvConfig
 
     found = find_target(target, words, keys)
     options = CheckOptions(mode="play", groups=1, lanes=1, seed=seed)
@@ -233,13 +233,13 @@ def take_seat(target: str, words: list[str], keys: Path | None, seed: int) -> It
 
 def show(target: str, words: list[str] | None, run: str | None, *, greedy: bool, seed: int) -> "Shown":
     """The environment and who plays it."""
-    from services.cli.env.playing import show_policy, show_random
-    from services.cli.env.target import find_environment
+    from seedbed.services.cli.env.playing import show_policy, show_random
+    from seedbed.services.cli.env.target import find_environment
 
     chosen = words or []
     if run is None:
         return show_random(find_environment(target, chosen), seed)
-    from services.cli.app import require_torch
+    from seedbed.services.cli.app import require_torch
 
     require_torch()
     return show_policy(target, chosen, run, greedy=greedy, seed=seed)

@@ -9,13 +9,24 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from services.cli.env.life import Send, random_action_frames
-from services.cli.env.row_checks import RowChecker, Tick, compare_episodes, fingerprint
-from services.cli.env.verdicts import Result, failed, passed, skipped
-from shared.protocol.codec import encode
-from shared.protocol.messages import Act, ActBits, Bye, Error, Hello, Message, Ping, Reject, RequestState, SessionReport
-from shared.protocol.rows import act_layout
-from shared.protocol.sessions import Session, SessionTable, Verdict
+from seedbed.services.cli.env.life import Send, random_action_frames
+from seedbed.services.cli.env.row_checks import RowChecker, Tick, compare_episodes, fingerprint
+from seedbed.services.cli.env.verdicts import Result, failed, passed, skipped
+from seedbed.shared.protocol.codec import encode
+from seedbed.shared.protocol.messages import (
+    Act,
+    ActBits,
+    Bye,
+    Error,
+    Hello,
+    Message,
+    Ping,
+    Reject,
+    RequestState,
+    SessionReport,
+)
+from seedbed.shared.protocol.rows import act_layout
+from seedbed.shared.protocol.sessions import Session, SessionTable, Verdict
 
 SEED_TICKS = 100  # of each episode that is compared
 QUIET_BEATS = 3  # PONGs that say `queued` while an ACT is held back

@@ -16,11 +16,11 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.text import Text
 
-from actor_svc.group import Group
-from services.cli.env.keys import action_keys, describe_keys
-from services.cli.env.scene import Scene, scene_of_group
-from services.cli.env.screen import describe_flags, draw_scene
-from shared.protocol.rows import Flags
+from seedbed.actor_svc.group import Group
+from seedbed.services.cli.env.keys import action_keys, describe_keys
+from seedbed.services.cli.env.scene import Scene, scene_of_group
+from seedbed.services.cli.env.screen import describe_flags, draw_scene
+from seedbed.shared.protocol.rows import Flags
 
 MAX_FPS, MIN_FPS = 120.0, 0.5
 LOOK_EVERY_S = 0.5  # whether what is played is still there, while no key comes

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from actor_svc.backends.backend import LanesError, call_environment
-from actor_svc.envs import MakeEnvironment, make_group
-from actor_svc.group import Group
-from services.cli.env.bare import make_bare
-from services.cli.env.row_checks import RowChecker, Tick, compare_episodes, fingerprint
-from services.cli.env.value_checks import check_values_of
-from services.cli.env.verdicts import Result, failed, merge, passed, skipped
-from shared.errors import ConfigError, EnvError
-from shared.runtime.config import EnvConfig
+from seedbed.actor_svc.backends.backend import LanesError, call_environment
+from seedbed.actor_svc.envs import MakeEnvironment, make_group
+from seedbed.actor_svc.group import Group
+from seedbed.services.cli.env.bare import make_bare
+from seedbed.services.cli.env.row_checks import RowChecker, Tick, compare_episodes, fingerprint
+from seedbed.services.cli.env.value_checks import check_values_of
+from seedbed.services.cli.env.verdicts import Result, failed, merge, passed, skipped
+from seedbed.shared.errors import ConfigError, EnvError
+from seedbed.shared.runtime.config import EnvConfig
 
 VALUE_TICKS = 200  # of the bare environment
 SEED_TICKS = 200  # of each episode that is compared

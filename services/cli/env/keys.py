@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 
-from shared.errors import ConfigError
-from shared.protocol.spaces import Leaf, Space
-from shared.runtime.config import suggest
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.protocol.spaces import Leaf, Space
+from seedbed.shared.runtime.config import suggest
 
 DIGITS_AND_LETTERS = "0123456789abcdefghijklmnoprstuvwxyz"  # without q, which quits
 NAMED = {

@@ -12,14 +12,14 @@ No socket, no process, no clock: `link` brings events and time, and does what is
 from collections.abc import Sequence
 from dataclasses import replace
 
-from services.cli.env.drill import EXERCISES, Beat, Cut, Drill, Greeted, Stepped
-from services.cli.env.in_process import CheckOptions
-from services.cli.env.life import Answering, Expected, Life, Wires, describe_status, quote
-from services.cli.env.row_checks import read_tick
-from services.cli.env.verdicts import Result, failed, merge, passed, skipped
-from shared.errors import RemoteWireError
-from shared.protocol.codec import encode
-from shared.protocol.messages import PROTOCOL_MAX, PROTOCOL_MIN, Bye, Hello, Message, Ping, Pong, Step, Welcome
+from seedbed.services.cli.env.drill import EXERCISES, Beat, Cut, Drill, Greeted, Stepped
+from seedbed.services.cli.env.in_process import CheckOptions
+from seedbed.services.cli.env.life import Answering, Expected, Life, Wires, describe_status, quote
+from seedbed.services.cli.env.row_checks import read_tick
+from seedbed.services.cli.env.verdicts import Result, failed, merge, passed, skipped
+from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.protocol.codec import encode
+from seedbed.shared.protocol.messages import PROTOCOL_MAX, PROTOCOL_MIN, Bye, Hello, Message, Ping, Pong, Step, Welcome
 
 STEPS_BEFORE_STOP = 20
 VERSION_OF_NOBODY = 255

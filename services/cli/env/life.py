@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from actor_svc.group import random_actions
-from services.cli.env.in_process import CheckOptions
-from services.cli.env.row_checks import read_tick
-from services.cli.env.verdicts import Result, failed, passed
-from shared.errors import RemoteWireError
-from shared.protocol.codec import decode, encode
-from shared.protocol.layout import Array
-from shared.protocol.messages import Act, Bye, Hello, Message, Ping, Step
-from shared.protocol.rows import EnvSpec, act_layout
-from shared.protocol.sessions import Session, SessionLimits, SessionTable, Verdict
+from seedbed.actor_svc.group import random_actions
+from seedbed.services.cli.env.in_process import CheckOptions
+from seedbed.services.cli.env.row_checks import read_tick
+from seedbed.services.cli.env.verdicts import Result, failed, passed
+from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.protocol.codec import decode, encode
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.protocol.messages import Act, Bye, Hello, Message, Ping, Step
+from seedbed.shared.protocol.rows import EnvSpec, act_layout
+from seedbed.shared.protocol.sessions import Session, SessionLimits, SessionTable, Verdict
 
 BEAT_S = 0.25  # asked of the service; shorter than inference's, so that a check takes seconds
 NUM_ANSWERS = 64  # different random actions for each group, in turn

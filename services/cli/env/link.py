@@ -19,17 +19,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import IO, TypeVar
 
-from services.cli.env.in_process import CheckOptions
-from services.cli.env.kit import Drills, Stopped, UnknownVersion
-from services.cli.env.life import Expected, Life, Wires
-from services.cli.env.target import Listen, pinned
-from services.cli.env.verdicts import Result, Verdict, merge, skipped
-from services.cli.service_folder import ServiceFolder, kill_group, service_variables
-from shared.errors import ConfigError
-from shared.net.endpoints import Router
-from shared.net.keys import bind_keys
-from shared.net.reactor import Buffer, Reactor
-from shared.net.roles import Role
+from seedbed.services.cli.env.in_process import CheckOptions
+from seedbed.services.cli.env.kit import Drills, Stopped, UnknownVersion
+from seedbed.services.cli.env.life import Expected, Life, Wires
+from seedbed.services.cli.env.target import Listen, pinned
+from seedbed.services.cli.env.verdicts import Result, Verdict, merge, skipped
+from seedbed.services.cli.service_folder import ServiceFolder, kill_group, service_variables
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.net.endpoints import Router
+from seedbed.shared.net.keys import bind_keys
+from seedbed.shared.net.reactor import Buffer, Reactor
+from seedbed.shared.net.roles import Role
 
 POLL_S = 0.05
 KILL_S = 5.0

@@ -15,14 +15,14 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from services.cli.env.in_process import CheckOptions
-from services.cli.env.life import Expected, Life, Wires, describe_status, quote
-from services.cli.env.row_checks import Tick, read_tick
-from shared.errors import RemoteWireError
-from shared.protocol.codec import encode
-from shared.protocol.messages import Act, ActBits, Bye, Hello, Message, Ping, Reject, Step, Welcome
-from shared.protocol.rows import REWARD_PROBLEM, act_layout, are_rewards
-from shared.protocol.sessions import Session, Verdict
+from seedbed.services.cli.env.in_process import CheckOptions
+from seedbed.services.cli.env.life import Expected, Life, Wires, describe_status, quote
+from seedbed.services.cli.env.row_checks import Tick, read_tick
+from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.protocol.codec import encode
+from seedbed.shared.protocol.messages import Act, ActBits, Bye, Hello, Message, Ping, Reject, Step, Welcome
+from seedbed.shared.protocol.rows import REWARD_PROBLEM, act_layout, are_rewards
+from seedbed.shared.protocol.sessions import Session, Verdict
 
 ALONE_S = 3.0  # without a session, and nobody comes back
 STALL_S = 1.0  # between two polls: it was us who slept, and messages may be waiting

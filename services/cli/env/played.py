@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from actor_svc.group import random_actions
-from services.cli.env.in_process import CheckOptions
-from services.cli.env.life import Expected, Wires, action_frames
-from services.cli.env.one_group import OneGroup
-from services.cli.env.row_checks import Tick
-from services.cli.env.scene import Scene, scene_of_step
-from shared.protocol.messages import Hello, Step
+from seedbed.actor_svc.group import random_actions
+from seedbed.services.cli.env.in_process import CheckOptions
+from seedbed.services.cli.env.life import Expected, Wires, action_frames
+from seedbed.services.cli.env.one_group import OneGroup
+from seedbed.services.cli.env.row_checks import Tick
+from seedbed.services.cli.env.scene import Scene, scene_of_step
+from seedbed.shared.protocol.messages import Hello, Step
 
 
 class Played(OneGroup[Scene]):

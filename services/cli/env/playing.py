@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from actor_svc.group import Group
-from services.cli.env.target import find_environment
-from services.cli.runs import Need, resolve_run
-from services.cli.video import Recorded, make_shown_group, play_randomly, speed, write_video
-from shared.runtime.config import EnvConfig
+from seedbed.actor_svc.group import Group
+from seedbed.services.cli.env.target import find_environment
+from seedbed.services.cli.runs import Need, resolve_run
+from seedbed.services.cli.video import Recorded, make_shown_group, play_randomly, speed, write_video
+from seedbed.shared.runtime.config import EnvConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ def show_policy(target: str, words: list[str], run: str, *, greedy: bool, seed: 
     The run's own [env] holds wherever TARGET is the same environment and no word says otherwise.
     Raises: ConfigError for an unknown run, CheckpointError if it was trained on another specification.
     """
-    from services.cli.evaluate import check_specification, load_policy, play
+    from seedbed.services.cli.evaluate import check_specification, load_policy, play
 
     run_dir = resolve_run(run, Need.POLICY)
     trained = load_policy(run_dir)

@@ -10,19 +10,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from actor_svc.backends.backend import ENDED_BITS, FIRST, NO_LANES, About, Backend, RowViews, Traits
-from actor_svc.group import Group
-from services.cli.env.in_process import CheckOptions
-from services.cli.env.life import action_frames
-from services.cli.env.one_group import OneGroup
-from services.cli.env.row_checks import Tick
-from services.cli.env.scene import drawn_picture
-from services.cli.env.visit import Visit, visiting
-from services.cli.service_folder import ServiceFolder, open_service
-from shared.errors import EnvError
-from shared.protocol.layout import Array
-from shared.protocol.messages import Hello, Step
-from shared.runtime.config import EnvConfig, EvalConfig
+from seedbed.actor_svc.backends.backend import ENDED_BITS, FIRST, NO_LANES, About, Backend, RowViews, Traits
+from seedbed.actor_svc.group import Group
+from seedbed.services.cli.env.in_process import CheckOptions
+from seedbed.services.cli.env.life import action_frames
+from seedbed.services.cli.env.one_group import OneGroup
+from seedbed.services.cli.env.row_checks import Tick
+from seedbed.services.cli.env.scene import drawn_picture
+from seedbed.services.cli.env.visit import Visit, visiting
+from seedbed.services.cli.service_folder import ServiceFolder, open_service
+from seedbed.shared.errors import EnvError
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.protocol.messages import Hello, Step
+from seedbed.shared.runtime.config import EnvConfig, EvalConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

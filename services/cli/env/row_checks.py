@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from services.cli.env.scale_checks import ScaleWatch, name_of
-from services.cli.env.verdicts import Result, failed, passed, skipped
-from shared.errors import RemoteWireError
-from shared.protocol.layout import Array
-from shared.protocol.messages import StepBits
-from shared.protocol.rows import ENDED, REWARD_PROBLEM, EnvSpec, Flags, are_rewards, step_layout
-from shared.protocol.spaces import Leaf, check_values
+from seedbed.services.cli.env.scale_checks import ScaleWatch, name_of
+from seedbed.services.cli.env.verdicts import Result, failed, passed, skipped
+from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.protocol.messages import StepBits
+from seedbed.shared.protocol.rows import ENDED, REWARD_PROBLEM, EnvSpec, Flags, are_rewards, step_layout
+from seedbed.shared.protocol.spaces import Leaf, check_values
 
 FIRST, TERMINATED, TRUNCATED = int(Flags.FIRST), int(Flags.TERMINATED), int(Flags.TRUNCATED)
 ABSENT, ENDED_BITS = int(Flags.ABSENT), int(ENDED)

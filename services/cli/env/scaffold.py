@@ -12,8 +12,8 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from shared.errors import ConfigError
-from shared.runtime.recipes import read_part
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.runtime.recipes import read_part
 
 TEMPLATES = "template"
 FILES = {  # to be written → template
@@ -71,8 +71,8 @@ class Place:
 def choose_place(name: str, here: Path) -> Place:
     """`services/NAME` in a clone of this project, `NAME` in a folder of the user's own.
 
-    In a clone the package is `services.NAME`. Elsewhere it is NAME, found from the working directory, and run by its
-    folder (`python NAME`), so that nothing of the user's stands before our packages `services` and `shared`.
+    In a clone the package is `seedbed.services.NAME`. Elsewhere it is NAME, found from the working directory, and run
+    by its folder (`python NAME`).
     Raises: ConfigError if the name cannot be one, is taken, or the folder is there.
     """
     if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
@@ -82,10 +82,10 @@ def choose_place(name: str, here: Path) -> Place:
     if (here / "services" / "cli" / "app.py").is_file():
         place = Place(
             folder=Path("services") / name,
-            package=f"services.{name}",
-            module=f"services.{name}.env",
-            command=("python", "-m", f"services.{name}"),
-            run=f"python -m services.{name}",
+            package=f"seedbed.services.{name}",
+            module=f"seedbed.services.{name}.env",
+            command=("python", "-m", f"seedbed.services.{name}"),
+            run=f"python -m seedbed.services.{name}",
             in_clone=True,
         )
     else:
@@ -123,7 +123,7 @@ def write_service(name: str, place: Place, here: Path, *, vector: bool) -> list[
         "containers_note": (CLONE_NOTE if place.in_clone else OWN_NOTE).format(name=name, clone=CLONE),
         "image_files": ", ".join(f"`{file}`" for file in ("requirements.txt", *image_files)),
         "test_imports": "\n".join(
-            sorted([f"from {place.package}.env import LEFT, RIGHT, make", "from services.cli.app import main"])
+            sorted([f"from {place.package}.env import LEFT, RIGHT, make", "from seedbed.services.cli.app import main"])
         ),
         "action": "np.array([action])" if vector else "action",
         "recipe": RECIPE,
@@ -143,4 +143,4 @@ def write_service(name: str, place: Place, here: Path, *, vector: bool) -> list[
 
 
 def _read(template: str) -> str:
-    return (files("services.cli.env") / TEMPLATES / f"{template}.template").read_text(encoding="utf-8")
+    return (files("seedbed.services.cli.env") / TEMPLATES / f"{template}.template").read_text(encoding="utf-8")

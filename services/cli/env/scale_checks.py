@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from services.cli.env.verdicts import Result, passed, warned
-from shared.policy.scaling import scale_of
-from shared.protocol.layout import Array
-from shared.protocol.spaces import Leaf, Space
+from seedbed.services.cli.env.verdicts import Result, passed, warned
+from seedbed.shared.policy.scaling import scale_of
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.protocol.spaces import Leaf, Space
 
 HARDLY = 0.1  # of the scaled range
 HUGE = 100.0  # of values that nothing scales

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from actor_svc.group import Group
-from actor_svc.pictures import observed_picture, picture_of
-from services.cli.env.row_checks import Tick
-from shared.errors import EnvError
-from shared.protocol.layout import Array
-from shared.protocol.messages import Step, StepBits
-from shared.protocol.pictures import PICTURE_HEADER_BYTES, check_picture
-from shared.protocol.rows import ENDED, EnvSpec
+from seedbed.actor_svc.group import Group
+from seedbed.actor_svc.pictures import observed_picture, picture_of
+from seedbed.services.cli.env.row_checks import Tick
+from seedbed.shared.errors import EnvError
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.protocol.messages import Step, StepBits
+from seedbed.shared.protocol.pictures import PICTURE_HEADER_BYTES, check_picture
+from seedbed.shared.protocol.rows import ENDED, EnvSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,10 +12,10 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from services.cli.env.scene import Scene
-from shared.protocol.layout import Array
-from shared.protocol.rows import Flags
-from shared.protocol.spaces import Leaf, decode_text
+from seedbed.services.cli.env.scene import Scene
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.protocol.rows import Flags
+from seedbed.shared.protocol.spaces import Leaf, decode_text
 
 HALF_BLOCK = "▀"
 MAX_VALUES = 24  # of one leaf

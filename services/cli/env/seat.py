@@ -3,13 +3,13 @@
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from services.cli.env.in_process import CheckOptions
-from services.cli.env.link import SILENT, Notes
-from services.cli.env.played import Played
-from services.cli.env.scene import Scene
-from services.cli.env.target import Listen
-from services.cli.env.visit import Visit, visiting
-from services.cli.service_folder import ServiceFolder
+from seedbed.services.cli.env.in_process import CheckOptions
+from seedbed.services.cli.env.link import SILENT, Notes
+from seedbed.services.cli.env.played import Played
+from seedbed.services.cli.env.scene import Scene
+from seedbed.services.cli.env.target import Listen
+from seedbed.services.cli.env.visit import Visit, visiting
+from seedbed.services.cli.service_folder import ServiceFolder
 
 
 class Seat(Visit[Scene]):

@@ -24,20 +24,20 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from actor_svc.backends.backend import call_environment
-from actor_svc.envs import make_group
-from actor_svc.group import Group
-from services.cli.env.bare import BarePool, make_bare, make_bare_pool
-from services.cli.env.in_process import CheckOptions
-from services.cli.env.life import NUM_ANSWERS, Answering, Expected, Wires, random_action_frames
-from services.cli.env.link import SILENT, Notes, live
-from services.cli.env.target import Listen, Target, as_service, pinned
-from services.cli.env.value_checks import BareEnv
-from services.cli.service_folder import ServiceFolder
-from shared.errors import EnvError
-from shared.protocol.codec import decode, encode
-from shared.protocol.messages import Act, Step
-from shared.runtime.config import EnvConfig
+from seedbed.actor_svc.backends.backend import call_environment
+from seedbed.actor_svc.envs import make_group
+from seedbed.actor_svc.group import Group
+from seedbed.services.cli.env.bare import BarePool, make_bare, make_bare_pool
+from seedbed.services.cli.env.in_process import CheckOptions
+from seedbed.services.cli.env.life import NUM_ANSWERS, Answering, Expected, Wires, random_action_frames
+from seedbed.services.cli.env.link import SILENT, Notes, live
+from seedbed.services.cli.env.target import Listen, Target, as_service, pinned
+from seedbed.services.cli.env.value_checks import BareEnv
+from seedbed.services.cli.service_folder import ServiceFolder
+from seedbed.shared.errors import EnvError
+from seedbed.shared.protocol.codec import decode, encode
+from seedbed.shared.protocol.messages import Act, Step
+from seedbed.shared.runtime.config import EnvConfig
 
 Line = dict[str, str | int | float]
 

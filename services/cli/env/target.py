@@ -13,9 +13,16 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from services.cli.service_folder import MANIFEST, SHIPPED, ServiceFolder, ServiceManifest, find_folder, open_folder
-from shared.errors import ConfigError
-from shared.runtime.config import EnvConfig, load_settings
+from seedbed.services.cli.service_folder import (
+    MANIFEST,
+    SHIPPED,
+    ServiceFolder,
+    ServiceManifest,
+    find_folder,
+    open_folder,
+)
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.runtime.config import EnvConfig, load_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +105,7 @@ def is_registered(env_id: str) -> bool:
     except gymnasium.error.Error:
         if importlib.util.find_spec("envpool") is None:
             return False
-        from actor_svc.backends.pool import has  # heavy
+        from seedbed.actor_svc.backends.pool import has  # heavy
 
         return has(env_id)
     return True
@@ -127,7 +134,7 @@ def find_environment(text: str, words: Sequence[str] = ()) -> EnvConfig:
 def as_service(env: EnvConfig) -> ServiceFolder:
     """An actor process for an environment of this project's own kind."""
     words = [f"env.{key}={_as_toml(value)}" for key, value in env.model_dump(exclude_unset=True).items()]
-    command = [sys.executable, "-P", "-m", "actor_svc", *words]
+    command = [sys.executable, "-P", "-m", "seedbed.actor_svc", *words]
     manifest = ServiceManifest(name="actor", description="one of ours", command=command, env_id=env.id)
     return ServiceFolder(folder=Path.cwd(), manifest=manifest)
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.live import Live
 
-from services.cli.env.game import Game
-from services.cli.env.keys import read_keys
-from shared.errors import ConfigError
+from seedbed.services.cli.env.game import Game
+from seedbed.services.cli.env.keys import read_keys
+from seedbed.shared.errors import ConfigError
 
 READ_BYTES = 64
 

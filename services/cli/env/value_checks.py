@@ -12,8 +12,8 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
-from actor_svc.backends.backend import call_environment
-from services.cli.env.verdicts import Result, failed, passed
+from seedbed.actor_svc.backends.backend import call_environment
+from seedbed.services.cli.env.verdicts import Result, failed, passed
 
 BareEnv = gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
 MAX_NUMBERS = 8  # values of an array that a message shows

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
-from services.cli.env.in_process import CheckOptions
-from services.cli.env.life import Expected, Wires
-from services.cli.env.link import SILENT, Notes, live
-from services.cli.env.one_group import OneGroup
-from services.cli.env.target import Listen
-from services.cli.service_folder import ServiceFolder
-from shared.errors import EnvError
+from seedbed.services.cli.env.in_process import CheckOptions
+from seedbed.services.cli.env.life import Expected, Wires
+from seedbed.services.cli.env.link import SILENT, Notes, live
+from seedbed.services.cli.env.one_group import OneGroup
+from seedbed.services.cli.env.target import Listen
+from seedbed.services.cli.service_folder import ServiceFolder
+from seedbed.shared.errors import EnvError
 
 T = TypeVar("T")  # what is handed on of each tick
 

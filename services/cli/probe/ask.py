@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from contextlib import ExitStack
 
-from services.cli.machine import usable_cores
-from services.cli.probe.child import Child
-from services.cli.probe.record import Probe, from_json
-from services.cli.service_folder import open_service
-from shared.runtime.config import EnvConfig
+from seedbed.services.cli.machine import usable_cores
+from seedbed.services.cli.probe.child import Child
+from seedbed.services.cli.probe.record import Probe, from_json
+from seedbed.services.cli.service_folder import open_service
+from seedbed.shared.runtime.config import EnvConfig
 
 _known: dict[str, Probe] = {}  # by [env] section: a command looks at an environment once
 
@@ -40,6 +40,6 @@ def probe_environments(envs: Iterable[EnvConfig], timeout_s: float) -> list[Prob
 
 def _ask(env: EnvConfig, timeout_s: float) -> Child:
     """A process that has been asked."""
-    child = Child("services.cli.probe.environment", f"env.id: {env.id}", timeout_s)
+    child = Child("seedbed.services.cli.probe.environment", f"env.id: {env.id}", timeout_s)
     child.send({"env": env.model_dump(mode="json", exclude_unset=True)})
     return child

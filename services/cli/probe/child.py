@@ -19,11 +19,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from services.cli.machine import service_environment
-from services.cli.postmortem import last_words
-from shared.errors import ConfigError, SeedbedError
-from shared.runtime.modules import is_users, look_for_modules_here, shown_path
-from shared.runtime.service import DIE_WITH_PARENT, die_with_parent
+from seedbed.services.cli.machine import service_environment
+from seedbed.services.cli.postmortem import last_words
+from seedbed.shared.errors import ConfigError, SeedbedError
+from seedbed.shared.runtime.modules import is_users, look_for_modules_here, shown_path
+from seedbed.shared.runtime.service import DIE_WITH_PARENT, die_with_parent
 
 Answer = dict[str, Any]
 GRACE_S = 5.0  # for the process to tell where it hangs, beyond what it is allowed

@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from actor_svc.envs import describe_backend, make_smallest_group, newer_id
-from actor_svc.group import Group
-from actor_svc.pictures import be_headless
-from services.cli.env.remote_backend import make_remote_group
-from services.cli.probe.child import answer_to
-from services.cli.probe.record import Probe, to_json
-from shared.errors import EnvError
-from shared.runtime.config import EnvConfig, EvalConfig
+from seedbed.actor_svc.envs import describe_backend, make_smallest_group, newer_id
+from seedbed.actor_svc.group import Group
+from seedbed.actor_svc.pictures import be_headless
+from seedbed.services.cli.env.remote_backend import make_remote_group
+from seedbed.services.cli.probe.child import answer_to
+from seedbed.services.cli.probe.record import Probe, to_json
+from seedbed.shared.errors import EnvError
+from seedbed.shared.runtime.config import EnvConfig, EvalConfig
 
 STEP_S = 0.2  # how long it is stepped, seconds
 MAX_TICKS = 200

@@ -7,23 +7,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from learner_svc.algorithm_config import AlgorithmConfig, OwnAlgorithmConfig
-from learner_svc.algorithms import recording_of
-from learner_svc.batch import Batch
-from learner_svc.sources.source import allocate
-from learner_svc.update import Updater
-from services.cli.probe.child import answer_to
-from services.cli.probe.record import spec_from_json
-from shared.errors import ConfigError, SeedbedError
-from shared.policy.config import PolicyConfig
-from shared.policy.policy import Policy
-from shared.policy.weights import FlatParameters, acting_parameters
-from shared.protocol.layout import Array
-from shared.protocol.messages import pack_version
-from shared.protocol.recording import VERSION
-from shared.protocol.rows import EnvSpec
-from shared.protocol.spaces import Leaf
-from shared.runtime.modules import describe_failure
+from seedbed.learner_svc.algorithm_config import AlgorithmConfig, OwnAlgorithmConfig
+from seedbed.learner_svc.algorithms import recording_of
+from seedbed.learner_svc.batch import Batch
+from seedbed.learner_svc.sources.source import allocate
+from seedbed.learner_svc.update import Updater
+from seedbed.services.cli.probe.child import answer_to
+from seedbed.services.cli.probe.record import spec_from_json
+from seedbed.shared.errors import ConfigError, SeedbedError
+from seedbed.shared.policy.config import PolicyConfig
+from seedbed.shared.policy.policy import Policy
+from seedbed.shared.policy.weights import FlatParameters, acting_parameters
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.protocol.messages import pack_version
+from seedbed.shared.protocol.recording import VERSION
+from seedbed.shared.protocol.rows import EnvSpec
+from seedbed.shared.protocol.spaces import Leaf
+from seedbed.shared.runtime.modules import describe_failure
 
 ROWS, LANES = 2, 3  # of the trial
 

@@ -4,8 +4,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from actor_svc.backends.backend import About
-from shared.protocol.rows import EnvSpec, spec_from_wire, spec_to_wire
+from seedbed.actor_svc.backends.backend import About
+from seedbed.shared.protocol.rows import EnvSpec, spec_from_wire, spec_to_wire
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

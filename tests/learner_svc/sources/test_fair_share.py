@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner_svc.sources.fair_share import FairShare
+from seedbed.learner_svc.sources.fair_share import FairShare
 
 WEIGHTS = {"a": 0.5, "b": 0.3, "c": 0.2}
 PLENTY = dict.fromkeys(WEIGHTS, 10_000)

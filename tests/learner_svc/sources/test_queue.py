@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner_svc.sources.queue import QueueSource
-from shared.errors import RemoteWireError
-from shared.protocol.layout import Array
-from shared.protocol.recording import Per, RecordField, RecordSpec
-from shared.protocol.rows import EnvSpec
-from shared.protocol.spaces import space_from_gymnasium
+from seedbed.learner_svc.sources.queue import QueueSource
+from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.protocol.recording import Per, RecordField, RecordSpec
+from seedbed.shared.protocol.rows import EnvSpec
+from seedbed.shared.protocol.spaces import space_from_gymnasium
 
 gymnasium = pytest.importorskip("gymnasium")
 

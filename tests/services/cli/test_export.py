@@ -7,12 +7,12 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from learner_svc.checkpoint import Checkpoint
-from services.cli.evaluate import EvaluationSettings, TrainedPolicy
-from services.cli.export import export_policy
-from shared.errors import ConfigError, StorageError
-from shared.policy.acting import Sample
-from shared.policy.weights import make_manifest
+from seedbed.learner_svc.checkpoint import Checkpoint
+from seedbed.services.cli.evaluate import EvaluationSettings, TrainedPolicy
+from seedbed.services.cli.export import export_policy
+from seedbed.shared.errors import ConfigError, StorageError
+from seedbed.shared.policy.acting import Sample
+from seedbed.shared.policy.weights import make_manifest
 from tests.support.experience import RECORDING
 from tests.support.policy_cases import CASES, make_policy, random_leaf
 

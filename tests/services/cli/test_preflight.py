@@ -7,10 +7,10 @@ import tomllib
 import pytest
 from rich.console import Console
 
-from services.cli.app import main
-from services.cli.experiment import RECIPE, RECORD, choose_source, load_experiment, write_words
-from services.cli.preflight import look_before_start
-from shared.errors import ConfigError
+from seedbed.services.cli.app import main
+from seedbed.services.cli.experiment import RECIPE, RECORD, choose_source, load_experiment, write_words
+from seedbed.services.cli.preflight import look_before_start
+from seedbed.shared.errors import ConfigError
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_a_setting_may_stand_where_an_experiments_name_does(here):
 
 def test_memory_is_given_where_it_is_asked_for(here):
     """As part of the recipe's name, which resuming repeats."""
-    experiment = load(memory=True, env="services.memory.env:make")
+    experiment = load(memory=True, env="seedbed.services.memory.env:make")
     assert (experiment.name, experiment.settings.run.recipe) == ("memory", "vector-discrete+memory")
     assert experiment.settings.policy.lstm > 0
     assert "run.recipe=auto+memory" in experiment.resume_command
@@ -141,7 +141,7 @@ def test_what_steps_an_environment_is_said_and_kept(here):
 def test_each_task_is_looked_at(here):
     """Spaces that differ are told by task; what steps each is kept with it."""
     (here / "two.toml").write_text(
-        '[run]\nrecipe = "auto"\n[env]\nid = "services.memory.env:make"\n'
+        '[run]\nrecipe = "auto"\n[env]\nid = "seedbed.services.memory.env:make"\n'
         "[tasks.a]\nenv.kwargs = { cues = 4 }\n[tasks.b]\nenv.kwargs = { cues = 4, max_delay = 9 }\n"
     )
     words = ["learner.batch=64"]

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from actor_svc.backends.backend import About
-from services.cli.probe.record import Probe, from_json, to_json
-from services.cli.recommend import choose_recipe
-from shared.protocol.rows import EnvSpec
-from shared.protocol.spaces import space_from_gymnasium
-from shared.runtime.recipes import read_recipe
+from seedbed.actor_svc.backends.backend import About
+from seedbed.services.cli.probe.record import Probe, from_json, to_json
+from seedbed.services.cli.recommend import choose_recipe
+from seedbed.shared.protocol.rows import EnvSpec
+from seedbed.shared.protocol.spaces import space_from_gymnasium
+from seedbed.shared.runtime.recipes import read_recipe
 
 NUMBERS = spaces.Box(-1, 1, (3,), np.float32)
 CHOICE = spaces.Discrete(2)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from services.cli.app import main
-from services.cli.experiment import LaunchSettings
-from services.cli.settings import list_settings
-from shared.errors import ConfigError
+from seedbed.services.cli.app import main
+from seedbed.services.cli.experiment import LaunchSettings
+from seedbed.services.cli.settings import list_settings
+from seedbed.shared.errors import ConfigError
 
 
 def test_every_setting_of_every_section_is_there_and_explained():

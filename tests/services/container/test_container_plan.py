@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from services.cli.experiment import EXPERIMENTS
-from services.container.plan import OVERRIDES, Container, plan_service
-from services.container.role import Role
-from shared.errors import ConfigError
-from shared.runtime.config import parse_value
+from seedbed.services.cli.experiment import EXPERIMENTS
+from seedbed.services.container.plan import OVERRIDES, Container, plan_service
+from seedbed.services.container.role import Role
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.runtime.config import parse_value
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from services.container.owner import (
+from seedbed.services.container.owner import (
     IMAGE_USER,
     UNKNOWN,
     User,
@@ -17,7 +17,7 @@ from services.container.owner import (
     settle,
     try_to_write,
 )
-from shared.errors import ConfigError
+from seedbed.shared.errors import ConfigError
 
 SOMEBODY, ANOTHER = User(uid=4321, gid=4322), User(uid=1234, gid=1235)
 ROOT, NOBODY_KNOWN = User(uid=0, gid=0), User(uid=UNKNOWN, gid=UNKNOWN)

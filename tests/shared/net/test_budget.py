@@ -2,7 +2,7 @@
 
 import pytest
 
-from shared.net.budget import (
+from seedbed.shared.net.budget import (
     BURST_S,
     DROPPED_BYTES,
     DROPPED_MESSAGES,

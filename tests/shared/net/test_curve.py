@@ -12,13 +12,13 @@ import pytest
 import uvloop
 import zmq
 
-from shared.errors import ConfigError
-from shared.net import endpoints, zap
-from shared.net.endpoints import Dealer, Router
-from shared.net.keyring import Keyring
-from shared.net.keys import DialKeys, KeyPair, PublicKey, bind_keys, client_file, dial_keys
-from shared.net.reactor import Reactor
-from shared.net.roles import Role
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.net import endpoints, zap
+from seedbed.shared.net.endpoints import Dealer, Router
+from seedbed.shared.net.keyring import Keyring
+from seedbed.shared.net.keys import DialKeys, KeyPair, PublicKey, bind_keys, client_file, dial_keys
+from seedbed.shared.net.reactor import Reactor
+from seedbed.shared.net.roles import Role
 from tests.support.hostile_peer import shout_over_tcp
 
 TIMEOUT_S = 30.0

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from services.cli.launcher import Reservation
-from shared.errors import ConfigError
-from shared.net.dialler import Dialler
-from shared.net.endpoints import Router
-from shared.net.reactor import Reactor
+from seedbed.services.cli.launcher import Reservation
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.net.dialler import Dialler
+from seedbed.shared.net.endpoints import Router
+from seedbed.shared.net.reactor import Reactor
 
 HOSTS = ("127.0.0.2", "127.0.0.3")
 

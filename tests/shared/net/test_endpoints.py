@@ -16,9 +16,9 @@ import pytest
 import uvloop
 import zmq
 
-from shared.errors import ConfigError
-from shared.net import addresses, endpoints, memory
-from shared.net.reactor import MAX_FRAMES, Reactor
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.net import addresses, endpoints, memory
+from seedbed.shared.net.reactor import MAX_FRAMES, Reactor
 
 TIMEOUT_S = 20.0
 

@@ -7,9 +7,9 @@ import socket
 import pytest
 import uvloop
 
-from shared.net.connections import hang_up, received_bytes
-from shared.net.endpoints import Dealer, Router
-from shared.net.reactor import Reactor
+from seedbed.shared.net.connections import hang_up, received_bytes
+from seedbed.shared.net.endpoints import Dealer, Router
+from seedbed.shared.net.reactor import Reactor
 from tests.support.clock import Clock
 from tests.support.hostile_peer import connect_raw, part
 
@@ -85,8 +85,8 @@ def serve(test, **options) -> None:
 @pytest.mark.parametrize("scheme", ["tcp", "ipc"])
 def test_who_floods_is_hung_up_on_and_the_others_are_heard(scheme, tmp_path, monkeypatch) -> None:
     """The rest of the flood is not read, and a useful message of somebody else arrives."""
-    monkeypatch.setattr("shared.net.budget.BURST_S", 0.01)
-    monkeypatch.setattr("shared.net.budget.SHARE", 1e-6)
+    monkeypatch.setattr("seedbed.shared.net.budget.BURST_S", 0.01)
+    monkeypatch.setattr("seedbed.shared.net.budget.SHARE", 1e-6)
 
     async def test(served: Served) -> None:
         good, bad = await served.peer(), await served.peer()
@@ -113,7 +113,7 @@ def test_who_floods_is_hung_up_on_and_the_others_are_heard(scheme, tmp_path, mon
 
 def test_useful_messages_are_free(monkeypatch) -> None:
     """However many there are, and however long they take."""
-    monkeypatch.setattr("shared.net.budget.BURST_S", 1e-9)
+    monkeypatch.setattr("seedbed.shared.net.budget.BURST_S", 1e-9)
 
     async def test(served: Served) -> None:
         peer = await served.peer()
@@ -128,8 +128,8 @@ def test_useful_messages_are_free(monkeypatch) -> None:
 
 def test_without_keys_new_connections_waste_together(monkeypatch) -> None:
     """A stranger gains nothing by another connection; who has been useful keeps an account of its own."""
-    monkeypatch.setattr("shared.net.budget.BURST_S", 1e-9)
-    monkeypatch.setattr("shared.net.budget.SHARE", 1e-9)
+    monkeypatch.setattr("seedbed.shared.net.budget.BURST_S", 1e-9)
+    monkeypatch.setattr("seedbed.shared.net.budget.SHARE", 1e-9)
 
     async def test(served: Served) -> None:
         good = await served.peer()

@@ -6,10 +6,10 @@ import stat
 import pytest
 import zmq
 
-from shared.errors import ConfigError
-from shared.net.keyring import Keyring
-from shared.net.keys import bind_keys, dial_keys, read_clients, read_pair
-from shared.net.roles import Role
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.net.keyring import Keyring
+from seedbed.shared.net.keys import bind_keys, dial_keys, read_clients, read_pair
+from seedbed.shared.net.roles import Role
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_a_secret_that_an_orchestrator_hands_out_may_be_its_groups(folder, monke
     monkeypatch.setattr("os.getuid", lambda: 1000)
     real = os.fstat
     monkeypatch.setattr("os.fstat", lambda place: os.stat_result((*real(place)[:4], 0, *real(place)[5:])))
-    monkeypatch.setattr("shared.net.keys._is_read_only", lambda _: True)
+    monkeypatch.setattr("seedbed.shared.net.keys._is_read_only", lambda _: True)
     if is_read:
         assert bind_keys(folder, Role.INFERENCE)
     else:

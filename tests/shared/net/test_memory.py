@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from shared.net.memory import Dealer, Faults, Network, Router
+from seedbed.shared.net.memory import Dealer, Faults, Network, Router
 
 
 def play(seed: int, faults: Faults, num_messages: int = 300) -> list[int]:

@@ -8,7 +8,7 @@ import pytest
 import uvloop
 import zmq
 
-from shared.net.reactor import MAX_DRAIN_MESSAGES, MAX_FRAMES, STALL_S, Channel, Reactor
+from seedbed.shared.net.reactor import MAX_DRAIN_MESSAGES, MAX_FRAMES, STALL_S, Channel, Reactor
 
 TIMEOUT_S = 20.0
 

@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from shared.errors import RemoteWireError
-from shared.net.reports import MAX_WAITING, Reports, Shown
-from shared.protocol.codec import decode, encode
-from shared.protocol.messages import Look, Ping, Report, pack_version
-from shared.runtime.config import RuntimeConfig
-from shared.runtime.service import Service
+from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.net.reports import MAX_WAITING, Reports, Shown
+from seedbed.shared.protocol.codec import decode, encode
+from seedbed.shared.protocol.messages import Look, Ping, Report, pack_version
+from seedbed.shared.runtime.config import RuntimeConfig
+from seedbed.shared.runtime.service import Service
 
 LOOK = encode(Look(wants_page=True, wants_picture=False, have_picture=0))
 PICTURE = Look(wants_page=False, wants_picture=True, have_picture=0)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from shared.errors import ConfigError
-from shared.net.addresses import look_up
-from shared.net.resolver import Resolver
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.net.addresses import look_up
+from seedbed.shared.net.resolver import Resolver
 
 
 class Names:

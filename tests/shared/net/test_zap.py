@@ -6,9 +6,9 @@ import pytest
 import zmq
 from zmq.utils import z85
 
-from shared.net.keys import PublicKey
-from shared.net.roles import Role
-from shared.net.zap import AccessList
+from seedbed.shared.net.keys import PublicKey
+from seedbed.shared.net.roles import Role
+from seedbed.shared.net.zap import AccessList
 
 
 def make_key(role: Role, name: str) -> PublicKey:

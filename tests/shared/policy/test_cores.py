@@ -2,7 +2,7 @@
 
 import torch
 
-from shared.policy.cores import FORGET_BIAS, Lstm, stack_frames
+from seedbed.shared.policy.cores import FORGET_BIAS, Lstm, stack_frames
 
 
 def reference_stack(frames: torch.Tensor, first: torch.Tensor, earlier: torch.Tensor) -> torch.Tensor:

@@ -10,8 +10,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from shared.policy.distributions import MASKED, ActionDistribution
-from shared.protocol.spaces import flatten, space_from_gymnasium, unflatten
+from seedbed.shared.policy.distributions import MASKED, ActionDistribution
+from seedbed.shared.protocol.spaces import flatten, space_from_gymnasium, unflatten
 from tests.support.policy_cases import COMPOSITE_ACTION
 
 SPACES: dict[str, gymnasium.Space[Any]] = {

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from shared.policy.policy import Policy
+from seedbed.shared.policy.policy import Policy
 from tests.support.policy_cases import CASES, ActedUnroll, RandomActor, make_policy
 
 LANES, LENGTH, UNROLLS = 5, 7, 4

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shared.errors import ConfigError
-from shared.policy.config import PolicyConfig
-from shared.policy.networks import RELU_GAIN, Mlp, PatchConvolution, make_torso, tanh
-from shared.policy.observations import to_patches
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.policy.config import PolicyConfig
+from seedbed.shared.policy.networks import RELU_GAIN, Mlp, PatchConvolution, make_torso, tanh
+from seedbed.shared.policy.observations import to_patches
 
 
 class Doubled(nn.Module):

@@ -6,15 +6,15 @@ import torch
 from gymnasium import spaces
 from pydantic import ValidationError
 
-from shared.errors import ConfigError
-from shared.policy.acting import MODE
-from shared.policy.config import PolicyConfig
-from shared.policy.cores import FrameStacks
-from shared.policy.observations import ObservationEncoder, to_patches
-from shared.policy.policy import Policy
-from shared.policy.precision import Precision
-from shared.protocol.recording import Per, RecordField
-from shared.protocol.spaces import encode_text, space_from_gymnasium
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.policy.acting import MODE
+from seedbed.shared.policy.config import PolicyConfig
+from seedbed.shared.policy.cores import FrameStacks
+from seedbed.shared.policy.observations import ObservationEncoder, to_patches
+from seedbed.shared.policy.policy import Policy
+from seedbed.shared.policy.precision import Precision
+from seedbed.shared.protocol.recording import Per, RecordField
+from seedbed.shared.protocol.spaces import encode_text, space_from_gymnasium
 from tests.support.policy_cases import CASES, VECTOR, RandomActor, make_policy, make_spec
 
 

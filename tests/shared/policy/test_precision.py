@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from shared.errors import ConfigError
-from shared.policy.precision import Precision, choose_precision, processor_name
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.policy.precision import Precision, choose_precision, processor_name
 from tests.support.policy_cases import make_policy
 
 

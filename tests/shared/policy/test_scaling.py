@@ -8,11 +8,11 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from shared.policy.config import PolicyConfig
-from shared.policy.observations import ObservationEncoder, to_patches
-from shared.policy.policy import Policy
-from shared.policy.weights import Manifest, make_manifest, policy_from_manifest
-from shared.protocol.spaces import space_from_gymnasium
+from seedbed.shared.policy.config import PolicyConfig
+from seedbed.shared.policy.observations import ObservationEncoder, to_patches
+from seedbed.shared.policy.policy import Policy
+from seedbed.shared.policy.weights import Manifest, make_manifest, policy_from_manifest
+from seedbed.shared.protocol.spaces import space_from_gymnasium
 from tests.support.experience import RECORDING
 from tests.support.policy_cases import make_spec
 

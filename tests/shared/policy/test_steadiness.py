@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from shared.errors import ConfigError
-from shared.policy.config import PolicyConfig
-from shared.policy.networks import make_torso
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.policy.config import PolicyConfig
+from seedbed.shared.policy.networks import make_torso
 
 
 class Layers(nn.Module):

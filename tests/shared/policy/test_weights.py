@@ -5,9 +5,9 @@ import json
 import pytest
 import torch
 
-from shared.errors import RemoteWireError
-from shared.policy.precision import Precision
-from shared.policy.weights import (
+from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.policy.precision import Precision
+from seedbed.shared.policy.weights import (
     ALIGNMENT,
     FlatParameters,
     Manifest,

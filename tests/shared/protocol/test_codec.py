@@ -9,11 +9,11 @@ import msgpack
 import numpy as np
 import pytest
 
-from shared.errors import LocalWireError, RemoteWireError
-from shared.protocol import header_fields, messages
-from shared.protocol.codec import decode, encode
-from shared.protocol.header_fields import FIELDS, OPTIONAL
-from shared.protocol.messages import (
+from seedbed.shared.errors import LocalWireError, RemoteWireError
+from seedbed.shared.protocol import header_fields, messages
+from seedbed.shared.protocol.codec import decode, encode
+from seedbed.shared.protocol.header_fields import FIELDS, OPTIONAL
+from seedbed.shared.protocol.messages import (
     Act,
     Bye,
     Hello,

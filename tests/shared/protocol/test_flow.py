@@ -2,10 +2,10 @@
 
 import pytest
 
-from shared.errors import RemoteWireError
-from shared.protocol.flow import MAX_EPISODES, Outbox
-from shared.protocol.ledger import MAX_AHEAD, MAX_REMEMBERED, Ledger, Producer
-from shared.protocol.messages import Credit, Episodes, ProducerHello, ProducerWelcome, RunState, Unroll
+from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.protocol.flow import MAX_EPISODES, Outbox
+from seedbed.shared.protocol.ledger import MAX_AHEAD, MAX_REMEMBERED, Ledger, Producer
+from seedbed.shared.protocol.messages import Credit, Episodes, ProducerHello, ProducerWelcome, RunState, Unroll
 
 
 def a_welcome(session: int = 1, *, epoch: int = 1, next_seq: int = 0, next_episodes_seq: int = 0) -> ProducerWelcome:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from shared.protocol.flow import Outbox
-from shared.protocol.ledger import Ledger, Producer, ProducerRecord
-from shared.protocol.messages import Episodes, Get, ProducerHello, ProducerWelcome, RunState, Unroll
+from seedbed.shared.protocol.flow import Outbox
+from seedbed.shared.protocol.ledger import Ledger, Producer, ProducerRecord
+from seedbed.shared.protocol.messages import Episodes, Get, ProducerHello, ProducerWelcome, RunState, Unroll
 
 BATCH = 5
 WINDOW = 12

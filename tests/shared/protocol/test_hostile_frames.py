@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.errors import RemoteWireError
-from shared.protocol.codec import decode, encode
-from shared.protocol.messages import Hello, MessageType
-from shared.protocol.rows import EnvSpec, step_layout
-from shared.protocol.spaces import check_values
+from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.protocol.codec import decode, encode
+from seedbed.shared.protocol.messages import Hello, MessageType
+from seedbed.shared.protocol.rows import EnvSpec, step_layout
+from seedbed.shared.protocol.spaces import check_values
 from tests.support.protocol_examples import CARTPOLE, EVERYTHING, MESSAGES
 
 HEADERS = [encode(message) for message in MESSAGES.values()]

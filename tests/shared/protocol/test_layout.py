@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.errors import RemoteWireError
-from shared.protocol.layout import ALIGNMENT, OWN_FRAME_BYTES, Field, Layout
-from shared.protocol.spaces import DTYPES
+from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.protocol.layout import ALIGNMENT, OWN_FRAME_BYTES, Field, Layout
+from seedbed.shared.protocol.spaces import DTYPES
 
 FIELDS = st.lists(
     st.builds(

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shared.protocol import header_fields, space_wire
-from shared.protocol.codec import LARGE_HEADER_BYTES, MAX_HEADER_BYTES
-from shared.protocol.header_fields import FIELDS
-from shared.protocol.layout import OWN_FRAME_BYTES
-from shared.protocol.messages import PROTOCOL_MAX, MessageType
-from shared.protocol.pictures import MAX_PICTURE_BYTES, check_picture, pack_picture
-from shared.protocol.rows import Flags
-from shared.protocol.spaces import DTYPES
+from seedbed.shared.protocol import header_fields, space_wire
+from seedbed.shared.protocol.codec import LARGE_HEADER_BYTES, MAX_HEADER_BYTES
+from seedbed.shared.protocol.header_fields import FIELDS
+from seedbed.shared.protocol.layout import OWN_FRAME_BYTES
+from seedbed.shared.protocol.messages import PROTOCOL_MAX, MessageType
+from seedbed.shared.protocol.pictures import MAX_PICTURE_BYTES, check_picture, pack_picture
+from seedbed.shared.protocol.rows import Flags
+from seedbed.shared.protocol.spaces import DTYPES
 from tests.support.protocol_examples import CARTPOLE
 
 ROOT = Path(__file__).parents[3]

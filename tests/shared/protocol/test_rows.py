@@ -10,10 +10,10 @@ import gymnasium
 import numpy as np
 import pytest
 
-from shared.errors import RemoteWireError
-from shared.protocol.layout import Layout
-from shared.protocol.recording import RecordSpec
-from shared.protocol.rows import (
+from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.protocol.layout import Layout
+from seedbed.shared.protocol.recording import RecordSpec
+from seedbed.shared.protocol.rows import (
     EnvSpec,
     act_layout,
     count_flagged,
@@ -23,7 +23,7 @@ from shared.protocol.rows import (
     spec_to_wire,
     step_layout,
 )
-from shared.protocol.spaces import space_from_gymnasium
+from seedbed.shared.protocol.spaces import space_from_gymnasium
 from tests.support.protocol_examples import CARTPOLE, EVERYTHING, STATE_FIELDS
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "payloads.json").read_text())

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict
 
-from shared.protocol.codec import decode, encode
-from shared.protocol.messages import Bye, Ping, Reject, RequestState, Step, Welcome
-from shared.protocol.sessions import Session, SessionLimits, SessionTable, Verdict, group_seed
-from shared.protocol.spaces import space_from_gymnasium
+from seedbed.shared.protocol.codec import decode, encode
+from seedbed.shared.protocol.messages import Bye, Ping, Reject, RequestState, Step, Welcome
+from seedbed.shared.protocol.sessions import Session, SessionLimits, SessionTable, Verdict, group_seed
+from seedbed.shared.protocol.spaces import space_from_gymnasium
 from tests.support.step_link import SPEC, hello
 
 ROUTE, OTHER = b"route-1", b"route-2"

@@ -9,9 +9,9 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.errors import ConfigError, EnvError, RemoteWireError
-from shared.protocol.leaves import compress_bounds
-from shared.protocol.spaces import (
+from seedbed.shared.errors import ConfigError, EnvError, RemoteWireError
+from seedbed.shared.protocol.leaves import compress_bounds
+from seedbed.shared.protocol.spaces import (
     DTYPES,
     Space,
     check_values,

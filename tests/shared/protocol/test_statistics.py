@@ -2,7 +2,7 @@
 
 import pytest
 
-from shared.protocol.statistics import (
+from seedbed.shared.protocol.statistics import (
     Condition,
     evaluation_column,
     name_problem,

@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from shared.runtime.allocator import release_freed_memory
+from seedbed.shared.runtime.allocator import release_freed_memory
 
 SCRIPT = """
 import sys
 import numpy as np
-from shared.runtime.allocator import keep_freed_memory, release_freed_memory
+from seedbed.shared.runtime.allocator import keep_freed_memory, release_freed_memory
 
 def resident_mb():
     with open("/proc/self/statm") as file:
@@ -55,7 +55,7 @@ def test_freed_tuples_are_given_back():
 THREADS = """
 import sys, threading
 import numpy as np
-from shared.runtime.allocator import share_one_arena
+from seedbed.shared.runtime.allocator import share_one_arena
 
 blocks = []
 

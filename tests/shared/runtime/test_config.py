@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from actor_svc.config import ActorSettings
-from shared.errors import ConfigError
-from shared.runtime.config import (
+from seedbed.actor_svc.config import ActorSettings
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.runtime.config import (
     KNOWN_SECTIONS,
     EnvConfig,
     EvalConfig,

@@ -1,6 +1,6 @@
 """How long a service stays after its run to tell those who come late."""
 
-from shared.runtime.farewell import QUIET_SHARE, Farewell
+from seedbed.shared.runtime.farewell import QUIET_SHARE, Farewell
 
 
 def test_it_waits_for_the_first_and_then_for_quiet():

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from shared.runtime.health import CAUSE_VARIABLE, STATUS_VARIABLE, judge, judge_alive
+from seedbed.shared.runtime.health import CAUSE_VARIABLE, STATUS_VARIABLE, judge, judge_alive
 
 
 class Page(http.server.BaseHTTPRequestHandler):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.runtime.locks import HeldError, is_held, take
+from seedbed.shared.runtime.locks import HeldError, is_held, take
 
 
 def test_a_file_is_held_until_it_is_let_go(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-from shared.errors import ConfigError
-from shared.runtime import logs
-from shared.runtime.config import RuntimeConfig
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.runtime import logs
+from seedbed.shared.runtime.config import RuntimeConfig
 
 
 class Terminal(io.StringIO):

@@ -7,8 +7,8 @@ import urllib.request
 
 import pytest
 
-from shared.errors import ConfigError
-from shared.runtime.metrics import MAX_CONNECTIONS, Metrics
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.runtime.metrics import MAX_CONNECTIONS, Metrics
 
 
 def test_the_page_shows_every_kind_of_metric():

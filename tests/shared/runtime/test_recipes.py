@@ -4,10 +4,10 @@ import itertools
 
 import pytest
 
-from services.cli.experiment import LaunchSettings
-from shared.errors import ConfigError
-from shared.runtime.config import load_settings
-from shared.runtime.recipes import FACETS, KINDS, lay, read_recipe
+from seedbed.services.cli.experiment import LaunchSettings
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.runtime.config import load_settings
+from seedbed.shared.runtime.recipes import FACETS, KINDS, lay, read_recipe
 
 TEXT = """
 [run]

@@ -3,8 +3,8 @@
 import structlog
 from structlog.testing import capture_logs
 
-from shared.runtime.metrics import Metrics
-from shared.runtime.refusals import Refusals
+from seedbed.shared.runtime.metrics import Metrics
+from seedbed.shared.runtime.refusals import Refusals
 
 
 def test_a_flood_is_counted_and_told_once_a_minute_for_each_reason():

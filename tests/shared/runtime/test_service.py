@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from shared.errors import ConfigError
-from shared.runtime.service import DIE_WITH_PARENT, Insistence, split_words
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.runtime.service import DIE_WITH_PARENT, Insistence, split_words
 
 TIMEOUT_S = 60
 
@@ -221,7 +221,7 @@ def test_who_leaves_does_not_wait_for_what_is_stuck(is_stuck, said):
     """A simulator that never returns is left as it is: its own teardown might hang or abort."""
     script = f"""
 import atexit, threading
-from shared.runtime.service import leave
+from seedbed.shared.runtime.service import leave
 atexit.register(print, "torn down")
 if {is_stuck}:
     threading.Thread(target=threading.Event().wait, daemon=True).start()

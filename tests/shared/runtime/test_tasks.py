@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from pydantic import ConfigDict
 
-from shared.errors import ConfigError
-from shared.runtime.config import RunConfig, load_settings
-from shared.runtime.tasks import RunSettings, TaskConfig, normalised_weights
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.runtime.config import RunConfig, load_settings
+from seedbed.shared.runtime.tasks import RunSettings, TaskConfig, normalised_weights
 
 FILE = """
 [env]
@@ -130,7 +130,7 @@ def test_a_mistake_in_env_is_told_once(load) -> None:
 
 def test_what_a_run_kept_is_read_back_the_same(load, tmp_path: Path) -> None:
     """The run folder's config.toml has every task in full."""
-    from learner_svc.record import to_toml
+    from seedbed.learner_svc.record import to_toml
 
     settings = load()
     again = load(to_toml(settings.model_dump(mode="json")))

@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from shared.runtime.watchdog import Watchdog
+from seedbed.shared.runtime.watchdog import Watchdog
 
 SCRIPT = """
 import threading, time
-from shared.runtime.watchdog import Watchdog
+from seedbed.shared.runtime.watchdog import Watchdog
 
 began = time.monotonic()
 dog = Watchdog(lambda: time.monotonic() - began, 0.3, lambda seconds: print("hung", flush=True), grace_s=0.3)
@@ -43,7 +43,7 @@ def test_only_a_long_job_is_a_hang(busy_s: float, is_hanging: bool) -> None:
 
 CLOSED = """
 import threading
-from shared.runtime.watchdog import Watchdog
+from seedbed.shared.runtime.watchdog import Watchdog
 
 dog = Watchdog(lambda: 0.0, 0.1, lambda seconds: None, grace_s=0.1)
 dog.pet()

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 
-from shared.runtime.worker import Worker
+from seedbed.shared.runtime.worker import Worker
 
 
 def test_jobs_run_in_order_and_it_is_idle_once_the_loop_has_their_results() -> None:

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from services.cli.bench import transport
-from services.cli.bench.transport import IMAGES, SCENARIOS, Scenario, run_scenario
-from services.cli.bench.transport_peers import OBSERVATION_BYTES, SPEC
-from shared.net.keyring import Keyring
-from shared.protocol.rows import step_layout
+from seedbed.services.cli.bench import transport
+from seedbed.services.cli.bench.transport import IMAGES, SCENARIOS, Scenario, run_scenario
+from seedbed.services.cli.bench.transport_peers import OBSERVATION_BYTES, SPEC
+from seedbed.shared.net.keyring import Keyring
+from seedbed.shared.protocol.rows import step_layout
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])

@@ -12,20 +12,20 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from services.cli.app import main
+from seedbed.services.cli.app import main
 from tests.support.browser import BROWSER, browsing
 
 for module in ("orjson", "starlette", "uvicorn"):
     pytest.importorskip(module, reason="the extra `monitor` is not installed")
 
-MEMORY = ["services.memory.env:make", "env.kwargs={cues = 2, min_delay = 0, max_delay = 0}"]
+MEMORY = ["seedbed.services.memory.env:make", "env.kwargs={cues = 2, min_delay = 0, max_delay = 0}"]
 END_S = 60
 
 
 @contextmanager
 def playing(*words, exit_code=0):
     """The command in a process of its own; itself, and (host, port) of its page."""
-    command = [sys.executable, "-m", "services.cli.app", "play", *words, "--browser"]
+    command = [sys.executable, "-m", "seedbed.services.cli.app", "play", *words, "--browser"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             found = re.search(r"http://([\d.]+):(\d+)/", process.stdout.readline())

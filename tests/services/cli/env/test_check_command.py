@@ -11,29 +11,29 @@ from pathlib import Path
 import psutil
 import pytest
 
-from services.cli.app import main
-from services.cli.env.in_process import CheckOptions
-from services.cli.env.link import Notes, check_service
-from services.cli.env.target import Listen, find_target
-from services.cli.env.verdicts import RULES, has_failed
-from services.cli.service_folder import ServiceFolder
-from shared.errors import ConfigError
-from shared.net.keyring import Keyring
+from seedbed.services.cli.app import main
+from seedbed.services.cli.env.in_process import CheckOptions
+from seedbed.services.cli.env.link import Notes, check_service
+from seedbed.services.cli.env.target import Listen, find_target
+from seedbed.services.cli.env.verdicts import RULES, has_failed
+from seedbed.services.cli.service_folder import ServiceFolder
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.net.keyring import Keyring
 from tests.support.deployment import wait_until
 
 CORRIDOR = Path(__file__).parents[4] / "services" / "corridor_cpp"
 QUICK = CheckOptions(lanes=2, groups=2, soak_steps=40)
 ACTOR = """
 import sys
-from actor_svc.serve import serve
-from services.memory.env import make
-sys.exit(serve(make, name="services.memory.env:make"))
+from seedbed.actor_svc.serve import serve
+from seedbed.services.memory.env import make
+sys.exit(serve(make, name="seedbed.services.memory.env:make"))
 """
 
 TELLS_WHO_IT_IS = """
 import os, pathlib, sys
-from actor_svc.serve import serve
-from services.memory.env import make
+from seedbed.actor_svc.serve import serve
+from seedbed.services.memory.env import make
 
 def make_and_tell(**settings):
     file = pathlib.Path("pid")
@@ -41,7 +41,7 @@ def make_and_tell(**settings):
     file.with_suffix(".new").rename(file)
     return make(**settings)
 
-sys.exit(serve(make_and_tell, name="services.memory.env:make"))
+sys.exit(serve(make_and_tell, name="seedbed.services.memory.env:make"))
 """
 
 
@@ -51,7 +51,7 @@ def service(tmp_path):
     (tmp_path / "actor.py").write_text(ACTOR)
     (tmp_path / "service.toml").write_text(
         'name = "memory"\ndescription = "for a test"\ncommand = ["python", "actor.py"]\n'
-        'env_id = "services.memory.env:make"\n'
+        'env_id = "seedbed.services.memory.env:make"\n'
     )
     found = find_target(str(tmp_path))
     assert isinstance(found, ServiceFolder)
@@ -60,7 +60,7 @@ def service(tmp_path):
 
 def test_the_table_names_every_check(capsys):
     """Exit status 0 where all is well."""
-    assert main(["env", "check", "services.memory.env:make", "--soak-steps", "50"]) == 0
+    assert main(["env", "check", "seedbed.services.memory.env:make", "--soak-steps", "50"]) == 0
     text = capsys.readouterr().out
     assert "next-step reset" in text
     assert "0 failed" in text
@@ -156,8 +156,8 @@ def test_a_service_that_ends_at_once_is_told_with_its_last_words(service):
 FAILS_ON_THE_WAY = """
 import sys
 import gymnasium
-from actor_svc.serve import serve
-from services.memory.env import make
+from seedbed.actor_svc.serve import serve
+from seedbed.services.memory.env import make
 
 class Maze(gymnasium.Wrapper):
     ticks = 0
@@ -168,7 +168,7 @@ class Maze(gymnasium.Wrapper):
             raise ValueError("lost")
         return super().step(action)
 
-sys.exit(serve(lambda: Maze(make()), name="services.memory.env:make"))
+sys.exit(serve(lambda: Maze(make()), name="seedbed.services.memory.env:make"))
 """
 
 
@@ -184,7 +184,7 @@ def test_a_check_that_is_killed_takes_its_service_along(service):
     """Also by SIGKILL, which it cannot answer: a simulator that nobody steps would stay for good."""
     (service.folder / "actor.py").write_text(TELLS_WHO_IT_IS)
     told = service.folder / "pid"
-    command = [sys.executable, "-m", "services.cli.app", "env", "check", str(service.folder)]
+    command = [sys.executable, "-m", "seedbed.services.cli.app", "env", "check", str(service.folder)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as check:
         wait_until(told.is_file, "the service makes its environment")
         started = psutil.Process(int(told.read_text()))

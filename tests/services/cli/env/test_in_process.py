@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from services.cli.env.in_process import CheckOptions, check_environment
-from services.cli.env.verdicts import Verdict, has_failed
-from shared.errors import ConfigError
-from shared.runtime.config import EnvConfig
+from seedbed.services.cli.env.in_process import CheckOptions, check_environment
+from seedbed.services.cli.env.verdicts import Verdict, has_failed
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.runtime.config import EnvConfig
 
 QUICK = CheckOptions(lanes=3, soak_steps=60)
 HERE = "tests.services.cli.env.test_in_process"
@@ -63,7 +63,7 @@ def checked(env_id: str, **kwargs: Any) -> dict[str, Any]:
     return {item.name: item for item in check_environment(EnvConfig(id=env_id, kwargs=kwargs), QUICK)}
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "services.memory.env:make", f"{HERE}:make"])
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "seedbed.services.memory.env:make", f"{HERE}:make"])
 def test_good_environments_keep_every_rule(env_id):
     """A vector form, a shipped one and a plain one; speed is told."""
     results = checked(env_id)

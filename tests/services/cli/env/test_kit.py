@@ -5,11 +5,11 @@ from dataclasses import replace
 import msgpack
 import pytest
 
-from services.cli.env.drill import EXERCISES
-from services.cli.env.kit import Stopped, UnknownVersion
-from services.cli.env.verdicts import Verdict, has_failed
-from shared.protocol.codec import encode
-from shared.protocol.messages import Bye, Hello, Ping, Step, Welcome
+from seedbed.services.cli.env.drill import EXERCISES
+from seedbed.services.cli.env.kit import Stopped, UnknownVersion
+from seedbed.services.cli.env.verdicts import Verdict, has_failed
+from seedbed.shared.protocol.codec import encode
+from seedbed.shared.protocol.messages import Bye, Hello, Ping, Step, Welcome
 from tests.support.service_in_memory import Faults, Peer
 
 

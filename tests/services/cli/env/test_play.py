@@ -12,20 +12,20 @@ import pytest
 from gymnasium import spaces
 from rich.console import Console
 
-from actor_svc.envs import make_group
-from services.cli.app import main
-from services.cli.env.game import PersonsGame, PolicysGame
-from services.cli.env.keys import action_keys, describe_keys, read_keys
-from services.cli.env.scene import scene_of_group
-from services.cli.env.screen import draw_picture, shrink
-from services.cli.video import MIN_VIDEO_HEIGHT, make_shown_group, play_randomly
-from shared.errors import ConfigError
-from shared.policy.config import PolicyConfig
-from shared.protocol.spaces import space_from_gymnasium
-from shared.runtime.config import EnvConfig
+from seedbed.actor_svc.envs import make_group
+from seedbed.services.cli.app import main
+from seedbed.services.cli.env.game import PersonsGame, PolicysGame
+from seedbed.services.cli.env.keys import action_keys, describe_keys, read_keys
+from seedbed.services.cli.env.scene import scene_of_group
+from seedbed.services.cli.env.screen import draw_picture, shrink
+from seedbed.services.cli.video import MIN_VIDEO_HEIGHT, make_shown_group, play_randomly
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.policy.config import PolicyConfig
+from seedbed.shared.protocol.spaces import space_from_gymnasium
+from seedbed.shared.runtime.config import EnvConfig
 from tests.services.test_evaluate import make_run
 
-MEMORY = EnvConfig(id="services.memory.env:make", kwargs={"cues": 2, "min_delay": 0, "max_delay": 0})
+MEMORY = EnvConfig(id="seedbed.services.memory.env:make", kwargs={"cues": 2, "min_delay": 0, "max_delay": 0})
 ARROW_RIGHT = "\x1b[C"
 
 
@@ -182,7 +182,7 @@ def test_pictures_fit_the_terminal():
 
 def test_play_without_a_terminal_says_what_to_do_instead(capsys):
     """Exit status 78."""
-    assert main(["play", "services.memory.env:make"]) == 78
+    assert main(["play", "seedbed.services.memory.env:make"]) == 78
     assert "seedbed env record" in capsys.readouterr().err.replace("\n", " ")
 
 
@@ -191,7 +191,7 @@ def test_play_in_a_terminal_leaves_it_as_it_was():
     termios = pytest.importorskip("termios")
     ours, theirs = pty.openpty()
     before = termios.tcgetattr(theirs)
-    command = [sys.executable, "-m", "services.cli.app", "play", MEMORY.id]
+    command = [sys.executable, "-m", "seedbed.services.cli.app", "play", MEMORY.id]
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "30"}
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
     try:
@@ -251,7 +251,7 @@ def test_an_unknown_run_is_named(tmp_path, monkeypatch, capsys):
 
 def test_record_shows_a_runs_policy(tmp_path, capsys):
     """The run's own [env] holds where TARGET is the same environment."""
-    env = EnvConfig(id="services.memory.env:make", kwargs={"cues": 3, "min_delay": 0, "max_delay": 0})
+    env = EnvConfig(id="seedbed.services.memory.env:make", kwargs={"cues": 3, "min_delay": 0, "max_delay": 0})
     run = make_run(tmp_path / "run", env, PolicyConfig(lstm=8))
     words = ["--run", str(run), "--video", str(tmp_path / "x.mp4")]
     assert main(["env", "record", env.id, *words]) == 0

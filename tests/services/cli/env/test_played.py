@@ -6,15 +6,27 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from services.cli.env.in_process import CheckOptions
-from services.cli.env.life import Wires
-from services.cli.env.one_group import ALONE_S
-from services.cli.env.played import Played
-from shared.protocol.codec import decode, encode
-from shared.protocol.messages import Act, ActBits, Bye, Challenge, Hello, Ping, Pong, Reject, Step, StepBits, Welcome
-from shared.protocol.pictures import pack_picture
-from shared.protocol.rows import EnvSpec, Flags, act_layout, step_layout
-from shared.protocol.spaces import space_from_gymnasium
+from seedbed.services.cli.env.in_process import CheckOptions
+from seedbed.services.cli.env.life import Wires
+from seedbed.services.cli.env.one_group import ALONE_S
+from seedbed.services.cli.env.played import Played
+from seedbed.shared.protocol.codec import decode, encode
+from seedbed.shared.protocol.messages import (
+    Act,
+    ActBits,
+    Bye,
+    Challenge,
+    Hello,
+    Ping,
+    Pong,
+    Reject,
+    Step,
+    StepBits,
+    Welcome,
+)
+from seedbed.shared.protocol.pictures import pack_picture
+from seedbed.shared.protocol.rows import EnvSpec, Flags, act_layout, step_layout
+from seedbed.shared.protocol.spaces import space_from_gymnasium
 
 SPEC = EnvSpec(
     env_id="Scripted-v0",

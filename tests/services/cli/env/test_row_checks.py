@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from services.cli.env.row_checks import RowChecker, Tick, compare_episodes, fingerprint, read_tick
-from services.cli.env.verdicts import Verdict
-from shared.errors import RemoteWireError
-from shared.protocol.rows import EnvSpec, step_layout
-from shared.protocol.spaces import space_from_gymnasium
+from seedbed.services.cli.env.row_checks import RowChecker, Tick, compare_episodes, fingerprint, read_tick
+from seedbed.services.cli.env.verdicts import Verdict
+from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.protocol.rows import EnvSpec, step_layout
+from seedbed.shared.protocol.spaces import space_from_gymnasium
 
 SPEC = EnvSpec(
     env_id="hand-made",

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.app import main
-from services.cli.experiment import load_experiment
-from services.cli.service_folder import read_manifest
-from services.container.plan import Container, plan_service
-from services.container.role import Role
-from shared.errors import ConfigError
+from seedbed.services.cli.app import main
+from seedbed.services.cli.experiment import load_experiment
+from seedbed.services.cli.service_folder import read_manifest
+from seedbed.services.container.plan import Container, plan_service
+from seedbed.services.container.role import Role
+from seedbed.shared.errors import ConfigError
 
 yaml = pytest.importorskip("yaml", reason="PyYAML comes with the development extra")
 
@@ -55,16 +55,16 @@ def test_its_service_dials_from_any_folder(here):
 
 @pytest.mark.parametrize("in_clone", [False, True])
 def test_its_files_agree_on_names(here, in_clone):
-    """service.toml, experiment and environment; in a clone the package is services.NAME."""
+    """service.toml, experiment and environment; in a clone the package is seedbed.services.NAME."""
     if in_clone:
         (here / "services" / "cli").mkdir(parents=True)
         (here / "services" / "cli" / "app.py").touch()
     assert main(["env", "new", "my_walk", "--vector"]) == 0
     folder = here / "services" / "my_walk" if in_clone else here / "my_walk"
-    env_id = "services.my_walk.env:make" if in_clone else "my_walk.env:make"
+    env_id = "seedbed.services.my_walk.env:make" if in_clone else "my_walk.env:make"
     manifest = read_manifest(folder / "service.toml")
     assert manifest.env_id == env_id
-    assert manifest.command == (["python", "-m", "services.my_walk"] if in_clone else ["python", "."])
+    assert manifest.command == (["python", "-m", "seedbed.services.my_walk"] if in_clone else ["python", "."])
     experiment = load_experiment(folder / "experiment.toml", [], run_dir=here / "run", resume=False)
     assert experiment.settings.env.id == env_id
     assert "class MyWalkVectorEnv" in (folder / "env.py").read_text()
@@ -105,7 +105,7 @@ def test_the_wrong_image_names_its_override(here):
         ("my-walk", "cannot be a package's name"),
         ("class", "cannot be a package's name"),
         ("json", "the name of an installed module"),
-        ("shared", "the name of an installed module"),
+        ("seedbed", "the name of an installed module"),
         ("taken", "is there already"),
     ],
 )

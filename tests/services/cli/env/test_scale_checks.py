@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from services.cli.env.scale_checks import MIN_TICKS, ScaleWatch
-from services.cli.env.verdicts import Verdict
-from shared.protocol.spaces import space_from_gymnasium
+from seedbed.services.cli.env.scale_checks import MIN_TICKS, ScaleWatch
+from seedbed.services.cli.env.verdicts import Verdict
+from seedbed.shared.protocol.spaces import space_from_gymnasium
 
 GENERATOR = np.random.default_rng(1)
 

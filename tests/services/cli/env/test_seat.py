@@ -6,22 +6,22 @@ import sys
 import psutil
 import pytest
 
-from services.cli.app import main
-from services.cli.env.game import PersonsGame
-from services.cli.env.in_process import CheckOptions
-from services.cli.env.link import Notes
-from services.cli.env.seat import seated
-from services.cli.env.target import Listen, as_service, find_target
-from shared.errors import EnvError
-from shared.protocol.rows import Flags
-from shared.runtime.config import EnvConfig
+from seedbed.services.cli.app import main
+from seedbed.services.cli.env.game import PersonsGame
+from seedbed.services.cli.env.in_process import CheckOptions
+from seedbed.services.cli.env.link import Notes
+from seedbed.services.cli.env.seat import seated
+from seedbed.services.cli.env.target import Listen, as_service, find_target
+from seedbed.shared.errors import EnvError
+from seedbed.shared.protocol.rows import Flags
+from seedbed.shared.runtime.config import EnvConfig
 from tests.support.deployment import wait_until
 
 OPTIONS = CheckOptions(mode="play", groups=1, lanes=1, seed=3)
-MEMORY = EnvConfig(id="services.memory.env:make", kwargs={"cues": 2, "min_delay": 0, "max_delay": 0})
+MEMORY = EnvConfig(id="seedbed.services.memory.env:make", kwargs={"cues": 2, "min_delay": 0, "max_delay": 0})
 ACTOR = """
 import sys
-from actor_svc.serve import serve
+from seedbed.actor_svc.serve import serve
 from tests.services.cli.env.test_seat import MEMORY
 sys.exit(serve(MEMORY))
 """
@@ -29,7 +29,7 @@ FRAGILE = """
 import sys
 import gymnasium
 import numpy as np
-from actor_svc.serve import serve
+from seedbed.actor_svc.serve import serve
 
 class Fragile(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float32)
@@ -50,7 +50,7 @@ sys.exit(serve(Fragile, name="Fragile-v0"))
 """
 
 
-def write_service(folder, program, env_id="services.memory.env:make"):
+def write_service(folder, program, env_id="seedbed.services.memory.env:make"):
     """A folder with a service of one file."""
     (folder / "actor.py").write_text(program)
     (folder / "service.toml").write_text(
@@ -108,7 +108,7 @@ def test_the_same_seed_plays_the_same_episodes():
 def test_agents_of_one_world_play_together():
     """The person is lane 0; the others act at random."""
     pytest.importorskip("pettingzoo", reason="pettingzoo is not installed")
-    world = EnvConfig(id="services.pettingzoo.env:make", kwargs={"env": "tests.support.arena:Arena"})
+    world = EnvConfig(id="seedbed.services.pettingzoo.env:make", kwargs={"env": "tests.support.arena:Arena"})
     with seated(as_service(world), OPTIONS) as seat:
         assert seat.step(0).spec.env_id == world.id
 

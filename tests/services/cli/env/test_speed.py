@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from services.cli.app import main
-from services.cli.env.speed import choose_cores, shares
-from services.cli.env.target import pinned
+from seedbed.services.cli.app import main
+from seedbed.services.cli.env.speed import choose_cores, shares
+from seedbed.services.cli.env.target import pinned
 
 
 def test_shares_are_differences_of_stages():
@@ -30,7 +30,7 @@ def test_without_a_bare_environment_simulator_and_rows_are_one():
 def test_every_stage_is_one_json_line(capsys):
     """Bare, rows, encoded, over the link with one group and with several, then the shares."""
     words = ["env.kwargs={cues = 3}", "--seconds", "0.5", "--lanes", "2"]
-    assert main(["env", "bench", "services.memory.env:make", *words]) == 0
+    assert main(["env", "bench", "seedbed.services.memory.env:make", *words]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["stage"] for line in lines] == ["bare", "rows", "encoded", "link", "link, groups", "shares"]
     assert all(line["bench"] == "env" for line in lines)

@@ -4,10 +4,10 @@ import sys
 
 import pytest
 
-from services.cli.env.target import Listen, find_environment, find_target
-from services.cli.service_folder import ServiceFolder
-from shared.errors import ConfigError
-from shared.runtime.config import EnvConfig
+from seedbed.services.cli.env.target import Listen, find_environment, find_target
+from seedbed.services.cli.service_folder import ServiceFolder
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.runtime.config import EnvConfig
 
 MANIFEST = 'name = "mine"\ndescription = "a test"\ncommand = ["python", "actor.py"]\nenv_id = "Mine-v0"\n'
 
@@ -31,7 +31,7 @@ def test_an_address_is_listened_at():
     assert find_target("tcp://127.0.0.1:5999") == Listen("tcp://127.0.0.1:5999")
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "ALE/Pong-v5", "services.memory.env:make"])
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "ALE/Pong-v5", "seedbed.services.memory.env:make"])
 def test_ids_and_functions_are_stepped_here(env_id):
     """With env.* words."""
     assert find_target(env_id, ["env.max_episode_steps=9"]) == EnvConfig(id=env_id, max_episode_steps=9)
@@ -53,7 +53,7 @@ def test_a_shipped_service_is_found_by_its_name(here):
     """Wherever one stands."""
     found = find_target("minigrid")
     assert isinstance(found, ServiceFolder)
-    assert found.manifest.env_id == "services.minigrid.env:make"
+    assert found.manifest.env_id == "seedbed.services.minigrid.env:make"
 
 
 def test_a_service_stands_for_its_environment_where_that_is_stepped_here(here):

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from services.cli.probe.network import look, try_policy
-from services.cli.probe.record import spec_to_json
-from shared.errors import ConfigError
-from shared.policy.config import PolicyConfig
-from shared.protocol.rows import EnvSpec
-from shared.protocol.spaces import space_from_gymnasium
+from seedbed.services.cli.probe.network import look, try_policy
+from seedbed.services.cli.probe.record import spec_to_json
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.policy.config import PolicyConfig
+from seedbed.shared.protocol.rows import EnvSpec
+from seedbed.shared.protocol.spaces import space_from_gymnasium
 from tests.support.own_algorithm import NAME, write_module
 
 SPEC = EnvSpec(
@@ -29,7 +29,7 @@ VECTOR = EnvSpec(
 NETS = """
 import torch
 from torch import nn
-from shared.policy.networks import Torso, dense
+from seedbed.shared.policy.networks import Torso, dense
 
 class Good(Torso):
     def __init__(self, images, vector):
