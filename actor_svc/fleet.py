@@ -107,10 +107,6 @@ class Fleet:
         self._place.clear()
         return placed
 
-    def address_of(self, group: int) -> str | None:
-        """Where a group is placed."""
-        return self._place.get(group)
-
     def complaints(self, now: float) -> list[str]:
         """What keeps groups from working, for people."""
         texts = (connection.complaint(now) for connection in self.connections.values() if connection.groups)

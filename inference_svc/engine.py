@@ -85,8 +85,7 @@ class Engine:
 
     def pin(self) -> int:
         """Freeze a copy of the live weights for an evaluation; the version that was frozen."""
-        assert self._live is not None, "nothing to pin before the first weights"
-        return self._freeze(self.version, self._live.parameters.export())
+        return self._freeze(self.version, self.live.parameters.export())
 
     def pin_others(self, version: int, manifest_digest: str, buffer: bytes) -> int:
         """Freeze weights that are not live any more; their version, or 0 if they are not the live policy's."""
@@ -95,9 +94,8 @@ class Engine:
         return self._freeze(version, buffer)
 
     def _freeze(self, version: int, buffer: bytes) -> int:
-        assert self._live is not None
-        if self._pinned is None or self._pinned.manifest.digest != self._live.manifest.digest:
-            self._pinned = self._build(self._live.manifest)
+        if self._pinned is None or self._pinned.manifest.digest != self.live.manifest.digest:
+            self._pinned = self._build(self.live.manifest)
         self._pinned.parameters.load_(buffer)
         self.pinned_version = version
         return version
@@ -111,11 +109,10 @@ class Engine:
 
     def reserve(self, num_slots: int) -> None:
         """Make the state tables at least this long."""
-        assert self._live is not None
         if num_slots <= self._num_slots and self._tables:
             return
         size = max(num_slots, 2 * self._num_slots)
-        fresh = list(self._live.policy.initial_state(size, self.device))
+        fresh = list(self.live.policy.initial_state(size, self.device))
         for old, new in zip(self._tables, fresh, strict=False):
             new[: len(old)] = old
         self._tables, self._num_slots = fresh, size
@@ -129,8 +126,8 @@ class Engine:
     @torch.inference_mode()
     def act(self, groups: Sequence[Lanes]) -> list[list[bytes]]:
         """ACT payload frames for each group. The groups share weights and greediness."""
-        loaded = self._pinned if groups[0].pinned else self._live
-        assert loaded is not None
+        loaded = self._pinned if groups[0].pinned else self.live
+        assert loaded is not None, "evaluation groups act only once weights are frozen"
         policy = loaded.policy
         version = self.pinned_version if groups[0].pinned else self.version
         slots = self._slots(groups) if self._tables else slice(0)

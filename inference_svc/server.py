@@ -55,8 +55,11 @@ MAX_GREETING = 4096  # connections that are told when to go though they never ca
 class Server:
     """All of inference's decisions. One thread; bounded by `max_lanes`, credit and one unroll per group."""
 
-    def __init__(self, config: InferenceConfig, incarnation: int, streams: Streams, tally: Tally) -> None:
+    def __init__(
+        self, config: InferenceConfig, incarnation: int, streams: Streams, tally: Tally, outputs: Outputs
+    ) -> None:
         self.config, self.incarnation, self.streams, self.tally = config, incarnation, streams, tally
+        self.outputs = outputs  # where decisions go
         self.recorded: RecordSpec | None = None
         self.table: SessionTable | None = None
         self.version = 0  # of the weights that act, packed
@@ -69,17 +72,6 @@ class Server:
         self._slots = SlotPool(config.max_lanes)
         self._greeting: dict[bytes, None] = {}  # connections that said HELLO and were not let in, the newest last
         self._complaints = Complaints()
-        self._outputs: Outputs | None = None
-
-    def connect(self, outputs: Outputs) -> None:
-        """Give it its outputs; before any event."""
-        self._outputs = outputs
-
-    @property
-    def outputs(self) -> Outputs:
-        """Where decisions go; only after `connect`."""
-        assert self._outputs is not None, "connect() comes first"
-        return self._outputs
 
     def serve(self, record: RecordSpec, run_id: str, run_seed: int, *, replica: int = 0) -> None:
         """A policy is there: open for groups. Another run, or another record, ends the sessions of the former.

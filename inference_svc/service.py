@@ -80,12 +80,11 @@ class InferenceService:
             library_version=VERSION,
             load=self._load,
         )
-        self.server = Server(config, service.incarnation, self.streams, self.tally)
         self.compute = compute = Compute(
             config.device, inline_s=config.inline_ms / 1e3, max_s=config.max_compute_s, report=self._report_stuck
         )
         outputs = Outputs(self._down, self._act, compute.forget, self._pin, self._wake, compute.busy_s, self._owner)
-        self.server.connect(outputs)
+        self.server = Server(config, service.incarnation, self.streams, self.tally, outputs)
         self.forward_seconds = metrics.register(service.metrics, self.tally, self.server, self.streams, reactor)
         service.metrics.page("/picture", self._picture)
         self.is_finished = False

@@ -25,11 +25,6 @@ class Lag:
     fresh: Array  # bool: may be trained on
     lost: Array  # bool: acted by weights of a lost learner epoch
 
-    @property
-    def stale(self) -> Array:
-        """Bool: too old, though not of a lost epoch."""
-        return ~self.fresh & ~self.lost
-
 
 def policy_lag(version: Array, version_now: int, max_policy_lag: int, *, epoch_start_step: int = 0) -> Lag:
     """The lag of versions i64 [T, B] at an update that starts from `version_now`.

@@ -61,6 +61,7 @@ class Identity:
     beat_s: float
     lease_s: float
     tasks: tuple[TaskEnv, ...] = ()  # none: one environment
+    protocol_min: int = PROTOCOL_MIN  # higher where inference has to record what earlier ones cannot
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,11 +274,11 @@ class Desk:
 
     def _judge(self, hello: ProducerHello) -> Reject | None:
         """Why this producer cannot be served."""
-        if hello.protocol_min > LEARNER_PROTOCOL_MAX or hello.protocol_max < PROTOCOL_MIN:
+        if hello.protocol_min > LEARNER_PROTOCOL_MAX or hello.protocol_max < self.identity.protocol_min:
             return Reject(
                 nonce=hello.nonce, code="protocol", retryable=False,
                 message=f"inference speaks protocol {hello.protocol_min} to {hello.protocol_max}, "
-                f"the learner {PROTOCOL_MIN} to {LEARNER_PROTOCOL_MAX}",
+                f"the learner {self.identity.protocol_min} to {LEARNER_PROTOCOL_MAX}",
                 hint="run one version of seedbed everywhere",
             )  # fmt: skip
         misfit = self._misfit(hello.task, hello.spec)

@@ -40,11 +40,6 @@ class Publisher:
         self._polls: dict[int, _Poll] = {}
         self._sent: dict[int, tuple[int, float]] = {}  # to each session: its newest answer's version, and when
 
-    @property
-    def num_waiting(self) -> int:
-        """Readers that have the newest."""
-        return len(self._polls)
-
     def describe(self, digest: str, manifest: str) -> None:
         """What the buffers of this learner epoch contain: JSON and its digest. Once, before the first `publish`."""
         self.manifest_digest, self._manifest = digest, manifest

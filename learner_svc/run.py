@@ -269,15 +269,16 @@ class Run:
         """The first goal that these means reach; empty if they reach none."""
         return next((reason for reason, goal in self._goals.items() if goal.holds(means)), "")
 
-    def ask(self, version: int, now: float) -> None:
+    def ask(self, version: int, now: float) -> Evaluation:
         """Ask inference to evaluate the weights of this packed version; no other evaluation may be going on."""
         self._evaluated_passed = self._passed_steps()
-        self.evaluation = Evaluation(
+        self.evaluation = evaluation = Evaluation(
             id=self._next_id, version=version, episodes=self._eval.episodes, seed=self._eval.seed,
             greedy=self._eval.greedy,
         )  # fmt: skip
         self._next_id += 1
         self._asked_at = now
+        return evaluation
 
     def _finish(self, reason: str) -> None:
         self.state, self.end_reason, self.evaluation = RunState.FINISHED, reason, None

@@ -4,7 +4,6 @@ Every method runs in that thread, so a snapshot always falls between two updates
 """
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,27 +88,22 @@ class Trainer:
             self.trained_steps = checkpoint.meta["run"]["counters"]["trained_steps"]
         elif settings.learner.init_from is not None:
             start_from(self.updater, find_source(settings.learner.init_from))
-        self._batches: list[Batch] = []
 
     @property
     def version(self) -> int:
         """Of the weights as they are, packed."""
         return pack_version(self.epoch, self.step)
 
-    def use(self, buffers: Sequence[Sequence[Array]]) -> None:
-        """Wrap the batch buffers once; `train` names them by index."""
-        self._batches = [Batch.from_arrays(self.record, arrays) for arrays in buffers]
-
     def train(
-        self, index: int, *, wants_weights: bool, wants_snapshot: bool, reward_scale_B: Array | None = None
+        self, batch: Batch, *, wants_weights: bool, wants_snapshot: bool, reward_scale_B: Array | None = None
     ) -> Trained:
-        """The update on buffer `index`, its rewards scaled by lane.
+        """The update on a batch, its rewards scaled by lane.
 
         Raises: NumericsError, with the batch saved.
         """
         started = time.perf_counter()
         result = self.updater.update(
-            self._batches[index], step=self.step, trained_steps=self.trained_steps,
+            batch, step=self.step, trained_steps=self.trained_steps,
             max_policy_lag=self.max_policy_lag, version_now=self.version, reward_scale_B=reward_scale_B,
         )  # fmt: skip
         self.step += result.applied

@@ -40,10 +40,6 @@ class RemoteWireError(WireError):
         self.code = code
 
 
-class PeerLostError(SeedbedError):
-    """A peer went away: says which wait it was (never connected, refused, no heartbeat, busy)."""
-
-
 class EnvError(SeedbedError):
     """An environment cannot be made or keeps failing."""
 

@@ -1,6 +1,7 @@
 """The floors of the code: who may import whom, and what nobody may use, read from the source of every package."""
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +37,7 @@ SHELLS = {  # where the loop is; everything else takes `now` and returns
     "inference_svc/service.py",
     "learner_svc/finished.py",
     "learner_svc/service.py",
+    "learner_svc/training.py",
     "services/cli/bench/transport_peers.py",
     "services/monitor/links.py",
     "services/monitor/service.py",
@@ -235,4 +237,20 @@ def test_the_files_that_a_page_names_exist(page: str) -> None:
         word.rstrip(".,;:") for word in words if word.startswith((*(f"{x}/" for x in PACKAGES), "docs/", "tests/"))
     }
     missing = [name for name in sorted(named) if not any(c in name for c in "*<{…") and not (ROOT / name).exists()]
+    assert missing == []
+
+
+def test_the_walk_through_the_code_leads_through_functions_that_exist() -> None:
+    """Each room of "An observation's way" is a function of the file that it names, and there are at most twenty."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rooms = [line for line in page.partition("## An observation's way")[2].splitlines() if re.match(r"\| \d+ \|", line)]
+    assert 0 < len(rooms) <= 20
+    missing = []
+    for room in rooms:
+        names, file = re.findall(r"`(\w+\.\w+)`", room.split(" in ")[0]), re.findall(r" in `([\w/]+\.py)`", room)[0]
+        classes = {node.name: node for node in _tree(file).body if isinstance(node, ast.ClassDef)}
+        for name in names:
+            kind, _, function = name.partition(".")
+            defined = [x.name for x in classes[kind].body if isinstance(x, ast.FunctionDef)] if kind in classes else []
+            missing += [] if function in defined else [(file, name)]
     assert missing == []

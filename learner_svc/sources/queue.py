@@ -73,13 +73,12 @@ class QueueSource(Generic[K]):
     def fill(self) -> list[K]:
         """Copy what fits; the unrolls whose last lane was copied, whose frames are no longer held."""
         copied = [key for queue in self._waiting.values() for key in _pop_used(queue)]
-        while (waiting := self._waiting_by_task()) and self._open():
+        while (waiting := self._waiting_by_task()) and (filling := self._open()) is not None:
             for task, count in self._shares.share_out(waiting, self._batch - self._num_filled).items():
-                self._copy_lanes(self._waiting[task], count)
+                self._copy_lanes(filling, self._waiting[task], count)
                 copied += _pop_used(self._waiting[task])
             if self._num_filled == self._batch:
-                assert self._filling is not None
-                self._full.append(self._filling)
+                self._full.append(filling)
                 self._filling = None
         return copied
 
@@ -88,14 +87,13 @@ class QueueSource(Generic[K]):
         counts = {task: sum(item.left for item in queue) for task, queue in self._waiting.items()}
         return {task: count for task, count in counts.items() if count}
 
-    def _copy_lanes(self, queue: deque[_Waiting[K]], lanes: int) -> None:
+    def _copy_lanes(self, filling: FilledBatch[K], queue: deque[_Waiting[K]], lanes: int) -> None:
         """Copy the first so many lanes that wait in a queue; the batch has room for them."""
-        assert self._filling is not None
         for item in queue:
             count = min(item.left, lanes)
             if count:
-                self._copy(item, count)
-                self._filling.parts.append((item.key, count))
+                self._copy(filling, item, count)
+                filling.parts.append((item.key, count))
                 item.next_lane += count
                 self._num_filled += count
                 lanes -= count
@@ -103,7 +101,7 @@ class QueueSource(Generic[K]):
                 return
 
     def take(self) -> FilledBatch[K] | None:
-        """The oldest full batch, if there is one; it is the caller's until `recycle`."""
+        """The oldest full batch, if there is one; it is the caller's until `release`."""
         return self._full.popleft() if self._full else None
 
     def release(self, batch: FilledBatch[K]) -> None:
@@ -116,18 +114,18 @@ class QueueSource(Generic[K]):
         used, self._used = self._used, []
         return used
 
-    def _open(self) -> bool:
+    def _open(self) -> FilledBatch[K] | None:
+        """The batch that is being filled, a new one where a buffer is free; None if there is none."""
         if self._filling is None and self._free:
             index = self._free.popleft()
             self._filling = FilledBatch(index, self._buffers[index])
             self._num_filled = 0
-        return self._filling is not None
+        return self._filling
 
-    def _copy(self, item: _Waiting[K], count: int) -> None:
-        assert self._filling is not None
+    def _copy(self, filling: FilledBatch[K], item: _Waiting[K], count: int) -> None:
         to = slice(self._num_filled, self._num_filled + count)
         source = slice(item.next_lane, item.next_lane + count)
-        for field_, target, values in zip(self.record.fields, self._filling.arrays, item.arrays, strict=True):
+        for field_, target, values in zip(self.record.fields, filling.arrays, item.arrays, strict=True):
             match field_.per:
                 case Per.ROW | Per.TRANSITION:
                     target[:, to] = values[:, source]

@@ -205,23 +205,6 @@ class ActionDistribution(nn.Module):
         log_p = self._log_softmax(params, mask) if self.num_components else None
         return Evaluation(self._log_prob(params, log_p, own), self._entropy(params, log_p))
 
-    def kl(self, params: Tensor, other: Tensor, mask: Tensor | None = None) -> Tensor:
-        """KL(params ‖ other), f32 [...], both [..., P]."""
-        total = None
-        if self.num_components:
-            log_p, log_q = self._log_softmax(params, mask), self._log_softmax(other, mask)
-            total = (log_p.exp() * (log_p - log_q)).sum(-1)
-            total = total if self._is_single else total.sum(-1)
-        if self.num_binaries:
-            p, q = self._binary_logits(params), self._binary_logits(other)
-            total = _add(total, (p.sigmoid() * (p - q) + F.softplus(q) - F.softplus(p)).sum(-1))
-        if self.num_normals:
-            (mean_p, log_p), (mean_q, log_q) = self._mean_and_log_std(params), self._mean_and_log_std(other)
-            spread = ((log_p - log_q) * 2).exp() + ((mean_p - mean_q) * (-log_q).exp()).square()
-            total = _add(total, (log_q - log_p + 0.5 * (spread - 1)).sum(-1))
-        assert total is not None
-        return total
-
     def _log_prob(self, params: Tensor, log_p: Tensor | None, own: Tensor) -> Tensor:
         if self._is_single:
             assert log_p is not None

@@ -149,10 +149,6 @@ class FlatParameters:
             place.name: place.view(flat) for place in self.plan.places if place.offset < flat.numel()
         }  # fmt: skip
 
-    def zero_grad(self) -> None:
-        """Zero the gradient in place: `None` gradients would leave the flat tensor behind."""
-        self.grad.zero_()
-
 
 @dataclass(frozen=True)
 class Manifest:

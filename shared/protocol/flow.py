@@ -89,11 +89,6 @@ class Outbox:
         return self._episodes[0][0].seq if self._episodes else self._next_episodes_seq
 
     @property
-    def has_backlog(self) -> bool:
-        """Whether complete unrolls wait for credit, session or socket: groups should be held before a new unroll."""
-        return self._num_sent < len(self._unrolls)
-
-    @property
     def is_empty(self) -> bool:
         """Whether everything was acknowledged: a drain is done."""
         return not self._unrolls and not self._episodes
@@ -112,11 +107,6 @@ class Outbox:
     def is_received(self) -> bool:
         """Whether the learner has everything, used or not."""
         return not self._episodes and (not self._unrolls or self._unrolls[-1].seq < self._received_through)
-
-    @property
-    def credit_lanes(self) -> int:
-        """Lane-unrolls that may be sent beyond those sent (negative after an overshoot)."""
-        return self._granted_through - (self._sent_end() - self._base) if self.session else 0
 
     def can_send(self, lanes: int) -> bool:
         """Whether an unroll of `lanes` that is pushed now, behind what is there, needs no further credit to leave."""

@@ -12,7 +12,8 @@ from seedbed.shared.protocol.rows import EnvSpec
 
 PROTOCOL_MIN = 1
 PROTOCOL_MAX = 1  # of environments
-LEARNER_PROTOCOL_MAX = 2  # of producers; since 2 they record what the manifest names, and UNROLLs can be joined
+LEARNER_PROTOCOL_MAX = 2  # of producers
+RECORDING_PROTOCOL = 2  # since then they record what the manifest names, and their UNROLLs can be joined
 
 
 class MessageType(IntEnum):

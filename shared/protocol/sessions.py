@@ -108,34 +108,6 @@ class Session:
         return self.hello.lanes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionStatistics:
-    """Counters since the start of the table."""
-
-    num_sessions: int
-    num_lanes: int
-    num_opened: int
-    num_resumed: int
-    num_expired: int
-    num_steps: int
-    num_pending: int
-    num_cached: int
-    num_stale: int
-    num_challenged: int
-    num_strikes: int
-    num_rejected: int
-
-
-@dataclass(slots=True)
-class _Counts:
-    opened: int = 0
-    resumed: int = 0
-    expired: int = 0
-    strikes: int = 0
-    rejected: int = 0
-    steps: list[int] = field(default_factory=lambda: [0] * len(Verdict))
-
-
 class SessionTable:
     """All sessions of one inference process. One thread; bounded by `limits.max_lanes`, a cached reply per session.
 
@@ -169,7 +141,6 @@ class SessionTable:
         self._unstepped: dict[str | bytes, int] = {}  # lanes of sessions that never stepped, by holder
         self._former_runs: set[str] = set()
         self._next_number = 1
-        self._counts = _Counts()
 
     # HELLO, BYE
 
@@ -184,14 +155,12 @@ class SessionTable:
         if refusal is None and session is None:
             refusal = self._full(hello, route)
         if refusal is not None:
-            self._counts.rejected += 1
             code, retryable, message, hint = refusal
             return Reject(nonce=hello.nonce, code=code, retryable=retryable, message=message, hint=hint)
         resumed = session is not None
         if session is None:
             session = self._open(hello, route, now)
         else:
-            self._counts.resumed += 1
             session.heard_at = now
             self._attach(session, route)
         return Welcome(
@@ -246,14 +215,11 @@ class SessionTable:
     def step(self, step: Step, route: bytes, now: float) -> Verdict:
         """Judge a STEP whose payload has the right sizes. After ACCEPT the session is QUEUED and waits for `answer`."""
         session = self.sessions.get(step.session)
-        steps = self._counts.steps
         if session is None or (session.route != route and self.is_foreign(session, route)):
-            steps[4] += 1
             return _CHALLENGE
         seq, last_seq = step.seq, session.last_seq
         if seq == last_seq + 1:
             if _UNKNOWN < session.state < _ANSWERED:
-                steps[4] += 1
                 return _CHALLENGE
             if last_seq < 0:
                 self._count_unstepped(session, -session.lanes)
@@ -265,10 +231,7 @@ class SessionTable:
         elif seq == last_seq:
             verdict = _CACHED if session.state == _ANSWERED else _PENDING
         else:
-            verdict = _STALE if seq < last_seq else _CHALLENGE
-            steps[verdict] += 1
-            return verdict
-        steps[verdict] += 1
+            return _STALE if seq < last_seq else _CHALLENGE
         session.heard_at = now
         if session.route != route or session.detached_at is not None:
             self._attach(session, route)
@@ -297,7 +260,6 @@ class SessionTable:
     def strike(self, session: Session) -> Session | None:
         """Count a bad message against a session; returns it, ended, after too many."""
         session.strikes += 1
-        self._counts.strikes += 1
         if session.strikes < self.limits.max_strikes or session.is_ended:
             return None
         self.end(session)
@@ -353,27 +315,8 @@ class SessionTable:
             return []
         lost = [session for session in self.sessions.values() if self._is_over(session, now)]
         for session in lost:
-            self._counts.expired += 1
             self.end(session)
         return lost
-
-    def statistics(self) -> SessionStatistics:
-        """Sessions, lanes and counters."""
-        counts = self._counts
-        return SessionStatistics(
-            num_sessions=len(self.sessions),
-            num_lanes=self.num_lanes,
-            num_opened=counts.opened,
-            num_resumed=counts.resumed,
-            num_expired=counts.expired,
-            num_steps=counts.steps[_ACCEPT],
-            num_pending=counts.steps[_PENDING],
-            num_cached=counts.steps[_CACHED],
-            num_stale=counts.steps[_STALE],
-            num_challenged=counts.steps[_CHALLENGE],
-            num_strikes=counts.strikes,
-            num_rejected=counts.rejected,
-        )
 
     # Within
 
@@ -423,7 +366,6 @@ class SessionTable:
         self._by_group[hello.incarnation, hello.group] = session
         self._by_route.setdefault(route, {})[session.id] = session
         self.num_lanes += hello.lanes
-        self._counts.opened += 1
         return session
 
     def _count_unstepped(self, session: Session, lanes: int) -> None:

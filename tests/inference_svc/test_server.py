@@ -62,13 +62,13 @@ class World:
         self.tally = Tally()
         self.streams = Streams(name="i", incarnation=7, library_version="0", load=lambda: ())
         self.link = self.streams.main
-        self.server = Server(InferenceConfig(max_lanes=64), 99, self.streams, self.tally)
         self.sent: list[tuple[bytes, Message]] = []
         self.batches: list[list[Group]] = []
         self.forgotten: list[Lanes] = []
         self.pins = 0
         self.gone: set[bytes] = set()
-        self.server.connect(Outputs(self.down, self.act, self.forgotten.append, self.pin))
+        outputs = Outputs(self.down, self.act, self.forgotten.append, self.pin)
+        self.server = Server(InferenceConfig(max_lanes=64), 99, self.streams, self.tally, outputs)
 
     def down(self, route: bytes, frames: Sequence[bytes]) -> bool:
         self.sent.append((route, decode(bytes(frames[0]))))

@@ -39,7 +39,7 @@ def test_a_reader_of_the_newest_is_held_until_the_next() -> None:
     assert publisher.get(a_get(have=V1, manifest="digest"), 0.0) is None
     answers = publisher.publish(V2, b"two")
     assert [(a.message.version, a.frames) for a in answers] == [(V2, (b"two",))]
-    assert publisher.num_waiting == 0
+    assert publisher.expire(99.0) == []
 
 
 def test_a_poll_ends_after_its_time() -> None:
@@ -99,11 +99,11 @@ def test_the_version_of_an_evaluation_is_kept_beside_newer_ones() -> None:
     kept = publisher.get(exact, 0.0)
     assert kept is not None
     assert (kept.message.version, kept.frames) == (V1, (b"one",))
-    assert publisher.num_waiting == 1
     publisher.keep()
     gone = publisher.get(exact, 0.0)
     assert gone is not None
     assert gone.message == NotModified(session=1, version=V2)
+    assert len(publisher.expire(99.0)) == 1  # the poll for newer ones is held on
 
 
 def test_weights_are_not_sent_again_at_once() -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from seedbed.learner_svc.batch import Batch
 from seedbed.learner_svc.checkpoint import load_latest, save
 from seedbed.learner_svc.config import LearnerSettings
 from seedbed.learner_svc.run import Run
@@ -27,7 +28,7 @@ def _denormal_numbers() -> Iterator[None]:
     torch.set_flush_denormal(False)
 
 
-def make_trainer(folder: Path, **learner: int) -> Trainer:
+def make_trainer(folder: Path, **learner: int) -> tuple[Trainer, Batch]:
     """A trainer with one batch of random rows that its own first weights acted."""
     settings = LearnerSettings.model_validate(
         {
@@ -44,8 +45,7 @@ def make_trainer(folder: Path, **learner: int) -> Trainer:
     action[...] = generator.integers(0, 2, action.shape)
     log_prob[...] = np.log(0.5)
     version[...] = pack_version(1, 0)
-    trainer.use(source.buffers)
-    return trainer
+    return trainer, Batch.from_arrays(trainer.record, source.buffers[0])
 
 
 @pytest.mark.parametrize(
@@ -54,9 +54,9 @@ def make_trainer(folder: Path, **learner: int) -> Trainer:
 )
 def test_a_batch_is_one_update_however_often_it_is_used(tmp_path, reuse, minibatches, steps):
     """Lag is counted in batches, and a transition once."""
-    trainer = make_trainer(tmp_path, reuse=reuse, minibatches=minibatches)
+    trainer, batch = make_trainer(tmp_path, reuse=reuse, minibatches=minibatches)
     before = trainer.weights()[1]
-    trained = trainer.train(0, wants_weights=True, wants_snapshot=False)
+    trained = trainer.train(batch, wants_weights=True, wants_snapshot=False)
     assert (trained.result.applied, trainer.step, trained.version) == (True, 1, pack_version(1, 1))
     assert trained.result.valid_steps == trainer.trained_steps == LENGTH * LANES
     assert (trained.result.metrics["lag_mean"], trained.result.metrics["lag_max"]) == (0, 0)
@@ -67,15 +67,15 @@ def test_a_batch_is_one_update_however_often_it_is_used(tmp_path, reuse, minibat
 
 def test_a_batch_of_which_all_rows_are_too_old_changes_nothing(tmp_path):
     """It is no update, and there are no weights to publish."""
-    trainer = make_trainer(tmp_path, reuse=3, max_policy_lag=1)
+    trainer, batch = make_trainer(tmp_path, reuse=3, max_policy_lag=1)
     trainer.step = 5
-    trained = trainer.train(0, wants_weights=True, wants_snapshot=False)
+    trained = trainer.train(batch, wants_weights=True, wants_snapshot=False)
     assert (trained.result.applied, trainer.step, trained.weights) == (False, 5, None)
 
 
 def test_a_resumed_run_keeps_its_precision_or_says_that_it_must(tmp_path):
     """Another one, asked for by name, would be ignored else; "auto" takes what is there."""
-    snapshot = make_trainer(tmp_path).snapshot()
+    snapshot = make_trainer(tmp_path)[0].snapshot()
     run = Run(RunConfig(), EvalConfig(), epoch=1, patience_s=1.0)
     folder = tmp_path / "checkpoints"
     save(folder, step=snapshot.step, arrays=snapshot.arrays, meta={**snapshot.meta, "run": run.to_json()})

@@ -32,6 +32,7 @@ class InferenceDouble:
     ) -> None:
         self.table = SessionTable(epoch, 1, "run-a")
         self.hellos: list[Hello] = []
+        self.resent = 0  # STEPs that came again
         self.byes: list[Bye] = []
         self.firsts: list[tuple[int, bool]] = []  # (group, all rows are reset rows) for each accepted STEP
         self.values: list[float] = []  # the first number of the first lane's observation in each
@@ -83,6 +84,7 @@ class InferenceDouble:
 
     def _step(self, step: Step, route: bytes, payload: list[bytes], now: float) -> None:
         verdict = self.table.step(step, route, now)
+        self.resent += verdict in (Verdict.PENDING, Verdict.CACHED)
         if verdict is Verdict.CHALLENGE:
             self._router.send(route, [encode(self.table.challenge(step.session))])
             return

@@ -60,7 +60,7 @@ class ScriptedProducer:
         async with asyncio.timeout(timeout_s):
             while not until():
                 await asyncio.sleep(0.005)
-                if self.versions and not self.link.outbox.has_backlog and not self.is_finished:
+                if self.versions and self.link.outbox.can_send(LANES) and not self.is_finished:
                     self._push()
                 self._flush()
 

@@ -7,6 +7,7 @@ STEP carries its group's tick, ACT the tick that it answers. What must hold is a
 import heapq
 import itertools
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -61,6 +62,7 @@ class Simulation:
         self.last_accepted = dict.fromkeys(range(num_groups), -1)
         self.ticks = dict.fromkeys(range(num_groups), -1)  # of each group's environments
         self.steps = dict.fromkeys(range(num_groups), 0)
+        self.verdicts: Counter[Verdict] = Counter()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._epochs = itertools.count(1000)
@@ -198,6 +200,7 @@ class Simulation:
     def _step(self, address: str, server: Server, step: Step, route: bytes, payload: list[bytes]) -> None:
         table = server.table
         verdict = table.step(step, route, self.now)
+        self.verdicts[verdict] += 1
         if verdict is Verdict.CHALLENGE:
             self._send_down(address, route, [encode(table.challenge(step.session))])
             return

@@ -59,7 +59,7 @@ def test_flattening_changes_no_output_and_every_tensor_is_a_view() -> None:
     torch.testing.assert_close(parameters.grad.norm(), norm)
     parameters.trained.sub_(0.01 * parameters.grad)
     assert (policy(*inputs).params - before).abs().max() > 1e-4
-    parameters.zero_grad()
+    parameters.grad.zero_()
     assert all(not p.grad.any() for p in policy.parameters() if p.grad is not None)
 
 

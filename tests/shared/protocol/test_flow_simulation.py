@@ -51,7 +51,7 @@ class SimulatedProducer:
         self.nonce = -1
 
     def tick(self, now: int, rng: random.Random, *, may_push: bool) -> None:
-        if may_push and not self.outbox.has_backlog:
+        if may_push and self.outbox.can_send(1):
             lanes = rng.randint(1, MAX_LANES)
             self.pushed[self.outbox.push(lanes, [b"u"])] = lanes
             if rng.random() < 0.3:

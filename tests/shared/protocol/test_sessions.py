@@ -128,7 +128,6 @@ def test_older_steps_are_dropped_and_leave_the_route() -> None:
         sessions.answer(session, [b"act"], 0.0)
     assert stepped(sessions, session, 0, route=OTHER) is Verdict.STALE
     assert session.route == ROUTE
-    assert sessions.statistics().num_stale == 1
 
 
 def test_gaps_unknown_sessions_and_second_outstanding_steps_are_challenged() -> None:
@@ -171,7 +170,6 @@ def test_pings_keep_the_lease_and_silence_ends_it() -> None:
     assert sessions.num_lanes == 0
     assert sessions.routes() == []
     assert stepped(sessions, session, 0) is Verdict.CHALLENGE
-    assert sessions.statistics().num_expired == 1
 
 
 def test_a_declared_stall_lengthens_the_lease_within_bounds() -> None:
@@ -315,21 +313,6 @@ def test_capabilities_that_are_not_served_are_left_out() -> None:
     welcome = table().hello(hello(capabilities=("reset", "telepathy")), ROUTE, 0.0)
     assert isinstance(welcome, Welcome)
     assert welcome.capabilities == ("reset",)
-
-
-def test_statistics_count_what_happened() -> None:
-    """Steps by verdict, sessions, lanes."""
-    sessions = table()
-    session = opened(sessions)
-    sessions.hello(hello(), ROUTE, 0.0)
-    stepped(sessions, session, 0)
-    stepped(sessions, session, 0)
-    sessions.answer(session, [b""], 0.0)
-    stepped(sessions, session, 0)
-    counts = sessions.statistics()
-    assert (counts.num_sessions, counts.num_lanes, counts.num_opened, counts.num_resumed) == (1, 2, 1, 1)
-    assert (counts.num_steps, counts.num_pending, counts.num_cached) == (1, 1, 1)
-    assert SPEC.digest() == session.hello.spec.digest()
 
 
 def test_a_session_obeys_only_the_key_that_opened_it() -> None:

@@ -1,0 +1,295 @@
+"""The learner once there is a policy: unrolls become batches, batches updates, updates weights and checkpoints.
+
+With two buffers the update thread trains on one batch while the loop fills the other.
+
+| waits | for | else |
+|---|---|---|
+| unrolls | a free batch | stay in the source, bounded by credit |
+| update thread | a full batch | idle, counted as batch_wait_ms |
+| held groups at inference | credit: an unroll was copied | repeated with every PONG |
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+from prometheus_client import Histogram
+
+from seedbed.learner_svc import checkpoint as checkpoints
+from seedbed.learner_svc.batch import Batch
+from seedbed.learner_svc.config import LearnerSettings
+from seedbed.learner_svc.figures import Figures
+from seedbed.learner_svc.keeper import Keeper, Lives, checkpoint_meta
+from seedbed.learner_svc.measure import measure
+from seedbed.learner_svc.producers import Action, Desk, EpisodesCame, UnrollCame, UnrollKey
+from seedbed.learner_svc.publish import Publisher
+from seedbed.learner_svc.reporting import Reporter
+from seedbed.learner_svc.run import Run
+from seedbed.learner_svc.saving import Saving
+from seedbed.learner_svc.sources.source import FilledBatch, Source
+from seedbed.learner_svc.tasks import count_parts, reward_scales
+from seedbed.learner_svc.trainer import Snapshot, Trained, Trainer
+from seedbed.shared.protocol.ledger import Ledger
+from seedbed.shared.protocol.messages import Evaluation, RunState
+from seedbed.shared.runtime.service import Service
+from seedbed.shared.runtime.worker import Worker
+
+TELL_S = 10.0
+MAX_SAVE_S = 60.0
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a learner has before there is a policy, and goes on using."""
+
+    settings: LearnerSettings
+    service: Service
+    run_id: str
+    run: Run
+    ledger: Ledger
+    publisher: Publisher
+    desk: Desk
+    lives: Lives
+    keeper: Keeper
+    figures: Figures
+    reporter: Reporter
+    update_seconds: Histogram
+    worker: Worker  # the update thread
+    record: Worker  # the thread that writes the run folder
+
+
+class Training:
+    """Feeds batches to the update thread and does what follows from its results. Owned by the loop.
+
+    Memory: the trainer's, the source's, and one snapshot on its way to the disk.
+
+    Args:
+      perform: sends what producers are to be told.
+      on_finished: called once, when the run is over.
+    """
+
+    def __init__(
+        self, parts: Parts, trainer: Trainer, source: Source[UnrollKey], *,
+        perform: Callable[[Iterable[Action]], None], on_finished: Callable[[], None], now: float,
+    ) -> None:  # fmt: skip
+        config = parts.settings.learner
+        self.trainer = trainer
+        self._parts, self._source, self._perform, self._on_finished = parts, source, perform, on_finished
+        self._loop = asyncio.get_running_loop()
+        self._config, self._run = config, parts.run
+        self._batches = [Batch.from_arrays(trainer.record, arrays) for arrays in source.buffers]
+        self._saving = Saving(parts.run, every_s=config.checkpoint_every_s, milestone_steps=config.milestone_steps)
+        self._submitted = self._in_flight = 0  # batches given to the update thread in all, and now
+        self._is_exporting = self._is_preparing_evaluation = False
+        self._newest_version = trainer.version  # of the update thread's weights
+        self._told: tuple[RunState, Evaluation | None] = (parts.run.state, None)  # what everyone knows
+        self._row_at, self._tell_at = now + config.metrics_every_s, 0.0
+        parts.run.start(now)
+        parts.figures.start(parts.run.counters, now)
+        self._saving.start(now)
+
+    # Experience
+
+    def take_unroll(self, unroll: UnrollCame) -> None:
+        """An unroll that was not here yet."""
+        self._source.offer(
+            unroll.key, unroll.lanes, unroll.frame, skip=unroll.skip, task=unroll.key.producer.task
+        )  # fmt: skip
+
+    def take_episodes(self, episodes: EpisodesCame) -> None:
+        """Episodes that were not here yet: counted, or a result of the evaluation that is going on."""
+        header, statistics, task = episodes.header, episodes.statistics, episodes.task
+        if header.mode == "train":
+            self._run.acted(statistics, steps=header.acted_steps, aborted=header.aborted, task=task)
+        elif header.mode == "eval" and header.count:
+            result = measure(episodes.versions, statistics, self.trainer.policy.spec.statistics)
+            if self._run.evaluated(header.evaluation, result, self._loop.time(), task=task):
+                self._evaluated(header.evaluation)
+
+    def _evaluated(self, evaluation_id: int) -> None:
+        """An evaluation is complete: log it, and keep its weights if none were better."""
+        result = self._parts.figures.evaluation = self._run.last_result
+        assert result is not None
+        self._parts.service.log.info(
+            "evaluation_finished", return_mean=result.return_mean, episodes=result.episodes, version=result.version
+        )
+        if (best := self._saving.best(evaluation_id)) is not None:
+            self._save(best, ["best"], eval_return_mean=result.return_mean, eval_version=result.version)
+        self._poll_run()
+
+    # The update thread
+
+    def pump(self) -> None:
+        """Copy what waits, hand full batches to the update thread, return credit."""
+        parts = self._parts
+        for key in self._source.fill():
+            parts.ledger.copied(key.producer, key.seq)
+        self._acknowledge()
+        while self._run.may_train and not parts.service.stopping.is_set():
+            batch = self._source.take()
+            if batch is None:
+                break
+            self._submit(batch)
+        self._perform(parts.desk.credits())
+
+    def _acknowledge(self) -> None:
+        """The ledger may strike what the source is done with."""
+        for key, lanes in self._source.used():
+            self._parts.ledger.applied(key.producer, key.seq, lanes)
+
+    def _submit(self, batch: FilledBatch[UnrollKey]) -> None:
+        self._submitted += 1
+        publishes = self._submitted % self._config.publish_every == 0
+        wants_snapshot = self._saving.is_due(self._loop.time())
+        if is_for_evaluation := not self._is_preparing_evaluation and self._run.wants_evaluation():
+            self._is_preparing_evaluation = publishes = wants_snapshot = True
+        self._in_flight += 1
+        tasks = self._parts.settings.tasks
+        scale_B = reward_scales(tasks, [(key.producer.task, lanes) for key, lanes in batch.parts])
+        self._parts.worker.submit(
+            lambda: self.trainer.train(
+                self._batches[batch.index], wants_weights=publishes, wants_snapshot=wants_snapshot,
+                reward_scale_B=scale_B,
+            ),
+            lambda trained: self._trained(batch, trained, is_for_evaluation=is_for_evaluation),
+        )  # fmt: skip
+
+    def _trained(self, batch: FilledBatch[UnrollKey], trained: Trained, *, is_for_evaluation: bool) -> None:
+        self._in_flight -= 1
+        result, parts, run = trained.result, self._parts, self._run
+        self._source.release(batch)
+        self._acknowledge()
+        if result.dropped_steps:
+            parts.reporter.count_drops(batch, result.dropped_steps_B.tolist())
+        run.trained(
+            result.valid_steps, updates=int(result.applied), dropped_steps=result.stale_steps,
+            lost_epoch_steps=result.lost_epoch_steps, expired_unrolls=result.dropped_unrolls,
+            lag_mean=result.metrics.get("lag_mean", 0.0), lag_max=result.metrics.get("lag_max", 0.0),
+            lag_histogram=result.lag_histogram, lag_sum=result.lag_sum,
+        )  # fmt: skip
+        if run.tasks.are_several:
+            lanes_by_task = [(key.producer.task, lanes) for key, lanes in batch.parts]
+            count_parts(run.tasks, lanes_by_task, result.trained_steps_B.tolist())
+        parts.figures.trained(trained)
+        parts.update_seconds.observe(trained.seconds)
+        self._newest_version = trained.version
+        snapshot = self._stamped(trained.snapshot) if trained.snapshot is not None else None
+        if is_for_evaluation:
+            self._is_preparing_evaluation = False
+        if is_for_evaluation and snapshot is not None and trained.weights is not None and run.may_train:
+            self._ask_evaluation(snapshot, trained.weights)
+        elif trained.weights is not None:
+            self.publish(trained.version, trained.weights)
+        if snapshot is not None:
+            self._save(snapshot, self._saving.kinds(snapshot))
+        self._poll_run()
+        self.pump()
+
+    def _ask_evaluation(self, snapshot: Snapshot, weights: bytes) -> None:
+        """Have these weights evaluated: they are kept, published and saved as one.
+
+        The evaluation is told of before the weights, so that inference can freeze them as they come.
+        """
+        asked = self._run.ask(snapshot.version, self._loop.time())
+        self._saving.measured(asked.id, snapshot)
+        self._poll_run()
+        self.publish(snapshot.version, weights)
+        self._parts.publisher.keep()
+
+    def publish(self, version: int, weights: bytes) -> None:
+        """Whoever waits for newer weights gets these."""
+        self._perform(self._parts.desk.answers(self._parts.publisher.publish(version, weights)))
+
+    # The run
+
+    def _poll_run(self) -> None:
+        """Let the run move on; tell everyone when its state or its evaluation changed."""
+        run, parts = self._run, self._parts
+        is_published = parts.publisher.version == self._newest_version
+        run.poll(parts.publisher.version, self._loop.time(), is_idle=self._in_flight == 0 and is_published)
+        if not run.may_train and self._in_flight == 0 and not is_published and not self._is_exporting:
+            self._is_exporting = True
+            parts.worker.submit(self.trainer.weights, lambda newest: self._exported(*newest))
+        if not run.may_train and self._saving.is_due(self._loop.time()):
+            parts.worker.submit(self.trainer.snapshot, self._snapshot_came)
+        if (run.state, run.evaluation) == self._told:
+            return
+        self._told = (run.state, run.evaluation)
+        missing = run.tasks.missing() if run.end_reason == "no_evaluation" else []
+        parts.service.log.info("run_moved", state=run.state.name.lower(), reason=run.end_reason, not_evaluated=missing)
+        self._perform(parts.desk.credits(everyone=True))
+        if run.state == RunState.FINISHED:
+            self._on_finished()
+
+    def _exported(self, version: int, weights: bytes) -> None:
+        self._is_exporting = False
+        self.publish(version, weights)
+        self._poll_run()
+
+    def _snapshot_came(self, snapshot: Snapshot) -> None:
+        snapshot = self._stamped(snapshot)
+        self._save(snapshot, self._saving.kinds(snapshot))
+
+    def _stamped(self, snapshot: Snapshot) -> Snapshot:
+        """With what the run counts now, which belongs to these weights whenever they are written."""
+        parts = self._parts
+        meta = checkpoint_meta(self._run, parts.ledger, parts.lives, run_id=parts.run_id)
+        return replace(snapshot, meta={**snapshot.meta, **meta})
+
+    def _save(self, snapshot: Snapshot, kinds: Sequence[checkpoints.Kind], **meta: float) -> None:
+        for kind in kinds:
+            self._parts.record.submit(partial(self._parts.keeper.save, snapshot, kind, **meta))
+
+    # Time
+
+    def beat(self, now: float) -> None:
+        """What is due ten times a second."""
+        self._poll_run()
+        self.pump()
+        self._tell_wait(now)
+        if now >= self._row_at:
+            self._row_at = now + self._config.metrics_every_s
+            row = self._parts.reporter.row(now)
+            self._parts.record.submit(lambda: self._parts.keeper.row(row))
+
+    def _tell_wait(self, now: float) -> None:
+        """Say every ten seconds that all is trained and that the final evaluation is waited for."""
+        wait, evaluation = self._run.final_evaluation_wait(now), self._run.evaluation
+        if wait is None or evaluation is None or now < self._tell_at:
+            return
+        self._tell_at = now + TELL_S
+        waited_s, at_most_s = wait
+        self._parts.service.log.info(
+            "final_evaluation_awaited", episodes=evaluation.episodes, waited_s=round(waited_s),
+            at_most_s=round(at_most_s), hint="groups of mode eval play it; inference says if none is connected",
+        )  # fmt: skip
+
+    async def save_last(self) -> None:
+        """The last checkpoint, row, summary and curves, when nothing more will be trained."""
+        parts = self._parts
+        # All of one moment, without an await: steps that are still told of later count in none of them.
+        snapshot = self._stamped(await self._finish_job(parts.worker, self.trainer.snapshot))
+        row = parts.reporter.row(self._loop.time())
+        summary = parts.reporter.summary(device=str(self.trainer.parameters.flat.device))
+        summary |= {"precision": asdict(self.trainer.policy.precision), "epoch": self.trainer.epoch}
+        await self._finish_job(parts.record, lambda: parts.keeper.save_last(snapshot))
+        await self._finish_job(parts.record, lambda: parts.keeper.row(row))
+        await self._finish_job(parts.record, lambda: parts.keeper.summarise(summary))
+        try:
+            await self._finish_job(parts.record, parts.keeper.draw)
+        except TimeoutError:  # many tasks, a busy machine: a picture is no reason to fail a run
+            parts.service.log.warning("curves_late", after_s=MAX_SAVE_S)
+
+    async def _finish_job(self, worker: Worker, job: Callable[[], R]) -> R:
+        """Run a job after all that is queued; their `done` calls have been made when it returns."""
+        came: asyncio.Future[R] = self._loop.create_future()
+        worker.submit(job, came.set_result)
+        either: list[asyncio.Future[Any]] = [came, worker.failed]
+        async with asyncio.timeout(MAX_SAVE_S):
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not came.done():
+            worker.failed.result()
+        return came.result()
