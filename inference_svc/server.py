@@ -60,8 +60,14 @@ class Server:
     ) -> None:
         self.config, self.incarnation, self.streams, self.tally = config, incarnation, streams, tally
         self.outputs = outputs  # where decisions go
-        self.recorded: RecordSpec | None = None
-        self.table: SessionTable | None = None
+        self.recorded: RecordSpec | None = None  # of the policy that is there; until then nobody is let in
+        limits = SessionLimits(
+            beat_s=config.beat_s,
+            lease_s=config.lease_s,
+            max_lanes=config.max_lanes,
+            max_frame_bytes=config.max_frame_bytes,
+        )
+        self.table = SessionTable(incarnation, 0, "", limits, owner=outputs.owner)
         self.version = 0  # of the weights that act, packed
         self.departures: Departures | None = None  # once the run is over
         self.audience: Audience | None = None  # of a policy that is served without a learner
@@ -79,24 +85,15 @@ class Server:
         `replica` goes into the groups' seeds: no two inference services of a run, nor two lives of one, share it.
         """
         self.evaluations.forget_frozen()
-        if self.table is not None and self.recorded is not None:
+        if self.recorded is None:
+            self.table.run_id, self.table.run_seed, self.table.replica = run_id, run_seed, replica
+        else:
             if self.recorded == record and self.table.run_id == run_id:
                 return
             self.streams.discard_unrolls()
             for session in self.table.change_run(run_id, run_seed):
                 self._send(session.route, self.table.challenge(session.id))
                 self._release(session, "another_run")
-        else:
-            config = self.config
-            limits = SessionLimits(
-                beat_s=config.beat_s,
-                lease_s=config.lease_s,
-                max_lanes=config.max_lanes,
-                max_frame_bytes=config.max_frame_bytes,
-            )
-            self.table = SessionTable(
-                self.incarnation, run_seed, run_id, limits, replica=replica, owner=self.outputs.owner
-            )
         self.recorded = record
 
     # From environments
@@ -144,7 +141,7 @@ class Server:
         refusal = misplaced or judge(hello, served, self.streams, self.config.max_frame_bytes)
         if not isinstance(refusal, Reject):
             self.streams.introduce(hello.task, hello.spec, now)
-        if refusal is not None or self.table is None:
+        if refusal is not None or self.recorded is None:
             if refusal is not None:
                 self.tally.refused(refusal.code)
                 self._send(route, refusal)
@@ -153,28 +150,27 @@ class Server:
         if isinstance(answer, Welcome):
             self.roster.met(hello.actor, hello.incarnation, is_start=not hello.group and not hello.run_id)
             session = self.table.sessions[answer.session]
-            if session.attached is None and not self._admit(session, self.table):
+            if session.attached is None and not self._admit(session, self.recorded):
                 return
             del self._greeting[route]
         else:
             self.tally.refused(answer.code)
         self._send(route, answer)
 
-    def _admit(self, session: Session, table: SessionTable) -> bool:
+    def _admit(self, session: Session, record: RecordSpec) -> bool:
         """Give a new session its slots and rows."""
-        assert self.recorded is not None
         start = self._slots.allocate(session.lanes)
         if start is None:  # free slots are there but in pieces: it asks again
-            table.end(session)
+            self.table.end(session)
             return False
-        session.attached = group = make_group(session, self.recorded, start, self.config.out_of_bounds)
+        session.attached = group = make_group(session, record, start, self.config.out_of_bounds)
         if self.audience is not None:
             group.lanes.greedy, group.lanes.pinned = self.audience.greedy, False
         self.outputs.forget(group.lanes)
         return True
 
     def _ping(self, ping: Ping, route: bytes, now: float) -> None:
-        if self.table is None:
+        if self.recorded is None:
             self._send(route, Pong(sent_ms=ping.sent_ms, server_epoch=self.incarnation, work_age_ms=0, turns_away=True))
         else:
             sessions = self.table.sessions.values()
@@ -184,15 +180,14 @@ class Server:
             self._send(route, self.table.ping(ping, route, now, work_age_ms=work_age_ms))
 
     def _bye(self, bye: Bye, route: bytes, now: float) -> None:
-        if self.table is not None:
-            for session in self.table.bye(bye, route, now):
-                self._release(session, bye.reason if bye.reason in BYE_REASONS else "bye")
+        for session in self.table.bye(bye, route, now):
+            self._release(session, bye.reason if bye.reason in BYE_REASONS else "bye")
 
     def _step(self, step: Step, route: bytes, frames: Sequence[bytes], now: float) -> bool:
         """Judge a STEP, and act on it if it is the group's next one; whether it was."""
         table = self.table
-        session = table.sessions.get(step.session) if table is not None else None
-        if table is None or session is None or (session.route != route and table.is_foreign(session, route)):
+        session = table.sessions.get(step.session)
+        if session is None or (session.route != route and table.is_foreign(session, route)):
             self._send(route, Challenge(session=step.session, server_epoch=self.incarnation))
             return False
         group: Group = session.attached
@@ -298,8 +293,6 @@ class Server:
         return self.evaluations.without_groups(self._evaluation_groups())
 
     def _evaluation_groups(self) -> list[Group]:
-        if self.table is None:
-            return []
         return [session.attached for session in self.table.sessions.values() if session.hello.mode == "eval"]
 
     # From the learner
@@ -327,12 +320,11 @@ class Server:
 
     def end_task(self, task: str) -> None:
         """The learner wants nothing of this task any more: its groups have to say HELLO again, and hear why."""
-        if self.table is not None:
-            for session in [item for item in self.table.sessions.values() if item.hello.task == task]:
-                self._send(session.route, self.table.challenge(session.id))
-                self.table.end(session)
-                self.tally.lost_groups += 1
-                self._release(session, "refused_task")
+        for session in [item for item in self.table.sessions.values() if item.hello.task == task]:
+            self._send(session.route, self.table.challenge(session.id))
+            self.table.end(session)
+            self.tally.lost_groups += 1
+            self._release(session, "refused_task")
 
     def weights_changed(self, version: int, now: float) -> None:
         """The engine acts with this version from now on."""
@@ -344,8 +336,6 @@ class Server:
     def launch(self, now: float) -> None:
         """Start a batch if the device is free and it is time."""
         table = self.table
-        if table is None:
-            return
         num_active = len(table.sessions) - table.num_unstepped - self.streams.num_held  # who may come to this batch
         at = self._batcher.launch_at(num_active, now)
         if at is None:
@@ -384,7 +374,6 @@ class Server:
     ) -> None:
         session = group.session
         frames = [encode_act(session.id, session.last_seq, version, bits, reset_seed), *payload]
-        assert self.table is not None
         self.table.answer(session, frames, now)
         if not self.outputs.down(session.route, frames):
             self.table.unroutable(session.route, now)
@@ -393,11 +382,10 @@ class Server:
 
     def beat(self, now: float, *, drained: bool, stalled_until: float) -> None:
         """Twice a second: judge leases, find closed connections, pass on what ended."""
-        if self.table is not None:
-            for session in self.table.expire(now, drained=drained, stalled_until=stalled_until):
-                self.tally.lost_groups += 1
-                self.roster.lost(session.hello.actor, now)
-                self._release(session, "silent" if session.detached_at is None else "closed")
+        for session in self.table.expire(now, drained=drained, stalled_until=stalled_until):
+            self.tally.lost_groups += 1
+            self.roster.lost(session.hello.actor, now)
+            self._release(session, "silent" if session.detached_at is None else "closed")
         self.roster.forget(now)
         self.flush_episodes()
 
@@ -409,7 +397,7 @@ class Server:
                     self.departures.told(route)
                 else:
                     self.departures.closed(route, now)
-        elif self.table is not None:
+        else:
             for route in self.table.routes():
                 if not self._send(route, Pong(sent_ms=0, server_epoch=self.incarnation, work_age_ms=0)):
                     self.table.unroutable(route, now)
@@ -424,8 +412,6 @@ class Server:
 
     def revoke(self, routes: Sequence[bytes]) -> int:
         """The keys behind these connections were revoked: end their sessions, and say so once. How many ended."""
-        if self.table is None:
-            return 0
         revoked = set(routes)
         ended = [session for session in self.table.sessions.values() if session.route in revoked]
         for session in ended:
@@ -443,14 +429,12 @@ class Server:
         """Tell everyone to go, who is in or asked to be: BYE(draining) means elsewhere, BYE(run_finished) for good."""
         if reason == "run_finished":
             self.departures = Departures()
-        inside = self.table.routes() if self.table else []
+        inside = self.table.routes()
         for route in {**dict.fromkeys(inside), **self._greeting}:
             was_sent = self._send(route, Bye(session=0, reason=reason))
             if self.departures is not None and (was_sent or route in inside):  # who was in may dial again
                 self.departures.told(route)
         self._greeting.clear()
-        if self.table is None:
-            return
         for session in self.table.drain():
             writer = session.attached.lanes.rows if session.attached else None
             if isinstance(writer, UnrollWriter) and writer.is_complete and self.departures is None:
@@ -460,7 +444,6 @@ class Server:
 
     def _strike(self, session: Session, route: bytes, error: RemoteWireError) -> None:
         """Refuse a STEP, and say so: with observations out of bounds for good, otherwise until there were too many."""
-        assert self.table is not None
         self.tally.refused_messages += 1
         is_fatal = error.code == BOUNDS
         ended = self.table.strike(session)
@@ -485,7 +468,6 @@ class Server:
             self.evaluations.lose(group)
 
     def _mark(self, group: Group, state: RequestState, now: float) -> None:
-        assert self.table is not None
         self.table.mark(group.session, int(state), now)
 
     def _send(self, route: bytes, message: Message) -> bool:
@@ -494,12 +476,12 @@ class Server:
     @property
     def training_lanes(self) -> int:
         """Lanes whose experience is learned from."""
-        sessions = self.table.sessions.values() if self.table else ()
+        sessions = self.table.sessions.values()
         return sum(session.lanes for session in sessions if session.hello.mode == "train")
 
     def lanes_by_task(self) -> dict[str, float]:
         """Training lanes of each task that has any."""
-        sessions = list(self.table.sessions.values()) if self.table else []
+        sessions = list(self.table.sessions.values())
         lanes: dict[str, float] = {}
         for session in sessions:
             if session.hello.mode == "train" and session.hello.task:
@@ -508,7 +490,7 @@ class Server:
 
     def lanes_by_actor(self) -> dict[str, float]:
         """Lanes of each actor; 0 for those that were lost and have not come back."""
-        return self.roster.lanes(list(self.table.sessions.values()) if self.table else [])
+        return self.roster.lanes(list(self.table.sessions.values()))
 
     @property
     def used_slots(self) -> int:
@@ -518,4 +500,4 @@ class Server:
     @property
     def num_sessions(self) -> int:
         """Groups that have a session now, of every mode."""
-        return len(self.table.sessions) if self.table else 0
+        return len(self.table.sessions)

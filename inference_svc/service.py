@@ -415,7 +415,7 @@ class InferenceService:
     async def _tell_the_late(self) -> None:
         """Environments that come only now hear that the run is over: `Server` answers them so."""
         self._farewell = Farewell(self.config.finished_s, self.loop.time())
-        if self.server.table is not None:  # it served: whoever was there has been told
+        if self.server.recorded is not None:  # it served: whoever was there has been told
             self._farewell.heard(self.loop.time())
         await self.service.linger(self._farewell.is_over)
 

@@ -38,7 +38,7 @@ class Publisher:
         self._kept = (0, b"")  # version and buffer that an evaluation is for
         self._hold_s = hold_s
         self._polls: dict[int, _Poll] = {}
-        self._sent: dict[int, tuple[int, float]] = {}  # to each session: its newest answer's version, and when
+        self._sent: dict[int, dict[int, float]] = {}  # to each session, and when: the newest, and what came within `hold_s`
 
     def describe(self, digest: str, manifest: str) -> None:
         """What the buffers of this learner epoch contain: JSON and its digest. Once, before the first `publish`."""
@@ -84,9 +84,9 @@ class Publisher:
         self._sent.pop(session, None)
 
     def _was_sent(self, session: int, version: int, now: float) -> bool:
-        """Whether this is what the session was sent last, less than `hold_s` ago."""
-        sent, at = self._sent.get(session, (0, 0.0))
-        return sent == version and now - at < self._hold_s
+        """Whether the session was sent this less than `hold_s` ago."""
+        at = self._sent.get(session, {}).get(version)
+        return at is not None and now - at < self._hold_s
 
     def _exact(self, get: Get, now: float) -> Answer:
         for version, buffer in ((self.version, self._buffer), self._kept):
@@ -97,6 +97,9 @@ class Publisher:
     def _weights(self, get: Get, version: int, buffer: bytes, now: float) -> Answer:
         manifest = "" if get.have_manifest == self.manifest_digest else self._manifest
         message = Weights(session=get.session, version=version, manifest_digest=self.manifest_digest, manifest=manifest)
-        is_new = self._sent.get(get.session, (0, 0.0))[0] != version
-        self._sent[get.session] = version, now
+        sent = self._sent.get(get.session, {})
+        is_new = version not in sent
+        newest = max(sent, default=0)
+        kept = {known: at for known, at in sent.items() if known == newest or now - at < self._hold_s}
+        self._sent[get.session] = {**kept, version: now}
         return Answer(message, (buffer,), is_new)

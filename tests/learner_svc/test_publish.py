@@ -127,3 +127,17 @@ def test_a_session_on_another_connection_is_answered_at_once() -> None:
     publisher.get(a_get(), 0.0)
     publisher.forget(1)
     assert publisher.get(a_get(), 0.1) is not None
+
+
+def test_a_reader_that_asks_for_two_versions_in_turn_is_sent_each_once() -> None:
+    """Weights are what costs most to send: neither kind of question may have them repeated at once."""
+    publisher = a_publisher()
+    publisher.keep()
+    publisher.publish(V2, b"two")
+    exact = Get(session=1, have_version=V2, have_manifest="digest", exact=V1)
+    sent = 0
+    for _ in range(10):
+        for get in (exact, a_get(have=0, manifest="digest")):
+            answer = publisher.get(get, 0.0)
+            sent += answer is not None and bool(answer.frames)
+    assert sent == 2

@@ -4,8 +4,10 @@ Array suffixes: L lanes, M mask columns, E lanes whose episode ended, K statisti
 """
 
 import hashlib
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 
@@ -21,6 +23,7 @@ FIRST, TERMINATED, TRUNCATED = int(Flags.FIRST), int(Flags.TERMINATED), int(Flag
 ABSENT, ENDED_BITS = int(Flags.ABSENT), int(ENDED)
 KNOWN_FLAGS = int(sum(Flags))  # all lower bits
 MAX_NAMED = 6  # lanes that a message lists
+MAX_RETURNS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +103,7 @@ class RowChecker:
         self._num_terminated = self._num_truncated = 0
         self._lengths: set[int] = set()  # of whole episodes; at most a few are kept
         self._limit = spec.max_episode_steps
+        self._whole_returns: deque[float] = deque(maxlen=MAX_RETURNS)  # of episodes seen from their first row on
         self._terminated_at_limit = 0
         self._scale = ScaleWatch(spec.observation)
 
@@ -192,6 +196,7 @@ class RowChecker:
             self._num_terminated += not is_truncated
             if self._whole[lane]:
                 length = int(self._length[lane])
+                self._whole_returns.append(float(self._return[lane]))
                 if len(self._lengths) < MAX_NAMED:
                     self._lengths.add(length)
                 self._judge_length(lane, length, is_truncated)
@@ -242,6 +247,8 @@ class RowChecker:
 
     def _describe_ends(self) -> str:
         text = f"{self._num_terminated} terminated, {self._num_truncated} truncated"
+        if self._whole_returns:
+            text += f"; random actions return {fmean(self._whole_returns):.4g} on average"
         if len(self._lengths) == 1 and not self._num_truncated and self._num_terminated > 1:
             text += f"; all after {next(iter(self._lengths))} steps: if that is a time limit, set truncated instead"
         return text
