@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from seedbed.learner_svc.record import to_toml
+from seedbed.learner_svc.run_folder import to_toml
 from seedbed.services.cli.doctor import machine_label
 from seedbed.services.cli.experiment import SNAPSHOT, Experiment, load_experiment
 from seedbed.services.cli.plan import Process, plan_run, service_environment, usable_cores

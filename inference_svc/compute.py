@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
-from seedbed.inference_svc.engine import Engine, Lanes
+from seedbed.inference_svc.engine import Engine, LaneBlock
 from seedbed.shared.policy.devices import choose_device
 from seedbed.shared.policy.weights import Manifest
 from seedbed.shared.protocol.recording import RecordSpec
@@ -60,7 +60,7 @@ class Compute:
         """What is recorded of the policy of the newest weights, once there are any."""
         return self._engine.live.record
 
-    def act(self, batches: Sequence[Sequence[Lanes]], done: Acted) -> None:
+    def act(self, batches: Sequence[Sequence[LaneBlock]], done: Acted) -> None:
         """Run every batch in turn."""
         num_lanes = sum(lanes.count for batch in batches for lanes in batch)
 
@@ -74,7 +74,7 @@ class Compute:
         else:
             self._worker.submit(lambda: self._run(batches), acted)
 
-    def _run(self, batches: Sequence[Sequence[Lanes]]) -> Result:
+    def _run(self, batches: Sequence[Sequence[LaneBlock]]) -> Result:
         started = time.perf_counter()
         engine, payloads, versions = self._engine, list[list[bytes]](), list[int]()
         for lanes in batches:
@@ -94,7 +94,7 @@ class Compute:
         """Freeze these weights for evaluations; `done` is told their version, or 0 if they are another policy's."""
         self._worker.submit(lambda: self._engine.pin_others(version, manifest_digest, buffer), done)
 
-    def forget(self, lanes: Lanes) -> None:
+    def forget(self, lanes: LaneBlock) -> None:
         """Zero a new group's policy state, before its first batch."""
         self._worker.submit(lambda: self._engine.forget(lanes))
 

@@ -22,7 +22,7 @@ NOISE_TICKS = 32  # ticks whose sampling noise is drawn in one go
 
 
 @dataclass(slots=True, eq=False)
-class Lanes:
+class LaneBlock:
     """A group as the engine sees it: its slots, its rows, its noise. Hung on the session by the service."""
 
     start: int  # first slot
@@ -117,14 +117,14 @@ class Engine:
             new[: len(old)] = old
         self._tables, self._num_slots = fresh, size
 
-    def forget(self, lanes: Lanes) -> None:
+    def forget(self, lanes: LaneBlock) -> None:
         """Zero a group's policy state: its session is new."""
         self.reserve(lanes.start + lanes.count)
         for table in self._tables:
             table[lanes.start : lanes.start + lanes.count] = 0
 
     @torch.inference_mode()
-    def act(self, groups: Sequence[Lanes]) -> list[list[bytes]]:
+    def act(self, groups: Sequence[LaneBlock]) -> list[list[bytes]]:
         """ACT payload frames for each group. The groups share weights and greediness."""
         loaded = self._pinned if groups[0].pinned else self.live
         assert loaded is not None, "evaluation groups act only once weights are frozen"
@@ -150,7 +150,7 @@ class Engine:
             _write_back(groups, {ACTION: own_NA, **recorded}, version)
         return _act_frames(groups, policy.distribution.to_env(own_NA))
 
-    def _slots(self, groups: Sequence[Lanes]) -> slice | Tensor:
+    def _slots(self, groups: Sequence[LaneBlock]) -> slice | Tensor:
         if len(groups) == 1:
             return slice(groups[0].start, groups[0].start + groups[0].count)
         for group in groups:
@@ -158,7 +158,7 @@ class Engine:
                 group.slots = torch.arange(group.start, group.start + group.count, device=self.device)
         return torch.cat([group.slots for group in groups])
 
-    def _keep_state_before(self, groups: Sequence[Lanes]) -> None:
+    def _keep_state_before(self, groups: Sequence[LaneBlock]) -> None:
         """Write the policy state before this tick into unrolls that begin with it."""
         for group in groups:
             if self._tables and isinstance(group.rows, UnrollWriter):
@@ -167,7 +167,7 @@ class Engine:
                     for place, table in zip(places, self._tables, strict=True):
                         place[...] = table[first : first + chunk.lanes].cpu().numpy()
 
-    def _inputs(self, groups: Sequence[Lanes]) -> list[Tensor]:
+    def _inputs(self, groups: Sequence[LaneBlock]) -> list[Tensor]:
         """The newest rows of all groups, one tensor per input field."""
         pieces: list[list[Array]] = []
         for group in groups:
@@ -184,7 +184,7 @@ class Engine:
             return tensors
         return [tensor.pin_memory().to(self.device, non_blocking=True) for tensor in tensors]
 
-    def _noise(self, groups: Sequence[Lanes], policy: Policy, rule: ActingRule) -> tuple[Tensor, ...]:
+    def _noise(self, groups: Sequence[LaneBlock], policy: Policy, rule: ActingRule) -> tuple[Tensor, ...]:
         """The rule's noise for each lane at its tick: the same whatever the batch."""
         parts = []
         for group in groups:
@@ -198,7 +198,7 @@ class Engine:
         return tuple(torch.from_numpy(array).to(self.device) for array in joined)
 
 
-def _write_back(groups: Sequence[Lanes], decided: Mapping[str, Array], version: int) -> None:
+def _write_back(groups: Sequence[LaneBlock], decided: Mapping[str, Array], version: int) -> None:
     """Write what was decided, by name and each [N, ...], into the unrolls."""
     base = 0
     for group in groups:
@@ -207,7 +207,7 @@ def _write_back(groups: Sequence[Lanes], decided: Mapping[str, Array], version: 
         base += group.count
 
 
-def _act_frames(groups: Sequence[Lanes], leaves: Sequence[Array]) -> list[list[bytes]]:
+def _act_frames(groups: Sequence[LaneBlock], leaves: Sequence[Array]) -> list[list[bytes]]:
     """Cut the batch's environment actions into each group's payload frames."""
     result, base = [], 0
     for group in groups:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from seedbed.inference_svc.config import OutOfBounds
-from seedbed.inference_svc.engine import Lanes
+from seedbed.inference_svc.engine import LaneBlock
 from seedbed.inference_svc.episodes import read_statistics
 from seedbed.inference_svc.pictures import read_picture
 from seedbed.inference_svc.row_check import RowCheck
@@ -26,7 +26,7 @@ class Group:
     """What inference keeps for a session."""
 
     session: Session
-    lanes: Lanes
+    lanes: LaneBlock
     layout: Layout  # of its STEPs
     check: RowCheck  # of their values
     flags: Array  # of the newest rows, u8 [L]
@@ -51,8 +51,8 @@ class Outputs:
     """Where decisions go, and what the shell knows: its callables, none of which blocks."""
 
     down: Callable[[bytes, Sequence[bytes]], bool]  # (route, frames) → False when the route is gone
-    act: Callable[[list[list[Lanes]], list[Group]], None]  # batches, and the groups in their order
-    forget: Callable[[Lanes], None]  # zero a new group's policy state, before its first batch
+    act: Callable[[list[list[LaneBlock]], list[Group]], None]  # batches, and the groups in their order
+    forget: Callable[[LaneBlock], None]  # zero a new group's policy state, before its first batch
     pin: Callable[[], None]  # freeze the live weights for an evaluation
     wake: Callable[[float], None] = field(default=lambda _at: None)  # call `launch` at this time
     work_age_s: Callable[[], float] = field(default=lambda: 0.0)  # how long the running batch has been running
@@ -68,7 +68,7 @@ def make_group(session: Session, record: RecordSpec, start: int, out_of_bounds: 
         rows = UnrollWriter(record, hello.lanes, skip=skip)
     else:
         rows = LatestRow()
-    lanes = Lanes(
+    lanes = LaneBlock(
         start=start,
         count=hello.lanes,
         seed=session.seed,

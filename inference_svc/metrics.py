@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 from prometheus_client import Histogram
 
+from seedbed.inference_svc.learner_sessions import LearnerSessions
 from seedbed.inference_svc.server import Server
-from seedbed.inference_svc.serving import Audience
-from seedbed.inference_svc.streams import Streams
+from seedbed.inference_svc.serving import ServedStatistics
 from seedbed.inference_svc.tally import Tally
 from seedbed.inference_svc.upstream import LearnerLink
 from seedbed.shared.net.reactor import Reactor
@@ -14,11 +14,13 @@ from seedbed.shared.protocol.messages import unpack_version
 from seedbed.shared.runtime.metrics import Metrics
 
 
-def register(metrics: Metrics, tally: Tally, server: Server, streams: Streams, reactor: Reactor) -> Histogram:
+def register(
+    metrics: Metrics, tally: Tally, server: Server, learner_sessions: LearnerSessions, reactor: Reactor
+) -> Histogram:
     """Register everything; the histogram of forward times, which the shell fills."""
 
     def total(read: Callable[[LearnerLink], float]) -> Callable[[], float]:
-        return lambda: streams.total(read)
+        return lambda: learner_sessions.total(read)
 
     counters: tuple[tuple[str, str, Callable[[], float]], ...] = (
         ("acted_steps_total", "Training transitions acted (agent steps).", lambda: tally.acted_steps),
@@ -54,7 +56,7 @@ def register(metrics: Metrics, tally: Tally, server: Server, streams: Streams, r
             total(lambda link: link.discarded_lanes),
         ),
         ("pictures_total", "Pictures of evaluations that came.", lambda: server.pictures.count),
-        ("actor_restarts_total", "Actor process lives beyond the first.", lambda: server.roster.num_restarts),
+        ("actor_restarts_total", "Actor process lives beyond the first.", lambda: server.actors.num_restarts),
     )
     gauges: tuple[tuple[str, str, Callable[[], float]], ...] = (
         ("sessions", "Groups that are in.", lambda: server.num_sessions),
@@ -71,7 +73,7 @@ def register(metrics: Metrics, tally: Tally, server: Server, streams: Streams, r
         (
             "learner_connected",
             "1 while there is a session at the learner.",
-            lambda: int(streams.main.welcome is not None),
+            lambda: int(learner_sessions.main.welcome is not None),
         ),
         ("loop_lag_seconds", "How late the loop's last timer was.", lambda: reactor.statistics().loop_lag_s),
     )
@@ -86,14 +88,14 @@ def register(metrics: Metrics, tally: Tally, server: Server, streams: Streams, r
     )  # fmt: skip
     metrics.read_counters("hellos_refused", "HELLOs that were not served.", "code", lambda: tally.hellos_refused)
     metrics.read_counters(
-        "environment_restarts", "Lives of an actor beyond the first.", "actor", lambda: server.roster.restarts
+        "environment_restarts", "Lives of an actor beyond the first.", "actor", lambda: server.actors.restarts
     )
     metrics.read_gauges("environment_lanes", "Lanes of an actor; 0: it was lost.", "actor", server.lanes_by_actor)
     metrics.read_gauges("task_lanes", "Training lanes of a task.", "task", server.lanes_by_task)
     return metrics.histogram("forward_seconds", "One batch in the compute thread.")
 
 
-def register_audience(metrics: Metrics, audience: Audience) -> None:
+def register_audience(metrics: Metrics, audience: ServedStatistics) -> None:
     """Register what a policy that is served without a learner shows beside."""
     metrics.read_counter("served_episodes", "Episodes played with the served policy.", lambda: audience.num_episodes)
     metrics.read_gauge("served_return_mean", "Mean return of the newest 1000 of them.", lambda: audience.return_mean)

@@ -11,20 +11,20 @@ Groups are held before the forward pass, so that fresh weights act when they go 
 
 from collections.abc import Sequence
 
+from seedbed.inference_svc.actor_registry import ActorRegistry
 from seedbed.inference_svc.admission import judge
 from seedbed.inference_svc.batcher import Batcher
-from seedbed.inference_svc.complaints import Complaints, about_step
 from seedbed.inference_svc.config import InferenceConfig
-from seedbed.inference_svc.departures import Departures
 from seedbed.inference_svc.episodes import aborted_episodes, valid_steps
 from seedbed.inference_svc.evaluations import Evaluations
+from seedbed.inference_svc.goodbyes import GoodbyeTracker
 from seedbed.inference_svc.group import Group, Outputs, make_group, read_step
+from seedbed.inference_svc.learner_sessions import LearnerSession, LearnerSessions
 from seedbed.inference_svc.pictures import Pictures
-from seedbed.inference_svc.roster import Roster
+from seedbed.inference_svc.refusal_replies import RefusalReplies, about_step
 from seedbed.inference_svc.row_check import BOUNDS
-from seedbed.inference_svc.serving import Audience
+from seedbed.inference_svc.serving import ServedStatistics
 from seedbed.inference_svc.slots import SlotPool
-from seedbed.inference_svc.streams import Stream, Streams
 from seedbed.inference_svc.tally import Tally
 from seedbed.inference_svc.unrolls import UnrollWriter
 from seedbed.shared.errors import RemoteWireError
@@ -56,9 +56,14 @@ class Server:
     """All of inference's decisions. One thread; bounded by `max_lanes`, credit and one unroll per group."""
 
     def __init__(
-        self, config: InferenceConfig, incarnation: int, streams: Streams, tally: Tally, outputs: Outputs
+        self,
+        config: InferenceConfig,
+        incarnation: int,
+        learner_sessions: LearnerSessions,
+        tally: Tally,
+        outputs: Outputs,
     ) -> None:
-        self.config, self.incarnation, self.streams, self.tally = config, incarnation, streams, tally
+        self.config, self.incarnation, self.learner_sessions, self.tally = config, incarnation, learner_sessions, tally
         self.outputs = outputs  # where decisions go
         self.recorded: RecordSpec | None = None  # of the policy that is there; until then nobody is let in
         limits = SessionLimits(
@@ -69,15 +74,15 @@ class Server:
         )
         self.table = SessionTable(incarnation, 0, "", limits, owner=outputs.owner)
         self.version = 0  # of the weights that act, packed
-        self.departures: Departures | None = None  # once the run is over
-        self.audience: Audience | None = None  # of a policy that is served without a learner
+        self.departures: GoodbyeTracker | None = None  # once the run is over
+        self.audience: ServedStatistics | None = None  # of a policy that is served without a learner
         self.evaluations = Evaluations()
         self.pictures = Pictures()
-        self.roster = Roster()
+        self.actors = ActorRegistry()
         self._batcher: Batcher[Group] = Batcher(config.idle_deadline_ms / 1e3)
         self._slots = SlotPool(config.max_lanes)
         self._greeting: dict[bytes, None] = {}  # connections that said HELLO and were not let in, the newest last
-        self._complaints = Complaints()
+        self._replies = RefusalReplies()
 
     def serve(self, record: RecordSpec, run_id: str, run_seed: int, *, replica: int = 0) -> None:
         """A policy is there: open for groups. Another run, or another record, ends the sessions of the former.
@@ -90,7 +95,7 @@ class Server:
         else:
             if self.recorded == record and self.table.run_id == run_id:
                 return
-            self.streams.discard_unrolls()
+            self.learner_sessions.discard_unrolls()
             for session in self.table.change_run(run_id, run_seed):
                 self._send(session.route, self.table.challenge(session.id))
                 self._release(session, "another_run")
@@ -119,12 +124,12 @@ class Server:
                 raise RemoteWireError("unexpected", f"{type(message).__name__} is not for inference")
         except RemoteWireError as error:
             self.tally.refused_messages += 1
-            complaint = self._complaints.about_message(route, error)
+            complaint = self._replies.about_message(route, error)
             if complaint is not None:
                 self._send(route, complaint)
         return False
 
-    def _see_off(self, message: Message, route: bytes, departures: Departures) -> None:
+    def _see_off(self, message: Message, route: bytes, departures: GoodbyeTracker) -> None:
         """The run is over: whoever says anything hears so, until they say BYE themselves."""
         if isinstance(message, Bye) and message.session == 0:
             departures.left(route)
@@ -138,9 +143,9 @@ class Server:
         self._greeting[route] = None
         misplaced = self.audience.judge(hello) if self.audience is not None else None
         served = self.recorded.spec if self.recorded else None
-        refusal = misplaced or judge(hello, served, self.streams, self.config.max_frame_bytes)
+        refusal = misplaced or judge(hello, served, self.learner_sessions, self.config.max_frame_bytes)
         if not isinstance(refusal, Reject):
-            self.streams.introduce(hello.task, hello.spec, now)
+            self.learner_sessions.introduce(hello.task, hello.spec, now)
         if refusal is not None or self.recorded is None:
             if refusal is not None:
                 self.tally.refused(refusal.code)
@@ -148,7 +153,7 @@ class Server:
             return
         answer = self.table.hello(hello, route, now)
         if isinstance(answer, Welcome):
-            self.roster.met(hello.actor, hello.incarnation, is_start=not hello.group and not hello.run_id)
+            self.actors.met(hello.actor, hello.incarnation, is_start=not hello.group and not hello.run_id)
             session = self.table.sessions[answer.session]
             if session.attached is None and not self._admit(session, self.recorded):
                 return
@@ -226,9 +231,9 @@ class Server:
                 return
         if isinstance(rows, UnrollWriter):
             self._count_steps(group)
-            if rows.is_complete and not self.streams.of(group.task).pass_on(group):
+            if rows.is_complete and not self.learner_sessions.of(group.task).pass_on(group):
                 self.tally.held_no_credit += 1
-                self.streams.of(group.task).held.append(group)
+                self.learner_sessions.of(group.task).held.append(group)
                 self._mark(group, RequestState.HELD_NO_CREDIT, now)
                 return
         self._batcher.add(group, now)
@@ -239,14 +244,14 @@ class Server:
         has_resets = steps < len(group.flags) and group.lanes.tick > 0
         self.tally.acted_steps += steps
         aborted = aborted_episodes(group.previous_flags, group.flags) if has_resets else 0
-        self.streams.of(group.task).episodes.count_steps(steps, aborted)
+        self.learner_sessions.of(group.task).episodes.count_steps(steps, aborted)
 
     def _count_episodes(self, group: Group, statistics: Array) -> None:
         """Episodes that ended in this tick, f32 [ended lanes, K]."""
         if self.audience is not None:
             self.audience.add(statistics)
             return
-        hello, episodes = group.session.hello, self.streams.of(group.task).episodes
+        hello, episodes = group.session.hello, self.learner_sessions.of(group.task).episodes
         if hello.mode == "train":
             episodes.add(statistics, self.version)
         elif hello.mode == "eval":
@@ -277,7 +282,7 @@ class Server:
             self.evaluations.freezing()
             self.outputs.pin()
         elif wanted and wanted < self.version:  # else it is on its way
-            self.streams.main.fetch(wanted)
+            self.learner_sessions.main.fetch(wanted)
         for group in self.evaluations.start(groups):
             if group.session.state == RequestState.HELD_NO_EVALUATION:
                 self._queue_evaluation(group, now)
@@ -301,14 +306,14 @@ class Server:
         """A task's new figures: its held groups go on while they last, and an evaluation may be asked for."""
         self.evaluations.ask(task, credit.evaluation)
         self._start_evaluations(now)
-        self._release_held(self.streams.of(task), now)
+        self._release_held(self.learner_sessions.of(task), now)
 
     def release_held(self, now: float) -> None:
         """Let held groups go on while the learner takes their unrolls: those of a task whatever waits in others."""
-        for stream in self.streams.all:
+        for stream in self.learner_sessions.all:
             self._release_held(stream, now)
 
-    def _release_held(self, stream: Stream, now: float) -> None:
+    def _release_held(self, stream: LearnerSession, now: float) -> None:
         while stream.held:
             group = stream.held[0]
             if not group.session.is_ended:
@@ -336,7 +341,9 @@ class Server:
     def launch(self, now: float) -> None:
         """Start a batch if the device is free and it is time."""
         table = self.table
-        num_active = len(table.sessions) - table.num_unstepped - self.streams.num_held  # who may come to this batch
+        num_active = (
+            len(table.sessions) - table.num_unstepped - self.learner_sessions.num_held
+        )  # who may come to this batch
         at = self._batcher.launch_at(num_active, now)
         if at is None:
             return
@@ -384,9 +391,9 @@ class Server:
         """Twice a second: judge leases, find closed connections, pass on what ended."""
         for session in self.table.expire(now, drained=drained, stalled_until=stalled_until):
             self.tally.lost_groups += 1
-            self.roster.lost(session.hello.actor, now)
+            self.actors.lost(session.hello.actor, now)
             self._release(session, "silent" if session.detached_at is None else "closed")
-        self.roster.forget(now)
+        self.actors.forget(now)
         self.flush_episodes()
 
     def probe(self, now: float) -> None:
@@ -405,7 +412,7 @@ class Server:
     def flush_episodes(self) -> None:
         """Pass on training episodes and steps since the last time."""
         if self.recorded is not None:
-            for stream in self.streams.all:
+            for stream in self.learner_sessions.all:
                 stream.episodes.flush(self.recorded.spec)
 
     # Ends
@@ -428,7 +435,7 @@ class Server:
     def dismiss(self, reason: str) -> None:
         """Tell everyone to go, who is in or asked to be: BYE(draining) means elsewhere, BYE(run_finished) for good."""
         if reason == "run_finished":
-            self.departures = Departures()
+            self.departures = GoodbyeTracker()
         inside = self.table.routes()
         for route in {**dict.fromkeys(inside), **self._greeting}:
             was_sent = self._send(route, Bye(session=0, reason=reason))
@@ -438,7 +445,9 @@ class Server:
         for session in self.table.drain():
             writer = session.attached.lanes.rows if session.attached else None
             if isinstance(writer, UnrollWriter) and writer.is_complete and self.departures is None:
-                self.streams.of(session.hello.task).push(session.attached)  # held for credit, which may still come
+                self.learner_sessions.of(session.hello.task).push(
+                    session.attached
+                )  # held for credit, which may still come
             self._release(session, reason)
         self.flush_episodes()
 
@@ -490,7 +499,7 @@ class Server:
 
     def lanes_by_actor(self) -> dict[str, float]:
         """Lanes of each actor; 0 for those that were lost and have not come back."""
-        return self.roster.lanes(list(self.table.sessions.values()))
+        return self.actors.lanes(list(self.table.sessions.values()))
 
     @property
     def used_slots(self) -> int:

@@ -15,12 +15,12 @@ import torch
 from seedbed.inference_svc import metrics
 from seedbed.inference_svc.compute import Compute
 from seedbed.inference_svc.config import InferenceConfig, InferenceSettings
-from seedbed.inference_svc.engine import Lanes
-from seedbed.inference_svc.flush import Flush
+from seedbed.inference_svc.drain_check import DrainCheck
+from seedbed.inference_svc.engine import LaneBlock
 from seedbed.inference_svc.group import Group, Outputs
+from seedbed.inference_svc.learner_sessions import LearnerSessions
 from seedbed.inference_svc.server import Server
-from seedbed.inference_svc.serving import Audience, Served
-from seedbed.inference_svc.streams import Streams
+from seedbed.inference_svc.serving import ServedPolicy, ServedStatistics
 from seedbed.inference_svc.tally import Tally
 from seedbed.inference_svc.upstream import (
     CreditCame,
@@ -45,9 +45,9 @@ from seedbed.shared.policy.weights import Manifest
 from seedbed.shared.protocol.codec import decode, encode
 from seedbed.shared.protocol.messages import ProducerWelcome
 from seedbed.shared.runtime.allocator import keep_freed_memory
-from seedbed.shared.runtime.farewell import Farewell
+from seedbed.shared.runtime.linger import LingerTimer
 from seedbed.shared.runtime.metrics import Answer, describe_picture
-from seedbed.shared.runtime.refusals import Refusals
+from seedbed.shared.runtime.refusal_log import RefusalLog
 from seedbed.shared.runtime.service import Service
 
 BEAT_S = 0.5
@@ -67,14 +67,14 @@ class InferenceService:
         service: Service,
         reactor: Reactor,
         *,
-        served: Served | None = None,
+        served: ServedPolicy | None = None,
         lookup: Lookup = look_up,
     ) -> None:
         self.config, self.service, self.reactor = config, service, reactor
         self.loop = asyncio.get_running_loop()
         self.tally = Tally()
         self._tally_at_ping = Tally()
-        self.streams = Streams(
+        self.learner_sessions = LearnerSessions(
             name=config.name or f"inference-{socket.gethostname()}",
             incarnation=service.incarnation,
             library_version=VERSION,
@@ -84,15 +84,17 @@ class InferenceService:
             config.device, inline_s=config.inline_ms / 1e3, max_s=config.max_compute_s, report=self._report_stuck
         )
         outputs = Outputs(self._down, self._act, compute.forget, self._pin, self._wake, compute.busy_s, self._owner)
-        self.server = Server(config, service.incarnation, self.streams, self.tally, outputs)
-        self.forward_seconds = metrics.register(service.metrics, self.tally, self.server, self.streams, reactor)
+        self.server = Server(config, service.incarnation, self.learner_sessions, self.tally, outputs)
+        self.forward_seconds = metrics.register(
+            service.metrics, self.tally, self.server, self.learner_sessions, reactor
+        )
         service.metrics.page("/picture", self._picture)
         self.is_finished = False
         self.fatal: SeedbedError | None = None
         self._manifest: Manifest | None = None
         self._welcome: ProducerWelcome | None = None
         self._ended = asyncio.Event()
-        self._farewell: Farewell | None = None  # once the run is over
+        self._farewell: LingerTimer | None = None  # once the run is over
         self._alarm: asyncio.TimerHandle | None = None  # one at a time, however often the batcher asks
         self._pass_over_at = self._complain_at = math.inf  # while there is no session at the learner
         self._miss_at = math.inf  # an evaluation whose groups are missing is told of
@@ -104,7 +106,7 @@ class InferenceService:
             on_drained=self._launch,
             max_frame_bytes=config.max_frame_bytes,
             keys=bind_keys(service.runtime.keys, Role.INFERENCE),
-            on_refused=Refusals(service.metrics, service.log),
+            on_refused=RefusalLog(service.metrics, service.log),
             on_revoked=self._revoked,
         )
         self.reports = Reports(service, self.router.send, self.router.user_id, picture=self._shown)
@@ -159,7 +161,7 @@ class InferenceService:
 
     # The policy
 
-    def _act(self, batches: list[list[Lanes]], groups: list[Group]) -> None:
+    def _act(self, batches: list[list[LaneBlock]], groups: list[Group]) -> None:
         self.compute.act(batches, partial(self._acted, groups))
 
     def _acted(self, groups: list[Group], payloads: list[list[bytes]], versions: list[int], seconds: float) -> None:
@@ -192,9 +194,9 @@ class InferenceService:
     def _learner_event(self, event: str) -> None:
         now = self.loop.time()
         if event == "connected":
-            self.streams.connected(now)
+            self.learner_sessions.connected(now)
         elif event == "disconnected":
-            self.streams.disconnected(now)
+            self.learner_sessions.disconnected(now)
             self.service.log.warning("learner_lost", upstream=self.config.upstream)
         else:
             self.service.log.warning("handshake_failed", upstream=self.config.upstream, cause=self.learner.refusal)
@@ -208,7 +210,7 @@ class InferenceService:
             self.service.log.warning("learner_message_refused", error=str(error))
             return
         now = self.loop.time()
-        for task, event in self.streams.receive(message, frames[1:], now):
+        for task, event in self.learner_sessions.receive(message, frames[1:], now):
             if isinstance(event, Welcomed):
                 self._welcomed(event.welcome, task)
             elif isinstance(event, WeightsCame):
@@ -261,10 +263,10 @@ class InferenceService:
             self.service.log.info("policy_loaded", env_id=record.spec.env_id, digest=manifest.digest)
         self.server.weights_changed(event.version, self.loop.time())
 
-    def _serve_alone(self, served: Served) -> None:
+    def _serve_alone(self, served: ServedPolicy) -> None:
         """No learner: one policy for good."""
         manifest = Manifest.from_json(served.manifest)
-        self.server.audience = audience = Audience(greedy=served.greedy)
+        self.server.audience = audience = ServedStatistics(greedy=served.greedy)
         metrics.register_audience(self.service.metrics, audience)
 
         def loaded() -> None:
@@ -288,12 +290,12 @@ class InferenceService:
 
     def _poll_learner(self) -> None:
         """Send the learner what is due."""
-        for frames in self.streams.poll(self.loop.time()):
+        for frames in self.learner_sessions.poll(self.loop.time()):
             self.learner.send(frames)
         self._send_unrolls()
 
     def _send_unrolls(self) -> None:
-        for stream in self.streams.all:
+        for stream in self.learner_sessions.all:
             outbox = stream.link.outbox
             while (outgoing := outbox.next_outgoing()) is not None:
                 if not self.learner.send([encode(outgoing.message), *outgoing.frames]):
@@ -305,7 +307,7 @@ class InferenceService:
             self._tally_at_ping,
             sessions=self.server.num_sessions,
             lanes=self.server.training_lanes,
-            actor_restarts=self.server.roster.num_restarts,
+            actor_restarts=self.server.actors.num_restarts,
             loop_lag_ms=1e3 * self.reactor.statistics().worst_loop_lag_s,
         )
         self._tally_at_ping = copy.copy(self.tally)
@@ -334,7 +336,7 @@ class InferenceService:
 
     def _await_learner(self, now: float) -> None:
         """Without a session: try the next address where one does not answer, and tell people what is waited for."""
-        if self.streams.main.welcome is not None or self.served is not None or self.is_finished:
+        if self.learner_sessions.main.welcome is not None or self.served is not None or self.is_finished:
             self._pass_over_at = self._complain_at = math.inf
             return
         self._pass_over_at = min(self._pass_over_at, now + PASS_OVER_S)
@@ -344,7 +346,9 @@ class InferenceService:
             self.learner.pass_over()
         if now >= self._complain_at:
             self._complain_at = now + COMPLAIN_S
-            for cause in self.learner.complaints(now) or [f"{self.learner.address}: {self.streams.main.state}"]:
+            for cause in self.learner.complaints(now) or [
+                f"{self.learner.address}: {self.learner_sessions.main.state}"
+            ]:
                 self.service.log.warning("learner_awaited", cause=cause)
 
     def _await_evaluators(self, now: float) -> None:
@@ -384,7 +388,10 @@ class InferenceService:
     async def leave(self) -> None:
         """Named phases: dismiss groups, flush unrolls, say goodbye."""
         self.server.dismiss("run_finished" if self.is_finished else "draining")
-        flush, link = Flush(self.streams, self.config.drain_s, self.loop.time()), self.streams.main
+        flush, link = (
+            DrainCheck(self.learner_sessions, self.config.drain_s, self.loop.time()),
+            self.learner_sessions.main,
+        )
         while not (self.is_finished or flush.is_over(self.loop.time())):
             self._poll_learner()
             await asyncio.sleep(0.02)
@@ -396,9 +403,9 @@ class InferenceService:
         if self.is_finished:
             await self._tell_the_late()
         self.service.log.info(
-            "inference_left", lost_lanes=int(self.streams.total(lambda item: item.outbox.unreceived_lanes)),
-            unacked_lanes=int(self.streams.total(lambda item: item.outbox.unacked_lanes)),
-            acked=int(self.streams.total(lambda item: item.outbox.acked_unrolls)),
+            "inference_left", lost_lanes=int(self.learner_sessions.total(lambda item: item.outbox.unreceived_lanes)),
+            unacked_lanes=int(self.learner_sessions.total(lambda item: item.outbox.unacked_lanes)),
+            acked=int(self.learner_sessions.total(lambda item: item.outbox.acked_unrolls)),
             dropped_steps=self.tally.dropped_steps,
         )  # fmt: skip
 
@@ -414,14 +421,14 @@ class InferenceService:
 
     async def _tell_the_late(self) -> None:
         """Environments that come only now hear that the run is over: `Server` answers them so."""
-        self._farewell = Farewell(self.config.finished_s, self.loop.time())
+        self._farewell = LingerTimer(self.config.finished_s, self.loop.time())
         if self.server.recorded is not None:  # it served: whoever was there has been told
             self._farewell.heard(self.loop.time())
         await self.service.linger(self._farewell.is_over)
 
 
 async def serve(
-    settings: InferenceSettings, service: Service, *, served: Served | None = None, lookup: Lookup = look_up
+    settings: InferenceSettings, service: Service, *, served: ServedPolicy | None = None, lookup: Lookup = look_up
 ) -> int:
     """Run until the run ends, a signal comes, or something cannot go on.
 

@@ -15,7 +15,7 @@ MAX_RETURNS = 1000  # the newest, of which the mean is shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class ServedPolicy:
     """One checkpoint's policy."""
 
     source: str  # which checkpoint, for people
@@ -27,7 +27,7 @@ class Served:
     greedy: bool  # the most likely action instead of a sampled one
 
 
-class Audience:
+class ServedStatistics:
     """Episodes of the groups that play. Owned by the service's loop."""
 
     def __init__(self, *, greedy: bool) -> None:

@@ -20,7 +20,7 @@ import safetensors
 import safetensors.numpy
 import structlog
 
-from seedbed.learner_svc.durable import TEMPORARY_PREFIX, write_durably
+from seedbed.learner_svc.atomic_write import TEMPORARY_PREFIX, write_durably
 from seedbed.shared.errors import CheckpointError, StorageError
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.runtime.files import writing

@@ -10,15 +10,15 @@ from seedbed.shared.net.reactor import Reactor
 from seedbed.shared.net.roles import Role
 from seedbed.shared.protocol.codec import decode, encode
 from seedbed.shared.protocol.messages import Bye, ProducerHello
-from seedbed.shared.runtime.farewell import Farewell
-from seedbed.shared.runtime.refusals import Refusals
+from seedbed.shared.runtime.linger import LingerTimer
+from seedbed.shared.runtime.refusal_log import RefusalLog
 from seedbed.shared.runtime.service import Service
 
 
 async def tell_finished(config: LearnerConfig, service: Service) -> None:
     """Answer every inference's HELLO with BYE(run_finished), as long as `learner.finished_s` says."""
     loop = asyncio.get_running_loop()
-    farewell = Farewell(config.finished_s, loop.time())
+    farewell = LingerTimer(config.finished_s, loop.time())
     if farewell.is_over(loop.time()):
         return
 
@@ -38,7 +38,7 @@ async def tell_finished(config: LearnerConfig, service: Service) -> None:
             on_message=receive,
             max_frame_bytes=config.max_frame_bytes,
             keys=bind_keys(service.runtime.keys, Role.LEARNER),
-            on_refused=Refusals(service.metrics, service.log),
+            on_refused=RefusalLog(service.metrics, service.log),
         )
         try:
             service.ready(endpoint=router.endpoint)

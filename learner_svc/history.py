@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from seedbed.learner_svc.durable import write_durably
+from seedbed.learner_svc.atomic_write import write_durably
 from seedbed.shared.errors import StorageError
 from seedbed.shared.protocol.statistics import evaluation_column, own_statistics, training_column
 from seedbed.shared.runtime.files import writing

@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 from prometheus_client import Histogram
 
-from seedbed.learner_svc.figures import Figures
-from seedbed.learner_svc.keeper import Keeper
 from seedbed.learner_svc.lag import LAG_BOUNDS
-from seedbed.learner_svc.producers import Desk
+from seedbed.learner_svc.producer_sessions import ProducerSessions
 from seedbed.learner_svc.run import Run
+from seedbed.learner_svc.run_writer import RunWriter
 from seedbed.learner_svc.tasks import TaskRecord
+from seedbed.learner_svc.update_metrics import UpdateMetrics
 from seedbed.shared.net.reactor import Reactor
 from seedbed.shared.protocol.messages import unpack_version
 from seedbed.shared.protocol.statistics import GIVEN, Means
@@ -19,7 +19,9 @@ from seedbed.shared.runtime.metrics import Metrics
 Reading = tuple[str, str, Callable[[], float]]
 
 
-def register(metrics: Metrics, run: Run, desk: Desk, figures: Figures, keeper: Keeper, reactor: Reactor) -> Histogram:
+def register(
+    metrics: Metrics, run: Run, producers: ProducerSessions, figures: UpdateMetrics, writer: RunWriter, reactor: Reactor
+) -> Histogram:
     """Register everything; the histogram of update times, which the shell fills."""
     counters: tuple[Reading, ...] = (
         ("updates", "Learner updates.", lambda: run.counters.updates),
@@ -30,19 +32,19 @@ def register(metrics: Metrics, run: Run, desk: Desk, figures: Figures, keeper: K
         ("dropped_steps", "Transitions too old to be trained on.", lambda: run.counters.dropped_steps),
         ("lost_epoch_steps", "Transitions of a lost learner epoch.", lambda: run.counters.lost_epoch_steps),
         ("evaluations", "Evaluations finished in this process.", lambda: run.num_evaluations),
-        ("duplicate_unrolls", "UNROLLs that were here already.", lambda: desk.ledger.duplicate_unrolls),
-        ("lost_unrolls", "UNROLLs whose updates were lost with an epoch.", lambda: desk.ledger.lost_unrolls),
+        ("duplicate_unrolls", "UNROLLs that were here already.", lambda: producers.ledger.duplicate_unrolls),
+        ("lost_unrolls", "UNROLLs whose updates were lost with an epoch.", lambda: producers.ledger.lost_unrolls),
         (
             "refused_messages",
             "Messages that broke the protocol.",
-            lambda: desk.refused_messages + reactor.statistics().oversized,
+            lambda: producers.refused_messages + reactor.statistics().oversized,
         ),
         (
             "dropped_messages",
             "Messages dropped unread: their senders had wasted too much time.",
             lambda: reactor.statistics().dropped,
         ),
-        ("write_failures", "Rows and checkpoints that the disk refused.", lambda: keeper.num_failures),
+        ("write_failures", "Rows and checkpoints that the disk refused.", lambda: writer.num_failures),
     )
     gauges: tuple[Reading, ...] = (
         ("state", "0 starting, 1 training, 2 finishing, 3 finished.", lambda: int(run.state)),
@@ -52,9 +54,13 @@ def register(metrics: Metrics, run: Run, desk: Desk, figures: Figures, keeper: K
         ("policy_lag_mean", "Updates between acting and learning.", lambda: figures.last.get("lag_mean", 0.0)),
         ("policy_lag_max", "The most of them in the last update.", lambda: figures.last.get("lag_max", 0.0)),
         ("log_rho_lag0", "Mean |log rho| of rows acted by the weights updated.", lambda: _disagreement(figures)),
-        ("policy_step", "Update number of the published weights.", lambda: unpack_version(desk.publisher.version)[1]),
-        ("policy_epoch", "How many learners this run has had.", lambda: desk.identity.epoch),
-        ("producers", "Inference services that are in.", lambda: len(desk.ledger.sessions)),
+        (
+            "policy_step",
+            "Update number of the published weights.",
+            lambda: unpack_version(producers.publisher.version)[1],
+        ),
+        ("policy_epoch", "How many learners this run has had.", lambda: producers.identity.epoch),
+        ("producers", "Inference services that are in.", lambda: len(producers.ledger.sessions)),
     )
     for name, description, read in counters:
         metrics.read_counter(f"learner_{name}", description, read)
@@ -132,7 +138,7 @@ def _register_tasks(metrics: Metrics, run: Run) -> None:
         metrics.read_gauges(f"learner_task_{name}", description, "task", of_each(read))
 
 
-def _disagreement(figures: Figures) -> float:
+def _disagreement(figures: UpdateMetrics) -> float:
     """Of the newest update that had such rows."""
     return figures.last.get("log_rho_mean_abs_lag0", math.nan)
 

@@ -38,7 +38,9 @@ class Publisher:
         self._kept = (0, b"")  # version and buffer that an evaluation is for
         self._hold_s = hold_s
         self._polls: dict[int, _Poll] = {}
-        self._sent: dict[int, dict[int, float]] = {}  # to each session, and when: the newest, and what came within `hold_s`
+        self._sent: dict[
+            int, dict[int, float]
+        ] = {}  # to each session, and when: the newest, and what came within `hold_s`
 
     def describe(self, digest: str, manifest: str) -> None:
         """What the buffers of this learner epoch contain: JSON and its digest. Once, before the first `publish`."""

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from seedbed.learner_svc.config import LearnerSettings, check_lag
-from seedbed.learner_svc.figures import Figures
-from seedbed.learner_svc.keeper import Lives, summarise
-from seedbed.learner_svc.producers import Desk, UnrollKey
+from seedbed.learner_svc.producer_sessions import ProducerSessions, UnrollKey
 from seedbed.learner_svc.run import Run
+from seedbed.learner_svc.run_writer import RestartCounter, summarise
 from seedbed.learner_svc.sources.source import FilledBatch
+from seedbed.learner_svc.update_metrics import UpdateMetrics
 from seedbed.shared.errors import ConfigError
 
 MAX_ACTORS = 1024  # of whom drops are counted one by one
@@ -23,28 +23,29 @@ class Reporter:
     """
 
     def __init__(
-        self, settings: LearnerSettings, run: Run, desk: Desk, lives: Lives, figures: Figures, *,
-        loop_lag_s: Callable[[], float], warn: Callable[..., object],
+        self, settings: LearnerSettings, run: Run, producers: ProducerSessions, restarts: RestartCounter,
+        figures: UpdateMetrics, *, loop_lag_s: Callable[[], float], warn: Callable[..., object],
     ) -> None:  # fmt: skip
         self.dropped_by_actor: dict[str, int] = {}
-        self._settings, self._run, self._desk, self._lives, self._figures = settings, run, desk, lives, figures
+        self._settings, self._run, self._figures = settings, run, figures
+        self._producers, self._restarts = producers, restarts
         self._loop_lag_s, self._warn = loop_lag_s, warn
         self._judged_lanes = 0
 
     def row(self, now: float) -> dict[str, float | int | None]:
         """What metrics.csv tells of now, by column; warns of more lanes than the bound on the lag allows."""
-        desk, ledger = self._desk, self._desk.ledger
-        self._lives.heard({incarnation: load.figures for incarnation, load in desk.loads.items()})
-        loads = [load.figures for load in desk.loads.values()]
+        producers, ledger = self._producers, self._producers.ledger
+        self._restarts.heard({incarnation: load.figures for incarnation, load in producers.loads.items()})
+        loads = [load.figures for load in producers.loads.values()]
         self._judge_lanes(int(sum(load.get("lanes", 0.0) for load in loads)))
         others: dict[str, float | int | None] = {
             "duplicate_unrolls": float(ledger.duplicate_unrolls),
             "lost_unrolls": float(ledger.lost_unrolls),
-            "inference_restarts": float(sum(self._lives.inference().values())),
+            "inference_restarts": float(sum(self._restarts.inference().values())),
             "learner_loop_lag_ms": 1e3 * self._loop_lag_s(),
         }
         return self._figures.row(
-            self._run.counters, self._run.training, loads, epoch=desk.identity.epoch, now=now,
+            self._run.counters, self._run.training, loads, epoch=producers.identity.epoch, now=now,
             others=others | self._run.tasks.row(),
         )  # fmt: skip
 
@@ -72,10 +73,10 @@ class Reporter:
 
     def summary(self, *, device: str) -> dict[str, Any]:
         """The content of summary.json now."""
-        identity, lives, ledger = self._desk.identity, self._lives, self._desk.ledger
+        identity, restarts, ledger = self._producers.identity, self._restarts, self._producers.ledger
         return summarise(
             self._run, self._settings, run_id=identity.run_id, device=device,
-            restarts={"learner": identity.epoch - 1, **lives.inference(), "actors": lives.actors()},
+            restarts={"learner": identity.epoch - 1, **restarts.inference(), "actors": restarts.actors()},
             dropped_unrolls={
                 "expired": self._run.counters.expired_unrolls,
                 "lost_epoch": ledger.lost_unrolls,

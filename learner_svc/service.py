@@ -1,7 +1,7 @@
 """The learner as a process: one socket, the update thread, the record thread and the clock, around pure parts.
 
-Inference dials in (ROUTER). `Desk` answers it. Until the first environments have said what they are, or a checkpoint
-has, there is no policy to train; then there is `Training`, built whole.
+Inference dials in (ROUTER). `ProducerSessions` answers it. Until the first environments have said what they are, or a
+checkpoint has, there is no policy to train; then there is `Training`, built whole.
 """
 
 import asyncio
@@ -16,24 +16,23 @@ from typing import Any
 from seedbed.learner_svc import checkpoint as checkpoints
 from seedbed.learner_svc.algorithms import recording_of
 from seedbed.learner_svc.config import LearnerSettings
-from seedbed.learner_svc.figures import Figures
 from seedbed.learner_svc.finished import tell_finished
 from seedbed.learner_svc.history import History
-from seedbed.learner_svc.keeper import Keeper, Lives, finished_before, restore
 from seedbed.learner_svc.metrics import register
-from seedbed.learner_svc.producers import (
+from seedbed.learner_svc.producer_sessions import (
     Action,
-    Desk,
     Identity,
+    ProducerSessions,
     Send,
     SpecificationCame,
     UnrollCame,
     UnrollKey,
 )
 from seedbed.learner_svc.publish import Publisher
-from seedbed.learner_svc.record import RunFolder
 from seedbed.learner_svc.reporting import Reporter
 from seedbed.learner_svc.run import Run
+from seedbed.learner_svc.run_folder import RunFolder
+from seedbed.learner_svc.run_writer import RestartCounter, RunWriter, finished_before, restore
 from seedbed.learner_svc.sizes import judge_size
 from seedbed.learner_svc.sources.queue import QueueSource
 from seedbed.learner_svc.sources.source import Source
@@ -41,6 +40,7 @@ from seedbed.learner_svc.standstill import Deaths
 from seedbed.learner_svc.tasks import TaskBook, task_environments
 from seedbed.learner_svc.trainer import Trainer
 from seedbed.learner_svc.training import Parts, Training
+from seedbed.learner_svc.update_metrics import UpdateMetrics
 from seedbed.shared.errors import CheckpointError, ConfigError, RemoteWireError, SeedbedError
 from seedbed.shared.net.endpoints import Router
 from seedbed.shared.net.keys import bind_keys
@@ -52,9 +52,9 @@ from seedbed.shared.protocol.ledger import Ledger
 from seedbed.shared.protocol.messages import PROTOCOL_MIN, RECORDING_PROTOCOL, RunState
 from seedbed.shared.protocol.rows import EnvSpec
 from seedbed.shared.protocol.statistics import GIVEN
-from seedbed.shared.runtime.farewell import Farewell
+from seedbed.shared.runtime.linger import LingerTimer
 from seedbed.shared.runtime.memory import available_bytes
-from seedbed.shared.runtime.refusals import Refusals
+from seedbed.shared.runtime.refusal_log import RefusalLog
 from seedbed.shared.runtime.service import Service
 from seedbed.shared.runtime.tasks import normalised_weights
 from seedbed.shared.runtime.worker import Worker
@@ -83,27 +83,28 @@ class LearnerService:
             tasks=task_environments(settings.tasks), protocol_min=self._least_protocol(),
         )  # fmt: skip
         self.worker, self.record = Worker("update"), Worker("record")
-        self.desk = Desk(
+        self.producers = ProducerSessions(
             identity, settings.env, self.ledger, publisher, self.run, self.worker.busy_s,
             judge_size=lambda spec: judge_size(spec, config, available_bytes()),
         )  # fmt: skip
-        self.lives = Lives(self.desk.incarnations)
+        self.restarts = RestartCounter(self.producers.incarnations)
         if self.checkpoint is not None:
             self._restore(self.checkpoint)
         counters = self.run.counters
         history = History(
             folder.path, updates=counters.updates, trained_steps=counters.trained_steps, tensorboard=config.tensorboard
         )
-        keeper = Keeper(folder, history, keep=config.keep_checkpoints)
-        figures = Figures()
+        writer = RunWriter(folder, history, keep=config.keep_checkpoints)
+        figures = UpdateMetrics()
         reporter = Reporter(
-            settings, self.run, self.desk, self.lives, figures, loop_lag_s=lambda: reactor.statistics().loop_lag_s,
-            warn=service.log.warning,
+            settings, self.run, self.producers, self.restarts, figures,
+            loop_lag_s=lambda: reactor.statistics().loop_lag_s, warn=service.log.warning,
         )  # fmt: skip
         self.parts = Parts(
             settings=settings, service=service, run_id=self.run_id, run=self.run, ledger=self.ledger,
-            publisher=publisher, desk=self.desk, lives=self.lives, keeper=keeper, figures=figures, reporter=reporter,
-            update_seconds=register(service.metrics, self.run, self.desk, figures, keeper, reactor),
+            publisher=publisher, producers=self.producers, restarts=self.restarts, writer=writer, figures=figures,
+            reporter=reporter,
+            update_seconds=register(service.metrics, self.run, self.producers, figures, writer, reactor),
             worker=self.worker, record=self.record,
         )  # fmt: skip
         self.training: Training | None = None  # once there is a policy
@@ -116,7 +117,7 @@ class LearnerService:
             on_drained=self._drained,
             max_frame_bytes=config.max_frame_bytes,
             keys=bind_keys(service.runtime.keys, Role.LEARNER),
-            on_refused=Refusals(service.metrics, service.log),
+            on_refused=RefusalLog(service.metrics, service.log),
             on_revoked=self._revoked,
         )
         self.reports = Reports(service, self.router.send, self.router.user_id)
@@ -139,10 +140,10 @@ class LearnerService:
 
     def _check_restorable(self, checkpoint: checkpoints.Checkpoint) -> None:
         """Try on copies that nobody uses, what resuming from this one will do. Raises: CheckpointError."""
-        run, lives = self._new_run(), Lives({})
+        run, restarts = self._new_run(), RestartCounter({})
         try:
-            restore(checkpoint.meta, run, self._new_ledger(), lives)
-            json.dumps([run.to_json(), lives.to_json()], allow_nan=False)  # as the next checkpoint will
+            restore(checkpoint.meta, run, self._new_ledger(), restarts)
+            json.dumps([run.to_json(), restarts.to_json()], allow_nan=False)  # as the next checkpoint will
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             problem = f"{type(error).__name__}: {error}"
             raise CheckpointError(
@@ -150,7 +151,7 @@ class LearnerService:
             ) from error
 
     def _restore(self, checkpoint: checkpoints.Checkpoint) -> None:
-        restore(checkpoint.meta, self.run, self.ledger, self.lives)
+        restore(checkpoint.meta, self.run, self.ledger, self.restarts)
         for file in checkpoints.list_checkpoints(self.folder.checkpoints):
             if file.kind == "best":  # which may be younger than what is gone on from
                 with suppress(CheckpointError):
@@ -164,14 +165,14 @@ class LearnerService:
             if self.reports.take(route, frames):
                 return False
         except RemoteWireError:
-            self.desk.refused_messages += 1
+            self.producers.refused_messages += 1
             return False
-        actions = self.desk.receive(route, frames, self.loop.time())
+        actions = self.producers.receive(route, frames, self.loop.time())
         self._perform(actions)
         return any(not isinstance(action, Send) or action.is_useful for action in actions)
 
     def _revoked(self, routes: list[bytes]) -> None:
-        sends = self.desk.revoke(routes)
+        sends = self.producers.revoke(routes)
         self.service.log.warning("keys_revoked", connections=len(routes), sessions=len(sends))
         self._perform(sends)
 
@@ -179,10 +180,10 @@ class LearnerService:
         for action in actions:
             if isinstance(action, Send):
                 if not self.router.send(action.route, action.frames):
-                    self.desk.unroutable(action.route)
+                    self.producers.unroutable(action.route)
             elif isinstance(action, SpecificationCame):
                 self.build(action.spec)
-            elif self.training is None:  # the desk takes experience only once there is a policy
+            elif self.training is None:  # producers bring experience only once there is a policy
                 continue
             elif isinstance(action, UnrollCame):
                 self.training.take_unroll(action)
@@ -194,7 +195,7 @@ class LearnerService:
         if self.training is not None:
             self.training.pump()
         else:
-            self._perform(self.desk.credits())
+            self._perform(self.producers.credits())
 
     # The policy
 
@@ -222,7 +223,7 @@ class LearnerService:
         self.run.adopt(trainer.policy.spec.statistics[len(GIVEN) :])
         if self.checkpoint is not None:
             self.record.submit(partial(self.folder.write_config, self.settings))
-        self.desk.adopt(trainer.policy.spec, source.check)
+        self.producers.adopt(trainer.policy.spec, source.check)
         self.parts.publisher.describe(trainer.manifest.digest, trainer.manifest.to_json())
         self.training = Training(
             self.parts, trainer, source, perform=self._perform, on_finished=self.finished.set, now=self.loop.time()
@@ -232,7 +233,7 @@ class LearnerService:
             parameters=trainer.parameters.plan.num_trained, dtype=trainer.policy.precision.dtype,
         )  # fmt: skip
         self.training.publish(trainer.version, weights)
-        self._perform(self.desk.credits(everyone=True))
+        self._perform(self.producers.credits(everyone=True))
 
     # Time
 
@@ -242,7 +243,7 @@ class LearnerService:
             await asyncio.sleep(BEAT_S)
             now = self.loop.time()
             calm = now >= self.reactor.last_stall_end(now) + self.config.beat_s
-            self._perform(self.desk.beat(now, may_judge=calm and self.router.is_drained()))
+            self._perform(self.producers.beat(now, may_judge=calm and self.router.is_drained()))
             if self.worker.busy_s() > self.config.max_compute_s and self.run.counters.updates > 0:
                 raise SeedbedError(
                     f"an update has been running for {self.worker.busy_s():.0f} s (learner.max_compute_s is "
@@ -254,25 +255,27 @@ class LearnerService:
     async def leave(self) -> None:
         """Named phases: save, summarise, say goodbye, wait until a finished run's producers have left."""
         is_finished = self.run.state == RunState.FINISHED
-        self._perform(self.desk.credits(everyone=True))
-        self._perform(self.desk.farewell("run_finished" if is_finished else "draining"))
+        self._perform(self.producers.credits(everyone=True))
+        self._perform(self.producers.farewell("run_finished" if is_finished else "draining"))
         if self.training is not None:
             await self.training.save_last()
         if is_finished:
             deadline = self.loop.time() + self.config.farewell_s
-            farewell = Farewell(self.config.finished_s, self.loop.time())
+            farewell = LingerTimer(self.config.finished_s, self.loop.time())
             farewell.heard(self.loop.time())
-            while ((now := self.loop.time()) < deadline and not self.desk.has_left) or self._goes_on(farewell, now):
-                self._perform(self.desk.beat(now, may_judge=True))
+            while ((now := self.loop.time()) < deadline and not self.producers.has_left) or self._goes_on(
+                farewell, now
+            ):
+                self._perform(self.producers.beat(now, may_judge=True))
                 await asyncio.sleep(BEAT_S)
         self.service.log.info(
             "learner_left", state=self.run.state.name.lower(), reason=self.run.end_reason,
             trained_steps=self.run.counters.trained_steps, dropped_by_actor=self.parts.reporter.dropped_by_actor,
         )  # fmt: skip
 
-    def _goes_on(self, farewell: Farewell, now: float) -> bool:
+    def _goes_on(self, farewell: LingerTimer, now: float) -> bool:
         """Whether somebody may still come who has to be told of the run's end."""
-        if not self.desk.has_left:
+        if not self.producers.has_left:
             farewell.heard(now)
         return not farewell.is_over(now) and not self.service.stopping.is_set()
 
@@ -280,7 +283,7 @@ class LearnerService:
         """Let go of threads, files and socket."""
         self.router.close(linger_ms=500)
         self.worker.close()
-        self.record.submit(self.parts.keeper.close)
+        self.record.submit(self.parts.writer.close)
         self.record.close()
 
 

@@ -3,7 +3,7 @@
 from math import prod
 
 from seedbed.learner_svc.config import LearnerConfig
-from seedbed.shared.protocol.fit import Misfit
+from seedbed.shared.protocol.compatibility import Incompatibility
 from seedbed.shared.protocol.recording import RecordSpec
 from seedbed.shared.protocol.rows import EnvSpec
 
@@ -11,7 +11,7 @@ MAX_SHARE = 0.5  # of the memory that is available
 FLOAT_BYTES = 4  # an update reads observations as float32
 
 
-def judge_size(spec: EnvSpec, config: LearnerConfig, available_bytes: int | None) -> Misfit | None:
+def judge_size(spec: EnvSpec, config: LearnerConfig, available_bytes: int | None) -> Incompatibility | None:
     """Why unrolls or batches of this environment are too large, if they are.
 
     Args:
@@ -19,7 +19,7 @@ def judge_size(spec: EnvSpec, config: LearnerConfig, available_bytes: int | None
     """
     unroll = RecordSpec(spec, config.unroll_length).layout(1).num_bytes
     if unroll > config.max_frame_bytes:
-        return Misfit(
+        return Incompatibility(
             "spec",
             f"an unroll of one lane has {_size(unroll)}, learner.max_frame_bytes is {_size(config.max_frame_bytes)}",
             "make the observations smaller, lower learner.unroll_length, or raise learner.max_frame_bytes",
@@ -29,7 +29,7 @@ def judge_size(spec: EnvSpec, config: LearnerConfig, available_bytes: int | None
     needed = config.buffers * config.batch * unroll + floats
     if available_bytes is None or needed <= MAX_SHARE * available_bytes:
         return None
-    return Misfit(
+    return Incompatibility(
         "spec",
         f"batches of {config.batch} unrolls would take {_size(needed)}, and {_size(available_bytes)} are left",
         "make the observations smaller, or lower learner.batch or learner.unroll_length",

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from seedbed.learner_svc.durable import write_durably
+from seedbed.learner_svc.atomic_write import write_durably
 from seedbed.shared.errors import CheckpointError, SeedbedError
 
 FILE = "deaths.json"

@@ -15,7 +15,7 @@ from seedbed.learner_svc.batch import Batch
 from seedbed.learner_svc.checkpoint import Checkpoint
 from seedbed.learner_svc.config import LearnerSettings
 from seedbed.learner_svc.initial_weights import find_source, policy_difference, start_from
-from seedbed.learner_svc.record import PRECISION
+from seedbed.learner_svc.run_folder import PRECISION
 from seedbed.learner_svc.saved_policy import read_policy
 from seedbed.learner_svc.update import Updater, UpdateResult
 from seedbed.shared.errors import ConfigError

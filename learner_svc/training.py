@@ -19,18 +19,18 @@ from prometheus_client import Histogram
 
 from seedbed.learner_svc import checkpoint as checkpoints
 from seedbed.learner_svc.batch import Batch
+from seedbed.learner_svc.checkpoint_schedule import CheckpointSchedule
 from seedbed.learner_svc.config import LearnerSettings
-from seedbed.learner_svc.figures import Figures
-from seedbed.learner_svc.keeper import Keeper, Lives, checkpoint_meta
 from seedbed.learner_svc.measure import measure
-from seedbed.learner_svc.producers import Action, Desk, EpisodesCame, UnrollCame, UnrollKey
+from seedbed.learner_svc.producer_sessions import Action, EpisodesCame, ProducerSessions, UnrollCame, UnrollKey
 from seedbed.learner_svc.publish import Publisher
 from seedbed.learner_svc.reporting import Reporter
 from seedbed.learner_svc.run import Run
-from seedbed.learner_svc.saving import Saving
+from seedbed.learner_svc.run_writer import RestartCounter, RunWriter, checkpoint_meta
 from seedbed.learner_svc.sources.source import FilledBatch, Source
 from seedbed.learner_svc.tasks import count_parts, reward_scales
 from seedbed.learner_svc.trainer import Snapshot, Trained, Trainer
+from seedbed.learner_svc.update_metrics import UpdateMetrics
 from seedbed.shared.protocol.ledger import Ledger
 from seedbed.shared.protocol.messages import Evaluation, RunState
 from seedbed.shared.runtime.service import Service
@@ -51,10 +51,10 @@ class Parts:
     run: Run
     ledger: Ledger
     publisher: Publisher
-    desk: Desk
-    lives: Lives
-    keeper: Keeper
-    figures: Figures
+    producers: ProducerSessions
+    restarts: RestartCounter
+    writer: RunWriter
+    figures: UpdateMetrics
     reporter: Reporter
     update_seconds: Histogram
     worker: Worker  # the update thread
@@ -81,7 +81,9 @@ class Training:
         self._loop = asyncio.get_running_loop()
         self._config, self._run = config, parts.run
         self._batches = [Batch.from_arrays(trainer.record, arrays) for arrays in source.buffers]
-        self._saving = Saving(parts.run, every_s=config.checkpoint_every_s, milestone_steps=config.milestone_steps)
+        self._schedule = CheckpointSchedule(
+            parts.run, every_s=config.checkpoint_every_s, milestone_steps=config.milestone_steps
+        )
         self._submitted = self._in_flight = 0  # batches given to the update thread in all, and now
         self._is_exporting = self._is_preparing_evaluation = False
         self._newest_version = trainer.version  # of the update thread's weights
@@ -89,7 +91,7 @@ class Training:
         self._row_at, self._tell_at = now + config.metrics_every_s, 0.0
         parts.run.start(now)
         parts.figures.start(parts.run.counters, now)
-        self._saving.start(now)
+        self._schedule.start(now)
 
     # Experience
 
@@ -116,7 +118,7 @@ class Training:
         self._parts.service.log.info(
             "evaluation_finished", return_mean=result.return_mean, episodes=result.episodes, version=result.version
         )
-        if (best := self._saving.best(evaluation_id)) is not None:
+        if (best := self._schedule.best(evaluation_id)) is not None:
             self._save(best, ["best"], eval_return_mean=result.return_mean, eval_version=result.version)
         self._poll_run()
 
@@ -133,7 +135,7 @@ class Training:
             if batch is None:
                 break
             self._submit(batch)
-        self._perform(parts.desk.credits())
+        self._perform(parts.producers.credits())
 
     def _acknowledge(self) -> None:
         """The ledger may strike what the source is done with."""
@@ -143,7 +145,7 @@ class Training:
     def _submit(self, batch: FilledBatch[UnrollKey]) -> None:
         self._submitted += 1
         publishes = self._submitted % self._config.publish_every == 0
-        wants_snapshot = self._saving.is_due(self._loop.time())
+        wants_snapshot = self._schedule.is_due(self._loop.time())
         if is_for_evaluation := not self._is_preparing_evaluation and self._run.wants_evaluation():
             self._is_preparing_evaluation = publishes = wants_snapshot = True
         self._in_flight += 1
@@ -184,7 +186,7 @@ class Training:
         elif trained.weights is not None:
             self.publish(trained.version, trained.weights)
         if snapshot is not None:
-            self._save(snapshot, self._saving.kinds(snapshot))
+            self._save(snapshot, self._schedule.kinds(snapshot))
         self._poll_run()
         self.pump()
 
@@ -194,14 +196,14 @@ class Training:
         The evaluation is told of before the weights, so that inference can freeze them as they come.
         """
         asked = self._run.ask(snapshot.version, self._loop.time())
-        self._saving.measured(asked.id, snapshot)
+        self._schedule.measured(asked.id, snapshot)
         self._poll_run()
         self.publish(snapshot.version, weights)
         self._parts.publisher.keep()
 
     def publish(self, version: int, weights: bytes) -> None:
         """Whoever waits for newer weights gets these."""
-        self._perform(self._parts.desk.answers(self._parts.publisher.publish(version, weights)))
+        self._perform(self._parts.producers.answers(self._parts.publisher.publish(version, weights)))
 
     # The run
 
@@ -213,14 +215,14 @@ class Training:
         if not run.may_train and self._in_flight == 0 and not is_published and not self._is_exporting:
             self._is_exporting = True
             parts.worker.submit(self.trainer.weights, lambda newest: self._exported(*newest))
-        if not run.may_train and self._saving.is_due(self._loop.time()):
+        if not run.may_train and self._schedule.is_due(self._loop.time()):
             parts.worker.submit(self.trainer.snapshot, self._snapshot_came)
         if (run.state, run.evaluation) == self._told:
             return
         self._told = (run.state, run.evaluation)
         missing = run.tasks.missing() if run.end_reason == "no_evaluation" else []
         parts.service.log.info("run_moved", state=run.state.name.lower(), reason=run.end_reason, not_evaluated=missing)
-        self._perform(parts.desk.credits(everyone=True))
+        self._perform(parts.producers.credits(everyone=True))
         if run.state == RunState.FINISHED:
             self._on_finished()
 
@@ -231,17 +233,17 @@ class Training:
 
     def _snapshot_came(self, snapshot: Snapshot) -> None:
         snapshot = self._stamped(snapshot)
-        self._save(snapshot, self._saving.kinds(snapshot))
+        self._save(snapshot, self._schedule.kinds(snapshot))
 
     def _stamped(self, snapshot: Snapshot) -> Snapshot:
         """With what the run counts now, which belongs to these weights whenever they are written."""
         parts = self._parts
-        meta = checkpoint_meta(self._run, parts.ledger, parts.lives, run_id=parts.run_id)
+        meta = checkpoint_meta(self._run, parts.ledger, parts.restarts, run_id=parts.run_id)
         return replace(snapshot, meta={**snapshot.meta, **meta})
 
     def _save(self, snapshot: Snapshot, kinds: Sequence[checkpoints.Kind], **meta: float) -> None:
         for kind in kinds:
-            self._parts.record.submit(partial(self._parts.keeper.save, snapshot, kind, **meta))
+            self._parts.record.submit(partial(self._parts.writer.save, snapshot, kind, **meta))
 
     # Time
 
@@ -253,7 +255,7 @@ class Training:
         if now >= self._row_at:
             self._row_at = now + self._config.metrics_every_s
             row = self._parts.reporter.row(now)
-            self._parts.record.submit(lambda: self._parts.keeper.row(row))
+            self._parts.record.submit(lambda: self._parts.writer.row(row))
 
     def _tell_wait(self, now: float) -> None:
         """Say every ten seconds that all is trained and that the final evaluation is waited for."""
@@ -275,11 +277,11 @@ class Training:
         row = parts.reporter.row(self._loop.time())
         summary = parts.reporter.summary(device=str(self.trainer.parameters.flat.device))
         summary |= {"precision": asdict(self.trainer.policy.precision), "epoch": self.trainer.epoch}
-        await self._finish_job(parts.record, lambda: parts.keeper.save_last(snapshot))
-        await self._finish_job(parts.record, lambda: parts.keeper.row(row))
-        await self._finish_job(parts.record, lambda: parts.keeper.summarise(summary))
+        await self._finish_job(parts.record, lambda: parts.writer.save_last(snapshot))
+        await self._finish_job(parts.record, lambda: parts.writer.row(row))
+        await self._finish_job(parts.record, lambda: parts.writer.summarise(summary))
         try:
-            await self._finish_job(parts.record, parts.keeper.draw)
+            await self._finish_job(parts.record, parts.writer.draw)
         except TimeoutError:  # many tasks, a busy machine: a picture is no reason to fail a run
             parts.service.log.warning("curves_late", after_s=MAX_SAVE_S)
 

@@ -22,7 +22,7 @@ from seedbed.actor_svc.config import ActorConfig
 from seedbed.inference_svc.config import InferenceConfig
 from seedbed.learner_svc.algorithm_config import AlgorithmConfig, VTraceConfig
 from seedbed.learner_svc.config import LearnerConfig, check_lag
-from seedbed.learner_svc.record import to_toml
+from seedbed.learner_svc.run_folder import to_toml
 from seedbed.services.cli.machine import has_nvidia_driver, usable_cores
 from seedbed.services.cli.probe.ask import probe_environment
 from seedbed.services.cli.recommend import Recipe, choose_recipe

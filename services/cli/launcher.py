@@ -28,7 +28,7 @@ from seedbed.services.cli.supervisor import Outcome, Phase, Rules, Supervisor
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.runtime.files import writing
 from seedbed.shared.runtime.health import read_cause
-from seedbed.shared.runtime.service import DIE_WITH_PARENT, Insistence
+from seedbed.shared.runtime.service import DIE_WITH_PARENT, RepeatedSignals
 
 POLL_S = 0.05
 PATIENCE_S = {"actor": 5.0, "inference": 12.0, "learner": 80.0}  # inference drains for 8 s, the learner saves
@@ -264,7 +264,7 @@ class Launcher:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        insistence = Insistence()
+        insistence = RepeatedSignals()
 
         def stop(number: int, _: object) -> None:
             if insistence.is_new(time.monotonic()):

@@ -2,7 +2,7 @@
 
 from rich.table import Table
 
-from seedbed.learner_svc.record import to_toml
+from seedbed.learner_svc.run_folder import to_toml
 from seedbed.services.cli.experiment import Experiment
 from seedbed.shared.runtime.recipes import FACETS, FOUNDATION, KINDS, is_named, kind_of, read_part
 

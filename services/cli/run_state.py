@@ -22,13 +22,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from seedbed.learner_svc.durable import write_durably
+from seedbed.learner_svc.atomic_write import write_durably
 from seedbed.shared.errors import ConfigError, StorageError
 from seedbed.shared.runtime.locks import HeldError, is_held, take
 
 STATE_FILE = "state.json"
 LAUNCHER_LOCK = ".launcher"
-LEARNER_LOCK = ".lock"  # as `seedbed.learner_svc.record` has it
+LEARNER_LOCK = ".lock"  # as `seedbed.learner_svc.run_folder` has it
 KILLED = "the launcher was killed, or its machine went down"
 
 

@@ -27,7 +27,7 @@ from rich.table import Table
 
 from seedbed.learner_svc.history import read_metrics
 from seedbed.learner_svc.measure import mean_over
-from seedbed.learner_svc.record import PRECISION
+from seedbed.learner_svc.run_folder import PRECISION
 from seedbed.services.cli.doctor import machine_label
 from seedbed.services.cli.experiment import load_experiment, look_at, run_name, train_command
 from seedbed.services.cli.runs import RECORD, RUNS

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from seedbed.inference_svc.config import InferenceSettings
 from seedbed.inference_svc.service import serve
-from seedbed.inference_svc.serving import Served
+from seedbed.inference_svc.serving import ServedPolicy
 from seedbed.learner_svc.saved_policy import read_policy
 from seedbed.services.cli.evaluate import EvaluationSettings, Which, find_checkpoint
 from seedbed.services.cli.runs import RECORD
@@ -17,7 +17,7 @@ from seedbed.shared.runtime.service import main_from
 EPOCH = 1  # of the versions that actors see: nothing newer ever comes
 
 
-def read_served(run_dir: Path, which: Which, *, greedy: bool | None) -> Served:
+def read_served(run_dir: Path, which: Which, *, greedy: bool | None) -> ServedPolicy:
     """A run's newest or best policy, ready to be served.
 
     Args:
@@ -27,7 +27,7 @@ def read_served(run_dir: Path, which: Which, *, greedy: bool | None) -> Served:
     settings = load_settings(EvaluationSettings, run_dir / RECORD)
     checkpoint = find_checkpoint(run_dir, which)
     saved = read_policy(checkpoint)
-    return Served(
+    return ServedPolicy(
         source=f"{checkpoint.kind} of update {checkpoint.step}, {checkpoint.path}",
         run_id=str(checkpoint.meta["run_id"]),
         run_seed=settings.run.seed,

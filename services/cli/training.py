@@ -12,9 +12,9 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.text import Text
 
+from seedbed.learner_svc.atomic_write import write_durably
 from seedbed.learner_svc.checkpoint import list_checkpoints
-from seedbed.learner_svc.durable import write_durably
-from seedbed.learner_svc.record import to_toml
+from seedbed.learner_svc.run_folder import to_toml
 from seedbed.services.cli.board import Board
 from seedbed.services.cli.experiment import Experiment, services_of, write_words
 from seedbed.services.cli.launcher import Ended, Launcher, Reservation, View

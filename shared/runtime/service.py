@@ -46,7 +46,7 @@ PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 S = TypeVar("S", bound=BaseModel)
 
 
-class Insistence:
+class RepeatedSignals:
     """Tells asking twice from asking once in two signals: `timeout` sends its own to the process and to its group."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Service:
         self.log = logs.configure(service, self.name, self.incarnation, runtime)
         self.metrics = Metrics(service, self.name, self.incarnation)
         self.stopping = asyncio.Event()
-        self._insistence = Insistence()
+        self._insistence = RepeatedSignals()
         self.is_ready = False
         self.run_id = ""  # of the run served, once known
         self._group = asyncio.TaskGroup()

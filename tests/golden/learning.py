@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from pydantic import TypeAdapter
 
-from seedbed.inference_svc.engine import Engine, Lanes
+from seedbed.inference_svc.engine import Engine, LaneBlock
 from seedbed.inference_svc.unrolls import UnrollWriter
 from seedbed.learner_svc.algorithm_config import AlgorithmConfig
 from seedbed.learner_svc.batch import Batch
@@ -109,12 +109,12 @@ class Inference:
         self.manifest, self.record = make_manifest(policy, recording), recording.make_record(policy)
         self.engine = Engine(torch.device("cpu"))
         self.load(0, weights)
-        self.groups: list[Lanes] = []
+        self.groups: list[LaneBlock] = []
         start = 0
         for number, count in enumerate(GROUPS):
             rows = UnrollWriter(self.record, count, skip=number)
             layout = act_layout(policy.spec, count)
-            group = Lanes(start, count, number, rows, layout, greedy=False, pinned=False)
+            group = LaneBlock(start, count, number, rows, layout, greedy=False, pinned=False)
             self.engine.forget(group)
             self.groups.append(group)
             start += count

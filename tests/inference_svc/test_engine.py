@@ -8,7 +8,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
-from seedbed.inference_svc.engine import Engine, Lanes
+from seedbed.inference_svc.engine import Engine, LaneBlock
 from seedbed.inference_svc.unrolls import LatestRow, UnrollWriter
 from seedbed.shared.policy.acting import Recording
 from seedbed.shared.policy.config import PolicyConfig
@@ -55,14 +55,14 @@ class Fleet:
         for number, count in enumerate(sizes):
             rows = UnrollWriter(self.record, count)
             self.groups.append(
-                Lanes(start=start, count=count, seed=number, rows=rows, act_layout=act_layout(spec, count),
+                LaneBlock(start=start, count=count, seed=number, rows=rows, act_layout=act_layout(spec, count),
                       greedy=False, pinned=False)
             )  # fmt: skip
             self.engine.forget(self.groups[-1])
             start += count
         self.unrolls: list[tuple[int, list[Array]]] = []
 
-    def write(self, group: Lanes, first: float) -> None:
+    def write(self, group: LaneBlock, first: float) -> None:
         """One tick of random rows; each lane is reset with probability `first`."""
         inputs: list[Array] = []
         for leaf in self.spec.observation.leaves():
@@ -80,7 +80,7 @@ class Fleet:
         group.rows.write([*inputs, reward, flags])
         group.tick += 1
 
-    def keep(self, group: Lanes) -> None:
+    def keep(self, group: LaneBlock) -> None:
         """Take a group's complete unroll."""
         assert isinstance(group.rows, UnrollWriter)
         for done in group.rows.complete():
@@ -163,7 +163,7 @@ def test_an_evaluation_acts_with_frozen_weights() -> None:
     spec, config = CASES["mlp"]
     manifest, weights, _policy = make_policy(spec, **config)
     fleet = Fleet(spec, manifest, weights, [4])
-    lanes = Lanes(start=8, count=4, seed=0, rows=LatestRow(), act_layout=act_layout(spec, 4),
+    lanes = LaneBlock(start=8, count=4, seed=0, rows=LatestRow(), act_layout=act_layout(spec, 4),
                   greedy=True, pinned=True)  # fmt: skip
     fleet.engine.forget(lanes)
     fleet.write(lanes, 1.0)

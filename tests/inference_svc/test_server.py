@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from seedbed.inference_svc.config import InferenceConfig
-from seedbed.inference_svc.engine import Lanes
+from seedbed.inference_svc.engine import LaneBlock
 from seedbed.inference_svc.group import Group, Outputs
+from seedbed.inference_svc.learner_sessions import LearnerSessions
 from seedbed.inference_svc.server import Server
-from seedbed.inference_svc.serving import Audience
-from seedbed.inference_svc.streams import Streams
+from seedbed.inference_svc.serving import ServedStatistics
 from seedbed.inference_svc.tally import Tally
 from seedbed.inference_svc.unrolls import UnrollWriter
 from seedbed.inference_svc.upstream import FormerWeightsCame
@@ -60,21 +60,21 @@ class World:
 
     def __init__(self) -> None:
         self.tally = Tally()
-        self.streams = Streams(name="i", incarnation=7, library_version="0", load=lambda: ())
-        self.link = self.streams.main
+        self.learner_sessions = LearnerSessions(name="i", incarnation=7, library_version="0", load=lambda: ())
+        self.link = self.learner_sessions.main
         self.sent: list[tuple[bytes, Message]] = []
         self.batches: list[list[Group]] = []
-        self.forgotten: list[Lanes] = []
+        self.forgotten: list[LaneBlock] = []
         self.pins = 0
         self.gone: set[bytes] = set()
         outputs = Outputs(self.down, self.act, self.forgotten.append, self.pin)
-        self.server = Server(InferenceConfig(max_lanes=64), 99, self.streams, self.tally, outputs)
+        self.server = Server(InferenceConfig(max_lanes=64), 99, self.learner_sessions, self.tally, outputs)
 
     def down(self, route: bytes, frames: Sequence[bytes]) -> bool:
         self.sent.append((route, decode(bytes(frames[0]))))
         return route not in self.gone
 
-    def act(self, _batches: list[list[Lanes]], groups: list[Group]) -> None:
+    def act(self, _batches: list[list[LaneBlock]], groups: list[Group]) -> None:
         self.batches.append(groups)
 
     def pin(self) -> None:
@@ -581,7 +581,7 @@ def test_whoever_asks_is_told_where_unrolls_begin(world: World) -> None:
 def test_a_policy_that_is_served_alone_acts_for_players_and_refuses_trainers(world: World) -> None:
     """Evaluation groups act at once, all alike; their episodes are counted; training groups are told where to go."""
     world.serve()
-    world.server.audience = Audience(greedy=True)
+    world.server.audience = ServedStatistics(greedy=True)
     world.tell(hello())
     reject = world.last()
     assert isinstance(reject, Reject)
@@ -703,14 +703,14 @@ class TaskWorld(World):
         super().__init__()
         self.server.serve(RecordSpec(replace(SPEC, env_id="tasks"), T), "run", 1)
         self.server.weights_changed(pack_version(1, 5), 0.0)
-        self.streams.connected(0.0)
+        self.learner_sessions.connected(0.0)
         self.sessions: dict[str, int] = {}
         self.greet()
 
     def greet(self) -> None:
         """Answer whoever says HELLO to the learner."""
         tasks = tuple(TaskEnv(name=name, env_id="test") for name in ("pong", "tennis"))
-        for frames in self.streams.poll(0.0):
+        for frames in self.learner_sessions.poll(0.0):
             asked = decode(bytes(frames[0]))
             if isinstance(asked, ProducerHello):
                 number = self.sessions[asked.task] = len(self.sessions) + 1
@@ -719,7 +719,7 @@ class TaskWorld(World):
                     beat_s=1, lease_s=10, unroll_length=T, next_seq=0, next_episodes_seq=0, state=RunState.TRAINING,
                     tasks=tasks,
                 )  # fmt: skip
-                self.streams.receive(welcome, [], 0.0)
+                self.learner_sessions.receive(welcome, [], 0.0)
 
     def come(self, task: str, mode: str = "train", group: int = 0) -> int:
         self.tell(replace(hello(group, mode), incarnation=hash(task) & 0xFFFF, task=task))
@@ -733,7 +733,7 @@ class TaskWorld(World):
             session=self.sessions[task], epoch=1, granted_through=through, acked_through=0, episodes_acked_through=0,
             state=RunState.TRAINING, trained_steps=0, evaluation=evaluation,
         )  # fmt: skip
-        for name, _event in self.streams.receive(credit, [], 0.0):
+        for name, _event in self.learner_sessions.receive(credit, [], 0.0):
             self.server.credited(credit, 0.0, task=name)
         self.server.launch(0.0)
 
@@ -755,7 +755,7 @@ def test_a_task_without_credit_holds_only_its_own_groups() -> None:
     world.credit("tennis", 10)
     assert world.state_of(going) == RequestState.QUEUED
     assert world.state_of(stuck) == RequestState.HELD_NO_CREDIT
-    outboxes = {task: world.streams.of(task).link.outbox for task in ("pong", "tennis")}
+    outboxes = {task: world.learner_sessions.of(task).link.outbox for task in ("pong", "tennis")}
     assert {task: outbox.unacked_lanes for task, outbox in outboxes.items()} == {"pong": 0, "tennis": 2}
 
 
@@ -769,7 +769,7 @@ def test_episodes_and_steps_go_the_way_of_their_task() -> None:
             world.answer()
     world.server.flush_episodes()
     for task, episodes in (("pong", 2), ("tennis", 1)):
-        outgoing = world.streams.of(task).link.outbox.next_outgoing()
+        outgoing = world.learner_sessions.of(task).link.outbox.next_outgoing()
         assert outgoing is not None
         assert (outgoing.message.session, outgoing.message.count) == (world.sessions[task], episodes)
     assert world.link.outbox.is_empty
@@ -797,7 +797,7 @@ def test_environments_that_do_not_fit_a_task_are_refused(changes: dict, code: st
     assert (answer.code, answer.retryable) == (code, False)
     assert told in answer.message
     assert answer.hint
-    assert [stream.task for stream in world.streams.all] == [""]
+    assert [stream.task for stream in world.learner_sessions.all] == [""]
 
 
 def test_a_task_that_differs_from_its_first_environments_is_refused() -> None:
@@ -829,7 +829,7 @@ def test_all_tasks_play_one_frozen_version_and_each_tells_its_own_result() -> No
         world.step(session, 1, (4, 4))
         world.answer()
         world.step(session, 2, (1, 1))
-        outgoing = world.streams.of(task).link.outbox.next_outgoing()
+        outgoing = world.learner_sessions.of(task).link.outbox.next_outgoing()
         assert outgoing is not None
         message = outgoing.message
         assert (message.mode, message.evaluation, message.count) == ("eval", 3, 2)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from seedbed.learner_svc.record import to_toml
+from seedbed.learner_svc.run_folder import to_toml
 from seedbed.services.cli.experiment import experiment_names, find_experiment, load_experiment, write_words
 from seedbed.services.cli.runs import RECORD, Need, resolve_run
 from seedbed.shared.errors import ConfigError

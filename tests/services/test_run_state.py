@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from seedbed.learner_svc.record import RunFolder
+from seedbed.learner_svc.run_folder import RunFolder
 from seedbed.services.cli.plan import Process
 from seedbed.services.cli.run_state import LEARNER_LOCK, HeldRun, RunStatus, State, read_status
 from seedbed.services.cli.training import tell_restarts

@@ -8,7 +8,7 @@ import pytest
 
 from seedbed.actor_svc.envs import make_group
 from seedbed.learner_svc.checkpoint import save
-from seedbed.learner_svc.record import to_toml
+from seedbed.learner_svc.run_folder import to_toml
 from seedbed.services.cli.launcher import Reservation
 from seedbed.shared.net.keyring import Keyring
 from seedbed.shared.policy.config import PolicyConfig

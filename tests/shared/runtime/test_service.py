@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from seedbed.shared.errors import ConfigError
-from seedbed.shared.runtime.service import DIE_WITH_PARENT, Insistence, split_words
+from seedbed.shared.runtime.service import DIE_WITH_PARENT, RepeatedSignals, split_words
 
 TIMEOUT_S = 60
 
@@ -131,7 +131,7 @@ def test_a_second_signal_ends_at_once():
 
 def test_signals_that_come_together_are_one_request():
     """`timeout` sends its own to the process and to its group; that is no reason not to drain."""
-    insistence = Insistence()
+    insistence = RepeatedSignals()
     assert [insistence.is_new(now) for now in (10.0, 10.001, 10.2, 10.4)] == [True, False, False, True]
 
 

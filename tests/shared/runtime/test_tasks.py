@@ -130,7 +130,7 @@ def test_a_mistake_in_env_is_told_once(load) -> None:
 
 def test_what_a_run_kept_is_read_back_the_same(load, tmp_path: Path) -> None:
     """The run folder's config.toml has every task in full."""
-    from seedbed.learner_svc.record import to_toml
+    from seedbed.learner_svc.run_folder import to_toml
 
     settings = load()
     again = load(to_toml(settings.model_dump(mode="json")))

@@ -5,7 +5,7 @@ from seedbed.learner_svc.run import Run
 from seedbed.learner_svc.trainer import Snapshot
 
 
-class Saving:
+class CheckpointSchedule:
     """Decides about snapshots. Owned by the learner's loop; memory: one snapshot while an evaluation is going on."""
 
     def __init__(self, run: Run, *, every_s: float, milestone_steps: int) -> None:

@@ -20,7 +20,7 @@ LARGEST = ("lag_max",)  # of several updates; other metrics are averaged
 
 
 @dataclass(slots=True)
-class Figures:
+class UpdateMetrics:
     """Sums since the last row. Owned by the learner's loop; memory: one number per metric."""
 
     sums: dict[str, float] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from seedbed.inference_svc.episodes import EpisodeReport
 from seedbed.inference_svc.group import Group
 from seedbed.inference_svc.unrolls import UnrollWriter
 from seedbed.inference_svc.upstream import Event, Frames, LearnerLink, Refused, Welcomed
-from seedbed.shared.protocol.fit import Misfit, judge_task
+from seedbed.shared.protocol.compatibility import Incompatibility, judge_task
 from seedbed.shared.protocol.messages import (
     Bye,
     Challenge,
@@ -27,7 +27,7 @@ from seedbed.shared.protocol.rows import EnvSpec
 MAX_EARLY = 128  # tasks that introduce themselves before the learner has said which there are
 
 
-class Stream:
+class LearnerSession:
     """One task's way: its conversation, the groups that wait for its credit, what happened in it."""
 
     def __init__(self, task: str, link: LearnerLink) -> None:
@@ -53,7 +53,7 @@ class Stream:
             )  # fmt: skip
 
 
-class Streams:
+class LearnerSessions:
     """Every task's way. Owned by inference's loop; memory: the outboxes, at most one for each task of the run."""
 
     def __init__(
@@ -67,26 +67,26 @@ class Streams:
         self._link = link
         self.main = link("")
         self.tasks: tuple[TaskEnv, ...] | None = None  # of the run; None until its learner has said so
-        self._by_task = {"": Stream("", self.main)}
+        self._by_task = {"": LearnerSession("", self.main)}
         self._early: dict[str, EnvSpec] = {}
 
-    def of(self, task: str) -> Stream:
+    def of(self, task: str) -> LearnerSession:
         """The way of a task that was introduced."""
         return self._by_task[task]
 
     @property
-    def all(self) -> list[Stream]:
+    def all(self) -> list[LearnerSession]:
         """Every way that is open or to be opened."""
         return list(self._by_task.values())
 
-    def judge(self, task: str, spec: EnvSpec) -> Misfit | None:
+    def judge(self, task: str, spec: EnvSpec) -> Incompatibility | None:
         """Why these environments have no place in the run, as far as the learner has told; None if they may have."""
         if self.tasks is None:
             return None
         misfit = judge_task(task, spec if self.tasks else None, self.tasks)
         stream = self._by_task.get(task) if task else None
         refused = stream.link.refused.get(spec) if stream is not None else None
-        return misfit or (Misfit(refused.code, refused.message, refused.hint) if refused is not None else None)
+        return misfit or (Incompatibility(refused.code, refused.message, refused.hint) if refused is not None else None)
 
     def first_spec(self, task: str) -> EnvSpec | None:
         """What the first environments of a task said that they are."""
@@ -103,7 +103,7 @@ class Streams:
         elif task in self._by_task:
             self._by_task[task].link.introduce(spec, now)
         else:
-            stream = self._by_task[task] = Stream(task, self._link(task))
+            stream = self._by_task[task] = LearnerSession(task, self._link(task))
             stream.link.introduce(spec, now)
             if self.main.is_connected:
                 stream.link.connected(now)

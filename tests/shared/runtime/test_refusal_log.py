@@ -4,14 +4,14 @@ import structlog
 from structlog.testing import capture_logs
 
 from seedbed.shared.runtime.metrics import Metrics
-from seedbed.shared.runtime.refusals import Refusals
+from seedbed.shared.runtime.refusal_log import RefusalLog
 
 
 def test_a_flood_is_counted_and_told_once_a_minute_for_each_reason():
     """The line says how many there were since the last one."""
     clock = [0.0]
     with Metrics("inference", "inference", 1) as metrics, capture_logs() as lines:
-        refusals = Refusals(metrics, structlog.get_logger(), lambda: clock[0])
+        refusals = RefusalLog(metrics, structlog.get_logger(), lambda: clock[0])
         for _ in range(50):
             refusals("unknown_key", "10.0.0.7")
         refusals("handshake", "")

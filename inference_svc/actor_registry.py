@@ -8,7 +8,7 @@ MAX_ACTORS, MAX_LIVES = 1024, 1024  # what is remembered; names and lives beyond
 MISSED_S = 600.0  # for how long a lost actor is missed
 
 
-class Roster:
+class ActorRegistry:
     """Owned by the loop; others may read `restarts` and `lanes`."""
 
     def __init__(self) -> None:

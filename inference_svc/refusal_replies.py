@@ -15,7 +15,7 @@ REMEDIES = {
 }
 
 
-class Complaints:
+class RefusalReplies:
     """Answers to messages that broke the protocol. Owned by the service's loop; bounded by the limits above."""
 
     def __init__(self) -> None:

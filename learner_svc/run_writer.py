@@ -13,13 +13,13 @@ import structlog
 
 from seedbed.learner_svc import checkpoint
 from seedbed.learner_svc.config import LearnerSettings
-from seedbed.learner_svc.figures import evaluation_figures
 from seedbed.learner_svc.history import History, draw_curves
 from seedbed.learner_svc.lag import name_buckets
 from seedbed.learner_svc.measure import own_columns
-from seedbed.learner_svc.record import RunFolder
 from seedbed.learner_svc.run import Counters, Run, is_used_up
+from seedbed.learner_svc.run_folder import RunFolder
 from seedbed.learner_svc.trainer import Snapshot
+from seedbed.learner_svc.update_metrics import evaluation_figures
 from seedbed.shared.errors import StorageError
 from seedbed.shared.protocol.ledger import Ledger, ProducerRecord
 from seedbed.shared.protocol.messages import RunState, unpack_version
@@ -30,7 +30,7 @@ TELL_EVERY_S = 60.0  # of a disk that goes on refusing
 log = structlog.get_logger(__name__)
 
 
-class Keeper:
+class RunWriter:
     """Writes the run folder. Its methods run in the record thread, one after the other."""
 
     def __init__(self, folder: RunFolder, history: History, *, keep: int) -> None:
@@ -81,7 +81,7 @@ class Keeper:
                 log.warning("writes_work_again", what=what, failures=self.num_failures)
 
 
-class Lives:
+class RestartCounter:
     """How often services were restarted, counted from their incarnations, over all lives of the learner.
 
     Owned by the learner's loop. Memory: a number for each life of an inference service.
@@ -98,7 +98,7 @@ class Lives:
             self._actor_restarts[incarnation] = int(figures.get("actor_restarts", 0.0))
 
     def inference(self) -> dict[str, int]:
-        """Lives beyond the first, by name."""
+        """RestartCounter beyond the first, by name."""
         return {name: len(lives) - 1 for name, lives in self._incarnations.items()}
 
     def actors(self) -> int:
@@ -117,25 +117,25 @@ class Lives:
         self._actor_restarts |= {int(key): value for key, value in meta.get("actors", {}).items()}
 
 
-def checkpoint_meta(run: Run, ledger: Ledger, lives: Lives, *, run_id: str) -> dict[str, Any]:
+def checkpoint_meta(run: Run, ledger: Ledger, restarts: RestartCounter, *, run_id: str) -> dict[str, Any]:
     """What a checkpoint says beside its tensors: taken in the loop, right after the update that it follows."""
     return {
         "run_id": run_id,
         "run": run.to_json(),
         "producers": [asdict(record) for record in ledger.records()],
-        "lives": lives.to_json(),
+        "lives": restarts.to_json(),
         "eval_return_mean": run.last_result.return_mean if run.last_result else None,
     }
 
 
-def restore(meta: Mapping[str, Any], run: Run, ledger: Ledger, lives: Lives) -> None:
+def restore(meta: Mapping[str, Any], run: Run, ledger: Ledger, restarts: RestartCounter) -> None:
     """Go on from what `checkpoint_meta` gave.
 
     Raises: KeyError, TypeError, ValueError or AttributeError if it is not that.
     """
     run.restore(meta["run"])
     ledger.restore(producer_records(meta))
-    lives.restore(meta.get("lives", {}))
+    restarts.restore(meta.get("lives", {}))
 
 
 def producer_records(meta: Mapping[str, Any]) -> list[ProducerRecord]:

@@ -1,8 +1,8 @@
 """When snapshots are taken and as what they are kept."""
 
+from seedbed.learner_svc.checkpoint_schedule import CheckpointSchedule
 from seedbed.learner_svc.measure import EvaluationResult
 from seedbed.learner_svc.run import Run
-from seedbed.learner_svc.saving import Saving
 from seedbed.learner_svc.trainer import Snapshot
 from seedbed.shared.runtime.config import EvalConfig, RunConfig
 
@@ -30,56 +30,56 @@ def evaluate(run: Run, mean: float, now: float, *, version: int = 1) -> int:
 
 def test_a_snapshot_is_due_once_per_interval() -> None:
     """Not before there is a policy."""
-    saving = Saving(a_run(), every_s=30.0, milestone_steps=0)
-    assert not saving.is_due(1000.0)
-    saving.start(0.0)
-    assert [saving.is_due(now) for now in (29.9, 30.0, 30.1, 59.9, 60.1)] == [False, True, False, False, True]
+    schedule = CheckpointSchedule(a_run(), every_s=30.0, milestone_steps=0)
+    assert not schedule.is_due(1000.0)
+    schedule.start(0.0)
+    assert [schedule.is_due(now) for now in (29.9, 30.0, 30.1, 59.9, 60.1)] == [False, True, False, False, True]
 
 
 def test_milestones_are_kept_as_they_are_passed() -> None:
     """One for each so many trained steps, also after a restart."""
     run = a_run()
     run.counters.trained_steps = 150
-    saving = Saving(run, every_s=1.0, milestone_steps=100)
-    saving.start(0.0)
-    assert saving.kinds(a_snapshot(1)) == ["latest"]
+    schedule = CheckpointSchedule(run, every_s=1.0, milestone_steps=100)
+    schedule.start(0.0)
+    assert schedule.kinds(a_snapshot(1)) == ["latest"]
     run.counters.trained_steps = 420
-    assert saving.kinds(a_snapshot(2)) == ["latest", "milestone"]
-    assert saving.kinds(a_snapshot(3)) == ["latest"]
+    assert schedule.kinds(a_snapshot(2)) == ["latest", "milestone"]
+    assert schedule.kinds(a_snapshot(3)) == ["latest"]
 
 
 def test_milestones_do_not_wait_for_the_next_checkpoint() -> None:
     """A fast run passes many between two of them."""
     run = a_run()
-    saving = Saving(run, every_s=1000.0, milestone_steps=100)
-    saving.start(0.0)
+    schedule = CheckpointSchedule(run, every_s=1000.0, milestone_steps=100)
+    schedule.start(0.0)
     kept = []
     for update in range(1, 51):
         run.counters.trained_steps = 16 * update
-        if saving.is_due(0.5) and "milestone" in saving.kinds(a_snapshot(update)):
+        if schedule.is_due(0.5) and "milestone" in schedule.kinds(a_snapshot(update)):
             kept.append(run.counters.trained_steps)
     assert kept == [112, 208, 304, 400, 512, 608, 704, 800]
 
 
-def measure(run: Run, saving: Saving, version: int, now: float) -> None:
+def measure(run: Run, schedule: CheckpointSchedule, version: int, now: float) -> None:
     """Ask for an evaluation of the weights in a snapshot."""
     run.ask(version, now)
     assert run.evaluation is not None
-    saving.measured(run.evaluation.id, a_snapshot(version))
+    schedule.measured(run.evaluation.id, a_snapshot(version))
 
 
 def test_the_best_evaluation_keeps_the_weights_that_it_measured() -> None:
     """Those of its snapshot, not later ones; a worse result keeps nothing."""
     run = a_run()
-    saving = Saving(run, every_s=1000.0, milestone_steps=0)
-    saving.start(0.0)
+    schedule = CheckpointSchedule(run, every_s=1000.0, milestone_steps=0)
+    schedule.start(0.0)
     kept = []
     for number, mean in enumerate((5.0, 4.0, 6.0)):
         now = 10.0 * (number + 1)
-        measure(run, saving, 10 * number, now)
-        assert not saving.is_due(now)
-        saving.kinds(a_snapshot(10 * number + 1))
-        best = saving.best(evaluate(run, mean, now + 1.0, version=10 * number))
+        measure(run, schedule, 10 * number, now)
+        assert not schedule.is_due(now)
+        schedule.kinds(a_snapshot(10 * number + 1))
+        best = schedule.best(evaluate(run, mean, now + 1.0, version=10 * number))
         kept.append(None if best is None else best.step)
     assert kept == [0, None, 20]
 
@@ -87,18 +87,18 @@ def test_the_best_evaluation_keeps_the_weights_that_it_measured() -> None:
 def test_a_result_of_other_weights_keeps_none() -> None:
     """An inference of an older version played newer ones than it was asked to."""
     run = a_run()
-    saving = Saving(run, every_s=1000.0, milestone_steps=0)
-    measure(run, saving, 7, 1.0)
-    assert saving.best(evaluate(run, 5.0, 2.0, version=8)) is None
-    assert saving.kinds(a_snapshot(9)) == ["latest"]
+    schedule = CheckpointSchedule(run, every_s=1000.0, milestone_steps=0)
+    measure(run, schedule, 7, 1.0)
+    assert schedule.best(evaluate(run, 5.0, 2.0, version=8)) is None
+    assert schedule.kinds(a_snapshot(9)) == ["latest"]
 
 
 def test_a_final_evaluation_that_is_faster_than_the_snapshot_waits_for_it() -> None:
     """The snapshot was asked for with the evaluation: it is kept as the best when it comes."""
     run = a_run()
-    saving = Saving(run, every_s=1000.0, milestone_steps=0)
+    schedule = CheckpointSchedule(run, every_s=1000.0, milestone_steps=0)
     run.ask(1, 10.0)
-    assert saving.is_due(10.0)
-    assert saving.best(evaluate(run, 5.0, 11.0)) is None
-    assert saving.kinds(a_snapshot(1)) == ["latest", "best"]
-    assert saving.kinds(a_snapshot(2)) == ["latest"]
+    assert schedule.is_due(10.0)
+    assert schedule.best(evaluate(run, 5.0, 11.0)) is None
+    assert schedule.kinds(a_snapshot(1)) == ["latest", "best"]
+    assert schedule.kinds(a_snapshot(2)) == ["latest"]

@@ -15,7 +15,7 @@ from seedbed.learner_svc.publish import Answer, Publisher
 from seedbed.learner_svc.run import Run
 from seedbed.shared.errors import RemoteWireError
 from seedbed.shared.protocol.codec import decode, encode
-from seedbed.shared.protocol.fit import Misfit, judge_spec, judge_statistics, judge_task
+from seedbed.shared.protocol.compatibility import Incompatibility, judge_spec, judge_statistics, judge_task
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.protocol.ledger import Ledger, Producer
 from seedbed.shared.protocol.messages import (
@@ -75,7 +75,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class SpecificationCame:
-    """The first environments told what they are: build the policy, then call `Desk.adopt`."""
+    """The first environments told what they are: build the policy, then call `ProducerSessions.adopt`."""
 
     spec: EnvSpec
 
@@ -120,12 +120,12 @@ class Load:
     figures: dict[str, float] = field(default_factory=dict)
 
 
-class Desk:
+class ProducerSessions:
     """Serves every producer. Owned by the learner's loop; memory: a few figures per producer, bounded by leases."""
 
     def __init__(
         self, identity: Identity, env: EnvConfig, ledger: Ledger, publisher: Publisher, run: Run,
-        work_age_s: Callable[[], float], judge_size: Callable[[EnvSpec], Misfit | None] = lambda _spec: None,
+        work_age_s: Callable[[], float], judge_size: Callable[[EnvSpec], Incompatibility | None] = lambda _spec: None,
     ) -> None:  # fmt: skip
         """`judge_size`: why the first environments of the run are too large for it."""
         self._judge_size = judge_size
@@ -300,7 +300,7 @@ class Desk:
             hint="stop what is not needed; the sessions of those that are gone end by themselves",
         )  # fmt: skip
 
-    def _misfit(self, task: str, spec: EnvSpec | None) -> Misfit | None:
+    def _misfit(self, task: str, spec: EnvSpec | None) -> Incompatibility | None:
         """What is wrong with a session for this task. One without a task reads weights, with whoever's spec."""
         tasks = self.identity.tasks
         if tasks and not task:

@@ -5,23 +5,23 @@ somebody else will send. What the learner has received it uses although its prod
 received would be lost.
 """
 
-from seedbed.inference_svc.streams import Streams
+from seedbed.inference_svc.learner_sessions import LearnerSessions
 
 REST_S = 1.0  # everything received and nothing acknowledged for so long: what is left waits for others' lanes
 
 
-class Flush:
+class DrainCheck:
     """One departure, from the moment at which the groups were dismissed. Owned by the loop."""
 
-    def __init__(self, streams: Streams, drain_s: float, now: float) -> None:
-        self._streams = streams
+    def __init__(self, learner_sessions: LearnerSessions, drain_s: float, now: float) -> None:
+        self._learner_sessions = learner_sessions
         self._deadline = now + drain_s
         self._acked, self._acked_at = -1.0, now
 
     def is_over(self, now: float) -> bool:
         """Whether every unroll was used, or was received by a learner that uses no more now, or time is up."""
-        acked = self._streams.total(lambda link: link.outbox.acked_unrolls)
+        acked = self._learner_sessions.total(lambda link: link.outbox.acked_unrolls)
         if acked != self._acked:
             self._acked, self._acked_at = acked, now
-        rests = now - self._acked_at >= REST_S and self._streams.is_received
-        return rests or self._streams.is_empty or now >= self._deadline
+        rests = now - self._acked_at >= REST_S and self._learner_sessions.is_received
+        return rests or self._learner_sessions.is_empty or now >= self._deadline

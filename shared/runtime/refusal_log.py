@@ -9,7 +9,7 @@ from seedbed.shared.runtime.metrics import Metrics
 TELL_EVERY_S = 60.0
 
 
-class Refusals:
+class RefusalLog:
     """Called with a reason (a short constant) and who it was. Owned by the service's loop; bounded by the reasons."""
 
     def __init__(self, metrics: Metrics, log: Log, now: Callable[[], float] = time.monotonic) -> None:

@@ -9,7 +9,7 @@ import math
 DETACH_S = 3.0  # a connection closed for longer: nobody comes back for word
 
 
-class Departures:
+class GoodbyeTracker:
     """Connections by route, from their BYE(run_finished) until they have left. Owned by the loop."""
 
     def __init__(self) -> None:

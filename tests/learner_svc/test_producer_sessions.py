@@ -8,13 +8,13 @@ import gymnasium
 import numpy as np
 import pytest
 
-from seedbed.learner_svc.producers import (
+from seedbed.learner_svc.producer_sessions import (
     MAX_STRIKES,
     MAX_STRUCK,
     Action,
-    Desk,
     EpisodesCame,
     Identity,
+    ProducerSessions,
     Send,
     SpecificationCame,
     UnrollCame,
@@ -25,6 +25,7 @@ from seedbed.learner_svc.sources.queue import QueueSource
 from seedbed.shared.protocol.codec import decode, encode
 from seedbed.shared.protocol.ledger import ONE_TASK, Ledger
 from seedbed.shared.protocol.messages import (
+    RECORDING_PROTOCOL,
     Bye,
     Challenge,
     Credit,
@@ -63,24 +64,29 @@ def a_spec(env_id: str = "e", actions: int = 2, settings: tuple[tuple[str, str],
 
 
 class Bench:
-    """A desk with its parts, and messages in and out as records."""
+    """Producer sessions with their parts, and messages in and out as records."""
 
-    def __init__(self, *, has_policy: bool = True, tasks: tuple[TaskEnv, ...] = ()) -> None:
+    def __init__(self, *, has_policy: bool = True, tasks: tuple[TaskEnv, ...] = (), protocol_min: int = 1) -> None:
         self.run = Run(RunConfig(), EvalConfig(), epoch=3, patience_s=10.0)
         weights = {task.name: 1 / len(tasks) for task in tasks} or ONE_TASK
         self.ledger = Ledger(epoch=3, window_lanes=8, lease_s=10.0, weights=weights)
         self.publisher = Publisher()
-        identity = Identity(epoch=3, run_id="run", run_seed=5, unroll_length=T, beat_s=1.0, lease_s=10.0, tasks=tasks)
-        self.desk = Desk(identity, EnvConfig(id="e"), self.ledger, self.publisher, self.run, lambda: 0.25)
+        identity = Identity(
+            epoch=3, run_id="run", run_seed=5, unroll_length=T, beat_s=1.0, lease_s=10.0, tasks=tasks,
+            protocol_min=protocol_min,
+        )  # fmt: skip
+        self.producers = ProducerSessions(
+            identity, EnvConfig(id="e"), self.ledger, self.publisher, self.run, lambda: 0.25
+        )
         if has_policy:
             source: QueueSource[object] = QueueSource(RecordSpec(a_spec(), T), batch=4)
-            self.desk.adopt(a_spec(), source.check)
+            self.producers.adopt(a_spec(), source.check)
             self.run.start(0.0)
             self.publisher.describe("digest", "{}")
             self.publisher.publish(7, b"weights")
 
     def say(self, message: Message, *payload: bytes, route: bytes = ROUTE, now: float = 0.0) -> list[Action]:
-        return self.desk.receive(route, [encode(message), *payload], now)
+        return self.producers.receive(route, [encode(message), *payload], now)
 
     def ask(self, message: Message, *payload: bytes, route: bytes = ROUTE, now: float = 0.0) -> list[Message]:
         return messages(self.say(message, *payload, route=route, now=now))
@@ -167,6 +173,16 @@ def test_another_protocol_is_refused() -> None:
     assert reject.code == "protocol"
 
 
+def test_an_inference_that_cannot_record_what_is_needed_is_refused() -> None:
+    """An earlier one would record what it always did, and every UNROLL would be refused."""
+    (reject,) = Bench(protocol_min=RECORDING_PROTOCOL).ask(a_hello(protocol_max=1))
+    assert isinstance(reject, Reject)
+    assert (reject.code, reject.retryable) == ("protocol", False)
+    welcome = Bench(protocol_min=RECORDING_PROTOCOL).ask(a_hello())[0]
+    assert isinstance(welcome, ProducerWelcome)
+    assert welcome.protocol == RECORDING_PROTOCOL
+
+
 def test_an_unknown_session_is_challenged() -> None:
     """Whatever it sends: after a restart or an expired lease it says HELLO again."""
     bench = Bench()
@@ -203,8 +219,8 @@ def test_many_broken_messages_end_the_senders_session_only() -> None:
     other = bench.ask(a_hello(8), route=b"other")[0]
     assert isinstance(other, ProducerWelcome)
     for _ in range(MAX_STRIKES):
-        bench.desk.receive(ROUTE, [b"\xff\xff"], 0.0)
-    assert bench.desk.refused_messages == MAX_STRIKES
+        bench.producers.receive(ROUTE, [b"\xff\xff"], 0.0)
+    assert bench.producers.refused_messages == MAX_STRIKES
     assert list(bench.ledger.sessions) == [other.session]
     assert bench.ask(Get(session=session, have_version=0, have_manifest="")) == [
         Challenge(session=session, server_epoch=3)
@@ -217,8 +233,8 @@ def test_strikes_of_senders_that_come_and_go_are_bounded() -> None:
 
     def strike(routes: range) -> int:
         for number in routes:
-            bench.desk.receive(b"%d" % number, [b"\xff\xff"], 0.0)
-        return sys.getsizeof(bench.desk._strikes)
+            bench.producers.receive(b"%d" % number, [b"\xff\xff"], 0.0)
+        return sys.getsizeof(bench.producers._strikes)
 
     assert strike(range(3 * MAX_STRUCK)) == strike(range(3 * MAX_STRUCK, 20 * MAX_STRUCK))
 
@@ -239,7 +255,7 @@ def test_ping_is_answered_by_credit_and_then_pong() -> None:
     assert isinstance(pong, Pong)
     assert (pong.sent_ms, pong.server_epoch, pong.work_age_ms) == (77, 3, 250)
     assert [(report.session, report.last_seq) for report in pong.sessions] == [(session, 0)]
-    assert [load.figures for load in bench.desk.loads.values()] == [{"lanes": 64.0}]
+    assert [load.figures for load in bench.producers.loads.values()] == [{"lanes": 64.0}]
 
 
 def test_get_is_answered_or_held() -> None:
@@ -251,7 +267,7 @@ def test_get_is_answered_or_held() -> None:
     assert isinstance(decode(weights.frames[0]), Weights)
     assert weights.frames[1:] == [b"weights"]
     assert bench.say(Get(session=session, have_version=7, have_manifest="digest")) == []
-    assert messages([*bench.desk.beat(2.0, may_judge=True)]) == [NotModified(session=session, version=7)]
+    assert messages([*bench.producers.beat(2.0, may_judge=True)]) == [NotModified(session=session, version=7)]
 
 
 def test_episodes_are_handed_on_once_and_acknowledged() -> None:
@@ -266,7 +282,7 @@ def test_episodes_are_handed_on_once_and_acknowledged() -> None:
     (came,) = bench.say(header, bytes(frames[0]))
     assert isinstance(came, EpisodesCame)
     assert np.array_equal(came.statistics, [[1, 2], [3, 4]])
-    (send,) = bench.desk.credits()
+    (send,) = bench.producers.credits()
     credit = decode(send.frames[0])
     assert isinstance(credit, Credit)
     assert credit.episodes_acked_through == 1
@@ -280,11 +296,11 @@ def test_episodes_that_come_before_the_policy_of_a_resumed_run_are_no_mistake_an
     frame = bytes(episodes_layout(a_spec(), 2).allocate()[0])
     header = Episodes(session=session, seq=4, mode="train", evaluation=0, count=2, aborted=0, acted_steps=9)
     assert bench.say(header, frame) == []
-    assert bench.desk.refused_messages == 0
+    assert bench.producers.refused_messages == 0
     credit, _ = bench.ask(Ping(sent_ms=1, load=()))
     assert isinstance(credit, Credit)
     assert credit.episodes_acked_through == 4
-    bench.desk.adopt(a_spec(), QueueSource(RecordSpec(a_spec(), T), batch=4).check)
+    bench.producers.adopt(a_spec(), QueueSource(RecordSpec(a_spec(), T), batch=4).check)
     (came,) = bench.say(header, frame)
     assert isinstance(came, EpisodesCame)
 
@@ -293,10 +309,10 @@ def test_silence_ends_a_session_only_when_it_can_be_judged() -> None:
     """Not after a stall of our own, nor before the socket was emptied."""
     bench = Bench()
     bench.enter()
-    bench.desk.beat(11.0, may_judge=False)
-    assert not bench.desk.has_left
-    bench.desk.beat(11.0, may_judge=True)
-    assert bench.desk.has_left
+    bench.producers.beat(11.0, may_judge=False)
+    assert not bench.producers.has_left
+    bench.producers.beat(11.0, may_judge=True)
+    assert bench.producers.has_left
 
 
 def test_bye_ends_the_session_and_keeps_its_account() -> None:
@@ -305,7 +321,7 @@ def test_bye_ends_the_session_and_keeps_its_account() -> None:
     session = bench.enter()
     bench.say(Unroll(session=session, seq=0, lanes=2, actor="a"), an_unroll_frame())
     bench.say(Bye(session=0, reason="draining"))
-    assert bench.desk.has_left
+    assert bench.producers.has_left
     bench.enter()
     assert bench.say(Unroll(session=bench.enter(), seq=0, lanes=2, actor="a"), an_unroll_frame()) == []
 
@@ -323,7 +339,7 @@ def test_a_finished_run_says_so_to_everyone_and_keeps_serving_weights() -> None:
     assert [type(message) for message in bench.ask(a_hello(9))] == [ProducerWelcome, Credit, Bye]
     assert bench.say(Unroll(session=session, seq=0, lanes=2, actor="a"), an_unroll_frame()) == []
     assert isinstance(bench.ask(Get(session=session, have_version=0, have_manifest=""))[0], Weights)
-    assert {type(message) for message in messages([*bench.desk.farewell("run_finished")])} == {Bye}
+    assert {type(message) for message in messages([*bench.producers.farewell("run_finished")])} == {Bye}
 
 
 def test_restarts_are_counted_from_incarnations() -> None:
@@ -331,7 +347,7 @@ def test_restarts_are_counted_from_incarnations() -> None:
     bench = Bench()
     for incarnation in (1, 1, 2, 3):
         bench.say(a_hello(incarnation))
-    assert len(bench.desk.incarnations["p"]) == 3
+    assert len(bench.producers.incarnations["p"]) == 3
 
 
 def test_a_revoked_key_loses_its_session_and_is_told_why() -> None:
@@ -340,11 +356,11 @@ def test_a_revoked_key_loses_its_session_and_is_told_why() -> None:
     session = bench.enter()
     other = bench.ask(a_hello(incarnation=8), route=b"other")[0]
     assert isinstance(other, ProducerWelcome)
-    (error,) = messages(list(bench.desk.revoke([ROUTE, b"never seen"])))
+    (error,) = messages(list(bench.producers.revoke([ROUTE, b"never seen"])))
     assert isinstance(error, Error)
     assert (error.code, error.session, error.retryable) == ("revoked", session, False)
     assert set(bench.ledger.sessions) == {other.session}
-    assert bench.desk.revoke([ROUTE]) == []
+    assert bench.producers.revoke([ROUTE]) == []
 
 
 TASKS = (TaskEnv(name="pong", env_id="P", settings=(("frame_skip", "4"),)), TaskEnv(name="tennis", env_id="T"))

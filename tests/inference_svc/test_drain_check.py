@@ -1,7 +1,7 @@
 """How long an inference that leaves waits for its learner, with numbers for time."""
 
-from seedbed.inference_svc.flush import REST_S, Flush
-from seedbed.inference_svc.streams import Streams
+from seedbed.inference_svc.drain_check import REST_S, DrainCheck
+from seedbed.inference_svc.learner_sessions import LearnerSessions
 from seedbed.shared.protocol.messages import Credit, ProducerWelcome, RunState
 
 DRAIN_S = 8.0
@@ -11,8 +11,8 @@ class Leaving:
     """One that has sent unrolls of 4 lanes, and the learner's answers."""
 
     def __init__(self, unrolls: int) -> None:
-        self.streams = Streams(name="i", incarnation=7, library_version="0", load=lambda: ())
-        self.outbox = self.streams.main.outbox
+        self.learner_sessions = LearnerSessions(name="i", incarnation=7, library_version="0", load=lambda: ())
+        self.outbox = self.learner_sessions.main.outbox
         self.outbox.welcome(
             ProducerWelcome(
                 nonce=0, session=1, epoch=1, protocol=1, run_id="run", run_seed=1, spec_digest="d", beat_s=1.0,
@@ -24,7 +24,7 @@ class Leaving:
         self.acknowledge(0)
         while (outgoing := self.outbox.next_outgoing()) is not None:
             self.outbox.sent(outgoing)
-        self.flush = Flush(self.streams, DRAIN_S, 0.0)
+        self.flush = DrainCheck(self.learner_sessions, DRAIN_S, 0.0)
 
     def acknowledge(self, through: int) -> None:
         self.outbox.credit(

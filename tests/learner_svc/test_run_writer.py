@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from seedbed.learner_svc.config import LearnerSettings
-from seedbed.learner_svc.keeper import Lives, summarise
 from seedbed.learner_svc.measure import EvaluationResult
 from seedbed.learner_svc.run import Run
+from seedbed.learner_svc.run_writer import RestartCounter, summarise
 from seedbed.shared.protocol.messages import pack_version
 from seedbed.shared.runtime.config import EnvConfig, RunConfig
 
@@ -82,20 +82,20 @@ def test_a_run_without_an_evaluation_says_so(run):
 def test_restarts_are_counted_from_incarnations():
     """An inference's second life is one restart; actors are counted by each life of inference."""
     incarnations = {"inference-0": {11, 12}, "inference-1": {21}}
-    lives = Lives(incarnations)
-    lives.heard({11: {"actor_restarts": 2.0}, 21: {}})
-    lives.heard({12: {"actor_restarts": 1.0}, 21: {"actor_restarts": 1.0}})
-    assert lives.inference() == {"inference-0": 1, "inference-1": 0}
-    assert lives.actors() == 4
+    restarts = RestartCounter(incarnations)
+    restarts.heard({11: {"actor_restarts": 2.0}, 21: {}})
+    restarts.heard({12: {"actor_restarts": 1.0}, 21: {"actor_restarts": 1.0}})
+    assert restarts.inference() == {"inference-0": 1, "inference-1": 0}
+    assert restarts.actors() == 4
 
 
 def test_restarts_survive_the_learners_own():
     """They travel with the checkpoint, and the living inference is not counted twice."""
-    before = Lives({"inference-0": {11, 12}})
+    before = RestartCounter({"inference-0": {11, 12}})
     before.heard({12: {"actor_restarts": 3.0}})
     meta = json.loads(json.dumps(before.to_json()))
     incarnations: dict[str, set[int]] = {}
-    after = Lives(incarnations)
+    after = RestartCounter(incarnations)
     after.restore(meta)
     incarnations.setdefault("inference-0", set()).add(12)
     after.heard({12: {"actor_restarts": 4.0}})

@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from seedbed.inference_svc.streams import Streams
+from seedbed.inference_svc.learner_sessions import LearnerSessions
 from seedbed.inference_svc.upstream import (
     CreditCame,
     Refused,
@@ -46,13 +46,13 @@ SESSIONS = {"": 1, "pong": 2, "tennis": 3}
 
 
 class Line:
-    """Streams, and a learner as scripted as a test wants it."""
+    """LearnerSessions, and a learner as scripted as a test wants it."""
 
     def __init__(self) -> None:
-        self.streams = Streams(name="i", incarnation=7, library_version="0", load=lambda: ())
+        self.learner_sessions = LearnerSessions(name="i", incarnation=7, library_version="0", load=lambda: ())
 
     def poll(self, now: float = 0.0) -> list[Message]:
-        return [decode(bytes(frames[0])) for frames in self.streams.poll(now)]
+        return [decode(bytes(frames[0])) for frames in self.learner_sessions.poll(now)]
 
     def hellos(self, now: float = 0.0) -> dict[str, ProducerHello]:
         return {item.task: item for item in self.poll(now) if isinstance(item, ProducerHello)}
@@ -63,14 +63,14 @@ class Line:
             spec_digest="d", beat_s=1.0, lease_s=10.0, unroll_length=4, next_seq=0, next_episodes_seq=0,
             state=RunState.TRAINING, tasks=tasks,
         )  # fmt: skip
-        ((task, event),) = self.streams.receive(message, [], 0.0)
+        ((task, event),) = self.learner_sessions.receive(message, [], 0.0)
         assert (task, type(event)) == (hello.task, Welcomed)
 
     def open(self, *tasks: str) -> "Line":
-        self.streams.connected(0.0)
+        self.learner_sessions.connected(0.0)
         self.welcome(self.hellos()[""])
         for task in tasks:
-            self.streams.introduce(task, SPEC if task == "pong" else TENNIS, 0.0)
+            self.learner_sessions.introduce(task, SPEC if task == "pong" else TENNIS, 0.0)
         for hello in self.hellos().values():
             self.welcome(hello)
         return self
@@ -86,17 +86,17 @@ def a_credit(task: str, through: int, acked: int = 0) -> Credit:
 def test_a_tasks_way_is_opened_by_its_first_environments() -> None:
     """With their specification, once the learner has said that there is such a task."""
     line = Line()
-    line.streams.connected(0.0)
+    line.learner_sessions.connected(0.0)
     first = line.hellos()
     assert list(first) == [""]
-    line.streams.introduce("pong", SPEC, 0.0)
-    line.streams.introduce("golf", SPEC, 0.0)
+    line.learner_sessions.introduce("pong", SPEC, 0.0)
+    line.learner_sessions.introduce("golf", SPEC, 0.0)
     line.welcome(first[""])
     hellos = line.hellos()
     assert list(hellos) == ["pong"], "who came early is remembered if the run has the task"
     assert hellos["pong"].spec == SPEC
     assert hellos["pong"].incarnation == first[""].incarnation
-    line.streams.introduce("tennis", TENNIS, 0.0)
+    line.learner_sessions.introduce("tennis", TENNIS, 0.0)
     assert list(line.hellos()) == ["tennis"]
 
 
@@ -107,25 +107,25 @@ def test_weights_and_beats_come_over_one_session_alone() -> None:
     assert [type(item) for item in due] == [Ping]
     assert sum(isinstance(item, Get) for item in line.poll(10.0)) == 1
     weights = Weights(session=1, version=5, manifest_digest="d", manifest="{}")
-    ((task, event),) = line.streams.receive(weights, [b"w"], 2.0)
+    ((task, event),) = line.learner_sessions.receive(weights, [b"w"], 2.0)
     assert (task, type(event)) == ("", WeightsCame)
 
 
 def test_credit_is_the_tasks_whose_session_it_names() -> None:
     """And so is what may be sent."""
     line = Line().open("pong", "tennis")
-    ((task, event),) = line.streams.receive(a_credit("tennis", 4), [], 0.0)
+    ((task, event),) = line.learner_sessions.receive(a_credit("tennis", 4), [], 0.0)
     assert (task, type(event)) == ("tennis", CreditCame)
-    assert line.streams.of("tennis").link.outbox.can_send(4)
-    assert not line.streams.of("pong").link.outbox.can_send(4)
+    assert line.learner_sessions.of("tennis").link.outbox.can_send(4)
+    assert not line.learner_sessions.of("pong").link.outbox.can_send(4)
 
 
 def test_one_pong_shows_every_task_what_is_missing() -> None:
     """The beat is one, the unrolls are told apart by session."""
     line = Line().open("pong", "tennis")
     for task in ("pong", "tennis"):
-        line.streams.receive(a_credit(task, 8), [], 0.0)
-        outbox = line.streams.of(task).link.outbox
+        line.learner_sessions.receive(a_credit(task, 8), [], 0.0)
+        outbox = line.learner_sessions.of(task).link.outbox
         outbox.push(4, [b""])
         outgoing = outbox.next_outgoing()
         assert outgoing is not None
@@ -137,27 +137,27 @@ def test_one_pong_shows_every_task_what_is_missing() -> None:
         SessionReport(session=SESSIONS[task], last_seq=last, state=0, age_ms=0)
         for task, last in (("", -1), ("pong", 0), ("tennis", -1))
     )
-    line.streams.receive(Pong(sent_ms=ping.sent_ms, server_epoch=1, work_age_ms=0, sessions=reports), [], 1.6)
-    assert line.streams.of("pong").link.outbox.next_outgoing() is None
-    assert line.streams.of("tennis").link.outbox.next_outgoing() is not None
+    line.learner_sessions.receive(Pong(sent_ms=ping.sent_ms, server_epoch=1, work_age_ms=0, sessions=reports), [], 1.6)
+    assert line.learner_sessions.of("pong").link.outbox.next_outgoing() is None
+    assert line.learner_sessions.of("tennis").link.outbox.next_outgoing() is not None
 
 
 def test_a_refused_task_costs_only_itself() -> None:
     """Its environments hear the learner's words; others of the same task may be right."""
     line = Line().open("pong")
-    line.streams.introduce("tennis", TENNIS, 0.0)
+    line.learner_sessions.introduce("tennis", TENNIS, 0.0)
     hello = line.hellos()["tennis"]
     reject = Reject(nonce=hello.nonce, code="spec", retryable=False, message="other spaces", hint="mend it")
-    ((task, event),) = line.streams.receive(reject, [], 0.0)
+    ((task, event),) = line.learner_sessions.receive(reject, [], 0.0)
     assert (task, type(event)) == ("tennis", SpecificationRefused)
-    misfit = line.streams.judge("tennis", TENNIS)
+    misfit = line.learner_sessions.judge("tennis", TENNIS)
     assert misfit is not None
     assert (misfit.message, misfit.hint) == ("other spaces", "mend it")
-    assert line.streams.judge("tennis", replace(TENNIS, statistics=("return", "length", "score"))) is None
-    assert line.streams.judge("pong", SPEC) is None
-    assert line.streams.of("pong").link.welcome is not None
+    assert line.learner_sessions.judge("tennis", replace(TENNIS, statistics=("return", "length", "score"))) is None
+    assert line.learner_sessions.judge("pong", SPEC) is None
+    assert line.learner_sessions.of("pong").link.welcome is not None
     other = replace(TENNIS, statistics=("return", "length", "score"))
-    line.streams.introduce("tennis", other, 1.0)
+    line.learner_sessions.introduce("tennis", other, 1.0)
     (again,) = line.hellos(1.0).values()
     assert (again.task, again.spec) == ("tennis", other)
 
@@ -165,12 +165,12 @@ def test_a_refused_task_costs_only_itself() -> None:
 def test_a_task_that_the_learner_has_not_any_more_is_closed() -> None:
     """It may have been started again with another file; the others stay."""
     line = Line().open("pong")
-    line.streams.introduce("tennis", TENNIS, 0.0)
+    line.learner_sessions.introduce("tennis", TENNIS, 0.0)
     hello = line.hellos()["tennis"]
     reject = Reject(nonce=hello.nonce, code="task", retryable=False, message="no such task", hint="")
-    ((task, event),) = line.streams.receive(reject, [], 0.0)
+    ((task, event),) = line.learner_sessions.receive(reject, [], 0.0)
     assert (task, type(event)) == ("tennis", Refused)
-    assert [stream.task for stream in line.streams.all] == ["", "pong"]
+    assert [stream.task for stream in line.learner_sessions.all] == ["", "pong"]
 
 
 @pytest.mark.parametrize(
@@ -184,8 +184,8 @@ def test_a_task_that_the_learner_has_not_any_more_is_closed() -> None:
 def test_who_has_no_place_in_the_run_is_told_why(task: str, spec: EnvSpec, told: str) -> None:
     """As soon as the learner has said which tasks there are, and not before."""
     line = Line()
-    assert line.streams.judge(task, spec) is None
-    misfit = line.open().streams.judge(task, spec)
+    assert line.learner_sessions.judge(task, spec) is None
+    misfit = line.open().learner_sessions.judge(task, spec)
     assert misfit is not None
     assert told in misfit.message
 
@@ -193,26 +193,26 @@ def test_who_has_no_place_in_the_run_is_told_why(task: str, spec: EnvSpec, told:
 def test_a_run_without_tasks_has_no_place_for_one() -> None:
     """And takes whoever names none."""
     line = Line()
-    line.streams.connected(0.0)
+    line.learner_sessions.connected(0.0)
     line.welcome(line.hellos()[""], tasks=())
-    misfit = line.streams.judge("pong", SPEC)
+    misfit = line.learner_sessions.judge("pong", SPEC)
     assert misfit is not None
     assert misfit.code == "task"
-    assert line.streams.judge("", SPEC) is None
+    assert line.learner_sessions.judge("", SPEC) is None
 
 
 def test_only_the_session_that_is_challenged_greets_again() -> None:
     """And all of them when the connection was lost."""
     line = Line().open("pong", "tennis")
-    line.streams.receive(Challenge(session=3, server_epoch=1), [], 1.0)
+    line.learner_sessions.receive(Challenge(session=3, server_epoch=1), [], 1.0)
     assert list(line.hellos(1.0)) == ["tennis"]
-    line.streams.disconnected(2.0)
-    line.streams.connected(2.0)
+    line.learner_sessions.disconnected(2.0)
+    line.learner_sessions.connected(2.0)
     assert list(line.hellos(2.0)) == [""], "the tasks follow once the learner is known"
 
 
 def test_the_end_of_the_run_is_told_whoever_it_is_addressed_to() -> None:
     """One farewell is enough."""
     line = Line().open("pong")
-    ((_task, event),) = line.streams.receive(Bye(session=2, reason="run_finished"), [], 1.0)
+    ((_task, event),) = line.learner_sessions.receive(Bye(session=2, reason="run_finished"), [], 1.0)
     assert isinstance(event, RunFinished)

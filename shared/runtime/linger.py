@@ -7,7 +7,7 @@ could tell them to leave.
 QUIET_SHARE = 0.125  # of the longest time: nobody came for so long, nobody else will
 
 
-class Farewell:
+class LingerTimer:
     """Owned by the loop of the service that stays. Over at once if the longest time is 0."""
 
     def __init__(self, longest_s: float, now: float) -> None:

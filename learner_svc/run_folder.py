@@ -28,7 +28,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel
 
-from seedbed.learner_svc.durable import write_durably
+from seedbed.learner_svc.atomic_write import write_durably
 from seedbed.shared.errors import ConfigError, StorageError
 from seedbed.shared.runtime.locks import HeldError, take
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from seedbed.learner_svc.config import LearnerConfig, check_lag
-from seedbed.learner_svc.figures import Figures
 from seedbed.learner_svc.measure import Returns, measure
 from seedbed.learner_svc.run import Counters
 from seedbed.learner_svc.trainer import Trained
 from seedbed.learner_svc.update import UpdateResult
+from seedbed.learner_svc.update_metrics import UpdateMetrics
 from seedbed.shared.errors import ConfigError
 
 
@@ -22,7 +22,7 @@ def trained(seconds: float = 0.1, **metrics: float) -> Trained:
 
 def test_a_row_averages_its_updates_and_keeps_the_largest_lag() -> None:
     """Each row tells only of the updates since the one before."""
-    figures, counters = Figures(), Counters()
+    figures, counters = UpdateMetrics(), Counters()
     figures.start(counters, 0.0)
     figures.trained(trained(loss=1.0, lag_max=5.0))
     figures.trained(trained(loss=3.0, lag_max=2.0))
@@ -40,14 +40,14 @@ def test_a_row_averages_its_updates_and_keeps_the_largest_lag() -> None:
 def test_loads_of_several_inference_services_become_one() -> None:
     """Lanes add up, times are averaged."""
     loads = [{"lanes": 64.0, "forward_ms": 1.0, "odd": 1.0}, {"lanes": 32.0, "forward_ms": 3.0}]
-    row = Figures().row(Counters(), Returns(), loads, epoch=1, now=1.0, others={})
+    row = UpdateMetrics().row(Counters(), Returns(), loads, epoch=1, now=1.0, others={})
     assert (row["inference_services"], row["inference_lanes"], row["inference_forward_ms"]) == (2.0, 96.0, 2.0)
     assert "inference_odd" not in row
 
 
 def test_an_evaluation_is_in_one_row() -> None:
     """The one after it came."""
-    figures = Figures()
+    figures = UpdateMetrics()
     figures.evaluation = measure(np.full(4, 9), np.array([[1, 5], [2, 5], [3, 5], [10, 5]], np.float32))
     row = figures.row(Counters(), Returns(), [], epoch=1, now=1.0, others={})
     assert (row["eval_return_mean"], row["eval_return_median"], row["eval_return_max"]) == (4.0, 2.5, 10.0)
