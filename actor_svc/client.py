@@ -103,7 +103,7 @@ Actions = tuple[Action, ...]
 
 
 class Turn(IntEnum):
-    """Who must move."""
+    """Who has to do something next: the environments, inference, or nobody."""
 
     NEW = 0  # nobody yet: the environments wait for their seed
     ENVIRONMENT = 1
@@ -111,7 +111,7 @@ class Turn(IntEnum):
 
 
 class Phase(IntEnum):
-    """Where the session stands."""
+    """How far the conversation with inference has come."""
 
     IDLE = 0  # on no connection
     GREETING = 1  # HELLO sent, or to be sent again
@@ -238,7 +238,7 @@ class GroupClient:
 
     @property
     def is_waiting(self) -> bool:
-        """A STEP is outstanding."""
+        """Whether a STEP was sent that has no ACT yet."""
         return self.turn is _INFERENCE
 
     def is_answering(self, nonce: int) -> bool:

@@ -36,7 +36,7 @@ class ConnectionClient:
     # Groups
 
     def add(self, group: GroupClient, now: float) -> Actions:
-        """Place a group here."""
+        """Take a group: it says HELLO over this connection."""
         self.groups.append(group)
         return group.start(now)
 

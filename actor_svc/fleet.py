@@ -179,7 +179,7 @@ class Fleet:
         return min(self._ordered(connections), key=lambda item: (not item.is_listed, len(item.groups)))
 
     def _ordered(self, connections: Iterable[ConnectionClient]) -> list[ConnectionClient]:
-        """In this actor's order."""
+        """Addresses in an order that differs from actor to actor, so that they spread."""
 
         def rank(connection: ConnectionClient) -> bytes:
             return hashlib.blake2b(f"{self._seed} {connection.address}".encode(), digest_size=8).digest()

@@ -135,7 +135,7 @@ class Group:
         return random_actions(self.spec.action, self.lanes, self.views.mask, generator)
 
     def counters(self) -> GroupCounters:
-        """Totals so far."""
+        """Ticks, steps, episodes, rebuilt lanes and the newest failure since the group was made."""
         return GroupCounters(
             ticks=self._ticks,
             steps=self._steps,

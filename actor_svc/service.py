@@ -280,7 +280,7 @@ class Actor:
         self.worker.submit(partial(_timed, job), came_back)
 
     def _ticked(self, index: int, result: tuple[Rows, float]) -> None:
-        """Note how long it took."""
+        """Note how long a group's tick took, then go on with its rows."""
         self._tick_s[index] += TICK_SMOOTHING * (min(result[1], 1.0) - self._tick_s[index])
         self.tick_seconds.observe(result[1])
         self._ran(index, result)

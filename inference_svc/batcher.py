@@ -23,11 +23,11 @@ class Batcher(Generic[T]):
         return len(self._ready)
 
     def add(self, group: T, now: float) -> None:
-        """A group's rows are complete."""
+        """A group waits for actions from now on."""
         self._ready.setdefault(group, now)
 
     def discard(self, group: T) -> None:
-        """A group is gone."""
+        """Forget a group that no longer waits for actions."""
         self._ready.pop(group, None)
 
     def launch_at(self, num_active: int, now: float) -> float | None:
@@ -50,5 +50,5 @@ class Batcher(Generic[T]):
         return batch
 
     def finished(self) -> None:
-        """The device is free again."""
+        """The batch that was running has ended."""
         self.is_busy = False

@@ -46,7 +46,7 @@ class EvaluationRound:
 
     @property
     def is_running(self) -> bool:
-        """Whether evaluation groups may act."""
+        """Whether an evaluation is under way, so that its groups may act."""
         return bool(self._seats)
 
     @property

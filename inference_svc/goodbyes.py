@@ -20,7 +20,7 @@ class GoodbyeTracker:
         self._gone_at[route] = math.inf
 
     def left(self, route: bytes) -> None:
-        """It said BYE too."""
+        """A connection said BYE itself: it need not be told again."""
         self._gone_at.pop(route, None)
 
     def closed(self, route: bytes, now: float) -> None:

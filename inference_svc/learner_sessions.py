@@ -126,7 +126,7 @@ class LearnerSessions:
             stream.link.disconnected(now)
 
     def poll(self, now: float) -> list[Frames]:
-        """Everything that is due."""
+        """The messages that are due now, each as frames."""
         before = self.main.pinged_ms
         due = self.main.poll(now)
         for stream in self.all[1:] if self.main.welcome is not None else ():

@@ -55,7 +55,7 @@ class Pictures:
 
     @property
     def count(self) -> int:
-        """Pictures that came."""
+        """How many pictures have come so far."""
         return self.newest.number if self.newest is not None else 0
 
     def _shown_at(self) -> float:

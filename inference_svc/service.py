@@ -125,7 +125,7 @@ class InferenceService:
     # Environments
 
     def _from_environment(self, route: bytes, frames: list[bytes]) -> bool:
-        """Whether it moved something on."""
+        """Handle a message of an environment; whether it moved its group on."""
         try:
             if self.reports.take(route, frames):
                 return False
@@ -179,7 +179,7 @@ class InferenceService:
         return describe_picture(self.service.incarnation, shown.number, shown.version, now - shown.at), shown.frame
 
     def _shown(self, now: float) -> Shown | None:
-        """The newest picture; somebody watches."""
+        """The newest picture, for somebody who watches from now on."""
         self.server.pictures.looked(now)
         return self.server.pictures.newest
 

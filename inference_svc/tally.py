@@ -60,5 +60,5 @@ class Tally:
             self.dropped_steps[reason] = self.dropped_steps.get(reason, 0) + dropped_steps
 
     def refused(self, code: str) -> None:
-        """A HELLO was not served."""
+        """Count a HELLO that was refused, by its code."""
         self.hellos_refused[code] = self.hellos_refused.get(code, 0) + 1

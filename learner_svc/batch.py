@@ -106,7 +106,7 @@ class Batch:
 
     @property
     def num_lanes(self) -> int:
-        """B."""
+        """B, the lane-unrolls of the batch."""
         return self.action.shape[1]
 
     def to(self, device: torch.device) -> "Batch":

@@ -36,7 +36,7 @@ class Returns:
 
     @property
     def means(self) -> Means:
-        """Of every statistic."""
+        """The mean of every statistic by its name; None where nothing is known yet."""
         every = {"return": self.returns, "length": self.lengths, **self.own}
         return {name: known_mean(values) for name, values in every.items()}
 
@@ -75,7 +75,7 @@ class EvaluationResult:
 
     @property
     def means(self) -> Means:
-        """Of every statistic."""
+        """The mean of every statistic by its name; None where nothing is known yet."""
         return {"return": self.return_mean, "length": self.length_mean, **self.own}
 
 

@@ -82,7 +82,7 @@ class SpecificationCame:
 
 @dataclass(frozen=True, slots=True)
 class UnrollKey:
-    """Whose unroll, and which."""
+    """Names an unroll: its producer, its number, and the actor that played it."""
 
     producer: Producer
     seq: int
@@ -114,7 +114,7 @@ Action = Send | SpecificationCame | UnrollCame | EpisodesCame
 
 @dataclass(slots=True)
 class Load:
-    """A producer's newest load figures."""
+    """What a producer last said of itself in a PING."""
 
     name: str
     figures: dict[str, float] = field(default_factory=dict)
@@ -180,7 +180,7 @@ class ProducerSessions:
         return [Send(producer.route, [encode(self._credit(producer))]) for producer in producers if producer.route]
 
     def answers(self, answers: Sequence[Answer]) -> list[Send]:
-        """Weights, or their absence, addressed."""
+        """The publisher's answers as messages to their readers."""
         sends = []
         for answer in answers:
             producer = self.ledger.sessions.get(answer.message.session)
@@ -289,7 +289,7 @@ class ProducerSessions:
         )
 
     def _full(self, hello: ProducerHello, route: bytes) -> Reject | None:
-        """Why no further session fits."""
+        """The REJECT for a producer that would be one too many, or None."""
         if self.ledger.has_session(hello) or (
             len(self.ledger.sessions) < MAX_SESSIONS and len(self._producers_at(route)) < MAX_SESSIONS_PER_CONNECTION
         ):

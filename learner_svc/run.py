@@ -121,7 +121,7 @@ class Run:
 
     @property
     def return_mean(self) -> float | None:
-        """The mean return among them."""
+        """The mean return of the last training episodes; with tasks the mean over them."""
         return self.means["return"]
 
     @property

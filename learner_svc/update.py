@@ -278,7 +278,7 @@ class _Masks:
         return _Masks(self.valid[:, index], self.trained[:, index], self.current[:, index])
 
     def moved(self) -> "_Masks":
-        """Once the weights have changed."""
+        """The same masks after an optimiser step: no transition was acted by the weights as they are."""
         return _Masks(self.valid, self.trained, np.zeros_like(self.current))
 
 

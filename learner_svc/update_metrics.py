@@ -34,7 +34,7 @@ class UpdateMetrics:
     _counters: Counters = field(default_factory=Counters)
 
     def start(self, counters: Counters, now: float) -> None:
-        """Rates count from here."""
+        """Begin to count: the first row's rates are over the time from now on."""
         self._at, self._counters = now, _copy(counters)
 
     def trained(self, trained: Trained) -> None:
@@ -89,7 +89,7 @@ class UpdateMetrics:
 
 
 def evaluation_figures(result: EvaluationResult) -> dict[str, float | int | None]:
-    """An evaluation as columns."""
+    """An evaluation's result as columns of metrics.csv."""
     return {
         "eval_return_mean": result.return_mean,
         "eval_return_std": result.return_std,

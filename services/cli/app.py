@@ -33,7 +33,7 @@ class InOrder(typer.core.TyperGroup):
     """The commands in the order in which a newcomer needs them."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Their names."""
+        """Names of the subcommands, in the order of the help."""
         places = {name: place for place, name in enumerate(ORDER)}
         return sorted(super().list_commands(ctx), key=lambda name: places.get(name, len(ORDER)))
 

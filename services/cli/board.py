@@ -22,7 +22,7 @@ Samples = Mapping[str, float]  # sample name → value, summed over labels
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceFigures:
-    """One process."""
+    """What is known of one service's process."""
 
     cpu_percent: float | None
     loop_lag_ms: float | None
@@ -40,7 +40,7 @@ class StatisticFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFigures:
-    """One of a run's tasks."""
+    """What is known of one of a run's tasks."""
 
     name: str
     weight: float  # its share of a batch as configured

@@ -86,7 +86,7 @@ class Diagnosis:
 
 
 def diagnose(signals: Signals) -> Diagnosis:
-    """Decide."""
+    """The bottleneck that the signals point to, with what to change and other remarks."""
     bottleneck, evidence = _decide(signals)
     return Diagnosis(
         bottleneck=bottleneck, evidence=evidence, knobs=KNOBS[bottleneck], remarks=tuple(_remarks(signals))

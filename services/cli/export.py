@@ -46,7 +46,7 @@ class Step(nn.Module):
         self.num_leaves, self.has_mask = len(policy.spec.observation.leaves()), bool(policy.spec.mask_size)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """As said above."""
+        """One step: the inputs and outputs that the class describes."""
         policy, leaves, rest = self.policy, inputs[: self.num_leaves], list(inputs[self.num_leaves :])
         reward, first = rest.pop(0), rest.pop(0)
         mask = rest.pop(0) if self.has_mask else None

@@ -139,7 +139,7 @@ def read_tail(table: Path) -> list[dict[str, str]]:
 
 
 def _hint(text: str) -> str:
-    """What might be meant."""
+    """A hint at the name that might be meant."""
     known = [str(path.relative_to(RUNS)) for path in all_runs()]
     if near := difflib.get_close_matches(text, known, n=1):
         return f"did you mean {RUNS / near[0]}?"

@@ -47,7 +47,7 @@ def list_settings(prefix: str = "") -> list[Setting]:
 
 
 def render_settings(settings: Sequence[Setting]) -> Table:
-    """For a terminal."""
+    """The settings as a table for a terminal."""
     table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
     table.add_column("setting", no_wrap=True)
     table.add_column("default", overflow="fold", max_width=24)
@@ -84,7 +84,7 @@ def _of_section(section: str, models: Sequence[type[BaseModel]]) -> list[Setting
 
 
 def _describe_field(field: FieldInfo) -> tuple[str, str, str]:
-    """(values, default, description)."""
+    """A field as (values, default, description), for people."""
     default = "" if field.default in (None, PydanticUndefined) else _text(field.default)
     return _values(field.annotation), default, field.description or ""
 

@@ -158,7 +158,7 @@ class Stop:
         self.is_asked = False
 
     def __call__(self) -> None:
-        """Ask; asking again changes nothing."""
+        """Ask for the stop; asking again changes nothing."""
         if self.launcher is not None and not self.is_asked:
             self.is_asked = True
             self.launcher.request_stop()

@@ -23,7 +23,7 @@ class _Families(Collector):
         self._families = families
 
     def collect(self) -> Iterable[Metric]:
-        """All of them."""
+        """All metric families."""
         return self._families
 
 

@@ -76,7 +76,7 @@ class LagWindow:
             self._seen.popleft()
 
     def clear(self) -> None:
-        """Nobody counts any more."""
+        """Forget everything that was counted."""
         self._seen.clear()
 
     def recent(self) -> LagHistogram | None:

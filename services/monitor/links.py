@@ -42,7 +42,7 @@ class Links:
             await asyncio.sleep(ASK_EVERY_S)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         for resolver in self._resolvers:
             resolver.close()
         for dealer in self._dealers.values():

@@ -24,7 +24,7 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Whoever runs this has them."""
+        """Leave signals to whoever runs this server."""
         yield
 
 
@@ -35,7 +35,7 @@ class _Connection(H11Protocol):
     """
 
     def connection_made(self, transport: Any) -> None:
-        """It is silent as yet."""
+        """A connection is open on which nothing was said yet."""
         super().connection_made(transport)
         self._silent: dict[_Connection, None] = vars(self.server_state).setdefault("silent", {})  # oldest first
         self._silent[self] = None

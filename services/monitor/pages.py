@@ -26,7 +26,7 @@ NUM_THREADS = 32
 
 
 class Answer(StrEnum):
-    """What came of a visit."""
+    """Whether a service's page could be read, or why not."""
 
     UP = "up"  # its page is here
     SILENT = "silent"  # connected, but no answer in time, or none that is a page
@@ -36,7 +36,7 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """One visit."""
+    """One service's page as it was read."""
 
     answer: Answer
     families: Sequence[Metric] = field(default=())

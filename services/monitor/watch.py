@@ -51,7 +51,7 @@ class Watch:
         self._problem = ""
 
     def overview(self) -> dict[str, Any]:
-        """See `views.overview`."""
+        """All runs, the newest first, as `views.overview` shows them."""
         with self._lock:
             self._look()
             runs, alerts = list(self._runs.values()), self._alerts()

@@ -33,7 +33,7 @@ Signature = tuple[tuple[str, int, int, int], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The answer to one question."""
+    """What is answered when libzmq asks whether a key may connect."""
 
     frames: Sequence[bytes]
     refusal: str = ""  # why not, a short constant for counters

@@ -99,7 +99,7 @@ class Mode(ActingRule):
     def noise(
         self, distribution: ActionDistribution, seed: int, block: int, ticks: int, slots: range
     ) -> tuple[Array, ...]:
-        """None."""
+        """No noise: the mode needs none."""
         return ()
 
     def decide(

@@ -160,7 +160,7 @@ class Manifest:
 
     @property
     def num_bytes(self) -> int:
-        """Of the flat buffer."""
+        """Size of the flat buffer, bytes."""
         return 4 * self.num_elements
 
     @property
@@ -175,7 +175,7 @@ class Manifest:
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
     def to_json(self) -> str:
-        """Canonical text."""
+        """The manifest as JSON, the same text for the same manifest."""
         tensors = [[p.name, list(p.shape), list(p.strides), p.offset] for p in self.places]
         whole = {"format": MANIFEST_FORMAT, "num_elements": self.num_elements, "tensors": tensors, **self.body}
         return json.dumps(whole, sort_keys=True, separators=(",", ":"))

@@ -42,12 +42,12 @@ class _Kept:
 
     @property
     def seq(self) -> int:
-        """Its number."""
+        """The UNROLL's number in this incarnation."""
         return self.header.seq
 
     @property
     def lanes(self) -> int:
-        """Lane-unrolls in it."""
+        """How many lanes the UNROLL carries."""
         return self.header.lanes
 
 
@@ -95,7 +95,7 @@ class Outbox:
 
     @property
     def unacked_lanes(self) -> int:
-        """Lane-unrolls in memory."""
+        """Lane-unrolls that are kept because nobody has acknowledged them."""
         return self._unacked_lanes
 
     @property

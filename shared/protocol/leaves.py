@@ -39,7 +39,7 @@ class Leaf:
 
     @property
     def wire_dtype(self) -> str:
-        """Of the array that travels."""
+        """Dtype of the array that travels."""
         return self.dtype
 
     @property

@@ -238,7 +238,7 @@ class ProducerHello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerWelcome:
-    """Learner → inference."""
+    """Learner → inference: the session, and where to go on."""
 
     nonce: int
     session: int

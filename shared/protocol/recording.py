@@ -82,7 +82,7 @@ class RecordSpec:
 
     @property
     def num_rows(self) -> int:
-        """R."""
+        """R, the rows of an unroll."""
         return self.overlap + self.unroll_length + 1
 
     @property

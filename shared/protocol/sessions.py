@@ -332,7 +332,7 @@ class SessionTable:
         return refuse_size(hello, self.limits.max_frame_bytes)
 
     def _full(self, hello: Hello, route: bytes) -> Refusal | None:
-        """Why no further session fits."""
+        """The refusal for a group that would be one too many, or None."""
         if self.num_lanes + hello.lanes > self.limits.max_lanes:
             message = f"{hello.lanes} lanes asked, {self.num_lanes} of {self.limits.max_lanes} in use"
             return "capacity", True, message, "add an inference service or raise inference.max_lanes"

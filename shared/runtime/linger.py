@@ -15,7 +15,7 @@ class LingerTimer:
         self._heard_at: float | None = None
 
     def heard(self, now: float) -> None:
-        """Somebody came and was told."""
+        """Somebody came and was told that the run is over: wait on for others."""
         self._heard_at = now
 
     def is_over(self, now: float) -> bool:

@@ -32,7 +32,7 @@ class Log(Protocol):
         """Something is wrong and is being dealt with."""
 
     def error(self, event: str, **figures: Any) -> None:
-        """Something failed."""
+        """Log that something failed."""
 
     def exception(self, event: str, **figures: Any) -> None:
         """Something failed; with the traceback of the exception being handled."""

@@ -19,7 +19,7 @@ class RefusalLog:
         self._untold: dict[str, int] = {}
 
     def __call__(self, reason: str, peer: str) -> None:
-        """Someone was refused."""
+        """Count and log that someone was refused."""
         self._count.labels(reason=reason).inc()
         untold = self._untold[reason] = self._untold.get(reason, 0) + 1
         now = self._now()

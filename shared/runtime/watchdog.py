@@ -39,5 +39,5 @@ class Watchdog:
         faulthandler.dump_traceback_later(self._hang_s + self._grace_s, exit=True, file=sys.__stderr__ or sys.stderr)
 
     def close(self) -> None:
-        """Call off the second dog."""
+        """Stop watching: faulthandler will not end the process any more."""
         faulthandler.cancel_dump_traceback_later()

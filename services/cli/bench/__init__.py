@@ -20,7 +20,7 @@ def run_bench(name: str, seconds: float, words: Sequence[str], *, curve: bool = 
 
 
 def format_result(name: str, result: Result) -> str:
-    """One line."""
+    """A result as one line of JSON."""
     from seedbed.services.cli.doctor import machine_label
 
     return json.dumps({"bench": name, "machine": machine_label(), **result})

@@ -72,7 +72,7 @@ class Board:
                 self._lock.release()
 
     def view(self) -> dict[str, Any]:
-        """What is shown now."""
+        """The game's state as the page shows it."""
         with self._lock:
             return self._view()
 

@@ -253,7 +253,7 @@ def require_modules(extra: str, *modules: str) -> None:
 
 
 def tell_page(address: str) -> None:
-    """Where the game is."""
+    """Print the address of the page."""
     print(f"play at {address}   (Ctrl-C ends the game)", flush=True)
 
 

@@ -42,7 +42,7 @@ EXERCISES = (
 
 @dataclass(frozen=True, slots=True)
 class Greeted:
-    """HELLO."""
+    """An event: the group said HELLO."""
 
     hello: Hello
 
@@ -104,7 +104,7 @@ class Drill:
     # From the kit
 
     def feed(self, event: Event, route: bytes, now: float) -> None:
-        """One event of this group."""
+        """Handle one event of this group, and send what follows."""
         self.now, self.route = now, route
         if not isinstance(event, Beat):
             self.progress_at = now
@@ -142,7 +142,7 @@ class Drill:
         self.results += [skipped(name, f"not reached: {self.exercise!r} failed") for name in missed]
 
     def all_results(self) -> list[Result]:
-        """Of rows and link."""
+        """What was found about rows, and about the link."""
         order = "one step outstanding"
         manners = failed(order, self._who + self._rude) if self._rude else passed(order)
         rows = self.checker.results() if self.checker.num_ticks else []
@@ -237,7 +237,7 @@ class Drill:
         yield from self._act()
 
     def _lose_act(self) -> Script:
-        """Answer, but into the void."""
+        """Answer a STEP, but keep the ACT back until a PONG has shown that it must be missing."""
         reply = self._act_frames()
         yield from self._await_resend("`answered`, and the ACT never came")
         self._send_frames(reply)

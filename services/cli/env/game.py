@@ -67,7 +67,7 @@ class Game(ABC):
         return Panel(Lines(*lines), title=f"[bold]{escape(scene.spec.env_id)}[/]", box=ROUNDED, expand=False)
 
     def summary(self) -> str:
-        """For when it is over."""
+        """What is printed when the game is over."""
         if not self.returns:
             return f"no whole episode; return so far {self.episode_return:g} after {self.steps} steps"
         shown = ", ".join(f"{value:g}" for value in self.returns[-10:])
@@ -75,7 +75,7 @@ class Game(ABC):
 
     @abstractmethod
     def use(self, key: str) -> None:
-        """A key other than q."""
+        """Handle a key; q is handled by the caller."""
 
     @abstractmethod
     def help(self) -> str:
@@ -88,7 +88,7 @@ class Game(ABC):
 
     @abstractmethod
     def pass_time(self) -> None:
-        """That long no key came."""
+        """Handle that no key came for so long."""
 
     @property
     def episode(self) -> int:
@@ -170,12 +170,12 @@ class PolicysGame(Game):
             self.note = f"{key!r} does nothing here"
 
     def pass_time(self) -> None:
-        """The next frame."""
+        """Advance to the next frame."""
         if not self.is_paused:
             self._step()
 
     def help(self) -> str:
-        """What keys do."""
+        """The keys and what they do, for people."""
         state = "paused" if self.is_paused else f"{self.fps:.0f} steps/s"
         return f"{state}   space pauses   n or → one step   + - speed   q quits"
 

@@ -56,7 +56,7 @@ class Drills(Life):
         self._cut_if_all_are_ready(now)
 
     def waited(self, now: float) -> None:
-        """Impatience, and the end."""
+        """Fail if nothing moves on for too long; end when every group is done."""
         for drill in self.drills.values():
             drill.judge_time(now, self.options.patience_s, unreadable=self._refused)
         self._cut_if_all_are_ready(now)
@@ -90,7 +90,7 @@ class Drills(Life):
         self.end(skipped("finished", "it had left before"))
 
     def all_results(self) -> list[Result]:
-        """Of every group, merged."""
+        """The results of all groups, merged."""
         links = [item for drill in self.drills.values() for item in drill.all_results()]
         return merge([*super().all_results(), *self._judge_hello(), *links])
 
@@ -203,7 +203,7 @@ class UnknownVersion(Life):
 
 
 class Stopped(Answering):
-    """A few ticks, then SIGTERM."""
+    """The exercise of a service that is stopped: a few ticks, then SIGTERM."""
 
     rule = "stopped"
     _told_at: float | None = None

@@ -106,7 +106,7 @@ class Life(ABC):
 
     @abstractmethod
     def waited(self, now: float) -> None:
-        """Nothing came for a moment."""
+        """Called when no message came for a moment."""
 
     @abstractmethod
     def left(self, status: int, last_words: str) -> None:

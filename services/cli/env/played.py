@@ -47,5 +47,5 @@ class Played(OneGroup[Scene]):
         return scene_of_step(hello.spec, step, tick, payload)
 
     def begins_anew(self, hello: Hello) -> bool:
-        """By the person's seed."""
+        """Whether the service can be told to begin with the person's seed."""
         return "reset" in hello.capabilities

@@ -22,7 +22,7 @@ class Shown:
 
 
 def show_random(env: EnvConfig, seed: int) -> Shown:
-    """Random actions."""
+    """Play random actions and show them."""
     group = make_shown_group(env)
     return Shown(group=group, ticks=play_randomly(group, seed), env=env, player="random actions")
 

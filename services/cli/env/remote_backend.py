@@ -47,7 +47,7 @@ class Evaluated(OneGroup[Seen]):
 
 
 class EvaluatedUnseen(Evaluated):
-    """Without pictures, which cost time."""
+    """As `Evaluated`, without pictures, which cost time."""
 
     asks_pictures = False
 
@@ -82,7 +82,7 @@ class RemoteBackend(Backend):
 
     @property
     def last_failure(self) -> str:
-        """As above."""
+        """Empty: a service does not say why it rebuilt a lane."""
         return ""
 
     def bind(self, rows: RowViews) -> None:
@@ -99,7 +99,7 @@ class RemoteBackend(Backend):
         self._take()
 
     def step(self, actions: Sequence[Array]) -> None:
-        """One tick."""
+        """Send actions and take the rows that come."""
         frames = action_frames(self.spec, self.lanes, actions)
         self._visit.tell(lambda life: life.ask(frames))
         self._seen = self._visit.wait()

@@ -88,5 +88,5 @@ def draw_scene(scene: Scene, columns: int, rows: int) -> RenderableType:
 
 
 def describe_flags(flags: int) -> str:
-    """Of one row, for people."""
+    """What the flags of one row say, for people."""
     return " ".join(flag.name.lower() for flag in Flags if flags & flag and flag.name)

@@ -183,7 +183,7 @@ class Timed(Answering):
         self._half: tuple[float, int] | None = None
 
     def waited(self, now: float) -> None:
-        """Half-time, and the end."""
+        """Start measuring at half-time; end when the time is over."""
         if self._begun_at is None and self._is_under_way():
             self._begun_at = now
         elif self._begun_at is None:
@@ -204,7 +204,7 @@ class Timed(Answering):
         return len(self.hellos) >= asked and len(sessions) > 0 and all(item.last_seq > 0 for item in sessions)
 
     def left(self, status: int, last_words: str) -> None:
-        """Too early."""
+        """The service left before the measurement was over: fail."""
         raise EnvError(f"the service left while it was measured (exit status {status}): {last_words}")
 
 

@@ -185,7 +185,7 @@ def warned(name: str, found: str) -> Result:
 
 
 def skipped(name: str, reason: str) -> Result:
-    """Nobody looked, for this reason."""
+    """The rule was not tested; `found` says why."""
     return result(name, Verdict.SKIPPED, reason)
 
 

@@ -53,7 +53,7 @@ class Visit(Generic[T]):
                 loop.call_soon_threadsafe(what, life)
 
     def leave(self) -> None:
-        """It is over."""
+        """End the visit."""
         self._has_left.set()
         self.tell(OneGroup.dismiss)
 
@@ -66,7 +66,7 @@ class Visit(Generic[T]):
     # In the link's thread
 
     def begin(self, options: CheckOptions, expected: Expected | None, wires: Wires, *, epoch: int) -> OneGroup[T]:
-        """The life to lead."""
+        """Take over the next life of the service, and remember in which loop it runs."""
         life = self._make(options, expected, wires, epoch=epoch, show=self._news.put)
         self._life = asyncio.get_running_loop(), life
         if self._has_left.is_set():

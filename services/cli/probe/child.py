@@ -89,7 +89,7 @@ class Child:
         return f"{self._what} took longer than {self._timeout_s:g} s to look at" + (f" ({place})" if place else "")
 
     def _ended(self) -> str:
-        """Why there is no answer."""
+        """The error for a process that ended without an answer."""
         code = self._process.returncode
         if "Timeout (" in self._said():
             return self._hung()

@@ -44,7 +44,7 @@ def to_json(probe: Probe) -> dict[str, Any]:
 
 
 def from_json(found: dict[str, Any]) -> Probe:
-    """The inverse."""
+    """The probe that `to_json` wrote."""
     about = {**found["about"], "layers": tuple(found["about"]["layers"])}
     seen = tuple((least, greatest) for least, greatest in found["seen"])
     return Probe(**{**found, "spec": spec_from_json(found["spec"]), "about": About(**about), "seen": seen})
@@ -56,7 +56,7 @@ def spec_to_json(spec: EnvSpec) -> str:
 
 
 def spec_from_json(text: str) -> EnvSpec:
-    """The inverse."""
+    """The specification that `spec_to_json` wrote."""
     return spec_from_wire(json.loads(text, object_hook=_bytes_of))
 
 
