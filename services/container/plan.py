@@ -19,6 +19,7 @@ from seedbed.shared.runtime.tasks import check_task
 
 ANY_IMAGE = "classic_control"  # what the actor image is built for unless something else is said
 OVERRIDES = ("atari", "corridor_cpp", "doom", "football")  # services with a file of their own in compose/
+INSTALLED = Path(__file__).parents[3]  # beside the package: in an image, also folders of the user's own
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -58,8 +59,8 @@ def plan_service(
       serve: of inference: which checkpoint of the run to serve, without a learner; empty: none.
     Raises: ConfigError with what to change.
     """
-    inside = EXPERIMENTS.parents[1] / experiment
-    file = inside if inside.is_file() else find_experiment(experiment)
+    inside = [place / experiment for place in (EXPERIMENTS.parents[1], INSTALLED) if (place / experiment).is_file()]
+    file = inside[0] if inside else find_experiment(experiment)
     settings = load_settings(LaunchSettings, file, words)
     name = run or (settings.run.name if "name" in settings.run.model_fields_set else file.stem)
     if not _RUN_NAME.fullmatch(name):
