@@ -72,7 +72,7 @@ class Server:
             max_lanes=config.max_lanes,
             max_frame_bytes=config.max_frame_bytes,
         )
-        self.table = SessionTable(incarnation, 0, "", limits, owner=outputs.owner)
+        self.table = SessionTable(incarnation, 0, "", limits, owner=lambda route: outputs.owner(route))
         self.version = 0  # of the weights that act, packed
         self.departures: GoodbyeTracker | None = None  # once the run is over
         self.audience: ServedStatistics | None = None  # of a policy that is served without a learner

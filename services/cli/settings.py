@@ -62,7 +62,8 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
     """The models that a section can be: one, or several that are told apart by a name."""
     if get_origin(annotation) not in (Union, types.UnionType):
         return [annotation]
-    return [get_args(tagged)[0] for tagged in get_args(annotation)]
+    models = [get_args(tagged)[0] for tagged in get_args(annotation)]
+    return [model for model in models if model.model_config.get("extra") != "allow"]  # whose settings are the user's
 
 
 def _of_section(section: str, models: Sequence[type[BaseModel]]) -> list[Setting]:

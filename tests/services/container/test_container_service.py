@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
@@ -27,7 +28,10 @@ def environment(tmp_path):
 def health(environment):
     """As the container's health check sees it: (is healthy, what it says)."""
     command = [sys.executable, "-S", "-m", "seedbed.shared.runtime.health"]
-    asked = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    installed = {"PYTHONPATH": str(Path(__file__).parents[3] / "src")}  # as the image has it; -S reads no .pth files
+    asked = subprocess.run(
+        command, env=environment | installed, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
     return asked.returncode == 0, asked.stdout
 
 

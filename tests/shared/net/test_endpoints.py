@@ -1,4 +1,4 @@
-"""One contract for both transports: sockets on asyncio's loop and on uvloop's, and in-process queues."""
+"""One contract on both event loops, asyncio's and uvloop's, over real sockets."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ import uvloop
 import zmq
 
 from seedbed.shared.errors import ConfigError
-from seedbed.shared.net import addresses, endpoints, memory
+from seedbed.shared.net import addresses, endpoints
 from seedbed.shared.net.reactor import MAX_FRAMES, Reactor
 
 TIMEOUT_S = 20.0
@@ -25,7 +25,7 @@ TIMEOUT_S = 20.0
 
 @dataclass
 class Transport:
-    """What a test needs to be the same on every transport."""
+    """One of the event loops that both ends run on."""
 
     name: str
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None
@@ -33,16 +33,8 @@ class Transport:
     @contextlib.contextmanager
     def open(self):
         """A place for endpoints on the running loop."""
-        place = memory.Network() if self.name == "memory" else Reactor()
-        try:
-            yield place
-        finally:
-            place.close()
-
-    @property
-    def kind(self):
-        """The module that has Dealer and Router."""
-        return memory if self.name == "memory" else endpoints
+        with Reactor() as reactor:
+            yield reactor
 
     def run(self, test: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
         """Run a test on a fresh loop, with a place."""
@@ -84,15 +76,9 @@ class Notes:
             await self._changed.wait()
 
 
-@pytest.fixture(params=["asyncio", "uvloop", "memory"])
-def transport(request) -> Transport:
-    """Each of the three."""
-    return Transport(request.param, uvloop.new_event_loop if request.param == "uvloop" else None)
-
-
 @pytest.fixture(params=["asyncio", "uvloop"])
-def sockets(request) -> Transport:
-    """Those with sockets."""
+def transport(request) -> Transport:
+    """Both loops."""
     return Transport(request.param, uvloop.new_event_loop if request.param == "uvloop" else None)
 
 
@@ -101,14 +87,14 @@ class Pair:
 
     def __init__(self, transport: Transport, place: Any, **router_options: Any) -> None:
         self.at_router, self.at_dealer = Notes(), Notes()
-        self.router = transport.kind.Router(
+        self.router = endpoints.Router(
             place,
             "tcp://127.0.0.1:0",
             on_message=self.at_router.message,
             on_drained=self.at_router.drained,
             **router_options,
         )
-        self.dealer = transport.kind.Dealer(
+        self.dealer = endpoints.Dealer(
             place, self.router.endpoint, on_message=self.at_dealer.message, on_event=self.at_dealer.event
         )
 
@@ -177,12 +163,12 @@ def test_routes_tell_peers_apart(transport):
 
     async def test(place):
         at_router, peers = Notes(), []
-        router = transport.kind.Router(
+        router = endpoints.Router(
             place, "tcp://127.0.0.1:0", on_message=lambda route, frames: router.send(route, [b"for", frames[0]])
         )
         for _ in range(3):
             notes = Notes()
-            dealer = transport.kind.Dealer(place, router.endpoint, on_message=notes.message, on_event=notes.event)
+            dealer = endpoints.Dealer(place, router.endpoint, on_message=notes.message, on_event=notes.event)
             peers.append((dealer, notes))
         for number, (dealer, notes) in enumerate(peers):
             await notes.wait_for(lambda dealer=dealer: dealer.is_connected)
@@ -202,7 +188,7 @@ def test_a_dealer_without_a_peer_refuses_to_send(transport):
         pair = Pair(transport, place)
         address = pair.router.endpoint
         pair.router.close()
-        dealer = transport.kind.Dealer(place, address, on_message=pair.at_dealer.message)
+        dealer = endpoints.Dealer(place, address, on_message=pair.at_dealer.message)
         assert not dealer.send([b"x"])
         assert dealer.state == "connecting"
 
@@ -220,7 +206,7 @@ def test_a_dealer_survives_its_router(transport):
         await pair.at_dealer.wait_for(lambda: "disconnected" in pair.at_dealer.events)
         assert not pair.dealer.is_connected
         assert not pair.dealer.send([b"lost"])
-        router = transport.kind.Router(place, address, on_message=pair.at_router.message)
+        router = endpoints.Router(place, address, on_message=pair.at_router.message)
         await pair.wait_connected()
         assert pair.dealer.send([b"again"])
         await pair.at_router.wait_for(lambda: bool(pair.at_router.messages))
@@ -264,7 +250,7 @@ def test_a_frame_over_the_limit_costs_its_sender_the_connection(transport):
     async def test(place):
         pair = Pair(transport, place, max_frame_bytes=1000)
         other = Notes()
-        dealer = transport.kind.Dealer(place, pair.router.endpoint, on_message=other.message, on_event=other.event)
+        dealer = endpoints.Dealer(place, pair.router.endpoint, on_message=other.message, on_event=other.event)
         await other.wait_for(lambda: dealer.is_connected)
         await pair.wait_connected()
         assert pair.dealer.send([b"x" * 1001])
@@ -320,9 +306,9 @@ def test_a_callback_may_close_its_endpoint(transport):
             router.close()
             closed.set()
 
-        router = transport.kind.Router(place, "tcp://127.0.0.1:0", on_message=close)
+        router = endpoints.Router(place, "tcp://127.0.0.1:0", on_message=close)
         notes = Notes()
-        dealer = transport.kind.Dealer(place, router.endpoint, on_message=notes.message, on_event=notes.event)
+        dealer = endpoints.Dealer(place, router.endpoint, on_message=notes.message, on_event=notes.event)
         await notes.wait_for(lambda: dealer.is_connected)
         dealer.send([b"one"])
         dealer.send([b"two"])
@@ -342,7 +328,7 @@ def test_a_bind_that_is_open_to_the_network_is_refused(transport, bind):
 
     async def test(place):
         with pytest.raises(ConfigError, match=r"no keys.*tcp://127\.0\.0\.1:"):
-            transport.kind.Router(place, bind, on_message=print)
+            endpoints.Router(place, bind, on_message=print)
 
     transport.run(test)
 
@@ -355,9 +341,9 @@ def test_a_malformed_address_is_a_configuration_error(transport, address):
 
     async def test(place):
         with pytest.raises(ConfigError, match=r"tcp://127\.0\.0\.1:5555"):
-            transport.kind.Dealer(place, address, on_message=print)
+            endpoints.Dealer(place, address, on_message=print)
         with pytest.raises(ConfigError, match=r"tcp://127\.0\.0\.1:5555"):
-            transport.kind.Router(place, address, on_message=print)
+            endpoints.Router(place, address, on_message=print)
 
     transport.run(test)
 
@@ -368,12 +354,12 @@ def test_an_address_in_use_is_a_configuration_error(transport):
     async def test(place):
         pair = Pair(transport, place)
         with pytest.raises(ConfigError, match="is in use: stop the process that holds it"):
-            transport.kind.Router(place, pair.router.endpoint, on_message=print)
+            endpoints.Router(place, pair.router.endpoint, on_message=print)
 
     transport.run(test)
 
 
-def test_an_ipc_path_has_one_server(sockets, tmp_path):
+def test_an_ipc_path_has_one_server(transport, tmp_path):
     """A second bind would steal the path without an error; a lock beside it refuses that, until the first closes."""
 
     async def test(place):
@@ -384,34 +370,34 @@ def test_an_ipc_path_has_one_server(sockets, tmp_path):
         first.close()
         endpoints.Router(place, bind, on_message=print).close()
 
-    sockets.run(test)
+    transport.run(test)
 
 
-def test_an_impossible_ipc_path_is_a_configuration_error(sockets, tmp_path):
+def test_an_impossible_ipc_path_is_a_configuration_error(transport, tmp_path):
     """A folder that is not there is named."""
 
     async def test(place):
         with pytest.raises(ConfigError, match="nowhere"):
             endpoints.Router(place, f"ipc://{tmp_path}/nowhere/link", on_message=print)
 
-    sockets.run(test)
+    transport.run(test)
 
 
-def test_garbage_hurts_nobody_else(sockets):
+def test_garbage_hurts_nobody_else(transport):
     """A peer that does not speak ZMTP is dropped; another's message arrives."""
 
     async def test(place):
-        pair = Pair(sockets, place)
+        pair = Pair(transport, place)
         host, port = pair.router.endpoint.removeprefix("tcp://").split(":")
         with socket.create_connection((host, int(port))) as stranger:
             stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" + b"\xff" * 4096)
             await pair.wait_route()
             assert pair.router.is_drained()
 
-    sockets.run(test)
+    transport.run(test)
 
 
-def test_a_refused_handshake_is_told_and_tried_again(sockets):
+def test_a_refused_handshake_is_told_and_tried_again(transport):
     """A server with another security mechanism refuses; once a right one is there, a new socket connects."""
 
     async def test(place):
@@ -430,10 +416,10 @@ def test_a_refused_handshake_is_told_and_tried_again(sockets):
         assert "disconnected" not in notes.events
         router.close()
 
-    sockets.run(test)
+    transport.run(test)
 
 
-def test_closing_while_refused_stops_dialling(sockets):
+def test_closing_while_refused_stops_dialling(transport):
     """No socket is opened after close, so the reactor can end."""
 
     async def test(place):
@@ -449,7 +435,7 @@ def test_closing_while_refused_stops_dialling(sockets):
             dealer.close()
         assert not dealer.send([b"x"])
 
-    sockets.run(test)
+    transport.run(test)
 
 
 SERVER = """
@@ -469,7 +455,7 @@ def foreign_server():
         server.kill()
 
 
-def test_a_stopped_peer_is_noticed(sockets, foreign_server):
+def test_a_stopped_peer_is_noticed(transport, foreign_server):
     """A peer that is stopped, its connection still open, is lost within the heartbeat's 2 s."""
 
     async def test(place):
@@ -482,7 +468,7 @@ def test_a_stopped_peer_is_noticed(sockets, foreign_server):
         await notes.wait_for(lambda: dealer.state == "lost")
         assert place.loop.time() - started < 10.0
 
-    sockets.run(test)
+    transport.run(test)
 
 
 def test_a_peer_that_fills_the_queue_and_hangs_up_does_not_end_the_process():
