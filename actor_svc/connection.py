@@ -55,13 +55,13 @@ class ConnectionClient:
         return tuple(action for group in self.groups for action in group.connection_reset(now))
 
     def disconnected(self, now: float) -> None:
-        """The connection was closed."""
+        """The connection was closed: its groups wait, and after some time go to another address."""
         if self.is_connected:
             self.is_connected = False
             self.changed_at = now
 
     def refused(self, cause: str) -> None:
-        """The handshake failed."""
+        """The handshake failed for this reason, which complaints name; it is tried again."""
         self.refusal = cause
 
     def receive(self, message: Message, frames: Received, now: float) -> Actions:

@@ -52,12 +52,12 @@ class Fleet:
         return self._tidy(now)
 
     def connected(self, address: str, now: float) -> list[Placed]:
-        """A connection is open."""
+        """The socket to an address has a connection: the HELLOs of its groups are to be sent."""
         connection = self.connections.get(address)
         return _at(address, connection.connected(now)) if connection else []
 
     def disconnected(self, address: str, now: float) -> None:
-        """A connection was closed."""
+        """The socket to an address lost its connection; it dials again by itself."""
         if address in self.connections:
             self.connections[address].disconnected(now)
 

@@ -6,6 +6,8 @@ from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 
 from seedbed.shared.runtime.config import Section
 
+NAME = "Which algorithm turns unrolls into weights; module:Class of your own."
+
 
 class AlgorithmSettings(Section):
     """What every algorithm's section says: its name, and about its optimiser.
@@ -13,7 +15,7 @@ class AlgorithmSettings(Section):
     Losses are means over steps, so eps and clip are too.
     """
 
-    name: str = Field("", description="Which algorithm turns unrolls into weights.")
+    name: str = Field("", description=NAME)
     optimizer: Literal["adam", "rmsprop"] = Field("adam", description="rmsprop: TensorFlow's, eps inside the root.")
     learning_rate: float = Field(3e-4, gt=0, description="At the start of the run.")
     learning_rate_decay_steps: int | Literal["run"] = Field(
@@ -64,7 +66,7 @@ class ActorCriticConfig(AlgorithmSettings):
 class VTraceConfig(ActorCriticConfig):
     """[algorithm] with name = "vtrace"."""
 
-    name: Literal["vtrace"] = Field("vtrace", description="Which algorithm turns unrolls into weights.")
+    name: Literal["vtrace"] = Field("vtrace", description=NAME)
     rho_clip: float = Field(1.0, gt=0, description="ρ̄: which policy's value is learned; 1 as in the paper.")
     c_clip: float = Field(1.0, gt=0, description="c̄: how far corrections carry back.")
     pg_rho_clip: float = Field(1.0, gt=0, description="ρ̄_pg: clips the policy gradient's importance weight.")
@@ -79,7 +81,7 @@ class VTraceConfig(ActorCriticConfig):
 class AppoConfig(ActorCriticConfig):
     """[algorithm] with name = "appo"."""
 
-    name: Literal["appo"] = Field("appo", description="Which algorithm turns unrolls into weights.")
+    name: Literal["appo"] = Field("appo", description=NAME)
     lam: float = Field(0.95, ge=0, le=1, description="λ of the returns.")
     entropy_cost: float = Field(0.003, ge=0, description="Weight of the entropy bonus; its start if it adapts.")
     normalise_advantage: bool = Field(True, description="Advantages of a minibatch get mean 0 and deviation 1.")

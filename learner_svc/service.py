@@ -78,14 +78,16 @@ class LearnerService:
         folder.write_versions(self.epoch)
         self.run, self.ledger = self._new_run(), self._new_ledger()
         publisher = Publisher()
+        recording = recording_of(settings.algorithm, config.unroll_length)
+        is_plain = recording == Recording(unroll_length=config.unroll_length)  # all that the first protocol records
         identity = Identity(
             self.epoch, self.run_id, settings.run.seed, config.unroll_length, config.beat_s, config.lease_s,
-            tasks=task_environments(settings.tasks), protocol_min=self._least_protocol(),
+            tasks=task_environments(settings.tasks), protocol_min=PROTOCOL_MIN if is_plain else RECORDING_PROTOCOL,
         )  # fmt: skip
         self.worker, self.record = Worker("update"), Worker("record")
         self.producers = ProducerSessions(
             identity, settings.env, self.ledger, publisher, self.run, self.worker.busy_s,
-            judge_size=lambda spec: judge_size(spec, config, available_bytes()),
+            judge_size=lambda spec: judge_size(spec, config, available_bytes(), overlap=recording.overlap),
         )  # fmt: skip
         self.restarts = RestartCounter(self.producers.incarnations)
         if self.checkpoint is not None:
@@ -121,12 +123,6 @@ class LearnerService:
             on_revoked=self._revoked,
         )
         self.reports = Reports(service, self.router.send, self.router.user_id)
-
-    def _least_protocol(self) -> int:
-        """What inference must speak: the first protocol records nothing but sampled actions' log-probabilities."""
-        length = self.config.unroll_length
-        is_plain = recording_of(self.settings.algorithm, length) == Recording(unroll_length=length)
-        return PROTOCOL_MIN if is_plain else RECORDING_PROTOCOL
 
     def _new_run(self) -> Run:
         patience_s = self.config.evaluation_patience_s

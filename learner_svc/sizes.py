@@ -11,13 +11,17 @@ MAX_SHARE = 0.5  # of the memory that is available
 FLOAT_BYTES = 4  # an update reads observations as float32
 
 
-def judge_size(spec: EnvSpec, config: LearnerConfig, available_bytes: int | None) -> Incompatibility | None:
+def judge_size(
+    spec: EnvSpec, config: LearnerConfig, available_bytes: int | None, *, overlap: int = 0
+) -> Incompatibility | None:
     """Why unrolls or batches of this environment are too large, if they are.
 
     Args:
       available_bytes: memory that the learner may still take; None: unknown, so that only messages are judged.
+      overlap: transitions that an unroll stores beyond `learner.unroll_length`.
     """
-    unroll = RecordSpec(spec, config.unroll_length).layout(1).num_bytes
+    record = RecordSpec(spec, config.unroll_length, overlap)
+    unroll = record.layout(1).num_bytes
     if unroll > config.max_frame_bytes:
         return Incompatibility(
             "spec",
@@ -25,7 +29,7 @@ def judge_size(spec: EnvSpec, config: LearnerConfig, available_bytes: int | None
             "make the observations smaller, lower learner.unroll_length, or raise learner.max_frame_bytes",
         )
     elements = sum(prod(leaf.wire_shape) for leaf in spec.observation.leaves())
-    floats = config.batch * (config.unroll_length + 1) * elements * FLOAT_BYTES // config.minibatches
+    floats = config.batch * record.num_rows * elements * FLOAT_BYTES // config.minibatches
     needed = config.buffers * config.batch * unroll + floats
     if available_bytes is None or needed <= MAX_SHARE * available_bytes:
         return None

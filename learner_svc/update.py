@@ -109,6 +109,7 @@ class Updater:
         """
         started = time.perf_counter()
         valid = valid_transitions(batch.flags.numpy())
+        valid[: batch.record.overlap] = False  # they only lead the memory up to what is trained on
         lag = policy_lag(batch.version.numpy(), version_now, max_policy_lag, epoch_start_step=self._epoch_start_step)
         trained = valid & lag.fresh
         present = present_rows(batch.flags.numpy())

@@ -126,7 +126,7 @@ class Recording:
     parameters: Mapping[str, Any] = field(default_factory=dict)  # of the rule
     decided: tuple[str, ...] = (LOG_PROB,)  # what the rule records, by name
     unroll_length: int  # T
-    overlap: int = 0  # transitions of the unroll before that an unroll stores again
+    overlap: int = 0  # transitions of the unroll before that an unroll stores again: its loss leaves them out
 
     def make_rule(self) -> ActingRule:
         """The rule. Raises: ConfigError if there is none, or it takes no such parameters."""
@@ -160,6 +160,8 @@ class Recording:
         Raises: RemoteWireError.
         """
         acting = obj.get("acting", {"rule": "sample", "parameters": {}, "decided": [LOG_PROB]})
+        if type(acting) is not dict:
+            raise RemoteWireError("manifest", "the acting rule is no object")
         length, overlap = obj.get("unroll_length"), obj.get("overlap", 0)
         if (
             type(length) is not int

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from seedbed.inference_svc.engine import Engine
 from seedbed.learner_svc.algorithms import find_algorithm, recording_of
 from seedbed.learner_svc.update import Updater
-from seedbed.shared.errors import CheckpointError, ConfigError
-from seedbed.shared.policy.weights import FlatParameters
+from seedbed.shared.errors import CheckpointError, ConfigError, RemoteWireError
+from seedbed.shared.policy.acting import Recording
+from seedbed.shared.policy.weights import FlatParameters, make_manifest
 from seedbed.shared.protocol.messages import pack_version
 from tests.support.experience import EPOCH, algorithm_config, make_batch, make_policy
 from tests.support.own_algorithm import NAME, write_module
@@ -126,3 +128,27 @@ def test_a_frozen_network_is_kept_and_has_no_optimiser():
     assert "network.target.flat" in names
     assert not any(name.startswith("network.target.optimiser") for name in names)
     assert settings.critic_units == 64
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"unroll_length": 8, "acting": "sample"},
+        {"unroll_length": 8, "acting": {"rule": 1, "parameters": {}, "decided": []}},
+        {"unroll_length": 8, "overlap": 9},
+        {"unroll_length": True},
+        {},
+    ],
+)
+def test_a_manifest_that_names_no_recording_is_refused(extra):
+    """Whatever its JSON holds."""
+    with pytest.raises(RemoteWireError):
+        Recording.from_json(extra)
+
+
+def test_an_inference_without_the_rules_module_says_so(tmp_path):
+    """By the rule's name, before it acts."""
+    policy, parameters = make_policy()
+    manifest = make_manifest(policy, Recording(rule="nowhere_to_be_found:Rule", unroll_length=8))
+    with pytest.raises(ConfigError, match="nowhere_to_be_found"):
+        Engine(torch.device("cpu")).load(1, manifest, parameters.export())

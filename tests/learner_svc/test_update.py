@@ -9,6 +9,7 @@ import torch
 
 from seedbed.learner_svc.checkpoint import load_latest, save
 from seedbed.shared.errors import CheckpointError, NumericsError
+from seedbed.shared.policy.acting import Recording
 from seedbed.shared.protocol.messages import pack_version
 from seedbed.shared.protocol.rows import Flags
 from tests.support.experience import EPOCH, make_batch, make_updater
@@ -245,3 +246,13 @@ def test_a_state_of_other_options_is_refused_by_name():
     with pytest.raises(CheckpointError, match=r"policy\.flat is"):
         make_updater(policy={"hidden": [8]}).load_state(arrays, meta)
     assert torch.equal(weights(updater), before)
+
+
+def test_what_an_unroll_shares_with_the_one_before_is_trained_on_once():
+    """The first rows of a record with an overlap only warm the memory up, and are counted nowhere."""
+    updater = make_updater()
+    recording = Recording(unroll_length=6, overlap=2)
+    batch = make_batch(updater.policy, rows=9, recording=recording)
+    batch.flags.zero_()
+    result = run(updater, batch)
+    assert (result.valid_steps, result.dropped_steps) == (6 * batch.num_lanes, 0)

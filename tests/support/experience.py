@@ -107,4 +107,4 @@ def make_batch(
     }
     if mask is not None:
         tensors["mask"] = torch.from_numpy(mask)
-    return Batch(replace(recording, unroll_length=rows - 1).make_record(policy), tensors)
+    return Batch(replace(recording, unroll_length=rows - 1 - recording.overlap).make_record(policy), tensors)
