@@ -296,7 +296,7 @@ def _limited(env: gymnasium.Env[Any, Any], max_episode_steps: int | None) -> gym
 
 
 def _build_vector(env: EnvConfig, make: MakeEnvironment, options: dict[str, Any], lanes: int) -> Any:
-    """The vector environment that an author's function makes, or its single ones behind one another."""
+    """The vector environment that an author's function makes for so many lanes, with the settings of [env]."""
     return _configured(env, lambda: make(num_envs=lanes, **options))
 
 
