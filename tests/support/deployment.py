@@ -27,8 +27,8 @@ from seedbed.services.cli.launcher import Reservation
 from seedbed.services.cli.scrape import read_page, read_status
 
 T = TypeVar("T")
-DEADLINE_S = float(os.environ.get("SYSTEM_DEADLINE_S", "40"))  # more on a machine that is busy with other things
-PATIENCE = DEADLINE_S / 40
+PATIENCE = float(os.environ.get("SYSTEM_PATIENCE", "1"))  # more on a machine that is busy with other things
+DEADLINE_S = 100.0 * PATIENCE  # of what happens within seconds, but for a machine that has much else to do
 LOOK_EVERY_S = 0.02
 UNROLL_LENGTH, BATCH = 8, 12
 

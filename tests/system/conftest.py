@@ -1,4 +1,7 @@
-"""A deployment that trains, shared by all tests that ask for it: each finds all of it running, and may break it."""
+"""A deployment that trains, shared by those tests of a module that ask for it.
+
+Each finds all of it running, and may break it.
+"""
 
 from pathlib import Path
 
@@ -14,7 +17,7 @@ def unruly(folder: Path, step_s: float = STEP_S) -> tuple[str, ...]:
     return ("env.id=tests.support.unruly_env:make", f'env.kwargs={{folder = "{folder}", step_s = {step_s}}}')
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def shared_deployment(tmp_path_factory):
     """Learner, inference and one actor; no process is left behind."""
     folder = tmp_path_factory.mktemp("deployment")

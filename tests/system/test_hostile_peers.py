@@ -42,11 +42,19 @@ def visitors_hello(deployment) -> Hello:
 
 @pytest.mark.parametrize("role", ["inference", "learner"])
 def test_a_flood_of_hostile_messages_is_refused_and_counted(deployment, role):
-    """Two thousand bad messages and raw noise: each counted, training goes on, no session lost, memory flat."""
+    """Two thousand bad messages and raw noise: each counted, training goes on, no session lost, memory flat.
+
+    Where they take long to refuse, as on a busy machine, the rest is not read: it is counted, or its sender hung up on.
+    """
     service = deployment.inference if role == "inference" else deployment.learner
     address = deployment.inference_address if role == "inference" else deployment.learner_address
-    counter = "refused_messages_total" if role == "inference" else "learner_refused_messages_total"
-    before = service.page()[counter]
+    prefix = "" if role == "inference" else "learner_"
+
+    def counted() -> float:
+        page = service.page()
+        return page[f"{prefix}refused_messages_total"] + page[f"{prefix}dropped_messages_total"]
+
+    before = counted()
     inference, resident = deployment.inference.page(), deployment.actors[0].page()
     memory_mb = service.rss_mb()
     messages = list(hostile_messages(NUM_MESSAGES, seed=3))
@@ -57,7 +65,10 @@ def test_a_flood_of_hostile_messages_is_refused_and_counted(deployment, role):
             socket.send_multipart(frames)
             if number % 500 == 0:
                 shout_over_tcp(address, seed=number)
-        wait_until(lambda: service.page()[counter] >= before + expected, "every bad message is counted")
+        wait_until(
+            lambda: counted() >= before + expected or service.by_label("refused_peers_total").get("flood"),
+            "every bad message is counted, or their sender hung up on",
+        )
         deployment.wait_trained(500)
     assert service.rss_mb() < memory_mb + MAX_GROWTH_MB
     assert deployment.inference.page()["lost_groups_total"] == inference["lost_groups_total"]

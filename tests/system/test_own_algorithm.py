@@ -9,7 +9,7 @@ def test_it_trains_and_goes_on_after_a_kill(tmp_path, monkeypatch):
     """Inference records what the rule adds; the network beside the policy is in every checkpoint."""
     write_module(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    words = ("run.steps=60000", "eval.every_s=0", f"algorithm.name={NAME}", "algorithm.critic_units=32")
+    words = ("run.steps=12000", "eval.every_s=0", f"algorithm.name={NAME}", "algorithm.critic_units=32")
     with Deployment(tmp_path, *words) as deployment:
         deployment.add_actor("actor-0")
         deployment.add_actor("evaluator", "actor.mode=eval")
