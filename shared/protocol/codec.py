@@ -11,28 +11,23 @@ from typing import Any, cast
 import msgpack
 
 from seedbed.shared.errors import LocalWireError, RemoteWireError
-from seedbed.shared.protocol.header_fields import ALL_ACT_BITS, ALL_STEP_BITS, FIELDS, I63, MAX_PROSE, OPTIONAL, PROSE
-from seedbed.shared.protocol.messages import Act, Evaluation, Message, MessageType, SessionReport, Step, TaskEnv
-from seedbed.shared.protocol.rows import EnvSpec, spec_to_wire
+from seedbed.shared.protocol.fields import MAX_COUNT
+from seedbed.shared.protocol.messages import (
+    HEADERS,
+    MAX_HEADER_BYTES,
+    Act,
+    ActBits,
+    Message,
+    MessageType,
+    Step,
+    StepBits,
+)
 
-MAX_HEADER_BYTES = 4096
-LARGE_HEADER_BYTES = {  # types whose header may be larger
-    MessageType.HELLO: 64 * 1024,
-    MessageType.REJECT: 16 * 1024,
-    MessageType.ERROR: 16 * 1024,
-    MessageType.PING: 64 * 1024,
-    MessageType.PONG: 64 * 1024,
-    MessageType.PRODUCER_HELLO: 64 * 1024,
-    MessageType.PRODUCER_WELCOME: 1024 * 1024,
-    MessageType.WEIGHTS: 1024 * 1024,
-}
-
-_BY_TYPE = {int(kind): (record, tuple(fields.items())) for kind, (record, fields) in FIELDS.items()}
-_BY_RECORD = {record: (int(kind), tuple(fields.items())) for kind, (record, fields) in FIELDS.items()}
-_NUM_OPTIONAL = {int(kind): len(OPTIONAL.get(kind, ())) for kind in MessageType}
-_LIMIT_BY_TYPE = {int(kind): LARGE_HEADER_BYTES.get(kind, MAX_HEADER_BYTES) for kind in MessageType}
+_BY_TYPE = {int(kind): header for kind, header in HEADERS.items()}
+_BY_RECORD = {header.record: header for header in HEADERS.values()}
 _STEP = int(MessageType.STEP)
 _ACT = int(MessageType.ACT)
+_ALL_STEP_BITS, _ALL_ACT_BITS = sum(StepBits), sum(ActBits)
 _pack = msgpack.Packer(autoreset=True).pack
 
 
@@ -78,8 +73,8 @@ def decode(header: bytes) -> Message:
         if (
             type(session) is type(seq) is type(bits) is int
             and session >= 0
-            and 0 <= seq <= I63
-            and 0 <= bits <= ALL_STEP_BITS
+            and 0 <= seq <= MAX_COUNT
+            and 0 <= bits <= _ALL_STEP_BITS
         ):
             return Step(session, seq, bits)
     elif kind == _ACT and len(values) >= 6:
@@ -87,83 +82,65 @@ def decode(header: bytes) -> Message:
         if (
             type(session) is type(seq) is type(version) is type(bits) is type(seed) is int
             and session >= 0
-            and 0 <= seq <= I63
-            and 0 <= version <= I63
-            and 0 <= bits <= ALL_ACT_BITS
-            and 0 <= seed <= I63
+            and 0 <= seq <= MAX_COUNT
+            and 0 <= version <= MAX_COUNT
+            and 0 <= bits <= _ALL_ACT_BITS
+            and 0 <= seed <= MAX_COUNT
         ):
             return Act(session, seq, version, bits, seed)
     return _decode_checked(values)  # also says what is wrong with a STEP or ACT
 
 
 def _decode_checked(values: list[Any]) -> Message:
-    kind = values[0]
-    if type(kind) is not int or kind not in _BY_TYPE:
-        raise RemoteWireError("type", f"unknown message type {str(kind)[:40]}")
-    record, fields = _BY_TYPE[kind]
-    required = len(fields) - _NUM_OPTIONAL[kind]
+    header = _BY_TYPE.get(values[0]) if type(values[0]) is int else None
+    if header is None:
+        raise RemoteWireError("type", f"unknown message type {str(values[0])[:40]}")
+    name, required = header.record.__name__, header.num_required
     count = f"{len(values) - 1} fields of {required}" if len(values) <= required else ""
     read: dict[str, Any] = {}
-    for (name, reader), value in zip(fields, values[1:], strict=False):
+    for field, value in zip(header.fields, values[1:], strict=False):
         try:
-            read[name] = reader(value)
+            read[field.name] = field.wire.read(value)
         except ValueError as error:
             found = f"{type(value).__name__} {value!r:.40}"
             after = f"; it has {count}, so one before this may be missing" if count else ""
             code = "fields" if count else "value"
-            raise RemoteWireError(code, f"{record.__name__}.{name}: {error}, found {found}{after}") from error
+            raise RemoteWireError(code, f"{name}.{field.name}: {error}, found {found}{after}") from error
     if count:
-        missing = ", ".join(name for name, _ in fields[len(values) - 1 : required])
-        raise RemoteWireError("fields", f"{record.__name__} with {count}: it ends before {missing}")
-    return cast(Message, record(**read))
+        missing = ", ".join(field.name for field in header.fields[len(values) - 1 : required])
+        raise RemoteWireError("fields", f"{name} with {count}: it ends before {missing}")
+    return cast(Message, header.record(**read))
 
 
 def _encode_checked(message: Message) -> bytes:
-    if type(message) not in _BY_RECORD:
+    header = _BY_RECORD.get(type(message))
+    if header is None:
         raise LocalWireError(f"{type(message).__name__} is no message")
-    kind, fields = _BY_RECORD[type(message)]
-    values: list[Any] = [kind]
-    for name, reader in fields:
-        value = _plain(getattr(message, name))
-        if reader is PROSE:
-            value = value[:MAX_PROSE]
+    name = header.record.__name__
+    values: list[Any] = [int(header.kind)]
+    for field in header.fields:
         try:
-            reader(value)
-        except (ValueError, RemoteWireError) as error:
-            raise LocalWireError(f"{type(message).__name__}.{name}: {error}") from error
+            value = field.wire.write(getattr(message, field.name))
+            field.wire.read(value)
+        except (ValueError, TypeError, AttributeError, RemoteWireError) as error:
+            raise LocalWireError(f"{name}.{field.name}: {error}") from error
         values.append(value)
-    for _ in range(_NUM_OPTIONAL[kind]):
-        if values[-1]:  # every optional field is empty at its default
-            break
+    while len(values) > 1 + header.num_required and not values[-1]:  # every later field is empty at its default
         values.pop()
     try:
-        header = cast(bytes, _pack(values))
+        packed = cast(bytes, _pack(values))
     except (TypeError, ValueError, OverflowError) as error:
-        raise LocalWireError(f"{type(message).__name__}: {error}") from error
-    if len(header) > _LIMIT_BY_TYPE[kind]:
-        raise LocalWireError(f"{type(message).__name__}: {len(header)} bytes, allowed are {_LIMIT_BY_TYPE[kind]}")
-    return header
-
-
-def _plain(value: Any) -> Any:
-    """A record's value as MessagePack carries it: tuples as arrays, nested records as arrays of their fields."""
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, EnvSpec):
-        return spec_to_wire(value)
-    if isinstance(value, SessionReport):
-        return [value.session, value.last_seq, int(value.state), value.age_ms]
-    if isinstance(value, Evaluation):
-        return [value.id, value.version, value.episodes, value.seed, value.greedy]
-    if isinstance(value, TaskEnv):
-        return [value.name, value.env_id, [list(setting) for setting in value.settings]]
-    return int(value) if isinstance(value, int) and type(value) is not bool else value
+        raise LocalWireError(f"{name}: {error}") from error
+    if len(packed) > header.max_bytes:
+        raise LocalWireError(f"{name}: {len(packed)} bytes, allowed are {header.max_bytes}")
+    return packed
 
 
 def _check_large(header: bytes) -> None:
     """Refuse a header over the limit of its type unparsed: the type stands behind the array's 1, 3 or 5 bytes."""
     size = len(header)
     place = 1 if 0x90 <= header[0] <= 0x9F else 3 if header[0] == 0xDC else 5
-    limit = _LIMIT_BY_TYPE.get(header[place], MAX_HEADER_BYTES)
+    known = _BY_TYPE.get(header[place])
+    limit = known.max_bytes if known is not None else MAX_HEADER_BYTES
     if size > limit:
         raise RemoteWireError("header_size", f"a header of {size} bytes, allowed are {limit}")

@@ -2,13 +2,57 @@
 
 A message on the wire is a header frame (a MessagePack array, the type first, then the fields in the order given here)
 and, for STEP, ACT, UNROLL, EPISODES and WEIGHTS, payload frames that `seedbed.shared.protocol.rows` lays out.
+
+Everything about a header is declared here and nowhere else: codec and the tables of docs/protocol.md are made from it
+(`python -m docs.generator.protocol` writes them anew).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
+from typing import Annotated, Any, TypeVar
 
+from seedbed.shared.protocol.fields import (
+    LABEL,
+    LATER,
+    MAX_COUNT,
+    MAX_LABEL,
+    MAX_LANES,
+    NUMBER,
+    SPECIFICATION,
+    Boolean,
+    Count,
+    HeaderField,
+    Id,
+    Label,
+    Labels,
+    NumLanes,
+    Prose,
+    ProtocolVersion,
+    Seconds,
+    Specification,
+    array,
+    choice,
+    fields_of,
+    flags,
+    group,
+    integer,
+    nested,
+    one_of,
+    optional,
+    text,
+)
 from seedbed.shared.protocol.record import record
-from seedbed.shared.protocol.rows import EnvSpec
+from seedbed.shared.protocol.rows import MAX_LIST, MAX_NAME, MAX_SETTING, EnvSpec
+
+MAX_HEADER_BYTES = 4096  # of a message that names no other limit
+MAX_MANIFEST = 1000 * 1000
+MAX_SESSIONS = 1024  # of one connection
+MAX_LOAD = 512
+MAX_TASKS = 128
+MAX_UNROLL_LENGTH = 1 << 20
+
+T = TypeVar("T")
 
 PROTOCOL_MIN = 1
 PROTOCOL_MAX = 1  # of environments
@@ -76,144 +120,251 @@ class RunState(IntEnum):
     FINISHED = 3
 
 
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What is declared of one type of message."""
+
+    kind: MessageType
+    direction: str  # "up" (towards the learner), "down" or "both ways"
+    max_bytes: int
+    record: type[Any]
+    fields: tuple[HeaderField, ...]
+    num_required: int  # of the fields: every header of this type has so many
+
+
+HEADERS: dict[MessageType, Header] = {}
+
+
+def header(kind: MessageType, direction: str, max_bytes: int = MAX_HEADER_BYTES) -> Callable[[type[T]], type[T]]:
+    """Declare a record to be the header of a type of message."""
+
+    def declare(record: type[T]) -> type[T]:
+        fields = fields_of(record)
+        num_required = sum(not field.is_later for field in fields)
+        HEADERS[kind] = Header(kind, direction, max_bytes, record, fields, num_required)
+        return record
+
+    return declare
+
+
+@header(MessageType.HELLO, "up", 64 * 1024)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
     """Environment → inference: one group introduces itself. Idempotent."""
 
-    protocol_min: int = PROTOCOL_MIN
-    protocol_max: int = PROTOCOL_MAX
-    library: str = "seedbed"
-    library_version: str
-    actor: str  # a label for people; identity is (incarnation, group)
-    incarnation: int  # random, one process life
-    group: int
-    lanes: int
-    nonce: int  # echoed by WELCOME and REJECT
-    mode: str  # "train", "eval" or "play"
-    run_id: str = ""  # empty when not known yet
-    spec: EnvSpec
-    seeding: str = "group"  # "lane" if every lane can be seeded on its own, "group", or "none"
-    capabilities: tuple[str, ...] = ()  # "reset", "render"
-    max_stall_s: float = 10.0  # how long this environment may be silent, seconds
-    task: str = ""  # which of the run's tasks this group plays; empty in a run with one environment
+    protocol_min: Annotated[ProtocolVersion, "the protocol versions that you speak"] = PROTOCOL_MIN
+    protocol_max: ProtocolVersion = PROTOCOL_MAX
+    library: Annotated[Label, "what speaks, as `my-simulator`"] = "seedbed"
+    library_version: Label
+    actor: Annotated[
+        Label,
+        "for people and counters, best one for each place in the fleet: a new incarnation under a label that this "
+        "inference has met counts as a restart when its group 0 says its first HELLO",
+    ]
+    incarnation: Annotated[Id, "random, once for each process life"]
+    group: Annotated[Count, "which group of this process, from 0"]
+    lanes: Annotated[NumLanes, "L"]
+    nonce: Annotated[
+        Id,
+        "random for each greeting, the same while it is repeated, after ERROR `starting` and a retryable REJECT "
+        "too; its answer carries it",
+    ]
+    mode: Annotated[
+        str,
+        one_of("train", "eval", "play"),
+        "`train` for unrolls; `eval` needs capability `reset`; `play` acts and stores nothing",
+    ]
+    run_id: Annotated[
+        Label,
+        "as this group's last WELCOME said; empty at first, and after BYE(another_run). Section 5 says what becomes"
+        " of it",
+    ] = ""
+    spec: Annotated[Specification, "section 4"]
+    seeding: Annotated[
+        str,
+        one_of("lane", "group", "none"),
+        "what a seed decides: each lane alone, only the group, nothing",
+    ] = "group"
+    capabilities: Annotated[
+        Labels,
+        "`reset`: follows ACT's reset bit. `boundary`: wants ACT's boundary bit. `render`: can send pictures, see "
+        "section 5",
+    ] = ()
+    max_stall_s: Annotated[
+        Seconds,
+        "how long you may be silent (level loading); the lease is at least this, at most 600 s",
+    ] = 10.0
+    task: Annotated[
+        Label,
+        LATER,
+        "which of the run's tasks these environments are; empty in a run with one environment",
+    ] = ""
 
 
+@header(MessageType.WELCOME, "down")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
     """Inference → environment: the session, and where to go on."""
 
-    nonce: int
-    session: int
-    server_epoch: int  # inference's incarnation
-    protocol: int
-    role: str = "inference"
-    run_id: str
-    capabilities: tuple[str, ...] = ()
-    beat_s: float  # PING this often
-    lease_s: float  # silent for longer means gone
-    seed: int  # of the group; lane i spawns its own from it
-    resumed: bool
-    next_seq: int  # the STEP that inference expects next
+    nonce: Annotated[Id, "of the HELLO"]
+    session: Annotated[Id, "put it into every STEP"]
+    server_epoch: Annotated[Id, "inference's incarnation"]
+    protocol: Annotated[
+        ProtocolVersion,
+        "the version chosen; if you do not speak it: leave, exit status 78, with a BYE or without",
+    ]
+    role: Annotated[Label, "`inference`; anything else: leave, exit status 78, for the address is wrong"] = "inference"
+    run_id: Label
+    capabilities: Annotated[Labels, "those of yours that are used; `render` in modes `eval` and `play` only"] = ()
+    beat_s: Annotated[Seconds, "send PING this often"]
+    lease_s: Annotated[Seconds, "the session ends after this much silence"]
+    seed: Annotated[Count, "of the group; section 6"]
+    resumed: Annotated[Boolean, "the session was known"]
+    next_seq: Annotated[Count, "the seq of the STEP that is expected next"]
 
 
+@header(MessageType.REJECT, "down", 16 * 1024)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reject:
     """Down: this HELLO is refused."""
 
-    nonce: int
-    code: str
-    retryable: bool
-    message: str
-    hint: str = ""
+    nonce: Annotated[Id, "of the HELLO"]
+    code: Annotated[Label, "section 8"]
+    retryable: Annotated[
+        Boolean,
+        "true: say HELLO again later, 0.2 s doubling to 2 s. false: end with exit status 78, or stay and repeat the"
+        " cause",
+    ]
+    message: Annotated[Prose, "what was wrong"]
+    hint: Annotated[Prose, "what to change; may be empty"] = ""
 
 
+@header(MessageType.STEP, "up")
 @record
 class Step:
     """Environment → inference: one tick's rows. Payload: `EnvSpec.step_layout(lanes)`."""
 
-    session: int
-    seq: int  # rises by one with each tick
-    bits: int = 0  # StepBits
+    session: Id
+    seq: Annotated[Count, "rises by one with each tick; 0 in a new session"]
+    bits: Annotated[int, flags(StepBits), "1: a statistics frame follows the rows. 2: a picture follows those"] = 0
 
 
+@header(MessageType.ACT, "down")
 @record
 class Act:
     """Inference → environment: the actions for one STEP. Payload: `EnvSpec.act_layout(lanes)`."""
 
-    session: int
-    seq: int
-    policy_version: int
-    bits: int = 0  # ActBits
-    reset_seed: int = 0
+    session: Id
+    seq: Annotated[Count, "of the STEP that it answers"]
+    policy_version: Annotated[Count, "that chose the actions"]
+    bits: Annotated[
+        int,
+        flags(ActBits),
+        "1: ignore the actions; reset every lane with `reset_seed`; the next STEP has only `first` rows. 2: send a "
+        "picture with the next STEP, if you can. 4, only where HELLO has capability `boundary`: an unroll begins "
+        "with the rows that this answers",
+    ] = 0
+    reset_seed: Count = 0
 
 
+@header(MessageType.CHALLENGE, "down")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Challenge:
     """Down: I do not know this session; say HELLO again."""
 
-    session: int
-    server_epoch: int
+    session: Annotated[
+        Id,
+        "this session is not known: say HELLO again. Ignore it unless the session is your current one",
+    ]
+    server_epoch: Id
 
 
+@header(MessageType.PING, "up", 64 * 1024)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ping:
     """Both links, up, every beat: I live; with load figures by name."""
 
-    sent_ms: int  # sender's own clock; echoed
-    load: tuple[tuple[str, float], ...] = ()
+    sent_ms: Annotated[Count, "> 0, your own clock, never going back; comes back"]
+    load: Annotated[
+        tuple[tuple[str, float], ...],
+        array(MAX_LOAD, group(LABEL, NUMBER)),
+        "figures about you, finite; may be empty. `env_busy`: the share of time, 0…1, that environments ran, for "
+        "`seedbed explain`; others are ignored",
+    ] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionReport:
     """One session's line in a PONG."""
 
-    session: int
-    last_seq: int  # -1 before the first STEP
-    state: int  # RequestState
-    age_ms: int  # how long in that state
+    session: Id
+    last_seq: Annotated[int, integer(-1, MAX_COUNT, "integer −1…2⁶³−1"), "of its newest STEP; −1 before the first"]
+    state: Annotated[int, choice(RequestState), "of its newest STEP"]
+    age_ms: Annotated[Count, "how long in that state"]
 
 
+@header(MessageType.PONG, "down", 64 * 1024)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pong:
     """Down: the answer to PING, with each of that connection's sessions."""
 
-    sent_ms: int
-    server_epoch: int
-    work_age_ms: int  # how long the running forward pass or update has been running; a stuck thread shows here
-    sessions: tuple[SessionReport, ...] = ()
-    turns_away: bool = False  # new groups would be refused for now: no policy yet, full, or leaving
+    sent_ms: Annotated[Count, "of the PING"]
+    server_epoch: Id
+    work_age_ms: Annotated[Count, "how long the running forward pass (learner: update) has been running; 0 when idle"]
+    sessions: Annotated[
+        tuple[SessionReport, ...],
+        array(MAX_SESSIONS, nested(SessionReport, "report")),
+        "all sessions of this connection",
+    ] = ()
+    turns_away: Annotated[
+        Boolean,
+        LATER,
+        "new groups of environments would be refused for now, for there is no policy yet, no free slot, or it is "
+        "leaving; groups that are in stay",
+    ] = False
 
 
+@header(MessageType.BYE, "both ways")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bye:
     """Both ways: leaving on purpose. Session 0 means every session of this connection."""
 
-    session: int
-    reason: str  # "draining", "moved", "run_finished", "stopped", "another_run"
+    session: Annotated[Id, "0: every session of this connection"]
+    reason: Annotated[
+        Label,
+        "up: `stopped` (you leave for good, on SIGTERM too), `moved` (the group goes elsewhere, or on in another "
+        "session), `run_finished` (the answer to that). Down: `draining`, `run_finished`, `another_run`, `stopped`",
+    ]
 
 
+@header(MessageType.ERROR, "down", 16 * 1024)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Error:
     """Both ways: something was wrong with what you sent, or cannot be served yet."""
 
-    code: str
-    scope: str  # "session" or "connection"
-    session: int  # 0 for the connection
-    nonce: int = 0  # of the HELLO that this answers, if any
-    retryable: bool
-    message: str
-    hint: str = ""
+    code: Annotated[Label, "section 8"]
+    scope: Annotated[str, one_of("session", "connection")]
+    session: Annotated[Id, "0 for the connection"]
+    nonce: Annotated[Id, "of the HELLO that it answers, or 0"] = 0
+    retryable: Annotated[Boolean, "as in REJECT"]
+    message: Prose
+    hint: Prose = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskEnv:
     """One task of a run, as the learner knows it; part of PRODUCER_WELCOME."""
 
-    name: str
-    env_id: str
-    settings: tuple[tuple[str, str], ...] = ()  # (name, value as JSON): what its environments must agree on
+    name: Annotated[str, text(MAX_LABEL, 1)]
+    env_id: Annotated[str, text(MAX_NAME, 1)]
+    settings: Annotated[
+        tuple[tuple[str, str], ...],
+        array(MAX_LIST, group(text(MAX_NAME, 1), text(MAX_SETTING))),
+        "as in a specification: those that its environments must not contradict",
+    ] = ()
 
 
+@header(MessageType.PRODUCER_HELLO, "up", 64 * 1024)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerHello:
     """Inference → learner: a producer of unrolls and reader of weights introduces itself. Idempotent.
@@ -222,42 +373,56 @@ class ProducerHello:
     task, which reads the weights; in a run with one environment the latter is the only one.
     """
 
-    protocol_min: int = PROTOCOL_MIN
-    protocol_max: int = LEARNER_PROTOCOL_MAX
-    library: str = "seedbed"
-    library_version: str
-    name: str
-    incarnation: int
-    nonce: int
-    run_id: str = ""
-    spec: EnvSpec | None = None  # of the first environments that said HELLO here, once known
-    oldest_seq: int = 0  # the first UNROLL it can still send; those below were acknowledged and are forgotten
-    oldest_episodes_seq: int = 0
-    task: str = ""  # what this session's unrolls and episodes are of
+    protocol_min: ProtocolVersion = PROTOCOL_MIN
+    protocol_max: ProtocolVersion = LEARNER_PROTOCOL_MAX
+    library: Label = "seedbed"
+    library_version: Label
+    name: Label
+    incarnation: Id
+    nonce: Id
+    run_id: Label = ""
+    spec: Annotated[
+        EnvSpec | None,
+        optional(SPECIFICATION),
+        "of the first environments that said HELLO, once known",
+    ] = None
+    oldest_seq: Annotated[
+        Count,
+        "the first UNROLL that can still be sent; those below were acknowledged and are forgotten",
+    ] = 0
+    oldest_episodes_seq: Annotated[Count, "the same for EPISODES"] = 0
+    task: Annotated[Label, LATER, "what the unrolls and episodes of this session are of; section 7"] = ""
 
 
+@header(MessageType.PRODUCER_WELCOME, "down", 1024 * 1024)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerWelcome:
     """Learner → inference: the session, and where to go on."""
 
-    nonce: int
-    session: int
-    epoch: int  # the learner's: higher after each restart
-    protocol: int
-    role: str = "learner"
-    rank: int = 0
-    run_id: str
-    run_seed: int
-    spec_digest: str  # empty while no policy exists
-    beat_s: float
-    lease_s: float
-    unroll_length: int  # T, transitions
-    next_seq: int  # the first UNROLL of this incarnation that is not applied yet
-    next_episodes_seq: int
-    state: int  # RunState
-    tasks: tuple[TaskEnv, ...] = ()  # of the run; none in a run with one environment
+    nonce: Id
+    session: Id
+    epoch: Annotated[Count, "the learner's; higher after each restart"]
+    protocol: ProtocolVersion
+    role: Annotated[Label, "`learner`"] = "learner"
+    rank: Count = 0
+    run_id: Label
+    run_seed: Count
+    spec_digest: Annotated[Label, "of the policy's specification; empty while no policy exists"]
+    beat_s: Seconds
+    lease_s: Seconds
+    unroll_length: Annotated[int, integer(1, MAX_UNROLL_LENGTH), "T, transitions"]
+    next_seq: Annotated[Count, "the first UNROLL of this incarnation that is not applied"]
+    next_episodes_seq: Count
+    state: Annotated[int, choice(RunState), "of the run: 0 starting (no policy), 1 training, 2 finishing, 3 finished"]
+    tasks: Annotated[
+        tuple[TaskEnv, ...],
+        array(MAX_TASKS, nested(TaskEnv, "task")),
+        LATER,
+        "those of the run; none where it has one environment",
+    ] = ()
 
 
+@header(MessageType.UNROLL, "up")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unroll:
     """Inference → learner: some lanes' rows of one group. Payload: `RecordSpec.layout(lanes)` in one frame.
@@ -265,101 +430,116 @@ class Unroll:
     Unrolls of one incarnation and group that have lanes in common can be joined by `first_lane` and `start`.
     """
 
-    session: int
-    seq: int
-    lanes: int
-    actor: str  # who acted: label and incarnation, for counters
-    group: int = 0  # its number at this inference, from 1; 0 from those who do not tell (protocol 1)
-    first_lane: int = 0  # of the group, that this one begins with
-    start: int = 0  # how many rows of the group came before row 0
+    session: Id
+    seq: Annotated[Count, "numbers the UNROLLs of one incarnation: 0, 1, 2, …"]
+    lanes: Annotated[NumLanes, "L of this message; at most 8 MB a message, larger groups are split by lanes"]
+    actor: Annotated[Label, "who acted"]
+    group: Annotated[Count, "the group's number at this inference, from 1; 0: not told, as in protocol 1"] = 0
+    first_lane: Annotated[Count, LATER, "of the group, the lane that this message begins with"] = 0
+    start: Annotated[
+        Count,
+        LATER,
+        "rows of the group that came before row 0; with `group` and `first_lane` it says which unrolls of a lane "
+        "follow each other",
+    ] = 0
 
 
+@header(MessageType.EPISODES, "up")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episodes:
     """Inference → learner: finished episodes. Payload: one frame, f32 [N, K] statistics behind i64 [N] versions."""
 
-    session: int
-    seq: int
-    mode: str  # "train" or "eval"
-    evaluation: int  # id of the evaluation, 0 when training
-    count: int  # N
-    aborted: int  # episodes cut short by a rebuilt lane
-    acted_steps: int  # valid transitions of this mode acted since the last EPISODES
+    session: Id
+    seq: Annotated[Count, "numbered apart from UNROLLs"]
+    mode: Annotated[str, one_of("train", "eval", "play")]
+    evaluation: Annotated[Count, "id of the evaluation; 0 in training"]
+    count: Annotated[int, integer(0, MAX_LANES), "N"]
+    aborted: Annotated[Count, "episodes cut short by a rebuilt lane"]
+    acted_steps: Annotated[Count, "valid transitions of this mode since the last EPISODES"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """A request to evaluate one policy version; part of CREDIT."""
 
-    id: int
-    version: int  # at least this one, packed
-    episodes: int
-    seed: int
-    greedy: bool
+    id: Count
+    version: Annotated[Count, "of exactly this policy_version"]
+    episodes: Count
+    seed: Count
+    greedy: Boolean
 
 
+@header(MessageType.CREDIT, "down")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credit:
     """Learner → inference, absolute figures, repeated after every PONG; void in another epoch."""
 
-    session: int
-    epoch: int
-    granted_through: int  # lane-unrolls this session may have sent in all
-    acked_through: int  # UNROLLs with seq below this are applied or counted as dropped
-    episodes_acked_through: int
-    state: int  # RunState
-    trained_steps: int
-    evaluation: Evaluation | None = None
+    session: Annotated[Id, "void in another session"]
+    epoch: Annotated[Count, "void in another epoch"]
+    granted_through: Annotated[Count, "section 7"]
+    acked_through: Annotated[Count, "UNROLLs with a seq below this are applied, or dropped and counted"]
+    episodes_acked_through: Count
+    state: Annotated[int, choice(RunState), "of the run, as in PRODUCER_WELCOME"]
+    trained_steps: Count
+    evaluation: Annotated[Evaluation | None, optional(nested(Evaluation, "evaluation")), "what to evaluate"] = None
 
 
+@header(MessageType.GET, "up")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Get:
     """Inference → learner, long-poll: anything newer than this? Or, answered at once: exactly that version."""
 
-    session: int
-    have_version: int  # packed, 0 for none
-    have_manifest: str  # digest, empty for none
-    exact: int = 0  # packed: the version that an evaluation asked for; 0: the newest
+    session: Id
+    have_version: Annotated[Count, "0: none"]
+    have_manifest: Annotated[Label, "digest of the manifest that you have; empty: none"]
+    exact: Annotated[Count, LATER, "the policy_version that an evaluation asks for; 0: the newest"] = 0
 
 
+@header(MessageType.WEIGHTS, "down", 1024 * 1024)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
     """Learner → inference: the newest weights. Payload: one frame, the flat buffer."""
 
-    session: int
-    version: int
-    manifest_digest: str
-    manifest: str = ""  # JSON; empty when the reader has this one
+    session: Id
+    version: Annotated[Count, "policy_version"]
+    manifest_digest: Label
+    manifest: Annotated[str, text(MAX_MANIFEST), "JSON; empty if you have it"] = ""
 
 
+@header(MessageType.NOT_MODIFIED, "down")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotModified:
     """Learner → inference: nothing newer within the poll."""
 
-    session: int
-    version: int
+    session: Id
+    version: Annotated[Count, "the newest"]
 
 
+@header(MessageType.LOOK, "up")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
     """Monitor → inference or learner: show me your figures. Keeps no session and changes nothing."""
 
-    wants_page: bool
-    wants_picture: bool  # of an evaluation
-    have_picture: int  # number of the newest that it has, 0 for none
+    wants_page: Annotated[Boolean, "send the page"]
+    wants_picture: Annotated[
+        Boolean,
+        "send the newest picture of an evaluation; inference takes this for a person who watches, for 10 s",
+    ]
+    have_picture: Annotated[Count, "number of the picture that you have; 0: none"]
 
 
+@header(MessageType.REPORT, "down")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """The answer to LOOK. Payload: the page (empty if not wanted) and the picture (empty if none is newer)."""
 
-    incarnation: int
-    service: str  # "inference" or "learner"
-    name: str
-    run_id: str
-    picture: int  # its number, 0 for none
-    picture_version: int  # packed, of the policy that plays
-    picture_age_ms: int
+    incarnation: Id
+    service: Annotated[Label, "`inference` or `learner`"]
+    name: Label
+    run_id: Annotated[Label, "empty while unknown"]
+    picture: Annotated[Count, "its number; 0: there is none"]
+    picture_version: Annotated[Count, "policy_version that plays"]
+    picture_age_ms: Count
 
 
 Message = (

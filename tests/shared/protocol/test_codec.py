@@ -3,17 +3,18 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgpack
 import numpy as np
 import pytest
 
 from seedbed.shared.errors import LocalWireError, RemoteWireError
-from seedbed.shared.protocol import header_fields, messages
+from seedbed.shared.protocol import messages
 from seedbed.shared.protocol.codec import decode, encode
-from seedbed.shared.protocol.header_fields import FIELDS, OPTIONAL
+from seedbed.shared.protocol.fields import fields_of
 from seedbed.shared.protocol.messages import (
+    HEADERS,
     Act,
     Bye,
     Hello,
@@ -57,21 +58,17 @@ def test_header_equals_its_golden_vector_both_ways(name: str) -> None:
     assert decode(bytes.fromhex(GOLDEN[name])) == MESSAGES[name]
 
 
-def test_field_tables_match_the_records() -> None:
-    """The order on the wire is the order of the record's fields, for every message and nested record."""
-    for record, fields in FIELDS.values():
-        assert tuple(fields) == tuple(field.name for field in dataclasses.fields(record))
-    for record, names in (
-        (messages.SessionReport, header_fields.REPORT_FIELDS),
-        (messages.Evaluation, header_fields.EVALUATION_FIELDS),
-    ):
-        assert names == tuple(field.name for field in dataclasses.fields(record))
-    assert FIELDS.keys() == set(MessageType)
-    assert set(messages.StepBits) == {1, 2}
-    assert sum(messages.StepBits) == header_fields.ALL_STEP_BITS
-    assert sum(messages.ActBits) == header_fields.ALL_ACT_BITS
-    assert max(messages.RequestState) == header_fields.MAX_REQUEST_STATE
-    assert max(messages.RunState) == header_fields.MAX_RUN_STATE
+def test_every_type_of_message_is_declared_once() -> None:
+    """A record that lacks a wire type is refused when it is declared."""
+    assert HEADERS.keys() == set(MessageType)
+    assert {header.record for header in HEADERS.values()} == set(get_args(Message))
+
+    @dataclasses.dataclass
+    class Half:
+        session: int
+
+    with pytest.raises(TypeError, match="session"):
+        fields_of(Half)
 
 
 @pytest.mark.parametrize("name", MESSAGES)
@@ -80,7 +77,7 @@ def test_unknown_trailing_fields_are_ignored(name: str) -> None:
     values = msgpack.unpackb(bytes.fromhex(GOLDEN[name]))
     kind = MessageType(values[0])
     empty: dict[str, object] = {"first_lane": 0, "start": 0, "task": "", "tasks": [], "turns_away": False, "exact": 0}
-    left_out = [empty[field] for field in OPTIONAL.get(kind, ())][len(values) - 1 - required(kind) :]
+    left_out = [empty[field] for field in later(kind)][len(values) - 1 - required(kind) :]
     assert decode(msgpack.packb([*values, *left_out, "later", {"a": 1}])) == MESSAGES[name]
 
 
@@ -95,14 +92,19 @@ def test_a_missing_field_is_refused(name: str) -> None:
 
 def required(kind: MessageType) -> int:
     """How many fields its header must have."""
-    return len(FIELDS[kind][1]) - len(OPTIONAL.get(kind, ()))
+    return HEADERS[kind].num_required
+
+
+def later(kind: MessageType) -> list[str]:
+    """Names of those that it may have too."""
+    return [field.name for field in HEADERS[kind].fields if field.is_later]
 
 
 @pytest.mark.parametrize("name", ["hello_task", "producer_hello_task", "producer_welcome_tasks", "get_exact"])
 def test_an_optional_field_is_left_out_when_it_is_empty(name: str) -> None:
     """So an older reader sees the bytes that it knows, and an older writer's are understood."""
     message = MESSAGES[name]
-    (field,) = OPTIONAL[MessageType(msgpack.unpackb(bytes.fromhex(GOLDEN[name]))[0])]
+    (field,) = later(MessageType(msgpack.unpackb(bytes.fromhex(GOLDEN[name]))[0]))
     without = dataclasses.replace(message, **{field: type(getattr(message, field))()})
     header = encode(without)
     assert len(msgpack.unpackb(header)) == len(msgpack.unpackb(encode(message))) - 1

@@ -1,0 +1,219 @@
+"""What may stand in a field of a header: the types that messages are declared with, and the fields of a record.
+
+A record declares each field once, as `name: Annotated[type, WireType, meaning]`: the order on the wire is that of the
+record, codec and the tables of docs/protocol.md are made from it. `Id`, `Count` and the like are such types with names.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from enum import IntEnum, IntFlag
+from typing import Annotated, Any, Final, get_type_hints
+
+from seedbed.shared.protocol.rows import EnvSpec, spec_from_wire, spec_to_wire
+
+MAX_LABEL = 256  # characters of a name, code or reason
+MAX_PROSE = 1024  # characters of a message or hint for people; a writer cuts what is longer
+MAX_LANES = 1 << 20
+MAX_CAPABILITIES = 16
+MAX_ID = (1 << 64) - 1
+MAX_COUNT = (1 << 63) - 1
+MAX_SECONDS = 86400
+
+Convert = Callable[[Any], Any]
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class WireType:
+    """What a field holds on the wire.
+
+    Args:
+      name: as the tables of docs/protocol.md call it.
+      read: MessagePack's value → the record's. Raises ValueError (RemoteWireError in a specification) if it cannot be.
+      write: the record's value → MessagePack's.
+      nested: the record that it holds, for the tables.
+    """
+
+    name: str
+    read: Convert
+    write: Convert = _as_it_is
+    nested: "NestedRecord | None" = None
+
+
+class _Later:
+    """Marks a last field that came with a later minor version: left out while it is empty, and a reader may miss it."""
+
+
+LATER: Final = _Later()
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderField:
+    """One field of a record."""
+
+    name: str
+    wire: WireType
+    meaning: str  # for the tables; may be empty
+    is_later: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NestedRecord:
+    """A record within a header: an array of its fields."""
+
+    name: str
+    fields: tuple[HeaderField, ...]
+
+
+def fields_of(record: type[Any]) -> tuple[HeaderField, ...]:
+    """The fields of a record in their order on the wire. Raises TypeError for one without a WireType."""
+    hints = get_type_hints(record, include_extras=True)
+    found = []
+    for field in fields(record):
+        notes = getattr(hints[field.name], "__metadata__", ())
+        wires = [note for note in notes if isinstance(note, WireType)]
+        if len(wires) != 1:
+            raise TypeError(f"{record.__name__}.{field.name} has {len(wires)} wire types, not one")
+        meaning = "".join(note for note in notes if isinstance(note, str))
+        found.append(HeaderField(field.name, wires[0], meaning, LATER in notes))
+    return tuple(found)
+
+
+def integer(low: int, high: int, name: str = "") -> WireType:
+    """A whole number within both; an IntEnum is written as its number."""
+
+    def read(value: Any) -> Any:
+        if type(value) is not int or not low <= value <= high:
+            raise ValueError(f"not an integer within {low}…{high}")
+        return value
+
+    def write(value: Any) -> Any:
+        return int(value) if isinstance(value, IntEnum | IntFlag) else value
+
+    return WireType(name or f"integer {low}…{high}", read, write)
+
+
+def choice(kind: type[IntEnum]) -> WireType:
+    """The number of one of these."""
+    return integer(0, max(kind))
+
+
+def flags(kind: type[IntFlag]) -> WireType:
+    """A sum of any of these."""
+    return integer(0, sum(kind))
+
+
+def text(max_length: int, min_length: int = 0, name: str = "") -> WireType:
+    """A str of so many characters."""
+
+    def read(value: Any) -> Any:
+        if type(value) is not str or not min_length <= len(value) <= max_length:
+            raise ValueError(f"not a text of {min_length}…{max_length} characters")
+        return value
+
+    size = f"of {min_length}…{max_length}" if min_length else f"at most {max_length:,}".replace(",", " ")
+    return WireType(name or f"str, {size} characters", read)
+
+
+def one_of(*words: str) -> WireType:
+    """One of these words."""
+
+    def read(value: Any) -> Any:
+        if type(value) is not str or value not in words:
+            raise ValueError(f"not one of {', '.join(words)}")
+        return value
+
+    return WireType(" | ".join(words), read)
+
+
+def array(max_length: int, item: WireType, name: str = "") -> WireType:
+    """A tuple of so many at most."""
+
+    def read(value: Any) -> Any:
+        if type(value) is not list or len(value) > max_length:
+            raise ValueError(f"not an array of at most {max_length}")
+        return tuple(map(item.read, value))
+
+    def write(value: Any) -> Any:
+        return [item.write(part) for part in value]
+
+    return WireType(name or f"array of at most {max_length}: {item.name}", read, write, item.nested)
+
+
+def group(*items: WireType) -> WireType:
+    """A tuple of exactly these; a peer's may have more behind them."""
+
+    def read(value: Any) -> Any:
+        if type(value) is not list or len(value) < len(items):
+            raise ValueError(f"not an array of {len(items)}")
+        return tuple(item.read(part) for item, part in zip(items, value, strict=False))
+
+    def write(value: Any) -> Any:
+        return [item.write(part) for item, part in zip(items, value, strict=True)]
+
+    return WireType(f"[{', '.join(item.name for item in items)}]", read, write)
+
+
+def nested(record: type[Any], name: str) -> WireType:
+    """A record within a header."""
+    declared = fields_of(record)
+    names, items = [field.name for field in declared], group(*(field.wire for field in declared))
+
+    def read(value: Any) -> Any:
+        return record(**dict(zip(names, items.read(value), strict=True)))
+
+    def write(value: Any) -> Any:
+        return items.write([getattr(value, each) for each in names])
+
+    return WireType(name, read, write, NestedRecord(name, declared))
+
+
+def optional(item: WireType) -> WireType:
+    """None, or this."""
+
+    def read(value: Any) -> Any:
+        return None if value is None else item.read(value)
+
+    def write(value: Any) -> Any:
+        return None if value is None else item.write(value)
+
+    return WireType(f"{item.name} or nil", read, write, item.nested)
+
+
+def _read_boolean(value: Any) -> Any:
+    if type(value) is not bool:
+        raise ValueError("not a boolean")
+    return value
+
+
+def _read_number(value: Any) -> Any:
+    """A finite float; a writer may have shortened it to an integer."""
+    if type(value) not in (float, int) or not math.isfinite(value):
+        raise ValueError("not a finite number")
+    return float(value)
+
+
+def _read_seconds(value: Any) -> Any:
+    if not 0 < _read_number(value) <= MAX_SECONDS:
+        raise ValueError(f"not within 0…{MAX_SECONDS} seconds")
+    return float(value)
+
+
+LABEL = text(MAX_LABEL, name="label")
+NUMBER = WireType("float", _read_number)
+SPECIFICATION = WireType("specification", spec_from_wire, spec_to_wire)
+
+Id = Annotated[int, integer(0, MAX_ID, "id")]
+Count = Annotated[int, integer(0, MAX_COUNT, "count")]
+ProtocolVersion = Annotated[int, integer(1, 255)]
+NumLanes = Annotated[int, integer(1, MAX_LANES)]
+Label = Annotated[str, LABEL]
+Labels = Annotated[tuple[str, ...], array(MAX_CAPABILITIES, LABEL, "labels")]
+Prose = Annotated[str, WireType("prose", text(MAX_PROSE).read, lambda value: value[:MAX_PROSE])]
+Boolean = Annotated[bool, WireType("boolean", _read_boolean)]
+Seconds = Annotated[float, WireType("seconds", _read_seconds)]
+Specification = Annotated[EnvSpec, SPECIFICATION]
