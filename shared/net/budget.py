@@ -13,13 +13,13 @@ paid for its greeting is given back then, so that a fleet that comes back all at
 from collections.abc import Callable
 from time import perf_counter
 
-SHARE = 0.05  # of the server's time
+SHARE = 0.03  # of the server's time
 BURST_S = 1.0
 OWN_S, GREETING_S = 0.05, 0.05  # what a connection begins with; what is given back to those that it paid with
 PAUSE_S = 0.02  # of time that a payer has again when it is heard again
 PRUNE_EVERY_S = 1.0
 MAX_PAYERS = 65_536  # those that paid longest ago are forgiven first
-DROPPED_MESSAGES, DROPPED_BYTES = 1000, 64 << 20  # of one connection: then it is ended
+DROPPED_MESSAGES, DROPPED_BYTES = 200, 64 << 20  # of one connection: then it is ended
 ENDED_AGAIN_S = 2.0  # what an ended connection had sent before is still read for a moment
 STRANGERS = ""
 

@@ -38,6 +38,7 @@ def training(tmp_path, folder, *words):
     return ["train", str(file), *WORDS, "--run-dir", str(folder), *words]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_seeds_are_trained_kept_and_summed_up(tmp_path, capsys):
     """Each has a run folder of its own; what was trained is not trained again; one more seed is one more run."""

@@ -29,6 +29,7 @@ WORDS = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_agents_that_die_train_with_those_that_live(tmp_path):
     """Nobody's episode is aborted, ends come early where an agent died, and an evaluation counts every agent's."""
     experiment, folder = tmp_path / "agents.toml", tmp_path / "run"

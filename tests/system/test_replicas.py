@@ -110,6 +110,7 @@ def account(deployment: NamedDeployment) -> None:
         assert all(count <= producer["next_seq"] for count in acked)
 
 
+@pytest.mark.slow
 def test_a_rolling_restart_of_all_replicas_loses_nothing(replicas):
     """No gap over three seconds in the environments' steps, no unroll lost or used twice, no episode cut short."""
     pages = {actor.name: actor.page() for actor in replicas.of("actor")}
@@ -129,6 +130,7 @@ def test_a_rolling_restart_of_all_replicas_loses_nothing(replicas):
     account(replicas)
 
 
+@pytest.mark.slow
 def test_a_replica_that_is_killed_is_replaced_under_another_address(replicas):
     """Its groups go to the other one; the new address is found, and gets its share."""
     flow = Flow(replicas)
@@ -162,6 +164,7 @@ def test_a_learner_that_comes_back_under_another_address_is_found(replicas):
     account(replicas)
 
 
+@pytest.mark.slow
 def test_services_are_scaled_up_and_down_while_training_goes_on(replicas):
     """Actors 2→4→1, replicas 2→1→2: who stays is not restarted, steps go on, nothing is lost or used twice."""
     flow = Flow(replicas)

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from seedbed.learner_svc.history import read_metrics
 from seedbed.services.cli.run_state import State, read_status
 from seedbed.services.cli.runs import last_step
@@ -104,6 +106,7 @@ def test_the_final_evaluation_may_be_cut_short(tmp_path):
     assert living(folder) == []
 
 
+@pytest.mark.slow
 def test_a_run_that_dies_at_the_same_place_again_and_again_ends_with_the_cause(tmp_path):
     """Each life acts some steps, so that only what is saved tells that nothing goes on."""
     folder = tmp_path / "run"

@@ -32,10 +32,10 @@ def earlier(tmp_path_factory):
     return installed
 
 
-@pytest.mark.parametrize("old", ["actor", "inference", "both"])
+@pytest.mark.parametrize("old", ["actor", "inference", pytest.param("both", marks=pytest.mark.slow)])
 def test_an_earlier_version_talks_to_todays(old, earlier, tmp_path):
     """It trains, goes on when the learner is killed, and ends with the run."""
-    with Deployment(tmp_path, "run.steps=60000", "eval.every_s=0") as deployment:
+    with Deployment(tmp_path, "run.steps=20000", "eval.every_s=0") as deployment:
         deployment.add_actor("actor-0")
         deployment.add_actor("evaluator", "actor.mode=eval")
         if old in ("actor", "both"):

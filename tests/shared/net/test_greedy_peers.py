@@ -151,16 +151,24 @@ def test_a_message_without_end_ends_its_connection() -> None:
     """Others are heard, and nothing of it ever is."""
     memory = Clock()
 
-    async def test(served: Served) -> None:
-        good = await served.peer()
+    async def send_on(served: Served) -> None:
+        """For ever, over one connection after the other. Who is hung up on may wait for room and never be told."""
         piece = part(bytes(10_000))
-        while "endless" not in served.refused:
+        while True:
             with connect_raw(served.router.endpoint) as connection, contextlib.suppress(ConnectionError):
                 connection.setblocking(False)
-                while "endless" not in served.refused:
+                while True:
                     memory.now += 1e9  # the process grows
                     await served.reactor.loop.sock_sendall(connection, piece)
                     await asyncio.sleep(0)  # a send that succeeds at once lets nobody else run
+
+    async def test(served: Served) -> None:
+        good = await served.peer()
+        sender = asyncio.create_task(send_on(served))
+        await served.wait_for(lambda: "endless" in served.refused)
+        sender.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await sender
         assert good.send([b"useful"])
         await served.wait_for(lambda: served.useful == 1)
         assert served.wasteful == 0
