@@ -1,12 +1,14 @@
 """What an actor counts: ticks, the time they took, and the time its groups waited for their actions."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import Histogram
 
 from seedbed.actor_svc.fleet import Fleet
-from seedbed.actor_svc.group import Group
+from seedbed.actor_svc.group import Group, GroupCounters
+from seedbed.shared.figures import actor
+from seedbed.shared.figures.declare import Metric
 from seedbed.shared.runtime.metrics import Metrics
 
 
@@ -50,36 +52,26 @@ def num_steps(groups: Sequence[Group]) -> int:
 
 def register(metrics: Metrics, tally: Tally, groups: Sequence[Group], fleet: Fleet) -> Histogram:
     """Register everything; the histogram of tick times, which the shell fills."""
-    for name, description in (
-        ("steps", "Environment steps: valid transitions of all lanes (agent steps)."),
-        ("episodes", "Finished episodes."),
-        ("aborted", "Episodes that a rebuilt lane cut short."),
-        ("rebuilds", "Lanes rebuilt after they raised or gave values outside their space."),
-    ):
-        metrics.read_counter(
-            f"actor_{name}",
-            description,
-            lambda name=name: sum(getattr(group.counters(), name) for group in groups),  # type: ignore[misc]
-        )
-    for name, description in (
-        ("ticks", "Ticks of all groups."),
-        ("busy_s", "Time that environments ran, seconds."),
-        ("wait_s", "Time that groups waited for their actions, seconds, summed over groups."),
-        ("refused_messages", "Messages that broke the protocol."),
-    ):
-        metrics.read_counter(
-            f"actor_{name.replace('_s', '_seconds') if name.endswith('_s') else name}",
-            description,
-            lambda name=name: float(getattr(tally, name)),  # type: ignore[misc]
-        )
+
+    def total(read: Callable[[GroupCounters], int]) -> Callable[[], float]:
+        return lambda: sum(read(group.counters()) for group in groups)
+
     clients = list(fleet.groups.values())
-    metrics.read_counter("actor_resent", "STEPs sent again.", lambda: sum(item.num_resent for item in clients))
-    metrics.read_counter("actor_sessions", "Sessions begun.", lambda: sum(item.num_sessions for item in clients))
-    metrics.read_counter("actor_moves", "Groups moved to another inference service.", lambda: fleet.num_moves)
-    metrics.read_gauge("actor_lanes", "Environment copies.", lambda: sum(group.lanes for group in groups))
-    metrics.read_gauge(
-        "actor_waiting_groups",
-        "Groups that wait for their actions now.",
-        lambda: sum(item.is_waiting for item in clients),
-    )
-    return metrics.histogram("actor_tick_seconds", "One tick of a group in the environment thread.")
+    readers: Mapping[Metric, Callable[[], float]] = {
+        actor.STEPS: total(lambda counters: counters.steps),
+        actor.EPISODES: total(lambda counters: counters.episodes),
+        actor.ABORTED: total(lambda counters: counters.aborted),
+        actor.REBUILDS: total(lambda counters: counters.rebuilds),
+        actor.TICKS: lambda: tally.ticks,
+        actor.BUSY_SECONDS: lambda: tally.busy_s,
+        actor.WAIT_SECONDS: lambda: tally.wait_s,
+        actor.REFUSED_MESSAGES: lambda: tally.refused_messages,
+        actor.RESENT: lambda: sum(item.num_resent for item in clients),
+        actor.SESSIONS: lambda: sum(item.num_sessions for item in clients),
+        actor.MOVES: lambda: fleet.num_moves,
+        actor.LANES: lambda: sum(group.lanes for group in groups),
+        actor.WAITING_GROUPS: lambda: sum(item.is_waiting for item in clients),
+    }
+    for metric, read in readers.items():
+        metrics.read(metric, read)
+    return metrics.histogram(actor.TICK_SECONDS.name, actor.TICK_SECONDS.meaning)

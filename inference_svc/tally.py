@@ -3,48 +3,50 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Annotated, get_type_hints
+
+from seedbed.shared.figures import inference
 
 
 @dataclass(slots=True)
 class Tally:
-    """Totals since the process started. Owned by the service's loop."""
+    """Totals since the process started, each the counter that it is declared with. Owned by the service's loop."""
 
-    acted_steps: int = 0  # valid training transitions
-    eval_steps: int = 0
-    requests: int = 0  # STEPs accepted
+    acted_steps: Annotated[int, inference.ACTED_STEPS] = 0
+    eval_steps: Annotated[int, inference.EVAL_STEPS] = 0
+    requests: Annotated[int, inference.REQUESTS] = 0
     refused_messages: int = 0
-    batches: int = 0
-    batch_lanes: int = 0
-    wait_s: float = 0.0  # summed over groups and batches
-    waits: int = 0
-    compute_s: float = 0.0
-    held_no_credit: int = 0
-    lost_groups: int = 0
-    groups_ended: dict[str, int] = field(default_factory=dict)  # by reason
-    hellos_refused: dict[str, int] = field(default_factory=dict)  # by code
-    out_of_bounds: int = 0  # rows whose observation left its bounds
-    dropped_steps: dict[str, int] = field(default_factory=dict)  # of unrolls cut off half-way, by why the group ended
+    batches: Annotated[int, inference.BATCHES] = 0
+    batch_lanes: Annotated[int, inference.BATCH_FILL.total] = 0
+    wait_s: Annotated[float, inference.QUEUE_WAIT.total] = 0.0
+    waits: Annotated[int, inference.QUEUE_WAIT.count] = 0
+    compute_s: Annotated[float, inference.FORWARD.total] = 0.0
+    held_no_credit: Annotated[int, inference.HELD_NO_CREDIT] = 0
+    lost_groups: Annotated[int, inference.LOST_GROUPS] = 0
+    groups_ended: Annotated[dict[str, int], inference.GROUPS_ENDED] = field(default_factory=dict)
+    hellos_refused: Annotated[dict[str, int], inference.HELLOS_REFUSED] = field(default_factory=dict)
+    out_of_bounds: Annotated[int, inference.OUT_OF_BOUNDS] = 0
+    dropped_steps: Annotated[dict[str, int], inference.DROPPED_STEPS] = field(default_factory=dict)
     env_busy: float = 0.0  # shares of time that training actors stepped environments, summed over their PINGs
     env_busy_pings: int = 0
 
     def load(
         self, since: "Tally", *, sessions: int, lanes: int, actor_restarts: int, loop_lag_ms: float
     ) -> tuple[tuple[str, float], ...]:
-        """Figures for the learner: totals, and means over the time since the copy `since`."""
-        batches = max(1, self.batches - since.batches)
-        pings = self.env_busy_pings - since.env_busy_pings
-        env_busy = (("env_busy_share", (self.env_busy - since.env_busy) / pings),) if pings else ()
-        return (
-            ("acted_steps", float(self.acted_steps)),
-            ("batch_fill", (self.batch_lanes - since.batch_lanes) / batches),
-            ("queue_wait_ms", 1e3 * (self.wait_s - since.wait_s) / max(1, self.waits - since.waits)),
-            ("forward_ms", 1e3 * (self.compute_s - since.compute_s) / batches),
-            ("loop_lag_ms", loop_lag_ms),
-            ("sessions", float(sessions)),
-            ("lanes", float(lanes)),
-            ("actor_restarts", float(actor_restarts)),
-            *env_busy,
-        )
+        """Figures for the learner: numbers of now, and means over the time since the copy `since`."""
+        figures = {
+            inference.NUM_SESSIONS.name: float(sessions),
+            inference.NUM_LANES.name: float(lanes),
+            inference.NUM_ACTOR_RESTARTS.name: float(actor_restarts),
+            inference.LOOP_LAG.name: loop_lag_ms,
+        }
+        for load, quotient in inference.MEANS:
+            total, count = COUNTED[quotient.total], COUNTED[quotient.count]
+            rise, times = (getattr(self, name) - getattr(since, name) for name in (total, count))
+            figures[load.name] = quotient.scale * rise / max(1, times)
+        if pings := self.env_busy_pings - since.env_busy_pings:
+            figures[inference.ENV_BUSY.name] = (self.env_busy - since.env_busy) / pings
+        return tuple(figures.items())
 
     def pinged(self, load: Sequence[tuple[str, float]]) -> None:
         """Take in what a training actor says of itself."""
@@ -62,3 +64,10 @@ class Tally:
     def refused(self, code: str) -> None:
         """Count a HELLO that was refused, by its code."""
         self.hellos_refused[code] = self.hellos_refused.get(code, 0) + 1
+
+
+COUNTED = {  # metric → the tally's field
+    note: name
+    for name, hint in get_type_hints(Tally, include_extras=True).items()
+    for note in getattr(hint, "__metadata__", ())
+}

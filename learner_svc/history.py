@@ -10,6 +10,7 @@ import io
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,24 +18,18 @@ import structlog
 
 from seedbed.learner_svc.atomic_write import write_durably
 from seedbed.shared.errors import StorageError
+from seedbed.shared.figures import columns
+from seedbed.shared.figures.panels import PICTURE, RETURN, Panel
 from seedbed.shared.protocol.statistics import evaluation_column, own_statistics, training_column
 from seedbed.shared.runtime.files import writing
 
-FIRST_COLUMNS = ("seconds", "epoch", "updates", "trained_steps", "env_steps", "episodes", "return_mean", "length_mean")
-PANELS = (  # (title, columns) of the picture
-    ("return", ("return_mean", "eval_return_mean")),
-    ("episode length, steps", ("length_mean",)),
-    ("steps per second", ("env_steps_per_s", "trained_steps_per_s")),
-    ("entropy", ("entropy",)),
-    ("explained variance", ("explained_variance",)),
-    ("policy lag, updates", ("lag_mean", "lag_max")),
-)
-LABELS = {  # of lines; returns and other statistics are of "training" or of an "evaluation"
-    "env_steps_per_s": "acted",
-    "trained_steps_per_s": "trained",
-    "lag_mean": "mean",
-    "lag_max": "largest",
-}
+FIRST_COLUMNS = tuple(
+    column.name
+    for column in (
+        columns.SECONDS, columns.EPOCH, columns.UPDATES, columns.TRAINED_STEPS, columns.ENV_STEPS, columns.EPISODES,
+        columns.RETURN_MEAN, columns.LENGTH_MEAN,
+    )
+)  # fmt: skip
 MAX_LINES_ABOVE = 3  # so many have room in a legend beside the title
 MAX_LINE = 100_000  # characters; a longer line is no row, and more than the csv module reads
 log = structlog.get_logger(__name__)
@@ -93,7 +88,7 @@ class History:
 
     def _write_events(self, row: Mapping[str, float | int | None]) -> None:
         """Give the row to a writer; one that fails is of no more use."""
-        step = int(row.get("trained_steps") or 0)
+        step = int(row.get(columns.TRAINED_STEPS.name) or 0)
         if self._events is None:
             self._open_events(step)
         if self._events is None or self._events_folder is None:
@@ -123,14 +118,14 @@ class History:
             self._rewrite([])
             return
         with writing(self._file):
-            columns, rows = _read_table(self._file)
-            if "updates" not in columns and self._file.stat().st_size:
+            names, rows = _read_table(self._file)
+            if columns.UPDATES.name not in names and self._file.stat().st_size:
                 aside = self._file.with_suffix(".broken")
                 self._file.replace(aside)
                 log.error("metrics_unreadable", file=str(self._file), moved_to=str(aside))
                 rows = []
         self._columns = list(rows[0]) if rows else list(FIRST_COLUMNS)
-        self._rewrite([row for row in rows if _number(row["updates"]) <= updates])
+        self._rewrite([row for row in rows if _number(row[columns.UPDATES.name]) <= updates])
 
     def _widen(self, names: Sequence[str]) -> None:
         with writing(self._file):
@@ -160,8 +155,8 @@ def _read_table(file: Path) -> tuple[list[str], list[dict[str, str]]]:
     """Columns and complete rows. Each line is read by itself: damage in one costs that one."""
     with file.open(newline="", encoding="utf-8", errors="replace") as stream:
         lines = stream.read().split("\n")[:-1]  # what has no line break was cut off
-    columns, *rows = [_cells(line) for line in lines if len(line) < MAX_LINE] or [[]]
-    return columns, [dict(zip(columns, row, strict=True)) for row in rows if row and len(row) == len(columns)]
+    names, *rows = [_cells(line) for line in lines if len(line) < MAX_LINE] or [[]]
+    return names, [dict(zip(names, row, strict=True)) for row in rows if row and len(row) == len(names)]
 
 
 def _cells(line: str) -> list[str]:
@@ -195,38 +190,68 @@ def draw_curves(folder: Path) -> bool:
     rows = read_metrics(folder / "metrics.csv")
     if not rows:
         return False
-    panels = [*PANELS, *statistic_panels(list(rows[0])), *task_panels(list(rows[0]))]
-    panels = [(title, columns) for title, columns in panels if any(row.get(name) for name in columns for row in rows)]
+    names = list(rows[0])
+    panels = [*map(_drawn, PICTURE), *statistic_panels(names), *task_panels(names)]
+    panels = [panel for panel in panels if any(row.get(name) for name in panel.lines for row in rows)]
     height = math.ceil(len(panels) / 3)
     figure = Figure(figsize=(14, 3.4 * height + 0.4), layout="constrained")
     figure.suptitle(folder.resolve().name, fontsize="medium")
-    for place, (title, columns) in enumerate(panels, 1):
-        _draw_panel(figure.add_subplot(height, 3, place), title, columns, rows)
+    for place, panel in enumerate(panels, 1):
+        _draw_panel(figure.add_subplot(height, 3, place), panel, rows)
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=100)
     write_durably(folder / "curves.png", picture.getvalue())
     return True
 
 
-def statistic_panels(columns: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A panel of the picture: column → what its line is called beside others, and whether it is a rate."""
+
+    title: str
+    lines: Mapping[str, str]
+    is_rate: bool = False
+
+
+def _drawn(panel: Panel) -> Drawn:
+    title = f"{panel.title}, {panel.unit}"
+    return Drawn(title, {line.column.name: line.label for line in panel.lines}, panel.lines[0].is_rate)
+
+
+def _training_and_evaluation(title: str, training: str, evaluation: str) -> Drawn:
+    labels = (line.label for line in RETURN.lines)
+    return Drawn(title, dict(zip((training, evaluation), labels, strict=True)))
+
+
+def statistic_panels(names: Sequence[str]) -> list[Drawn]:
     """A panel for each of the environment's own statistics."""
-    return [(name, (training_column(name), evaluation_column(name))) for name in own_statistics(columns)]
+    return [
+        _training_and_evaluation(name, training_column(name), evaluation_column(name)) for name in own_statistics(names)
+    ]
 
 
-def _draw_panel(axes: Any, title: str, columns: Sequence[str], rows: Sequence[Mapping[str, str]]) -> None:
+def task_panels(names: Sequence[str]) -> list[Drawn]:
+    """A panel for each task's returns, and one for the shares of the batches; none in a run with one environment."""
+    trained, evaluated = f"{columns.RETURN_MEAN.name}/", f"{columns.EVAL_RETURN_MEAN.name}/"
+    tasks = [name.removeprefix(trained) for name in names if name.startswith(trained)]
+    returns = [_training_and_evaluation(f"Return, {task}", trained + task, evaluated + task) for task in tasks]
+    return [*returns, Drawn("Share of the batches", {f"share/{task}": task for task in tasks})] if tasks else []
+
+
+def _draw_panel(axes: Any, panel: Drawn, rows: Sequence[Mapping[str, str]]) -> None:
     """A line for each column that has a value, an evaluation's points marked. Its legend covers no curve."""
     from matplotlib.ticker import EngFormatter, MaxNLocator, ScalarFormatter
 
-    for name in columns:
-        if points := _points(rows, name):
+    for name, label in panel.lines.items():
+        if points := _points(rows, name, is_rate=panel.is_rate):
             marks = {"marker": "o", "markersize": 4} if name.startswith("eval_") else {}
-            axes.plot(*zip(*points, strict=True), label=label_of(name), linewidth=1.2, **marks)
-    axes.set_title(title, loc="left", fontsize="medium")
+            axes.plot(*zip(*points, strict=True), label=label, linewidth=1.2, **marks)
+    axes.set_title(panel.title, loc="left", fontsize="medium")
     axes.set_xlabel("trained steps")
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.yaxis.set_major_locator(MaxNLocator(6))
-    axes.yaxis.set_major_formatter(EngFormatter(sep="") if "per second" in title else ScalarFormatter(useOffset=False))
+    axes.yaxis.set_major_formatter(EngFormatter(sep="") if panel.is_rate else ScalarFormatter(useOffset=False))
     axes.grid(alpha=0.3)
     num_lines = len(axes.get_legend_handles_labels()[0])
     if num_lines > MAX_LINES_ABOVE:
@@ -236,32 +261,15 @@ def _draw_panel(axes: Any, title: str, columns: Sequence[str], rows: Sequence[Ma
         axes.legend(fontsize="small", frameon=False, **place)
 
 
-def _points(rows: Sequence[Mapping[str, str]], column: str) -> list[tuple[float, float]]:
-    """(trained steps, value) of the rows that have one; a speed only of those in which something was trained."""
+def _points(rows: Sequence[Mapping[str, str]], column: str, *, is_rate: bool) -> list[tuple[float, float]]:
+    """(trained steps, value) of the rows that have one; a rate only of those in which something was trained."""
     points: list[tuple[float, float]] = []
     steps = 0.0
     for row in rows:
-        before, steps = steps, _number(row["trained_steps"])
-        if row.get(column) and (steps > before or not column.endswith("_per_s")):
+        before, steps = steps, _number(row[columns.TRAINED_STEPS.name])
+        if row.get(column) and (steps > before or not is_rate):
             points.append((steps, _number(row[column])))
     return points
-
-
-def label_of(column: str) -> str:
-    """What a line is called in a panel whose title says the rest."""
-    kind, _, task = column.partition("/")
-    if kind == "share":
-        return task
-    return LABELS.get(kind) or ("evaluation" if kind.startswith("eval_") else "training")
-
-
-def task_panels(columns: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
-    """A panel for each task's returns, and one for the shares of the batches; none in a run with one environment."""
-    tasks = [name.partition("/")[2] for name in columns if name.startswith("return_mean/")]
-    panels: list[tuple[str, tuple[str, ...]]] = [
-        (f"return, {task}", (f"return_mean/{task}", f"eval_return_mean/{task}")) for task in tasks
-    ]
-    return [*panels, ("share of the batches", tuple(f"share/{task}" for task in tasks))] if tasks else []
 
 
 def _append_whole(file: Path, line: bytes) -> None:

@@ -10,6 +10,7 @@ from seedbed.learner_svc.run_writer import RestartCounter, summarise
 from seedbed.learner_svc.sources.source import FilledBatch
 from seedbed.learner_svc.update_metrics import UpdateMetrics
 from seedbed.shared.errors import ConfigError
+from seedbed.shared.figures import columns, inference
 
 MAX_ACTORS = 1024  # of whom drops are counted one by one
 
@@ -37,12 +38,12 @@ class Reporter:
         producers, ledger = self._producers, self._producers.ledger
         self._restarts.heard({incarnation: load.figures for incarnation, load in producers.loads.items()})
         loads = [load.figures for load in producers.loads.values()]
-        self._judge_lanes(int(sum(load.get("lanes", 0.0) for load in loads)))
+        self._judge_lanes(int(sum(load.get(inference.NUM_LANES.name, 0.0) for load in loads)))
         others: dict[str, float | int | None] = {
-            "duplicate_unrolls": float(ledger.duplicate_unrolls),
-            "lost_unrolls": float(ledger.lost_unrolls),
-            "inference_restarts": float(sum(self._restarts.inference().values())),
-            "learner_loop_lag_ms": 1e3 * self._loop_lag_s(),
+            columns.DUPLICATE_UNROLLS.name: float(ledger.duplicate_unrolls),
+            columns.LOST_UNROLLS.name: float(ledger.lost_unrolls),
+            columns.INFERENCE_RESTARTS.name: float(sum(self._restarts.inference().values())),
+            columns.LEARNER_LOOP_LAG.name: 1e3 * self._loop_lag_s(),
         }
         return self._figures.row(
             self._run.counters, self._run.training, loads, epoch=producers.identity.epoch, now=now,

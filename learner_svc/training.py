@@ -31,6 +31,7 @@ from seedbed.learner_svc.sources.source import FilledBatch, Source
 from seedbed.learner_svc.tasks import count_parts, reward_scales
 from seedbed.learner_svc.trainer import Snapshot, Trained, Trainer
 from seedbed.learner_svc.update_metrics import UpdateMetrics
+from seedbed.shared.figures import columns
 from seedbed.shared.protocol.ledger import Ledger
 from seedbed.shared.protocol.messages import Evaluation, RunState
 from seedbed.shared.runtime.service import Service
@@ -169,7 +170,8 @@ class Training:
         run.trained(
             result.valid_steps, updates=int(result.applied), dropped_steps=result.stale_steps,
             lost_epoch_steps=result.lost_epoch_steps, expired_unrolls=result.dropped_unrolls,
-            lag_mean=result.metrics.get("lag_mean", 0.0), lag_max=result.metrics.get("lag_max", 0.0),
+            lag_mean=result.metrics.get(columns.LAG_MEAN.name, 0.0),
+            lag_max=result.metrics.get(columns.LAG_MAX.name, 0.0),
             lag_histogram=result.lag_histogram, lag_sum=result.lag_sum,
         )  # fmt: skip
         if run.tasks.are_several:

@@ -27,6 +27,7 @@ from seedbed.learner_svc.lag import Lag, lag_histogram, policy_lag
 from seedbed.learner_svc.normaliser import ObservationNormaliser
 from seedbed.learner_svc.optimiser import FlatOptimiser, learning_rate_at
 from seedbed.shared.errors import CheckpointError, NumericsError, StorageError
+from seedbed.shared.figures import columns
 from seedbed.shared.policy.policy import Policy
 from seedbed.shared.policy.weights import FlatParameters
 from seedbed.shared.protocol.layout import Array
@@ -121,7 +122,9 @@ class Updater:
             rate = learning_rate_at(self.config, trained_steps, self._run_steps)
             metrics = self._train(self._experience(batch, masks, scale_B), masks, step, rate)
             self.normaliser.update(batch.observation, None if present is None else self._on_device(present))
-        return _describe(metrics | {"update_ms": 1e3 * (time.perf_counter() - started)}, valid, trained, lag)
+        return _describe(
+            metrics | {columns.UPDATE_TIME.name: 1e3 * (time.perf_counter() - started)}, valid, trained, lag
+        )
 
     def _experience(self, batch: Batch, masks: "_Masks", scale_B: Tensor | None) -> Experience:
         return Experience(
@@ -177,7 +180,7 @@ class Updater:
                 gradient.mul_(self.config.grad_clip / norm)
             optimiser.step(learning_rate)
         self.algorithm.after_step(learning_rate)
-        metrics = {"loss": loss, "grad_norm": norms[0], "learning_rate": learning_rate}
+        metrics = {columns.LOSS.name: loss, columns.GRAD_NORM.name: norms[0], columns.LEARNING_RATE.name: learning_rate}
         return metrics | self.algorithm.report(diagnostics, experience)
 
     def _save_crash(self, batch: Batch, step: int, loss: float, norm: float) -> str:
@@ -314,9 +317,12 @@ def _describe(metrics: dict[str, float], valid: Array, trained: Array, lag: Lag)
     dropped_B = np.count_nonzero(valid & ~trained, axis=0)
     trained_lags, counted = lag.lag[trained], valid & ~lag.lost  # the lag of lost weights means nothing
     if num_trained:
-        metrics["lag_mean"], metrics["lag_max"] = float(trained_lags.mean()), float(trained_lags.max())
-    metrics["valid_share"] = num_valid / valid.size
-    metrics["dropped_share"] = (num_valid - num_trained) / max(1, num_valid)
+        metrics[columns.LAG_MEAN.name], metrics[columns.LAG_MAX.name] = (
+            float(trained_lags.mean()),
+            float(trained_lags.max()),
+        )
+    metrics[columns.VALID_SHARE.name] = num_valid / valid.size
+    metrics[columns.DROPPED_SHARE.name] = (num_valid - num_trained) / max(1, num_valid)
     return UpdateResult(
         applied=num_trained > 0,
         metrics=metrics,

@@ -6,17 +6,11 @@ from dataclasses import dataclass, field
 from seedbed.learner_svc.measure import EvaluationResult, Returns, own_columns
 from seedbed.learner_svc.run import Counters
 from seedbed.learner_svc.trainer import Trained
+from seedbed.shared.figures import columns, inference
+from seedbed.shared.figures.declare import Combine
 from seedbed.shared.protocol.statistics import evaluation_column, training_column
 
-MEANS = (
-    "batch_fill",
-    "queue_wait_ms",
-    "forward_ms",
-    "loop_lag_ms",
-    "env_busy_share",
-)  # of inference services; other loads are summed
-SUMS = ("sessions", "lanes", "actor_restarts")
-LARGEST = ("lag_max",)  # of several updates; other metrics are averaged
+LARGEST = (columns.LAG_MAX.name,)  # of several updates; other metrics are averaged
 
 
 @dataclass(slots=True)
@@ -59,22 +53,24 @@ class UpdateMetrics:
         elapsed = max(1e-9, now - self._at) if self._at is not None else 1e-9
         before, lengths = self._counters, training.lengths
         row: dict[str, float | int | None] = {
-            "seconds": counters.seconds,
-            "epoch": epoch,
-            "updates": counters.updates,
-            "trained_steps": counters.trained_steps,
-            "env_steps": counters.env_steps,
-            "episodes": counters.episodes,
-            "return_mean": training.mean,
-            "length_mean": sum(lengths) / len(lengths) if lengths else None,
-            "env_steps_per_s": (counters.env_steps - before.env_steps) / elapsed,
-            "trained_steps_per_s": (counters.trained_steps - before.trained_steps) / elapsed,
-            "updates_per_s": self.num_updates / elapsed,
-            "update_busy_share": min(1.0, self.busy_s / elapsed),
-            "batch_wait_ms": 1e3 * max(0.0, elapsed - self.busy_s) / self.num_batches if self.num_batches else None,
-            "dropped_steps": counters.dropped_steps,
-            "lost_epoch_steps": counters.lost_epoch_steps,
-            "aborted_episodes": counters.aborted_episodes,
+            columns.SECONDS.name: counters.seconds,
+            columns.EPOCH.name: epoch,
+            columns.UPDATES.name: counters.updates,
+            columns.TRAINED_STEPS.name: counters.trained_steps,
+            columns.ENV_STEPS.name: counters.env_steps,
+            columns.EPISODES.name: counters.episodes,
+            columns.RETURN_MEAN.name: training.mean,
+            columns.LENGTH_MEAN.name: sum(lengths) / len(lengths) if lengths else None,
+            columns.ENV_STEPS_PER_S.name: (counters.env_steps - before.env_steps) / elapsed,
+            columns.TRAINED_STEPS_PER_S.name: (counters.trained_steps - before.trained_steps) / elapsed,
+            columns.UPDATES_PER_S.name: self.num_updates / elapsed,
+            columns.UPDATE_BUSY_SHARE.name: min(1.0, self.busy_s / elapsed),
+            columns.BATCH_WAIT.name: 1e3 * max(0.0, elapsed - self.busy_s) / self.num_batches
+            if self.num_batches
+            else None,
+            columns.DROPPED_STEPS.name: counters.dropped_steps,
+            columns.LOST_EPOCH_STEPS.name: counters.lost_epoch_steps,
+            columns.ABORTED_EPISODES.name: counters.aborted_episodes,
         }
         row |= {name: total / self.counts[name] for name, total in self.sums.items()}
         row |= own_columns(training.means, training_column)
@@ -91,25 +87,25 @@ class UpdateMetrics:
 def evaluation_figures(result: EvaluationResult) -> dict[str, float | int | None]:
     """An evaluation's result as columns of metrics.csv."""
     return {
-        "eval_return_mean": result.return_mean,
-        "eval_return_std": result.return_std,
-        "eval_return_median": result.return_median,
-        "eval_return_min": result.return_min,
-        "eval_return_max": result.return_max,
-        "eval_length_mean": result.length_mean,
-        "eval_episodes": result.episodes,
-        "eval_version": result.version,
+        columns.EVAL_RETURN_MEAN.name: result.return_mean,
+        columns.EVAL_RETURN_STD.name: result.return_std,
+        columns.EVAL_RETURN_MEDIAN.name: result.return_median,
+        columns.EVAL_RETURN_MIN.name: result.return_min,
+        columns.EVAL_RETURN_MAX.name: result.return_max,
+        columns.EVAL_LENGTH_MEAN.name: result.length_mean,
+        columns.EVAL_EPISODES.name: result.episodes,
+        columns.EVAL_VERSION.name: result.version,
         **own_columns(result.means, evaluation_column),
     }
 
 
 def _combine(loads: list[Mapping[str, float]]) -> dict[str, float]:
     """Several inference services' loads as one."""
-    combined: dict[str, float] = {"inference_services": float(len(loads))}
-    for name in SUMS + MEANS:
-        values = [load[name] for load in loads if name in load]
+    combined: dict[str, float] = {columns.INFERENCE_SERVICES.name: float(len(loads))}
+    for load in inference.LOADS:
+        values = [told[load.name] for told in loads if load.name in told]
         if values:
-            combined[f"inference_{name}"] = sum(values) / (len(values) if name in MEANS else 1)
+            combined[load.column.name] = sum(values) / (len(values) if load.combine is Combine.MEAN else 1)
     return combined
 
 

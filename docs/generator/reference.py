@@ -1,20 +1,19 @@
-"""The reference tables of the site, read from the code: commands, settings and metrics."""
+"""The reference tables of the site, read from the code: commands, settings, columns and metrics."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
+from types import ModuleType
 from typing import Any
-from unittest.mock import MagicMock
 
 import typer
 
-import seedbed.actor_svc.tally
-import seedbed.inference_svc.metrics
-import seedbed.learner_svc.metrics
 from seedbed.services.cli.app import app
 from seedbed.services.cli.settings import list_settings
+from seedbed.shared.figures import actor, inference, learner, monitor, service
+from seedbed.shared.figures.columns import COLUMNS
+from seedbed.shared.figures.declare import declared
 
-PREFIX = "seedbed_"
 SECTIONS = {
     "run": "What is trained, and when it ends.",
     "env": "The environment; `[tasks.NAME]` in place of it where a run has several.",
@@ -29,68 +28,6 @@ SECTIONS = {
     "runtime": "What every service has: keys, logs, its own metrics.",
     "monitor": "The [web page](../monitor.md).",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
-    """A metric as Prometheus sees it."""
-
-    name: str
-    kind: str
-    labels: Sequence[str]
-    description: str
-
-
-class MetricNames:
-    """Takes the place of `seedbed.shared.runtime.metrics.Metrics`, and keeps what is registered."""
-
-    def __init__(self) -> None:
-        self.found: list[Metric] = []
-
-    def counter(self, name: str, description: str, labels: Sequence[str] = ()) -> MagicMock:
-        """As `Metrics.counter`."""
-        return self._keep("counter", name, description, labels)
-
-    def gauge(self, name: str, description: str, labels: Sequence[str] = ()) -> MagicMock:
-        """As `Metrics.gauge`."""
-        return self._keep("gauge", name, description, labels)
-
-    def histogram(self, name: str, description: str, labels: Sequence[str] = (), **_more: object) -> MagicMock:
-        """As `Metrics.histogram`."""
-        return self._keep("histogram", name, description, labels)
-
-    def read_counter(self, name: str, description: str, _read: object) -> None:
-        """As `Metrics.read_counter`."""
-        self._keep("counter", name, description)
-
-    def read_gauge(self, name: str, description: str, _read: object) -> None:
-        """As `Metrics.read_gauge`."""
-        self._keep("gauge", name, description)
-
-    def read_histogram(self, name: str, description: str, _bounds: object, _read: object) -> None:
-        """As `Metrics.read_histogram`."""
-        self._keep("histogram", name, description)
-
-    def read_counters(self, name: str, description: str, labels: str | tuple[str, ...], _read: object) -> None:
-        """As `Metrics.read_counters`."""
-        self._keep("counter", name, description, (labels,) if isinstance(labels, str) else labels)
-
-    def read_gauges(self, name: str, description: str, labels: str | tuple[str, ...], _read: object) -> None:
-        """As `Metrics.read_gauges`."""
-        self._keep("gauge", name, description, (labels,) if isinstance(labels, str) else labels)
-
-    def _keep(self, kind: str, name: str, description: str, labels: Sequence[str] = ()) -> MagicMock:
-        full = PREFIX + name + ("_total" if kind == "counter" else "")
-        self.found.append(Metric(name=full, kind=kind, labels=labels, description=description))
-        return MagicMock()
-
-
-def metrics_of(*registers: Callable[..., Any]) -> list[Metric]:
-    """What functions register that take a `Metrics` and then objects whose figures are read only when scraped."""
-    names = MetricNames()
-    for register in registers:
-        register(names, *(MagicMock() for _ in range(register.__code__.co_argcount - 1)))
-    return names.found
 
 
 def settings() -> str:
@@ -110,38 +47,31 @@ def commands() -> str:
     return "\n\n".join(_sections(typer.main.get_command(app), "seedbed"))
 
 
-def actor_metrics() -> str:
-    """Those of an actor."""
-    return _metrics_table(metrics_of(seedbed.actor_svc.tally.register))
+def metrics(module: ModuleType) -> str:
+    """Those that a kind of service has."""
+    rows = [
+        (f"`{item.sample}`", item.kind, ", ".join(f"`{label}`" for label in item.labels), _cell(item.meaning))
+        for item in declared(module)
+    ]
+    return _table(("metric", "kind", "labels", "meaning"), rows)
 
 
-def inference_metrics() -> str:
-    """Those of inference, with those of a policy that is served without a learner."""
-    return _metrics_table(
-        metrics_of(seedbed.inference_svc.metrics.register, seedbed.inference_svc.metrics.register_audience)
-    )
-
-
-def learner_metrics() -> str:
-    """Those of the learner, those of tasks included."""
-    return _metrics_table(metrics_of(seedbed.learner_svc.metrics.register))
+def columns() -> str:
+    """Those of metrics.csv."""
+    rows = ((f"`{item.name}`", item.unit, item.meaning) for item in COLUMNS)
+    return _table(("column", "unit", "what"), rows)
 
 
 TABLES: dict[str, Callable[[], str]] = {
     "settings": settings,
     "commands": commands,
-    "actor_metrics": actor_metrics,
-    "inference_metrics": inference_metrics,
-    "learner_metrics": learner_metrics,
+    "columns": columns,
+    "actor_metrics": partial(metrics, actor),
+    "inference_metrics": partial(metrics, inference),
+    "learner_metrics": partial(metrics, learner),
+    "service_metrics": partial(metrics, service),
+    "monitor_metrics": partial(metrics, monitor),
 }
-
-
-def _metrics_table(metrics: Iterable[Metric]) -> str:
-    rows = [
-        (f"`{item.name}`", item.kind, ", ".join(f"`{label}`" for label in item.labels), _cell(item.description))
-        for item in metrics
-    ]
-    return _table(("metric", "kind", "labels", "meaning"), rows)
 
 
 def _sections(command: Any, path: str) -> Iterator[str]:

@@ -17,6 +17,7 @@ from seedbed.learner_svc.algorithms.algorithm import Algorithm
 from seedbed.learner_svc.batch import Experience, first_rows
 from seedbed.learner_svc.normaliser import ValueNormaliser
 from seedbed.learner_svc.optimiser import FlatOptimiser
+from seedbed.shared.figures import columns
 from seedbed.shared.policy.distributions import Evaluation
 from seedbed.shared.policy.policy import Policy, PolicyOutput
 
@@ -162,22 +163,22 @@ def describe_update(scalars: Sequence[float], sums: Sequence[float], experience:
     target_variance = max(0.0, target_square - target**2)
     error_variance = max(0.0, error_square - error**2)
     figures = {
-        "policy_loss": policy_loss,
-        "value_loss": value_loss,
-        "entropy": entropy,
-        "entropy_cost": entropy_cost,
-        "rho_clipped_share": clipped,
-        "effective_sample_size": omega**2 / omega_square if omega_square > 0 else 0.0,  # share of the batch
-        "kl": kl,
-        "log_rho_mean_abs": log_rho,
-        "value_target_mean": shift + target,
-        "value_error_mean": error,
-        "advantage_rms": math.sqrt(max(0.0, advantage_square)),
+        columns.POLICY_LOSS.name: policy_loss,
+        columns.VALUE_LOSS.name: value_loss,
+        columns.ENTROPY.name: entropy,
+        columns.ENTROPY_COST.name: entropy_cost,
+        columns.RHO_CLIPPED_SHARE.name: clipped,
+        columns.EFFECTIVE_SAMPLE_SIZE.name: omega**2 / omega_square if omega_square > 0 else 0.0,  # share of the batch
+        columns.KL.name: kl,
+        columns.LOG_RHO_MEAN_ABS.name: log_rho,
+        columns.VALUE_TARGET_MEAN.name: shift + target,
+        columns.VALUE_ERROR_MEAN.name: error,
+        columns.ADVANTAGE_RMS.name: math.sqrt(max(0.0, advantage_square)),
     }
     if target_variance > 1e-12:
-        figures["explained_variance"] = 1.0 - error_variance / target_variance
+        figures[columns.EXPLAINED_VARIANCE.name] = 1.0 - error_variance / target_variance
     if experience.num_current:
-        figures["log_rho_mean_abs_lag0"] = totals[10] / experience.num_current
+        figures[columns.LOG_RHO_LAG0.name] = totals[10] / experience.num_current
     return figures
 
 

@@ -28,6 +28,7 @@ from seedbed.learner_svc.algorithms.actor_critic import (
 from seedbed.learner_svc.algorithms.algorithm import LossOutput, Prepared
 from seedbed.learner_svc.batch import Experience, discounts
 from seedbed.learner_svc.returns import gae, lambda_advantage, vtrace
+from seedbed.shared.figures import columns
 from seedbed.shared.policy.policy import Policy
 
 RATE_STEP = 1.5  # the learning rate moves by this factor where KL leaves these multiples of its target
@@ -127,7 +128,7 @@ class Appo(ActorCritic):
 
     def is_too_far(self, report: Mapping[str, float]) -> bool:
         """Whether a minibatch found the policy so far from π₀ that the rest of the passes would do harm."""
-        return 0.0 < MUCH_TOO_FAR * self.config.kl_target < report["kl_step"]
+        return 0.0 < MUCH_TOO_FAR * self.config.kl_target < report[columns.KL_STEP.name]
 
     def after_batch(self, last_pass: Sequence[Mapping[str, float]]) -> None:
         """Hold KL near its target by the learning rate.
@@ -138,7 +139,7 @@ class Appo(ActorCritic):
         target = self.config.kl_target
         if not target:
             return
-        kl, factor = sum(report["kl_step"] for report in last_pass) / len(last_pass), self.rate_factor
+        kl, factor = sum(report[columns.KL_STEP.name] for report in last_pass) / len(last_pass), self.rate_factor
         if kl > TOO_FAR * target or self.is_too_far(last_pass[-1]):
             factor /= RATE_STEP
         elif kl < SETTLED * target:
@@ -151,7 +152,7 @@ class Appo(ActorCritic):
         """The figures that people look at, by name, from the host's copy of the diagnostics."""
         kl_step, clipped = diagnostics[4:6]
         figures = describe_update(diagnostics[:4], diagnostics[6:], experience)
-        return figures | {"kl_step": kl_step, "policy_clipped_share": clipped}
+        return figures | {columns.KL_STEP.name: kl_step, columns.POLICY_CLIPPED_SHARE.name: clipped}
 
     def state(self) -> dict[str, Tensor]:
         """The tensors that a resume needs, not copied."""

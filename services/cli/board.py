@@ -10,12 +10,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from seedbed.services.cli.scrape import labelled
+from seedbed.shared.figures import inference, learner
+from seedbed.shared.figures import service as any_service
+from seedbed.shared.figures.declare import Metric, Quotient
 from seedbed.shared.protocol.messages import RunState
 
 WINDOW_S = 5.0  # rates and means are over this long
 RETURN_POINTS = 60  # of the little curve
 
-STEP_COUNTERS = ("seedbed_acted_steps_total", "seedbed_learner_trained_steps_total")
+STEP_COUNTERS = (inference.ACTED_STEPS.sample, learner.TRAINED_STEPS.sample)
 
 Samples = Mapping[str, float]  # sample name → value, summed over labels
 
@@ -149,8 +152,8 @@ class Board:
         # What a learner restored from its checkpoint is no step: its first page counts for nothing.
         self.progress += self._processes[name].add(samples, now)
         if self._processes[name].role == "learner":
-            value = samples.get("seedbed_learner_return_mean")
-            if value is not None and value == value and samples.get("seedbed_learner_episodes_total"):
+            value = samples.get(learner.RETURN_MEAN.sample)
+            if value is not None and value == value and samples.get(learner.EPISODES.sample):
                 self._returns.append(value)
 
     def forget(self, name: str) -> None:
@@ -160,12 +163,12 @@ class Board:
     @property
     def acted_steps(self) -> float:
         """Training steps that the present inference processes have acted."""
-        return sum(process.last("seedbed_acted_steps_total") or 0.0 for process in self._of("inference"))
+        return sum(process.last(inference.ACTED_STEPS.sample) or 0.0 for process in self._of("inference"))
 
     @property
     def state(self) -> RunState:
         """Where the run is, as the learner said last."""
-        value = self._last("learner", "seedbed_learner_state")
+        value = self._learner(learner.STATE)
         return RunState(int(value)) if value is not None else RunState.STARTING
 
     def service(self, name: str) -> ServiceFigures:
@@ -174,7 +177,7 @@ class Board:
         if process.is_gone:
             return ServiceFigures(cpu_percent=None, loop_lag_ms=None, memory_bytes=None)
         cpu = process.rate("process_cpu_seconds_total")
-        lag = process.last("seedbed_loop_lag_seconds")
+        lag = process.last(any_service.LOOP_LAG.sample)
         return ServiceFigures(
             cpu_percent=None if cpu is None else 100.0 * cpu,
             loop_lag_ms=None if lag is None else 1e3 * lag,
@@ -183,82 +186,80 @@ class Board:
 
     def run(self) -> RunFigures:
         """Figures of the run."""
-        learner = "seedbed_learner_"
-        evaluated = self._last("learner", f"{learner}evaluations_total")
-        episodes = self._last("learner", f"{learner}episodes_total") or 0.0
-        acted = self._sum(process.rate("seedbed_acted_steps_total") for process in self._of("inference"))
-        trained = self._sum(process.rate(f"{learner}trained_steps_total") for process in self._of("learner"))
-        wait_s = self._ratio("inference", "seedbed_queue_wait_seconds_total", "seedbed_queue_waits_total")
-        forward_s = self._ratio("inference", "seedbed_compute_seconds_total", "seedbed_batches_total")
-        update_s = self._ratio("learner", f"{learner}update_seconds_sum", f"{learner}update_seconds_count")
+        evaluated, episodes = self._learner(learner.EVALUATIONS), self._learner(learner.EPISODES) or 0.0
+        acted = self._sum(process.rate(inference.ACTED_STEPS.sample) for process in self._of("inference"))
+        trained = self._sum(process.rate(learner.TRAINED_STEPS.sample) for process in self._of("learner"))
+        update = learner.UPDATE_SECONDS.family
+        update_s = self._ratio("learner", f"{update}_sum", f"{update}_count")
         rounds = [
-            (process.last("seedbed_eval_played") or 0.0, process.last("seedbed_eval_asked") or 0.0)
+            (process.last(inference.EVAL_PLAYED.sample) or 0.0, process.last(inference.EVAL_ASKED.sample) or 0.0)
             for process in self._of("inference")
         ]
         eval_played, eval_asked = max(rounds, default=(0.0, 0.0))
         return RunFigures(
             state=self.state,
-            seconds=self._last("learner", f"{learner}seconds"),
-            env_steps=self._last("learner", f"{learner}env_steps_total") or 0.0,
-            trained_steps=self._last("learner", f"{learner}trained_steps_total") or 0.0,
-            updates=self._last("learner", f"{learner}updates_total") or 0.0,
+            seconds=self._learner(learner.SECONDS),
+            env_steps=self._learner(learner.ENV_STEPS) or 0.0,
+            trained_steps=self._learner(learner.TRAINED_STEPS) or 0.0,
+            updates=self._learner(learner.UPDATES) or 0.0,
             acted_steps_per_s=acted,
             trained_steps_per_s=trained,
-            return_mean=self._last("learner", f"{learner}return_mean") if episodes else None,
+            return_mean=self._learner(learner.RETURN_MEAN) if episodes else None,
             return_curve=tuple(self._returns),
             episodes=episodes,
-            eval_return_mean=self._last("learner", f"{learner}eval_return_mean") if evaluated else None,
-            lag_mean=self._last("learner", f"{learner}policy_lag_mean"),
-            lag_max=self._last("learner", f"{learner}policy_lag_max"),
-            batch_fill=self._ratio("inference", "seedbed_batch_lanes_total", "seedbed_batches_total"),
-            lanes=self._sum(process.last("seedbed_lanes") for process in self._of("inference") if not process.is_gone),
-            queue_wait_ms=_milliseconds(wait_s),
-            forward_ms=_milliseconds(forward_s),
-            update_ms=_milliseconds(update_s),
-            dropped_steps=self._last("learner", f"{learner}dropped_steps_total") or 0.0,
+            eval_return_mean=self._learner(learner.EVAL_RETURN_MEAN) if evaluated else None,
+            lag_mean=self._learner(learner.LAG_MEAN),
+            lag_max=self._learner(learner.LAG_MAX),
+            batch_fill=self._mean(inference.BATCH_FILL),
+            lanes=self._sum(
+                process.last(inference.LANES.sample) for process in self._of("inference") if not process.is_gone
+            ),
+            queue_wait_ms=self._mean(inference.QUEUE_WAIT),
+            forward_ms=self._mean(inference.FORWARD),
+            update_ms=None if update_s is None else 1e3 * update_s,
+            dropped_steps=self._learner(learner.DROPPED_STEPS) or 0.0,
             eval_played=eval_played,
             eval_asked=eval_asked,
             tasks=self._tasks(),
-            statistics=self._statistics("seedbed_learner_statistic", "seedbed_learner_eval_statistic"),
+            statistics=self._statistics(learner.STATISTIC, learner.EVAL_STATISTIC),
         )
 
-    def _statistics(self, training: str, evaluation: str, *task: str) -> tuple[StatisticFigures, ...]:
+    def _statistics(self, training: Metric, evaluation: Metric, *task: str) -> tuple[StatisticFigures, ...]:
         """Every statistic of the environment's own that the learner names, of the run or of a task."""
-        learner = next((process for process in self._of("learner") if process.history), None)
-        if learner is None:
+        process = next((process for process in self._of("learner") if process.history), None)
+        if process is None:
             return ()
         return tuple(
             StatisticFigures(
                 name=name,
-                mean=learner.known(labelled(training, *task, name)),
-                eval_mean=learner.known(labelled(evaluation, *task, name)),
+                mean=process.known(labelled(training.sample, *task, name)),
+                eval_mean=process.known(labelled(evaluation.sample, *task, name)),
             )
-            for name in learner.values_of("seedbed_learner_statistic")
+            for name in process.values_of(learner.STATISTIC.sample)
         )
 
     def _tasks(self) -> tuple[TaskFigures, ...]:
         """Every task that the learner names, in its order."""
-        learner = next((process for process in self._of("learner") if process.history), None)
-        if learner is None:
+        process = next((process for process in self._of("learner") if process.history), None)
+        if process is None:
             return ()
-        prefix = "seedbed_learner_task_"
-        names = learner.values_of(f"{prefix}weight")
-        lanes = {name: learner.last(labelled(f"{prefix}trained_lanes_total", name)) or 0.0 for name in names}
+        names = process.values_of(learner.TASK_WEIGHT.sample)
+        lanes = {name: process.last(labelled(learner.TASK_TRAINED_LANES.sample, name)) or 0.0 for name in names}
         total = sum(lanes.values())
 
-        def last(figure: str, task: str) -> float | None:
-            return learner.known(labelled(f"{prefix}{figure}", task))
+        def last(metric: Metric, task: str) -> float | None:
+            return process.known(labelled(metric.sample, task))
 
         return tuple(
             TaskFigures(
                 name=name,
-                weight=last("weight", name) or 0.0,
+                weight=last(learner.TASK_WEIGHT, name) or 0.0,
                 share=lanes[name] / total if total else None,
-                acted_steps_per_s=learner.rate(labelled(f"{prefix}env_steps_total", name)),
-                episodes=last("episodes_total", name) or 0.0,
-                return_mean=last("return_mean", name),
-                eval_return_mean=last("eval_return_mean", name),
-                statistics=self._statistics(f"{prefix}statistic", f"{prefix}eval_statistic", name),
+                acted_steps_per_s=process.rate(labelled(learner.TASK_ENV_STEPS.sample, name)),
+                episodes=last(learner.TASK_EPISODES, name) or 0.0,
+                return_mean=last(learner.TASK_RETURN_MEAN, name),
+                eval_return_mean=last(learner.TASK_EVAL_RETURN_MEAN, name),
+                statistics=self._statistics(learner.TASK_STATISTIC, learner.TASK_EVAL_STATISTIC, name),
             )
             for name in names
         )
@@ -269,6 +270,15 @@ class Board:
     def _last(self, role: str, name: str) -> float | None:
         """A sample of the only service with this role that has it."""
         return next((value for process in self._of(role) if (value := process.last(name)) is not None), None)
+
+    def _learner(self, metric: Metric) -> float | None:
+        """A figure of the learner."""
+        return self._last("learner", metric.sample)
+
+    def _mean(self, quotient: Quotient) -> float | None:
+        """A mean over the window, of all inference services together, in its column's unit."""
+        ratio = self._ratio("inference", quotient.total.sample, quotient.count.sample)
+        return None if ratio is None else quotient.scale * ratio
 
     def _ratio(self, role: str, total: str, count: str) -> float | None:
         """What one counter rose for each one of another over the window, all processes of a role together."""
@@ -281,7 +291,3 @@ class Board:
         """The sum of what is known, None if nothing is."""
         known = [value for value in values if value is not None]
         return sum(known) if known else None
-
-
-def _milliseconds(seconds: float | None) -> float | None:
-    return None if seconds is None else 1e3 * seconds

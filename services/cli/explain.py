@@ -15,6 +15,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from seedbed.shared.errors import ConfigError
+from seedbed.shared.figures import columns, inference
+from seedbed.shared.figures.declare import Column
 
 BUSY = 0.8  # a share of time above this leaves no room
 SLACK = 0.5  # below this there is plenty
@@ -130,6 +132,29 @@ def _longest_part(signals: Signals) -> tuple[Bottleneck, str]:
     return Bottleneck.ENVIRONMENT, text
 
 
+MEANS: Mapping[str, Column] = {  # signals that are a column's mean
+    "update_busy_share": columns.UPDATE_BUSY_SHARE,
+    "batch_wait_ms": columns.BATCH_WAIT,
+    "batch_fill": inference.BATCH_FILL.column,
+    "lanes": inference.NUM_LANES.column,
+    "queue_wait_ms": inference.QUEUE_WAIT.column,
+    "forward_ms": inference.FORWARD.column,
+    "inference_lag_ms": inference.LOOP_LAG.column,
+    "env_busy_share": inference.ENV_BUSY.column,
+    "lag_mean": columns.LAG_MEAN,
+    "effective_sample_size": columns.EFFECTIVE_SAMPLE_SIZE,
+    "entropy": columns.ENTROPY,
+    "explained_variance": columns.EXPLAINED_VARIANCE,
+    "log_rho_lag0": columns.LOG_RHO_LAG0,
+}
+COLUMNS = tuple(  # that are read here
+    column.name
+    for column in (
+        columns.TRAINED_STEPS_PER_S, columns.ENV_STEPS_PER_S, columns.TRAINED_STEPS, columns.DROPPED_STEPS,
+        columns.INFERENCE_SERVICES, columns.LAG_MAX, inference.NUM_ACTOR_RESTARTS.column, *MEANS.values(),
+    )
+)  # fmt: skip
+
 KNOBS: Mapping[Bottleneck, tuple[str, ...]] = {
     Bottleneck.LEARNER: (
         "launch.learner_threads: more, if cores are free",
@@ -220,41 +245,32 @@ def summarise(
     rows: Sequence[Mapping[str, str]], *, source: str, max_policy_lag: float | None = None, cores: int | None = None
 ) -> Signals:
     """Means over the last half of the rows in which steps were trained."""
-    rows = [row for row in rows if (_number(row.get("trained_steps_per_s")) or 0.0) > 0]
+    rows = [row for row in rows if (_number(row.get(columns.TRAINED_STEPS_PER_S.name)) or 0.0) > 0]
     if len(rows) < MIN_ROWS:
         raise ConfigError(f"{source}: only {len(rows)} rows with training in it; let the run go on for some seconds")
     late = rows[len(rows) // 2 :]
 
-    def mean(name: str) -> float | None:
-        values = [value for row in late if (value := _number(row.get(name))) is not None]
-        return statistics.fmean(values) if values else None
+    def values(column: Column) -> list[float]:
+        return [value for row in late if (value := _number(row.get(column.name))) is not None]
 
-    def last(name: str) -> float:
-        return next((value for row in reversed(late) if (value := _number(row.get(name))) is not None), 0.0)
+    def mean(column: Column) -> float | None:
+        found = values(column)
+        return statistics.fmean(found) if found else None
 
-    trained, acted = mean("trained_steps_per_s") or 0.0, mean("env_steps_per_s") or 0.0
-    dropped = last("dropped_steps")
+    def last(column: Column) -> float:
+        return next(reversed(values(column)), 0.0)
+
+    trained, acted = mean(columns.TRAINED_STEPS_PER_S) or 0.0, mean(columns.ENV_STEPS_PER_S) or 0.0
+    dropped = last(columns.DROPPED_STEPS)
     return Signals(
         trained_steps_per_s=trained,
         acted_steps_per_s=acted or trained,
-        update_busy_share=mean("update_busy_share"),
-        batch_wait_ms=mean("batch_wait_ms"),
-        batch_fill=mean("inference_batch_fill"),
-        lanes=mean("inference_lanes"),
-        inference_services=mean("inference_services") or 1.0,
-        queue_wait_ms=mean("inference_queue_wait_ms"),
-        forward_ms=mean("inference_forward_ms"),
-        inference_lag_ms=mean("inference_loop_lag_ms"),
-        env_busy_share=mean("inference_env_busy_share"),
-        lag_mean=mean("lag_mean"),
-        lag_max=max((value for row in late if (value := _number(row.get("lag_max"))) is not None), default=None),
+        **{field: mean(column) for field, column in MEANS.items()},
+        inference_services=mean(columns.INFERENCE_SERVICES) or 1.0,
+        lag_max=max(values(columns.LAG_MAX), default=None),
         max_policy_lag=max_policy_lag,
-        dropped_share=dropped / max(1.0, dropped + last("trained_steps")),
-        actor_restarts=last("inference_actor_restarts"),
-        effective_sample_size=mean("effective_sample_size"),
-        entropy=mean("entropy"),
-        explained_variance=mean("explained_variance"),
-        log_rho_lag0=mean("log_rho_mean_abs_lag0"),
+        dropped_share=dropped / max(1.0, dropped + last(columns.TRAINED_STEPS)),
+        actor_restarts=last(inference.NUM_ACTOR_RESTARTS.column),
         cores=cores,
     )
 

@@ -21,11 +21,13 @@ from typing import Any
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from seedbed.shared.figures import service
+
 EVERY_S = 1.0
 TIMEOUT_S = 1.0  # for a whole visit, from dialling to the last byte
 NUM_THREADS = 16
 MAX_PAGE_BYTES = 4 * 1024 * 1024
-INFO = "seedbed_service_info"
+INFO = service.INFO.sample
 KEPT_LABELS = ("task", "statistic")  # whose samples are told apart
 
 Page = tuple[str, Mapping[str, float], float]  # service, samples, time

@@ -34,14 +34,18 @@ from seedbed.services.cli.runs import RECORD, RUNS
 from seedbed.services.cli.table import count, duration, score
 from seedbed.services.cli.training import read_summary, train
 from seedbed.shared.errors import ConfigError
+from seedbed.shared.figures import columns
 from seedbed.shared.protocol.statistics import evaluation_column, own_statistics, training_column
 
 RESULT = "seeds.json"
 FRESH_SEED = 777_000  # of the environments, far from every `eval.seed`; the run's own seed is added
 OWN = re.compile(r"fresh_(?!return_)(.+)_mean")  # the mean of one of the environment's own statistics, over the same
 FIGURES = ("eval_return_mean", "eval_return_std", "eval_episodes", "seconds", "trained_steps", "trained_steps_per_s")
-RETURNS = ("return_mean", "eval_return_mean")  # with tasks also of each, its name behind a slash
-COLUMNS = ("seconds", "trained_steps", *RETURNS, "entropy", "explained_variance", "lag_mean")
+RETURNS = (columns.RETURN_MEAN.name, columns.EVAL_RETURN_MEAN.name)  # with tasks also of each, its name behind a slash
+COLUMNS = (
+    columns.SECONDS.name, columns.TRAINED_STEPS.name, *RETURNS, columns.ENTROPY.name, columns.EXPLAINED_VARIANCE.name,
+    columns.LAG_MEAN.name,
+)  # fmt: skip
 AXES = {"trained_steps": "trained agent steps", "seconds": "seconds of training"}
 CONFIDENCE = 0.95
 T_QUANTILES = (  # of Student's t at 0.975, for 1, 2, … degrees of freedom
@@ -201,12 +205,12 @@ def write_csv(path: Path, curves: Mapping[int, Sequence[Mapping[str, str]]]) -> 
     """One table for all seeds."""
     names = own_statistics(next((curve[0] for curve in curves.values() if curve), {}))
     own = [column(name) for name in names for column in (training_column, evaluation_column)]
-    columns = [*COLUMNS, *own, *(f"{name}/{task}" for task in _tasks(curves) for name in RETURNS)]
+    names = [*COLUMNS, *own, *(f"{name}/{task}" for task in _tasks(curves) for name in RETURNS)]
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("seed", *columns))
+        writer.writerow(("seed", *names))
         for seed, curve in curves.items():
-            writer.writerows([seed, *(row.get(name, "") for name in columns)] for row in curve)
+            writer.writerows([seed, *(row.get(name, "") for name in names)] for row in curve)
 
 
 def draw(path: Path, title: str, curves: Mapping[int, Sequence[Mapping[str, str]]]) -> bool:

@@ -28,6 +28,7 @@ from seedbed.services.cli.scrape import Scraper
 from seedbed.services.cli.supervisor import Phase, Supervisor
 from seedbed.services.cli.table import TerminalView, render_summary
 from seedbed.shared.errors import ConfigError, SeedbedError, StorageError
+from seedbed.shared.figures import actor, learner
 from seedbed.shared.protocol.messages import RunState
 
 VIDEO = "policy.mp4"
@@ -53,8 +54,8 @@ class Follower:
         for name, samples, at in self._scraper.take():
             if supervisor.services[name].phase is Phase.RUNNING and at >= supervisor.services[name].started_at:
                 self._board.observe(name, samples, at)
-                self._watch_disk(samples.get("seedbed_learner_write_failures_total", 0.0), now)
-                self._watch_environments(name, samples.get("seedbed_actor_rebuilds_total", 0.0), now)
+                self._watch_disk(samples.get(learner.WRITE_FAILURES.sample, 0.0), now)
+                self._watch_environments(name, samples.get(actor.REBUILDS.sample, 0.0), now)
         for name, service in supervisor.services.items():
             if service.phase is not Phase.RUNNING:
                 self._board.forget(name)

@@ -6,29 +6,18 @@ from dataclasses import dataclass
 from seedbed.services.cli.board import ServiceFigures
 from seedbed.services.monitor.folder import Death, Facts, Status
 from seedbed.services.monitor.pages import Answer, Page
+from seedbed.shared.figures import actor, inference, learner
+from seedbed.shared.figures import service as any_service
+from seedbed.shared.figures.declare import declared
 
 STARTING_S = 60.0  # how long a service that is not ready counts as starting, after the last death
 
-DROPS = {  # counter → what it counts, in words
-    "seedbed_learner_dropped_steps_total": "steps too old to train on",
-    "seedbed_learner_lost_epoch_steps_total": "steps of a lost learner epoch",
-    "seedbed_learner_aborted_episodes_total": "episodes cut short by a rebuilt lane",
-    "seedbed_learner_duplicate_unrolls_total": "unrolls that were here already",
-    "seedbed_learner_lost_unrolls_total": "unrolls whose updates were lost",
-    "seedbed_learner_refused_messages_total": "messages that broke the protocol",
-    "seedbed_refused_messages_total": "messages that broke the protocol",
-    "seedbed_learner_dropped_messages_total": "messages dropped unread: their senders had wasted too much time",
-    "seedbed_dropped_messages_total": "messages dropped unread: their senders had wasted too much time",
-    "seedbed_lost_groups_total": "groups whose lease ended",
-    "seedbed_dropped_steps_total": "steps of unrolls cut off as their group ended",
-    "seedbed_discarded_lanes_total": "lane-unrolls that fit the learner no more",
-    "seedbed_unrolls_resent_total": "unrolls sent again",
-    "seedbed_actor_rebuilds_total": "lanes rebuilt after a failure",
-    "seedbed_actor_resent_total": "steps sent again",
-    "seedbed_actor_refused_messages_total": "messages that broke the protocol",
+LOSSES = {  # what should not happen: counter → what it counts, in words
+    metric.sample: metric.loss for module in (learner, inference, actor) for metric in declared(module) if metric.loss
 }
-ACTOR_LANES, ACTOR_RESTARTS = "seedbed_environment_lanes", "seedbed_environment_restarts"  # labelled with its name
-REFUSED_PEERS = "seedbed_refused_peers"  # labelled with the reason
+ACTOR_LANES = inference.ENVIRONMENT_LANES.sample
+ACTOR_RESTARTS = inference.ENVIRONMENT_RESTARTS.family
+REFUSED_PEERS = any_service.REFUSED_PEERS.family
 
 
 class Health:
@@ -153,7 +142,7 @@ def drops_of(page: Page | None) -> tuple[Drop, ...]:
     if page is None:
         return ()
     samples = page.samples()
-    found = [Drop(count=samples[name], reason=reason) for name, reason in DROPS.items() if samples.get(name)]
+    found = [Drop(count=samples[name], reason=reason) for name, reason in LOSSES.items() if samples.get(name)]
     found += [
         Drop(count=sample.value, reason=f"peers refused: {sample.labels.get('reason', 'no reason')}")
         for family in page.families

@@ -12,7 +12,9 @@ from typing import Any
 
 from prometheus_client import Metric
 
-METRIC = "seedbed_learner_policy_lag"
+from seedbed.shared.figures import learner
+
+METRIC = learner.POLICY_LAG.family
 SUMMARY_KEY = "policy_lag_histogram"
 WINDOW_S = 60.0
 

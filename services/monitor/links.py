@@ -7,6 +7,7 @@ from functools import partial
 from seedbed.services.monitor.config import MonitorConfig
 from seedbed.services.monitor.desk import Desk
 from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.figures.monitor import REFUSED_MESSAGES
 from seedbed.shared.net.endpoints import Dealer
 from seedbed.shared.net.keys import DialKeys, dial_keys
 from seedbed.shared.net.reactor import Reactor
@@ -29,7 +30,7 @@ class Links:
             role: dial_keys(folder, Role.MONITOR, role) for role, addresses in upstream.items() if addresses
         }
         self._dealers: dict[tuple[Role, str], Dealer] = {}
-        self._refused = service.metrics.counter("monitor_refused_messages", "Answers that were no reports.")
+        self._refused = service.metrics.counter(REFUSED_MESSAGES.name, REFUSED_MESSAGES.meaning)
         self._resolvers = [Resolver(upstream[role], partial(self._found, role)) for role in self._keys]
 
     async def work(self) -> None:

@@ -9,29 +9,23 @@ from pathlib import Path
 
 import numpy as np
 
+from seedbed.services.cli import explain
 from seedbed.services.monitor.curves import Array, Curves
 from seedbed.services.monitor.tail import LineTail
+from seedbed.shared.figures import columns
+from seedbed.shared.figures.panels import PANELS
 from seedbed.shared.protocol.statistics import evaluation_column, own_statistics, training_column
 
 PIECE_BYTES = 1 << 20
-JUDGED = (
-    "batch_wait_ms",
-    "inference_services",
-    "inference_loop_lag_ms",
-    "inference_actor_restarts",
-    "aborted_episodes",
-)
-COLUMNS = (  # what the page shows, and what is only judged; others are not kept
-    "seconds", "trained_steps", "env_steps", "updates", "episodes",
-    "return_mean", "length_mean", "eval_return_mean", "eval_return_std",
-    "env_steps_per_s", "trained_steps_per_s", "update_busy_share", "inference_env_busy_share",
-    "lag_mean", "lag_max", "dropped_steps", "dropped_share",
-    "inference_batch_fill", "inference_lanes", "inference_queue_wait_ms", "inference_forward_ms", "update_ms",
-    "loss", "entropy", "kl", "explained_variance", "rho_clipped_share", "grad_norm", "learning_rate",
-    "log_rho_mean_abs_lag0", *JUDGED,
+AXES = (columns.SECONDS.name, columns.TRAINED_STEPS.name)
+DRAWN = (*AXES, *(line.column.name for panel in PANELS for line in panel.lines))
+SHOWN = (  # as numbers, beside the charts
+    columns.ENV_STEPS.name, columns.UPDATES.name, columns.EPISODES.name, columns.EVAL_RETURN_STD.name,
+    columns.DROPPED_STEPS.name, columns.RHO_CLIPPED_SHARE.name, columns.LEARNING_RATE.name,
 )  # fmt: skip
-AXES = ("seconds", "trained_steps")
-TASK_COLUMNS = ("return_mean", "eval_return_mean")  # of each task: a slash and its name behind them
+JUDGED = (*(name for name in explain.COLUMNS if name not in {*DRAWN, *SHOWN}), columns.ABORTED_EPISODES.name)
+COLUMNS = (*DRAWN, *SHOWN, *JUDGED)  # others are not kept
+TASK_COLUMNS = (columns.RETURN_MEAN.name, columns.EVAL_RETURN_MEAN.name)  # of a task: with a slash and its name
 MAX_STATISTICS = 12  # of the environment's own, a chart each
 MAX_TASKS = 32  # as many lines as can be told apart; of more the first ones
 

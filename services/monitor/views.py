@@ -20,26 +20,43 @@ from seedbed.services.monitor.logs import Line
 from seedbed.services.monitor.reading import RunReader
 from seedbed.services.monitor.settings import differences, flatten, hide_secrets
 from seedbed.services.monitor.table import JUDGED, MetricsTable
+from seedbed.shared.figures import columns
+from seedbed.shared.figures.panels import Panel
 from seedbed.shared.protocol.statistics import evaluation_column, own_statistics, training_column
 
 SUMMARY_NAMES = {  # in the summary → here
-    "seconds": "seconds",
-    "trained_steps": "trained_steps",
-    "env_steps": "env_steps",
-    "updates": "updates",
-    "episodes": "episodes",
-    "episode_return_mean": "return_mean",
-    "eval_return_mean": "eval_return_mean",
-    "trained_steps_per_s": "trained_steps_per_s",
-    "env_steps_per_s": "env_steps_per_s",
-    "policy_lag_mean": "lag_mean",
-    "policy_lag_max": "lag_max",
+    "seconds": columns.SECONDS.name,
+    "trained_steps": columns.TRAINED_STEPS.name,
+    "env_steps": columns.ENV_STEPS.name,
+    "updates": columns.UPDATES.name,
+    "episodes": columns.EPISODES.name,
+    "episode_return_mean": columns.RETURN_MEAN.name,
+    "eval_return_mean": columns.EVAL_RETURN_MEAN.name,
+    "trained_steps_per_s": columns.TRAINED_STEPS_PER_S.name,
+    "env_steps_per_s": columns.ENV_STEPS_PER_S.name,
+    "policy_lag_mean": columns.LAG_MEAN.name,
+    "policy_lag_max": columns.LAG_MAX.name,
 }
-RATES = ("trained_steps_per_s", "env_steps_per_s")
+RATES = (columns.TRAINED_STEPS_PER_S.name, columns.ENV_STEPS_PER_S.name)
 MAX_KWARGS = 4  # that stand beside an environment's name
 MAX_DIFFERENCES = 8  # that a run in the list shows
-TABLE_NAMES = (*SUMMARY_NAMES.values(), "inference_batch_fill", "inference_lanes", "inference_queue_wait_ms",
-               "inference_forward_ms", "update_ms")  # fmt: skip
+
+
+def panels_view(panels: Iterable[Panel]) -> list[dict[str, Any]]:
+    """What the page draws together."""
+    return [
+        {
+            "title": panel.title,
+            "unit": panel.unit,
+            "note": panel.note,
+            "lines": [
+                {"column": line.column.name, "name": line.label, "style": line.style, "scale": line.scale,
+                 "unit": line.unit, "isRate": line.is_rate}
+                for line in panel.lines
+            ],
+        }
+        for panel in panels
+    ]  # fmt: skip
 
 
 def run_view(run: RunReader) -> dict[str, Any]:
@@ -71,25 +88,25 @@ def run_figures(run: RunReader) -> dict[str, float | None]:
     figures = {name: _number(summary.get(key)) for key, name in SUMMARY_NAMES.items()}
     if run.table is not None and (run.is_live or not summary):
         curves = run.table.curves
-        last = {name: _number(curves.last(name)) for name in TABLE_NAMES}
+        last = {name: _number(curves.last(name)) for name in SUMMARY_NAMES.values()}
         if not run.is_live:
             last |= {name: _number(curves.last_at_work(name)) for name in RATES}
         figures |= {name: value for name, value in last.items() if value is not None}
     live = run.figures
     if live is not None:
         now = {
-            "seconds": live.seconds,
-            "trained_steps": live.trained_steps,
-            "env_steps": live.env_steps,
-            "updates": live.updates,
-            "return_mean": live.return_mean,
-            "eval_return_mean": live.eval_return_mean,
-            "trained_steps_per_s": live.trained_steps_per_s,
-            "env_steps_per_s": live.acted_steps_per_s,
-            "lag_mean": live.lag_mean,
-            "lag_max": live.lag_max,
+            columns.SECONDS: live.seconds,
+            columns.TRAINED_STEPS: live.trained_steps,
+            columns.ENV_STEPS: live.env_steps,
+            columns.UPDATES: live.updates,
+            columns.RETURN_MEAN: live.return_mean,
+            columns.EVAL_RETURN_MEAN: live.eval_return_mean,
+            columns.TRAINED_STEPS_PER_S: live.trained_steps_per_s,
+            columns.ENV_STEPS_PER_S: live.acted_steps_per_s,
+            columns.LAG_MEAN: live.lag_mean,
+            columns.LAG_MAX: live.lag_max,
         }
-        figures |= {name: number for name, value in now.items() if (number := _number(value)) is not None}
+        figures |= {column.name: number for column, value in now.items() if (number := _number(value)) is not None}
     return figures
 
 
@@ -182,7 +199,7 @@ def service_view(service: Service) -> dict[str, Any]:
 def curves_view(name: str, table: MetricsTable, problem: str) -> dict[str, Any]:
     """Every column that has a value, as [mean] or, where buckets hold several rows, [mean, low, high], f32 [N]."""
     curves = table.curves
-    columns: dict[str, list[Array]] = {}
+    drawn: dict[str, list[Array]] = {}
     for column in curves.columns:
         if column in JUDGED:
             continue
@@ -191,7 +208,7 @@ def curves_view(name: str, table: MetricsTable, problem: str) -> dict[str, Any]:
             continue
         parts = (curve.mean,) if curves.stride == 1 else (curve.mean, curve.low, curve.high)
         with np.errstate(over="ignore"):  # seven digits are enough; what is beyond f32 is infinite, null in JSON
-            columns[column] = [part.astype(np.float32) for part in parts]
+            drawn[column] = [part.astype(np.float32) for part in parts]
     return {
         "name": name,
         "rows": curves.num_rows,
@@ -200,7 +217,7 @@ def curves_view(name: str, table: MetricsTable, problem: str) -> dict[str, Any]:
         "problem": problem,
         "tasks": list(table.tasks),
         "statistics": list(table.statistics),
-        "columns": columns,
+        "columns": drawn,
     }
 
 

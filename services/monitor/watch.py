@@ -24,6 +24,8 @@ from seedbed.services.monitor.pages import Answer, Page, Visitor
 from seedbed.services.monitor.pictures import Picture, newest_picture
 from seedbed.services.monitor.reading import RunReader
 from seedbed.services.monitor.verdict import judge
+from seedbed.shared.figures import declare
+from seedbed.shared.figures.monitor import ALERTS, UP
 
 EVERY_S = 0.9  # below the page's second
 RESTING_EVERY_S = 5.0  # runs that are not live
@@ -212,14 +214,18 @@ class Watch:
     def _judgement(self) -> Iterator[Metric]:
         """Which services are up, and which alerts there are."""
         registry = CollectorRegistry()
-        up = Gauge("seedbed_monitor_up", "1 if the service answers.", ("run", "service", "name"), registry=registry)
-        alerts = Gauge("seedbed_monitor_alerts", "Alerts now.", ("run", "alert", "level"), registry=registry)
+        up = _gauge(UP, registry)
+        alerts = _gauge(ALERTS, registry)
         for run in self._runs.values():
             for service in run.services if run.is_live else ():
                 up.labels(run.name, service.role, service.name).set(service.health == Health.UP)
         for alert in self._alerts():
             alerts.labels(alert.run, alert.code, alert.level.value).inc()
         yield from registry.collect()
+
+
+def _gauge(metric: declare.Metric, registry: CollectorRegistry) -> Gauge:
+    return Gauge(metric.family, metric.meaning, metric.labels, registry=registry)
 
 
 def begun_at(path: Path) -> float | None:

@@ -4,6 +4,7 @@
 |---|---|
 | `/` | the page |
 | `/static/…` | its files |
+| `/api/panels` | which figures the page draws together |
 | `/api/runs` | all runs and alerts |
 | `/api/runs/{name}` | services, policy lag and videos of one run, and how it ended |
 | `/api/runs/{name}/curves` | its curves |
@@ -39,7 +40,9 @@ from seedbed.services.monitor import access
 from seedbed.services.monitor.access import Access, Verdict
 from seedbed.services.monitor.exposition import Source
 from seedbed.services.monitor.pictures import Picture
+from seedbed.services.monitor.views import panels_view
 from seedbed.services.monitor.watch import Watch
+from seedbed.shared.figures.panels import PANELS
 from seedbed.shared.runtime.metrics import Metrics
 
 PAGE = Path(__file__).parent / "page"
@@ -98,6 +101,9 @@ def make_app(watch: Watch, rules: Access, own: Metrics, labels: Mapping[str, str
     def page(_request: Request) -> Response:
         return FileResponse(PAGE / "index.html")
 
+    def panels(_request: Request) -> Response:
+        return Response(orjson.dumps(panels_view(PANELS)), media_type="application/json")
+
     def runs(request: Request) -> Response:
         return as_json(request, watch.overview())
 
@@ -136,6 +142,7 @@ def make_app(watch: Watch, rules: Access, own: Metrics, labels: Mapping[str, str
     return Starlette(
         routes=[
             Route("/", page),
+            Route("/api/panels", panels),
             Route("/api/runs", runs),
             Route("/api/runs/{name}", run),
             Route("/api/runs/{name}/curves", curves),

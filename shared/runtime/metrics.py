@@ -21,11 +21,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from seedbed.shared.errors import ConfigError
+from seedbed.shared.figures import declare
+from seedbed.shared.figures import service as service_figures
+from seedbed.shared.figures.declare import PREFIX
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
-PREFIX = "seedbed_"
 # → figure, by the value of one label or of several; called in the page's thread
 ReadLabelled = Callable[[], Mapping[str, float]] | Callable[[], Mapping[tuple[str, ...], float]]
 _Family = CounterMetricFamily | GaugeMetricFamily
@@ -135,7 +137,8 @@ class Metrics:
         prometheus_client.ProcessCollector(registry=self.registry)
         prometheus_client.GCCollector(registry=self.registry)
         labels = {"service": service, "name": name, "incarnation": f"{incarnation:x}"}
-        self.gauge("service_info", "Always 1; its labels name this process.", tuple(labels)).labels(**labels).set(1)
+        info = service_figures.INFO
+        self.gauge(info.name, info.meaning, info.labels).labels(**labels).set(1)
 
     def counter(self, name: str, description: str, labels: Sequence[str] = ()) -> Counter:
         """A figure that only rises."""
@@ -162,6 +165,16 @@ class Metrics:
     def read_histogram(self, name: str, description: str, bounds: Sequence[float], read: ReadHistogram) -> None:
         """Counts that `read` returns: up to each bound, and above the last; it is called in the page's thread."""
         self._readings.histograms.append((PREFIX + name, description, bounds, read))
+
+    def read(self, metric: declare.Metric, read: Callable[[], float]) -> None:
+        """A declared counter or gauge; called in the page's thread."""
+        add = self.read_counter if metric.kind is declare.Kind.COUNTER else self.read_gauge
+        add(metric.name, metric.meaning, read)
+
+    def read_labelled(self, metric: declare.Metric, read: ReadLabelled) -> None:
+        """The same by its labels' values."""
+        add = self.read_counters if metric.kind is declare.Kind.COUNTER else self.read_gauges
+        add(metric.name, metric.meaning, metric.labels, read)
 
     def page(self, path: str, read: Callable[[], Answer | None]) -> None:
         """Serve something else beside /metrics; `read` is called in the page's thread, None: nothing there yet."""

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 
+from seedbed.shared.figures.service import REFUSED_PEERS
 from seedbed.shared.runtime.logs import Log
 from seedbed.shared.runtime.metrics import Metrics
 
@@ -13,7 +14,7 @@ class RefusalLog:
     """Called with a reason (a short constant) and who it was. Owned by the service's loop; bounded by the reasons."""
 
     def __init__(self, metrics: Metrics, log: Log, now: Callable[[], float] = time.monotonic) -> None:
-        self._count = metrics.counter("refused_peers", "Peers and keys not let in.", ("reason",))
+        self._count = metrics.counter(REFUSED_PEERS.name, REFUSED_PEERS.meaning, REFUSED_PEERS.labels)
         self._log, self._now = log, now
         self._tell_at: dict[str, float] = {}
         self._untold: dict[str, int] = {}

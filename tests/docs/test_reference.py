@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 import typer
 
-from docs.generator import reference
+from docs.generator import dashboard, reference
 from seedbed.services.cli.app import app
 from seedbed.services.cli.settings import list_settings
+from seedbed.shared.figures import actor, inference, learner, monitor, service
+from seedbed.shared.figures.columns import COLUMNS
+from seedbed.shared.figures.declare import declared
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,6 +56,27 @@ def test_metrics_have_names_kinds_and_meanings(name: str) -> None:
         assert re.fullmatch(r"`seedbed_[a-z0-9_]+`", metric)
         assert (kind == "counter") == metric.endswith("_total`")
         assert meaning
+
+
+def test_every_column_is_listed_with_what_it_tells() -> None:
+    """Once each."""
+    rows = [row.strip("| ").split(" | ") for row in reference.TABLES["columns"]().splitlines()[2:]]
+    assert [row[0].strip("`") for row in rows] == [column.name for column in COLUMNS]
+    assert len({column.name for column in COLUMNS}) == len(COLUMNS)
+    assert all(column.meaning for column in COLUMNS)
+
+
+def test_the_dashboard_is_that_of_the_declared_metrics() -> None:
+    """`python -m docs.generator.dashboard` writes it; the alert rules name no other metric either."""
+    assert dashboard.FILE.read_text(encoding="utf-8") == dashboard.text()
+    known = {item.sample for module in (actor, inference, learner, monitor, service) for item in declared(module)}
+    known |= {f"{learner.POLICY_LAG.family}_count"}
+    rules = (ROOT / "compose" / "prometheus-alerts.yml").read_text(encoding="utf-8")
+    named = {
+        name for line in re.findall(r"expr:((?:.*\n(?=  {10}))*.*)", rules) for name in re.findall(r"seedbed_\w+", line)
+    }
+    assert named
+    assert named <= known
 
 
 def test_the_site_builds_without_a_broken_link(tmp_path: Path) -> None:

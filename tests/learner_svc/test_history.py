@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from seedbed.learner_svc.history import FIRST_COLUMNS, History, draw_curves, label_of, read_metrics, task_panels
+from seedbed.learner_svc.history import FIRST_COLUMNS, History, draw_curves, read_metrics, task_panels
 from seedbed.shared.errors import StorageError
 from tests.support.full_disk import full_disk
 
@@ -69,10 +69,10 @@ def test_every_task_has_a_panel_and_all_share_one(tmp_path: Path) -> None:
     """Named by the columns; a run with one environment has neither."""
     assert task_panels(["return_mean", "entropy"]) == []
     panels = task_panels(["return_mean", "return_mean/a", "eval_return_mean/a", "share/a", "return_mean/b.2"])
-    assert panels == [
-        ("return, a", ("return_mean/a", "eval_return_mean/a")),
-        ("return, b.2", ("return_mean/b.2", "eval_return_mean/b.2")),
-        ("share of the batches", ("share/a", "share/b.2")),
+    assert [dict(panel.lines) for panel in panels] == [
+        {"return_mean/a": "training", "eval_return_mean/a": "evaluated"},
+        {"return_mean/b.2": "training", "eval_return_mean/b.2": "evaluated"},
+        {"share/a": "a", "share/b.2": "b.2"},
     ]
     history = History(tmp_path, tensorboard=False)
     for step in (1, 2):
@@ -144,17 +144,3 @@ def test_events_of_a_resumed_run_withdraw_only_what_is_lost(tmp_path: Path) -> N
     resumed.close()
     told = accumulator.EventAccumulator(str(tmp_path / "events")).Reload().Scalars("loss")
     assert [(event.step, event.value) for event in told] == [(10, 1.0), (20, 2.0), (30, 9.0)]
-
-
-@pytest.mark.parametrize(
-    ("column", "label"),
-    [
-        ("return_mean/golf", "training"),
-        ("eval_return_mean", "evaluation"),
-        ("env_steps_per_s", "acted"),
-        ("share/golf", "golf"),
-    ],
-)
-def test_lines_are_named_for_people(column: str, label: str) -> None:
-    """The panel's title says of what; a column's own name is for programs."""
-    assert label_of(column) == label

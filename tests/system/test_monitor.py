@@ -17,7 +17,7 @@ for module in ("starlette", "uvicorn"):
 
 COMPOSE = Path(__file__).parents[2] / "compose"
 FIGURES = (Path(__file__).parents[2] / "docs" / "figures.md").read_text()
-TABLES = [reference.TABLES[f"{role}_metrics"]() for role in ("actor", "inference", "learner")]
+TABLES = [reference.TABLES[f"{role}_metrics"]() for role in ("actor", "inference", "learner", "service", "monitor")]
 BOARD = COMPOSE / "grafana" / "dashboards" / "seedbed.json"
 ALERTS = COMPOSE / "prometheus-alerts.yml"
 METRIC = re.compile(r"\b(?:seedbed|process|python)_[a-z0-9_]+\b")

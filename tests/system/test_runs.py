@@ -13,6 +13,7 @@ import pytest
 from seedbed.learner_svc.history import read_metrics
 from seedbed.services.cli.run_state import State, read_status
 from seedbed.services.cli.runs import last_step
+from seedbed.shared.figures.columns import COLUMNS
 from tests.support.deployment import living
 
 FIGURES = Path(__file__).parents[2] / "docs" / "figures.md"
@@ -78,7 +79,9 @@ def test_a_run_ends_says_so_and_goes_on_only_when_asked_for_more(tmp_path):
     for name in ("trained_steps", "updates", "seconds", "env_steps"):
         values = [float(row[name]) for row in rows]
         assert values == sorted(values), f"{name} went back"
-    assert {*rows[0], *second} <= set(re.findall(r"`(\w+)`", FIGURES.read_text())), "a figure that nobody explains"
+    columns = {column.name for column in COLUMNS}
+    assert set(rows[0]) <= columns, "a column that is not declared"
+    assert set(second) <= columns | set(re.findall(r"`(\w+)`", FIGURES.read_text())), "a figure that nobody explains"
     assert int(rows[0]["epoch"]) == 1
     assert int(rows[-1]["epoch"]) > 1
     assert read_status(folder).state is State.FINISHED

@@ -1,30 +1,11 @@
-// Which figures are drawn where: columns of metrics.csv, their names and units.
+// What charts draw: columns of metrics.csv, their names and units.
 
 const line = (column, name, more = {}) => ({ column, name, style: "line", ...more });
-const dashed = (column, name, more = {}) => line(column, name, { style: "dashed", ...more });
 const mark = (column, name, more = {}) => line(column, name, { style: "mark", ...more });
-const percent = { scale: 100, unit: "%" };
-const rate = { isRate: true }; // 0 in the last rows of a run that ended with an evaluation, so its mean until then stands for it
 const EPISODES = "training: of the last 100 episodes";
 
-export const PANELS = [
-  { title: "Return", unit: "of an episode", note: EPISODES,
-    lines: [line("return_mean", "training"), mark("eval_return_mean", "evaluated")] },
-  { title: "Speed", unit: "steps/s", lines: [line("trained_steps_per_s", "trained", rate), dashed("env_steps_per_s", "acted", rate)] },
-  { title: "Episode length", unit: "steps, mean", lines: [line("length_mean", "")] },
-  { title: "Policy lag", unit: "updates", lines: [line("lag_mean", "mean"), dashed("lag_max", "most")] },
-  { title: "Batch fill", unit: "lanes of a forward pass", lines: [line("inference_batch_fill", "filled"), dashed("inference_lanes", "all lanes")] },
-  { title: "Inference", unit: "ms", lines: [line("inference_queue_wait_ms", "queue"), dashed("inference_forward_ms", "forward")] },
-  { title: "Update", unit: "ms", lines: [line("update_ms", "")] },
-  { title: "Busy", unit: "% of the time", lines: [line("update_busy_share", "updates", { ...percent, ...rate }), dashed("inference_env_busy_share", "environments", { ...percent, ...rate })] },
-  { title: "Dropped", unit: "% of the steps, too old", lines: [line("dropped_share", "", percent)] },
-  { title: "Entropy", unit: "nats", lines: [line("entropy", "")] },
-  { title: "Explained variance", unit: "share, 1 is best", lines: [line("explained_variance", "")] },
-  { title: "KL divergence", unit: "nats, behaviour to target", lines: [line("kl", "")] },
-  { title: "Disagreement", unit: "|log ρ| at lag 0", note: "near 0 is right", lines: [line("log_rho_mean_abs_lag0", "")] },
-  { title: "Loss", unit: "per transition", lines: [line("loss", "")] },
-  { title: "Gradient norm", unit: "before clipping", lines: [line("grad_norm", "")] },
-];
+/** [{title, unit, note, lines: [{column, name, style, scale, unit, isRate}]}], as the server declares them. */
+export const PANELS = await (await fetch("/api/panels")).json();
 
 /** The panel of one of the environments' own statistics. */
 export const statisticPanel = (name) => ({

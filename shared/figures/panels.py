@@ -1,0 +1,86 @@
+"""Which columns are drawn together: the charts of the web page, and those of them that are in curves.png."""
+
+from dataclasses import dataclass
+
+from seedbed.shared.figures import columns, inference
+from seedbed.shared.figures.declare import Column
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One curve of a chart.
+
+    Args:
+      label: beside the run's name; empty where the chart has one curve.
+      style: "line", "dashed" or "mark".
+      scale: what values are multiplied with to be shown.
+      unit: behind a value that is pointed at; empty for none.
+      is_rate: 0 in the last rows of a run that ended with an evaluation, so its mean until then stands for it.
+    """
+
+    column: Column
+    label: str = ""
+    style: str = "line"
+    scale: float = 1.0
+    unit: str = ""
+    is_rate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One chart."""
+
+    title: str
+    unit: str
+    lines: tuple[Line, ...]
+    note: str = ""  # under the title
+
+
+EPISODES = "training: of the last 100 episodes"
+
+RETURN = Panel(
+    "Return", "of an episode",
+    (Line(columns.RETURN_MEAN, "training"), Line(columns.EVAL_RETURN_MEAN, "evaluated", "mark")), EPISODES,
+)  # fmt: skip
+SPEED = Panel(
+    "Speed", "steps/s",
+    (
+        Line(columns.TRAINED_STEPS_PER_S, "trained", is_rate=True),
+        Line(columns.ENV_STEPS_PER_S, "acted", "dashed", is_rate=True),
+    ),
+)  # fmt: skip
+LENGTH = Panel("Episode length", "steps, mean", (Line(columns.LENGTH_MEAN),))
+LAG = Panel("Policy lag", "updates", (Line(columns.LAG_MEAN, "mean"), Line(columns.LAG_MAX, "most", "dashed")))
+ENTROPY = Panel("Entropy", "nats", (Line(columns.ENTROPY),))
+EXPLAINED_VARIANCE = Panel("Explained variance", "share, 1 is best", (Line(columns.EXPLAINED_VARIANCE),))
+
+PANELS = (  # of the page, in its order
+    RETURN,
+    SPEED,
+    LENGTH,
+    LAG,
+    Panel(
+        "Batch fill", "lanes of a forward pass",
+        (Line(inference.BATCH_FILL.column, "filled"), Line(inference.NUM_LANES.column, "all lanes", "dashed")),
+    ),
+    Panel(
+        "Inference", "ms",
+        (Line(inference.QUEUE_WAIT.column, "queue"), Line(inference.FORWARD.column, "forward", "dashed")),
+    ),
+    Panel("Update", "ms", (Line(columns.UPDATE_TIME),)),
+    Panel(
+        "Busy", "% of the time",
+        (
+            Line(columns.UPDATE_BUSY_SHARE, "updates", scale=100.0, unit="%", is_rate=True),
+            Line(inference.ENV_BUSY.column, "environments", "dashed", 100.0, "%", is_rate=True),
+        ),
+    ),
+    Panel("Dropped", "% of the steps, too old", (Line(columns.DROPPED_SHARE, scale=100.0, unit="%"),)),
+    ENTROPY,
+    EXPLAINED_VARIANCE,
+    Panel("KL divergence", "nats, behaviour to target", (Line(columns.KL),)),
+    Panel("Disagreement", "|log ρ| at lag 0", (Line(columns.LOG_RHO_LAG0),), "near 0 is right"),
+    Panel("Loss", "per transition", (Line(columns.LOSS),)),
+    Panel("Gradient norm", "before clipping", (Line(columns.GRAD_NORM),)),
+)  # fmt: skip
+PICTURE = (RETURN, LENGTH, SPEED, ENTROPY, EXPLAINED_VARIANCE, LAG)  # of curves.png
