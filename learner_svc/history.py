@@ -232,10 +232,15 @@ def statistic_panels(names: Sequence[str]) -> list[Drawn]:
 
 def task_panels(names: Sequence[str]) -> list[Drawn]:
     """A panel for each task's returns, and one for the shares of the batches; none in a run with one environment."""
-    trained, evaluated = f"{columns.RETURN_MEAN.name}/", f"{columns.EVAL_RETURN_MEAN.name}/"
-    tasks = [name.removeprefix(trained) for name in names if name.startswith(trained)]
-    returns = [_training_and_evaluation(f"Return, {task}", trained + task, evaluated + task) for task in tasks]
-    return [*returns, Drawn("Share of the batches", {f"share/{task}": task for task in tasks})] if tasks else []
+    begin = columns.RETURN_MEAN.of("")
+    tasks = [name.removeprefix(begin) for name in names if name.startswith(begin)]
+    if not tasks:
+        return []
+    returns = [
+        _training_and_evaluation(f"Return, {task}", columns.RETURN_MEAN.of(task), columns.EVAL_RETURN_MEAN.of(task))
+        for task in tasks
+    ]
+    return [*returns, Drawn("Share of the batches", {columns.SHARE.of(task): task for task in tasks})]
 
 
 def _draw_panel(axes: Any, panel: Drawn, rows: Sequence[Mapping[str, str]]) -> None:

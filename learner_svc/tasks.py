@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from seedbed.learner_svc.measure import EvaluationResult, Returns, mean_over, median, own_columns
+from seedbed.shared.figures import columns
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.protocol.messages import TaskEnv
 from seedbed.shared.protocol.statistics import Means, evaluation_column, training_column
@@ -113,20 +114,20 @@ class TaskBook:
         shares = self.shares()
         row: dict[str, float | int | None] = {}
         if self.records:
-            row = {"return_mean": self.means["return"], **own_columns(self.means, training_column)}
+            row = {columns.RETURN_MEAN.name: self.means["return"], **own_columns(self.means, training_column)}
         for name, record in self.records.items():
-            row[f"return_mean/{name}"] = record.training.mean
+            row[columns.RETURN_MEAN.of(name)] = record.training.mean
             fresh = record.evaluation if name in self._fresh else None
-            row[f"eval_return_mean/{name}"] = fresh.return_mean if fresh else None
+            row[columns.EVAL_RETURN_MEAN.of(name)] = fresh.return_mean if fresh else None
             row |= own_columns(record.training.means, training_column, name)
             row |= dict.fromkeys(own_columns(record.training.means, evaluation_column, name))
             row |= own_columns(fresh.means, evaluation_column, name) if fresh else {}
             if record.config.random_score is not None:
-                row[f"eval_normalised/{name}"] = record.normalised if fresh else None
-            row[f"share/{name}"] = shares[name]
-            row[f"trained_steps/{name}"] = record.trained_steps
-            row[f"env_steps/{name}"] = record.env_steps
-            row[f"episodes/{name}"] = record.episodes
+                row[columns.EVAL_NORMALISED.of(name)] = record.normalised if fresh else None
+            row[columns.SHARE.of(name)] = shares[name]
+            row[columns.TRAINED_STEPS.of(name)] = record.trained_steps
+            row[columns.ENV_STEPS.of(name)] = record.env_steps
+            row[columns.EPISODES.of(name)] = record.episodes
         if self._is_complete:
             row |= self.normalised_figures()
         self._fresh, self._is_complete = set(), False
@@ -139,9 +140,9 @@ class TaskBook:
         if not known or len(known) < len(scores):
             return {}
         return {
-            "eval_normalised_mean": math.fsum(known) / len(known),
-            "eval_normalised_capped_mean": math.fsum(min(1.0, score) for score in known) / len(known),
-            "eval_normalised_median": median(known),
+            columns.EVAL_NORMALISED_MEAN.name: math.fsum(known) / len(known),
+            columns.EVAL_NORMALISED_CAPPED_MEAN.name: math.fsum(min(1.0, score) for score in known) / len(known),
+            columns.EVAL_NORMALISED_MEDIAN.name: median(known),
         }
 
     def summary(self) -> dict[str, Any]:

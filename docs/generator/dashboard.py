@@ -181,8 +181,8 @@ CHARTS = (
     ),
     Chart(
         title="The environment's own statistics",
-        description="Means of the statistics that the environment declares: over the last 100 training episodes, and of "
-        "the last evaluation.",
+        description="Means of the statistics that the environment declares: over the last 100 training episodes, and "
+        "of the last evaluation.",
         width=2 * WIDTH,
         queries=[
             (value(learner.STATISTIC), "{{run}} {{statistic}}, training"),

@@ -21,6 +21,8 @@ from seedbed.services.monitor.health import Service, map_services, ups
 from seedbed.services.monitor.lag import LagHistogram, LagWindow, read_page, read_summary
 from seedbed.services.monitor.pages import Answer, Page
 from seedbed.services.monitor.table import MetricsTable
+from seedbed.shared.figures import columns
+from seedbed.shared.figures.declare import Column
 from seedbed.shared.protocol.messages import RunState
 
 WRITING_S = 15.0  # a table that changed since then belongs to a learner that we may not see
@@ -146,14 +148,14 @@ class RunReader:
             state=self.state,
             stalled_s=stalled_s(curves, self.facts, self._now) if curves is not None else None,
             row_every_s=self._row_every_s,
-            lag_max=_recent(curves, "lag_max", np.max),
+            lag_max=_recent(curves, columns.LAG_MAX, np.max),
             max_policy_lag=float(bound) if isinstance(bound, (int, float)) else None,
-            dropped_share=_recent(curves, "dropped_share", np.mean),
+            dropped_share=_recent(curves, columns.DROPPED_SHARE, np.mean),
             crashes=self.facts.crashes,
             deaths=self.facts.deaths,
             services=self.services,
             failure=self.facts.status if self.facts.status.state is State.FAILED else None,
-            log_rho_lag0=_recent(curves, "log_rho_mean_abs_lag0", np.median),
+            log_rho_lag0=_recent(curves, columns.LOG_RHO_LAG0, np.median),
             problems=(*self.facts.problems, *([self.table_problem] if self.table_problem else ())),
             broken_lines=table.broken_lines if table is not None else 0,
         )
@@ -208,17 +210,19 @@ class RunReader:
 
 def stalled_s(curves: Curves, facts: Facts, now: float) -> float | None:
     """How long no step has been acted or trained, seconds; at least, if it is longer than the recent rows tell."""
-    seconds = curves.recent[:, curves.columns.index("seconds")]
+    seconds = curves.recent[:, curves.columns.index(columns.SECONDS.name)]
     if not len(seconds):
         return now - facts.started_at if facts.started_at is not None else None
-    steps = [curves.recent[:, curves.columns.index(name)] for name in ("trained_steps", "env_steps")]
+    steps = [
+        curves.recent[:, curves.columns.index(column.name)] for column in (columns.TRAINED_STEPS, columns.ENV_STEPS)
+    ]
     rises = np.flatnonzero((np.diff(steps[0]) > 0) | (np.diff(steps[1]) > 0))
     last_rise = rises[-1] + 1 if len(rises) else 0
     since_row = max(0.0, now - facts.changed_at) if facts.changed_at is not None else 0.0
     return float(seconds[-1] - seconds[last_rise]) + since_row
 
 
-def _recent(curves: Curves | None, name: str, combine: Callable[[Array], np.float64]) -> float | None:
+def _recent(curves: Curves | None, column: Column, combine: Callable[[Array], np.float64]) -> float | None:
     """One column's last rows as one figure."""
-    values = curves.recent_values(name)[-LAG_ROWS:] if curves is not None else np.empty(0)
+    values = curves.recent_values(column.name)[-LAG_ROWS:] if curves is not None else np.empty(0)
     return float(combine(values)) if len(values) else None

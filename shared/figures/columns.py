@@ -77,7 +77,11 @@ EVAL_NORMALISED_MEAN = Column("eval_normalised_mean", "", "[over tasks](tasks.md
 EVAL_NORMALISED_MEDIAN = Column("eval_normalised_median", "", "the same, their median")
 EVAL_NORMALISED_CAPPED_MEAN = Column("eval_normalised_capped_mean", "", "the same, each at most 1")
 
+TASK_COLUMNS = (  # that a task alone has, beside its own of some of the others
+    SHARE := Column("share", "0…1", "of the batches' lanes"),
+    EVAL_NORMALISED := Column("eval_normalised", "", "of the last evaluation, between random and human score"),
+)
 COLUMNS = (
-    *(value for value in tuple(globals().values()) if isinstance(value, Column)),
+    *(value for value in tuple(globals().values()) if isinstance(value, Column) and value not in TASK_COLUMNS),
     *(load.column for load in inference.LOADS),
 )

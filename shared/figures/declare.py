@@ -72,6 +72,10 @@ class Column:
     unit: str
     meaning: str
 
+    def of(self, task: str) -> str:
+        """The name of the same column of one of a run's tasks."""
+        return f"{self.name}/{task}"
+
 
 @dataclass(frozen=True, slots=True)
 class Quotient:
