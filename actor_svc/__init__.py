@@ -1,1 +1,1 @@
-"""Steps environments; knows no network and no trajectory."""
+"""The actor service: it steps environments, and knows nothing of neural networks or trajectories."""

@@ -8,7 +8,7 @@ from seedbed.shared.runtime.service import leave, main_from
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run an actor; its exit code."""
+    """Run an actor from the command line and return its exit code."""
     return main_from("actor", ActorSettings, run, argv)
 
 

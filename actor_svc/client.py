@@ -1,6 +1,6 @@
-"""One group's side of the step protocol: one outstanding STEP, HELLO again when lost; no socket, no clock.
+"""The actor's side of the step protocol for one group, as a state machine without a socket or a clock.
 
-Whose turn it is and where the session stands are two separate things:
+At most one STEP is outstanding. Whose turn it is and how far the session has come are two separate states:
 
     turn     NEW → ENVIRONMENT ⇄ INFERENCE     the environments never go back because a session was lost
     phase    IDLE → GREETING ⇄ ACTIVE → DONE   the session comes and goes below
@@ -41,13 +41,13 @@ from seedbed.shared.protocol.rows import act_layout
 FIRST_RETRY_S = 0.2
 MAX_RETRY_S = 2.0
 
-Frames = Sequence[bytes | bytearray]  # to send
-Received = Sequence[bytes]
+Frames = Sequence[bytes | bytearray]  # payload frames to send
+Received = Sequence[bytes]  # payload frames that were received
 
 
 @record
 class Send:
-    """Send this message, with these payload frames behind its header. `group` is -1 for the connection's own."""
+    """Send this message, followed by these payload frames. `group` is -1 for a message of the connection itself."""
 
     group: int
     message: Message
@@ -56,7 +56,7 @@ class Send:
 
 @record
 class Begin:
-    """Reset all lanes with `seed`, then submit their first rows. `fresh`: nothing was acted before in this process."""
+    """Reset all lanes with `seed`, then submit their `first` rows. `fresh`: this is the group's first session."""
 
     group: int
     seed: int
@@ -70,7 +70,7 @@ class Perform:
     group: int
     payload: Received
     policy_version: int
-    wants_picture: bool = False  # somebody watches: send one with the rows
+    wants_picture: bool = False  # send a picture with the rows, because somebody watches
 
 
 @record
@@ -84,7 +84,7 @@ class ResetLanes:
 
 @record
 class Finished:
-    """The run is over; leave with success."""
+    """The run is finished: the actor ends with success."""
 
     group: int
     reason: str
@@ -92,7 +92,7 @@ class Finished:
 
 @record
 class Fatal:
-    """Inference refuses this group for good."""
+    """Inference refuses this group for good: the actor ends with this error."""
 
     group: int
     error: RejectedError
@@ -110,7 +110,7 @@ class Turn(IntEnum):
     INFERENCE = 2  # one STEP is outstanding
 
 
-class Phase(IntEnum):
+class ClientPhase(IntEnum):
     """How far the conversation with inference has come."""
 
     IDLE = 0  # on no connection
@@ -120,24 +120,24 @@ class Phase(IntEnum):
 
 
 _ENVIRONMENT, _INFERENCE = Turn.ENVIRONMENT, Turn.INFERENCE
-_ACTIVE = Phase.ACTIVE
+_ACTIVE = ClientPhase.ACTIVE
 _RESET, _PICTURE, _BOUNDARY = int(ActBits.RESET), int(ActBits.PICTURE), int(ActBits.BOUNDARY)
 
 
 class GroupClient:
-    """One group at the inference service that it is placed at. Owned by one thread; holds one STEP's frames.
+    """One group's session with the inference service where it is placed. Owned by one thread; holds one STEP's frames.
 
     Args:
-      hello: how the group introduces itself; nonce and run id are filled in here.
-      nonces: gives a random number that has not been used before.
-      reset_when_lost: begin fresh episodes in a new session instead of going on (for policies with memory).
+      hello: the group's HELLO; its nonce and run id are filled in here.
+      nonces: returns a random number that was not used before.
+      reset_when_lost: whether a new session begins fresh episodes instead of going on (for policies with memory).
     """
 
     def __init__(self, hello: Hello, nonces: Callable[[], int], *, reset_when_lost: bool = False) -> None:
         self.hello = hello
         self.group = hello.group
         self.turn = Turn.NEW
-        self.phase = Phase.IDLE
+        self.phase = ClientPhase.IDLE
         self.session = 0  # kept while greeting, so that a resumed session is known as such
         self.seq = -1  # of the newest STEP in this session
         self.run_id = hello.run_id
@@ -166,16 +166,18 @@ class GroupClient:
     # Called by the shell
 
     def start(self, now: float) -> Actions:
-        """Introduce the group at the inference service it has just been placed at."""
+        """Return the HELLO for the inference service where the group has just been placed."""
         self.session = 0
         return self._greet(now)
 
     def connection_reset(self, now: float) -> Actions:
-        """The connection was closed and is open again: what was under way may be lost, so ask."""
-        return self._greet(now) if self.phase in (Phase.GREETING, Phase.ACTIVE) else ()
+        """Return a HELLO after the connection was closed and opened again: messages under way may have been lost."""
+        return self._greet(now) if self.phase in (ClientPhase.GREETING, ClientPhase.ACTIVE) else ()
 
     def submit(self, frames: Frames, bits: int, now: float) -> Actions:
-        """The environments finished a tick or reset. The frames must stay unchanged until the next Perform.
+        """Take the rows of a finished tick or reset and return the STEP that carries them.
+
+        The frames must stay unchanged until the next action for this group.
 
         Raises: LocalWireError if it was not the environments' turn.
         """
@@ -193,7 +195,7 @@ class GroupClient:
         return (Send(self.group, Step(self.session, self.seq, bits), frames),)
 
     def receive(self, message: Message, frames: Received, now: float) -> Actions:
-        """A message for this group.
+        """Take a message for this group and return what to do about it.
 
         Raises: RemoteWireError if an ACT's frames have the wrong sizes.
         """
@@ -212,7 +214,12 @@ class GroupClient:
         return ()
 
     def report(self, report: SessionReport | None, pinged_at: float, now: float) -> Actions:
-        """This session's line in a PONG, None if it was missing; `pinged_at` is when its PING was sent."""
+        """Compare a PONG's report on this session with our own state; return what repairs a message that was lost.
+
+        Args:
+          report: None if the PONG did not list this session.
+          pinged_at: when the PING that it answers was sent.
+        """
         if self.phase is not _ACTIVE:
             return ()
         if report is None:
@@ -226,14 +233,14 @@ class GroupClient:
         return ()
 
     def poll(self, now: float) -> Actions:
-        """Say HELLO again when it is time to."""
-        return self._send_hello(now) if self.phase is Phase.GREETING and now >= self._hello_at else ()
+        """Return HELLO again if the last one was not answered in time."""
+        return self._send_hello(now) if self.phase is ClientPhase.GREETING and now >= self._hello_at else ()
 
     def leave(self, reason: str) -> Actions:
-        """Give up the session; `start` may place the group somewhere else, with its turn kept."""
+        """End the session with a BYE. `start` may then open one elsewhere; whose turn it is stays as it was."""
         farewell: Actions = (Send(self.group, Bye(session=self.session, reason=reason)),) if self.session else ()
         self.session = 0
-        self.phase = Phase.IDLE
+        self.phase = ClientPhase.IDLE
         return farewell
 
     @property
@@ -242,8 +249,8 @@ class GroupClient:
         return self.turn is _INFERENCE
 
     def is_answering(self, nonce: int) -> bool:
-        """An answer with this nonce is for the HELLO under way here."""
-        return self.phase is Phase.GREETING and nonce == self._nonce
+        """Whether an answer with this nonce answers the HELLO that this group is waiting on."""
+        return self.phase is ClientPhase.GREETING and nonce == self._nonce
 
     # Within
 
@@ -265,7 +272,7 @@ class GroupClient:
         return (Perform(self.group, frames, act.policy_version, bool(act.bits & _PICTURE)),)
 
     def _greet(self, now: float) -> Actions:
-        self.phase = Phase.GREETING
+        self.phase = ClientPhase.GREETING
         self._nonce = self._nonces()
         self._retry_s = FIRST_RETRY_S
         return self._send_hello(now)
@@ -286,7 +293,7 @@ class GroupClient:
             return self._fail(RejectedError(f"inference chose protocol {welcome.protocol}, which this actor lacks"))
         is_resumed = welcome.session == self.session
         is_other_run = self._has_left_run or (bool(self.run_id) and welcome.run_id != self.run_id)
-        self.phase = Phase.ACTIVE
+        self.phase = ClientPhase.ACTIVE
         self.session = welcome.session
         self.run_id = welcome.run_id
         self.server_epoch = welcome.server_epoch
@@ -315,7 +322,7 @@ class GroupClient:
         return ()
 
     def _resume(self, next_seq: int, now: float) -> Actions:
-        """The same session: an outstanding STEP is sent again, either to arrive at last or for its cached ACT."""
+        """Go on in the same session: send an outstanding STEP again, to deliver it or to get its cached ACT."""
         if self.turn is _INFERENCE and next_seq in (self.seq, self.seq + 1):
             return self._send_again(now)
         return () if self.turn is not _INFERENCE and next_seq == self.seq + 1 else self._abandon(now)
@@ -348,19 +355,19 @@ class GroupClient:
         return ()
 
     def _dismissed(self, bye: Bye, now: float) -> Actions:
-        if self.phase in (Phase.IDLE, Phase.DONE) or bye.session not in (0, self.session):
+        if self.phase in (ClientPhase.IDLE, ClientPhase.DONE) or bye.session not in (0, self.session):
             self.num_ignored += 1
             return ()
         if bye.reason == "run_finished":
             self.leave(bye.reason)
-            self.phase = Phase.DONE
+            self.phase = ClientPhase.DONE
             return (Finished(self.group, bye.reason),)
         self.session = 0
         if bye.reason == "another_run":
             self._has_left_run = True
             self.run_id = ""
         if self.phase is _ACTIVE:  # ask again, not at once: whoever leaves needs a moment to be gone
-            self.phase = Phase.GREETING
+            self.phase = ClientPhase.GREETING
             self._nonce = self._nonces()
             self._retry_s = FIRST_RETRY_S
             self._hello_at = now + FIRST_RETRY_S
@@ -369,5 +376,5 @@ class GroupClient:
 
     def _fail(self, error: RejectedError) -> Actions:
         self.session = 0
-        self.phase = Phase.DONE
+        self.phase = ClientPhase.DONE
         return (Fatal(self.group, error),)

@@ -1,4 +1,4 @@
-"""What an actor reads: which environments it steps, in how many groups, and whom it dials."""
+"""An actor's settings: which environments it steps, in how many groups, and which inference services it dials."""
 
 from typing import Literal
 
@@ -44,9 +44,9 @@ class ActorSettings(RunSettings):
     runtime: RuntimeConfig = RuntimeConfig()
 
     def own_env(self) -> EnvConfig:
-        """What this actor steps: its task's environment, or [env], in evaluations as [eval] has it.
+        """Return this actor's environment: its task's, or [env]; in evaluations changed by [eval].
 
-        Raises: ConfigError for a task that is none.
+        Raises: ConfigError if `actor.task` is none of the run's tasks.
         """
         if self.tasks:
             check_task(self.actor.task, self.tasks, "actor.task")
@@ -54,7 +54,10 @@ class ActorSettings(RunSettings):
         return self.eval.own_env(env) if self.actor.mode == "eval" else env
 
     def group_lanes(self) -> list[int]:
-        """Lanes of each group: an evaluation has one group of `eval.lanes`; play, unless told more, one lane."""
+        """Return the number of lanes of each group, by the actor's mode and task.
+
+        An evaluation has one group of `eval.lanes`. Play has one lane unless `actor.lanes` or `actor.groups` is set.
+        """
         if self.actor.mode == "eval":
             return [self.eval.lanes]
         if self.actor.mode == "play":

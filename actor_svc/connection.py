@@ -1,8 +1,8 @@
-"""One connection to one inference service: beats, and whose message is whose among the groups placed there."""
+"""One connection to one inference service: heartbeats, and which group there each message is for."""
 
 from collections.abc import Sequence
 
-from seedbed.actor_svc.client import Action, Actions, GroupClient, Phase, Received, Send
+from seedbed.actor_svc.client import Action, Actions, ClientPhase, GroupClient, Received, Send
 from seedbed.shared.protocol.messages import Act, Bye, Error, Message, Ping, Pong, Reject, Welcome
 
 AVOID_S = 3.0  # after a service turned a group away (leaving, full, no weights yet), groups prefer others for this long
@@ -10,23 +10,24 @@ LASTING_S = 5.0  # a connection must have stood this long before groups are draw
 
 
 class ConnectionClient:
-    """The groups at one address. Owned by one thread; holds no messages.
+    """The state of one connection and the groups placed there. Owned by one thread; holds no messages.
 
     Args:
-      detach_s: a connection closed for this long has lost its sessions.
-      lease_s: connected but silent for this long is taken for dead.
+      beat_s: time between two PINGs, seconds, until a WELCOME sets another.
+      lease_s: a connection that is open but silent for this long counts as lost, seconds.
+      detach_s: a connection that is closed for this long counts as lost, seconds.
     """
 
     def __init__(self, address: str, now: float, *, beat_s: float = 1.0, lease_s: float = 10.0, detach_s: float = 3.0):
         self.address = address
         self.groups: list[GroupClient] = []
-        self.is_listed = True  # its name still stands for it
+        self.is_listed = True  # whether the configured names still resolve to this address
         self.is_connected = False
         self.was_connected = False
-        self.changed_at = now  # of is_connected
+        self.changed_at = now  # when is_connected last changed
         self.heard_at = now
         self.avoid_until = now
-        self.work_age_ms = 0  # of inference, as its last PONG says
+        self.work_age_ms = 0  # how long inference's forward pass had been running at its last PONG
         self.num_unrequested = 0
         self.refusal = ""  # why the newest handshake failed
         self._beat_s, self._lease_s, self._detach_s = beat_s, lease_s, detach_s
@@ -36,36 +37,39 @@ class ConnectionClient:
     # Groups
 
     def add(self, group: GroupClient, now: float) -> Actions:
-        """Take a group: it says HELLO over this connection."""
+        """Place a group here and return its HELLO."""
         self.groups.append(group)
         return group.start(now)
 
     def remove(self, group: GroupClient, reason: str) -> Actions:
-        """Take a group away, with a BYE for its session."""
+        """Take a group away and return the BYE for its session."""
         self.groups.remove(group)
         return group.leave(reason)
 
     # Events
 
     def connected(self, now: float) -> Actions:
-        """The connection is open (again): every group asks where it stands, and the beat begins."""
+        """Note that the connection is open (again), and return a HELLO of each group that was in a session."""
         self.is_connected = self.was_connected = True
         self.refusal = ""
         self.changed_at = self.heard_at = self.avoid_until = self._next_ping = now
         return tuple(action for group in self.groups for action in group.connection_reset(now))
 
     def disconnected(self, now: float) -> None:
-        """The connection was closed: its groups wait, and after some time go to another address."""
+        """Note that the connection was closed. Its groups wait; if it stays closed, they move to another address."""
         if self.is_connected:
             self.is_connected = False
             self.changed_at = now
 
     def refused(self, cause: str) -> None:
-        """The handshake failed for this reason, which complaints name; it is tried again."""
+        """Note why the handshake failed, for `complaint`; the socket tries again."""
         self.refusal = cause
 
     def receive(self, message: Message, frames: Received, now: float) -> Actions:
-        """A message from there. Raises RemoteWireError if an ACT's frames have the wrong sizes."""
+        """Take a message from the service and return what to do about it.
+
+        Raises: RemoteWireError if an ACT's frames have the wrong sizes.
+        """
         self.heard_at = now
         if type(message) is Act:
             for group in self.groups:
@@ -84,7 +88,7 @@ class ConnectionClient:
         return self._deliver(message, frames, now)
 
     def poll(self, now: float, load: Sequence[tuple[str, float]] = ()) -> Actions:
-        """What time brings: the beat, and HELLOs that want repeating."""
+        """Return what is due at `now`: a PING that carries `load`, and HELLOs that were not answered in time."""
         actions: list[Action] = []
         if self.is_connected and now >= self._next_ping:
             self._next_ping = now + self._beat_s
@@ -97,21 +101,21 @@ class ConnectionClient:
     # Judgements
 
     def is_lost(self, now: float) -> bool:
-        """Sessions here cannot be counted on any more."""
+        """Whether the connection was closed for `detach_s` or silent for `lease_s`, so that its sessions are lost."""
         if not self.is_connected:
             return now - self.changed_at > self._detach_s
         return now - self.heard_at > self._lease_s
 
     def is_usable(self, now: float) -> bool:
-        """A group may be placed here with good hope."""
+        """Whether a group may be placed here: connected, not lost, and no group was turned away lately."""
         return self.is_connected and not self.is_lost(now) and now >= self.avoid_until
 
     def is_lasting(self, now: float) -> bool:
-        """Groups may be drawn here from where they are well off: it has stood for a while, and is to stay."""
+        """Whether working groups may be moved here to even out the load: listed, and usable for `LASTING_S` now."""
         return self.is_listed and now - max(self.changed_at, self.avoid_until) > LASTING_S and self.is_usable(now)
 
     def complaint(self, now: float) -> str:
-        """What is wrong with this connection, for people; empty if nothing is."""
+        """Return a sentence on what is wrong with this connection; empty if nothing is."""
         age_s = now - self.changed_at
         if not self.is_connected:
             if self.refusal:
@@ -127,7 +131,7 @@ class ConnectionClient:
     # Within
 
     def _deliver(self, message: Message, frames: Received, now: float) -> Actions:
-        """To the group that asked, or that has the session; a BYE for session 0 to all."""
+        """Pass a message to the group whose nonce or session it names, or a BYE for session 0 to all groups."""
         actions: list[Action] = []
         for group in list(self.groups):
             if isinstance(message, (Welcome, Reject)):
@@ -142,15 +146,15 @@ class ConnectionClient:
         return tuple(actions)
 
     def _pong(self, pong: Pong, now: float) -> Actions:
-        """Show each group its line; a session that nobody here knows of is a ghost of ours, and is let go."""
-        if not 0 < pong.sent_ms <= self._pinged_ms:  # a probe that answers no PING of this life says nothing
+        """Give each group its session's report, and say BYE for reported sessions that none of our groups has."""
+        if not 0 < pong.sent_ms <= self._pinged_ms:  # it answers no PING that was sent here
             self.num_unrequested += 1
             return ()
         self.work_age_ms = pong.work_age_ms
         if pong.turns_away:
             self.avoid_until = max(self.avoid_until, now + 2 * self._beat_s)
         reports = {report.session: report for report in pong.sessions}
-        is_settled = all(group.phase is Phase.ACTIVE for group in self.groups)
+        is_settled = all(group.phase is ClientPhase.ACTIVE for group in self.groups)
         pinged_at = pong.sent_ms / 1000
         actions: list[Action] = []
         for group in self.groups:
@@ -161,7 +165,7 @@ class ConnectionClient:
 
 
 def _turns_away(message: Message) -> bool:
-    """Whether the service says that for now a group is better off elsewhere."""
+    """Whether this message says that the service takes no groups for now."""
     if isinstance(message, Bye):
         return message.reason != "run_finished"
     return message.retryable and message.nonce != 0 if isinstance(message, (Reject, Error)) else False

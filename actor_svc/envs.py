@@ -1,4 +1,4 @@
-"""From an experiment's [env] section, or an author's function, to a group of lanes."""
+"""Makes a group of lanes from an experiment's [env] section or from an author's function."""
 
 import difflib
 import functools
@@ -15,7 +15,7 @@ from gymnasium.vector import SyncVectorEnv, VectorEnv
 from seedbed.actor_svc.backends.backend import Backend, LanesError, call_environment
 from seedbed.actor_svc.backends.lanes import LaneBackend
 from seedbed.actor_svc.backends.vector import VectorBackend
-from seedbed.actor_svc.group import Group
+from seedbed.actor_svc.group import EnvGroup
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.runtime.config import EnvConfig
 from seedbed.shared.runtime.modules import describe_failure, describe_import_failure, import_module, place_of
@@ -26,24 +26,24 @@ MakeEnvironment = Callable[..., Any]
 
 def make_group(
     env: EnvConfig, lanes: int, *, make: MakeEnvironment | None = None, render: bool = False, threads: int = 0
-) -> Group:
-    """A group of L lanes, not reset yet.
+) -> EnvGroup:
+    """Return a group of L lanes that is not reset yet.
 
     Args:
       make: the environment's constructor, in place of what `env.id` names; `env.id` is then a label.
-      render: lane 0 can be shown by `Group.render`.
-      threads: of back-ends that have their own; 0: one for each usable core.
+      render: whether `EnvGroup.render` can show lane 0.
+      threads: number of threads of a backend that has its own; 0: one for each usable core.
     Raises: ConfigError where the configuration names no environment, EnvError where it cannot be made.
     """
     backend = make_backend(env, lanes, make=make, render=render, threads=threads)
     settings = env.settings()
     if make is None and ":" not in env.id and (simulator := choose_backend(env)) in ("ale", "ale_sync", "envpool"):
-        settings = tuple(sorted((*settings, ("backend", json.dumps(simulator)))))  # not quite alike
-    return Group(backend, lanes, env_id=env.id, settings=settings)
+        settings = tuple(sorted((*settings, ("backend", json.dumps(simulator)))))  # simulators are not quite alike
+    return EnvGroup(backend, lanes, env_id=env.id, settings=settings)
 
 
-def make_smallest_group(env: EnvConfig, *, render: bool = False, threads: int = 0) -> Group:
-    """A group of as few lanes as can be: one, or those of one world with several agents. For looking at it."""
+def make_smallest_group(env: EnvConfig, *, render: bool = False, threads: int = 0) -> EnvGroup:
+    """Return a group of one lane, or of all agents of one world: the smallest, for inspecting an environment."""
     try:
         return make_group(env, 1, render=render, threads=threads)
     except LanesError as error:
@@ -53,7 +53,10 @@ def make_smallest_group(env: EnvConfig, *, render: bool = False, threads: int = 
 def make_backend(
     env: EnvConfig, lanes: int, *, make: MakeEnvironment | None = None, render: bool = False, threads: int = 0
 ) -> Backend:
-    """What steps the lanes, chosen by `env.backend` and by what `env.id` offers."""
+    """Return the backend that steps the lanes, chosen by `env.backend` and by what `env.id` offers.
+
+    Arguments and errors are those of `make_group`.
+    """
     if make is None and ":" in env.id and not env.id.startswith("ALE/"):
         make = load_function(env.id)
     if make is not None:
@@ -82,7 +85,10 @@ def make_backend(
 
 
 def choose_backend(env: EnvConfig) -> str:
-    """EnvPool for Atari games where it is installed, and for what Gymnasium lacks; else Gymnasium's choice.
+    """Return `env.backend`, with "auto" resolved to "envpool" or "ale" where one of these is to be used.
+
+    That is EnvPool, if it is installed, for Atari games and for ids that Gymnasium lacks, and else ALE for Atari games.
+    The result is "auto" where the environment's registration in Gymnasium decides.
 
     Raises: ConfigError for an id that Gymnasium has replaced by a newer one: EnvPool's old one may be another task.
     """
@@ -100,7 +106,10 @@ def choose_backend(env: EnvConfig) -> str:
 
 
 def describe_backend(env: EnvConfig) -> str:
-    """What steps these environments here: envpool, ale, vector, gymnasium (one by one), or function."""
+    """Return the name of the backend on this machine: envpool, ale, ale_sync, vector, gymnasium or function.
+
+    "gymnasium" steps environments one by one; "function" is for an author's own `module:function`.
+    """
     if ":" in env.id and not env.id.startswith("ALE/"):
         return "function"
     choice = choose_backend(env)
@@ -110,7 +119,7 @@ def describe_backend(env: EnvConfig) -> str:
 
 
 def newer_id(env_id: str) -> str:
-    """The id of the newest version of a registered environment; "" if it is that itself, or none at all."""
+    """Return the id of the newest version of a registered environment; "" if it is the newest or not registered."""
     registered = gymnasium.registry.get(env_id)
     if registered is None or registered.version is None:
         return ""
@@ -143,7 +152,7 @@ def _has_gymnasium(env_id: str) -> bool:
 
 
 def _find(env_id: str) -> Any:
-    """Gymnasium's registration of an id."""
+    """Return Gymnasium's registration of an id. Raises: ConfigError if there is none, with similar ids."""
     try:
         return gymnasium.spec(env_id)
     except gymnasium.error.Error as error:
@@ -157,7 +166,7 @@ def _find(env_id: str) -> Any:
 
 
 def near_ids(env_id: str) -> str:
-    """`; did you mean …?` with up to three ids of Gymnasium and EnvPool that are written nearly so."""
+    """Return `; did you mean …?` with up to three similar ids of Gymnasium and EnvPool; "" if none is similar."""
     known = set(gymnasium.registry)
     if importlib.util.find_spec("envpool") is not None:
         from seedbed.actor_svc.backends.pool import known_ids  # heavy
@@ -169,7 +178,7 @@ def near_ids(env_id: str) -> str:
 
 
 def _options(env: EnvConfig, render: bool) -> dict[str, Any]:
-    """Keyword arguments of Gymnasium's constructors."""
+    """Return the keyword arguments for Gymnasium's constructors."""
     options = dict(env.kwargs)
     if env.max_episode_steps is not None:
         options["max_episode_steps"] = env.max_episode_steps
@@ -179,7 +188,7 @@ def _options(env: EnvConfig, render: bool) -> dict[str, Any]:
 
 
 def _make_vector(env: EnvConfig, render: bool, lanes: int) -> VectorEnv[Any, Any, Any]:
-    """The environment's own vector form."""
+    """Make the environment's own vector form. Raises: as `_configured`."""
     made: VectorEnv[Any, Any, Any] = _configured(
         env, lambda: gymnasium.make_vec(env.id, lanes, vectorization_mode="vector_entry_point", **_options(env, render))
     )
@@ -187,7 +196,10 @@ def _make_vector(env: EnvConfig, render: bool, lanes: int) -> VectorEnv[Any, Any
 
 
 def _make_single(env: EnvConfig, render: bool) -> gymnasium.Env[Any, Any]:
-    """One registered environment; what Gymnasium's checker looks for is checked at the row instead."""
+    """Make one registered environment, without Gymnasium's checker: its rows are checked instead.
+
+    Raises: as `_configured`.
+    """
     made: gymnasium.Env[Any, Any] = _configured(
         env, lambda: gymnasium.make(env.id, disable_env_checker=True, **_options(env, render))
     )
@@ -195,7 +207,7 @@ def _make_single(env: EnvConfig, render: bool) -> gymnasium.Env[Any, Any]:
 
 
 def _configured(env: EnvConfig, call: Callable[[], Any]) -> Any:
-    """Call a constructor; what the user's [env] section can be blamed for is a ConfigError."""
+    """Return what a constructor makes; an error that the user's [env] section has caused is raised as ConfigError."""
     try:
         return call()
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
@@ -211,7 +223,7 @@ def _configured(env: EnvConfig, call: Callable[[], Any]) -> Any:
 
 
 def load_function(name: str, key: str = "env.id") -> MakeEnvironment:
-    """The function or class behind "module:function".
+    """Return the function or class that "module:function" names.
 
     Args:
       key: where the name stands in the configuration, for messages.
@@ -238,13 +250,16 @@ def load_function(name: str, key: str = "env.id") -> MakeEnvironment:
 
 
 def _near_functions(module_name: str, name: str) -> str:
-    """`; did you mean …?` among what a module that was imported has."""
+    """Return `; did you mean …?` with the most similar public name of an imported module; "" if none is similar."""
     near = difflib.get_close_matches(name, [key for key in vars(import_module(module_name)) if key[0] != "_"], n=1)
     return f"; did you mean {module_name}:{near[0]}?" if near else ""
 
 
 def _from_function(env: EnvConfig, lanes: int, make: MakeEnvironment, render: bool) -> Backend:
-    """A backend on what an author's function returns: one environment, a vector environment, or a backend itself."""
+    """Return a backend on what an author's function makes: an environment, a vector environment or a backend.
+
+    Which of these it makes is told by its parameters: `num_envs` for a vector environment, `lanes` for a backend.
+    """
     parameters = _parameters(make)
     options = dict(env.kwargs)
     if render and ("render_mode" in parameters or "**" in parameters):
@@ -266,7 +281,7 @@ def _from_function(env: EnvConfig, lanes: int, make: MakeEnvironment, render: bo
 def _own_backend(
     env: EnvConfig, lanes: int, make: MakeEnvironment, options: dict[str, Any], *, takes_limit: bool
 ) -> Backend:
-    """What a function that takes `lanes` returns: it writes its rows itself, with several agents or absent ones."""
+    """Return the backend that a function with a parameter `lanes` makes. Raises: ConfigError if it is no backend."""
     if env.max_episode_steps is not None:
         if not takes_limit:
             raise ConfigError(f"env.max_episode_steps: {env.id} does not take max_episode_steps; leave it out")
@@ -281,7 +296,7 @@ def _own_backend(
 
 
 def _single(made: Any) -> gymnasium.Env[Any, Any]:
-    """Refuse what is no single environment."""
+    """Return the object if it is a single environment. Raises: ConfigError if it is not."""
     if isinstance(made, gymnasium.Env):
         return made
     raise ConfigError(
@@ -291,19 +306,19 @@ def _single(made: Any) -> gymnasium.Env[Any, Any]:
 
 
 def _limited(env: gymnasium.Env[Any, Any], max_episode_steps: int | None) -> gymnasium.Env[Any, Any]:
-    """The environment, truncated after so many steps if said so."""
+    """Return the environment, truncated after `max_episode_steps` unless that is None."""
     return env if max_episode_steps is None else gymnasium.wrappers.TimeLimit(env, max_episode_steps)
 
 
 def _build_vector(env: EnvConfig, make: MakeEnvironment, options: dict[str, Any], lanes: int) -> Any:
-    """The vector environment that an author's function makes for so many lanes, with the settings of [env]."""
+    """Return the vector environment of L lanes that an author's function makes with the settings of [env]."""
     return _configured(env, lambda: make(num_envs=lanes, **options))
 
 
 def _take_turns(
     build: Callable[[int], Any], made: SyncVectorEnv[Any, Any], max_episode_steps: int | None
 ) -> Callable[[], gymnasium.Env[Any, Any]]:
-    """The single environments of `SyncVectorEnv`s of one lane, first of the one that is there."""
+    """Return a function that returns another single environment at each call: `made`'s first, then newly built ones."""
     waiting = list(made.envs)
 
     def take() -> gymnasium.Env[Any, Any]:
@@ -314,7 +329,7 @@ def _take_turns(
 
 
 def _parameters(make: MakeEnvironment) -> set[str]:
-    """Names of a function's parameters, "**" if it takes any."""
+    """Return the names of a function's parameters, with "**" if it takes any keyword; empty if they cannot be read."""
     try:
         parameters = inspect.signature(make).parameters.values()
     except (TypeError, ValueError):

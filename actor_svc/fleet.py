@@ -1,25 +1,25 @@
-"""Which inference service each group is placed at: spread evenly, moved when one is lost, drains or comes up later.
+"""Places each group at an inference service: spreads groups evenly, and moves them when a service leaves or joins.
 
 | a group moves because | to | when |
 |---|---|---|
-| its connection is closed for 3 s or silent for 10 s | the emptiest that is well | at once, outstanding rows too |
-| of BYE (draining), or turned away (full, no weights yet) | the same | at once; waits if there is none |
-| its service has more than its share of our groups | one that has less, for a while | between unrolls, one a second |
-| its service is lost and its address is gone | wherever there is hope | at once |
+| its connection is closed for 3 s or silent for 10 s | the usable one with the fewest groups | at once, with its STEP |
+| of BYE (draining), or turned away (full, no weights yet) | the same | at once; it waits if there is none |
+| its service has more than its share of our groups | a service up for 5 s with fewer | between unrolls, one a second |
+| its service is lost and its address is gone | a usable service, or else any | at once |
 
-Shares are even; what is left over goes by an order of addresses that differs from actor to actor, so that many actors
-with one group each spread as well. Inference says in ACT when an unroll begins (capability `boundary`).
+Shares are even; a remainder goes to the first in an order of addresses that differs from actor to actor, so that many
+actors with one group each spread as well. Inference says in ACT when an unroll begins (capability `boundary`).
 """
 
 import hashlib
 from collections.abc import Iterable, Sequence
 
-from seedbed.actor_svc.client import Action, Actions, Frames, GroupClient, Phase, Received, Send
+from seedbed.actor_svc.client import Action, Actions, ClientPhase, Frames, GroupClient, Received, Send
 from seedbed.actor_svc.connection import ConnectionClient
 from seedbed.shared.protocol.messages import Bye, Message
 
-DRAW_EVERY_S = 1.0  # between two groups that are drawn elsewhere
-STALL_S = 0.5  # polls further apart than this mean that we stood still ourselves
+DRAW_EVERY_S = 1.0  # least time between two moves that only even out the load
+STALL_S = 0.5  # polls further apart than this mean that this process itself stood still
 
 Placed = tuple[str, Action]  # the address that the action's group is placed at, or that a Send goes to
 
@@ -28,7 +28,7 @@ class Fleet:
     """All groups and connections of one actor process. Owned by one thread.
 
     Args:
-      seed: a number of this actor's own, for its order of addresses.
+      seed: this actor's own number, which decides its order of addresses.
     """
 
     def __init__(self, groups: Iterable[GroupClient], *, seed: int = 0) -> None:
@@ -40,10 +40,13 @@ class Fleet:
         self._judge_at = float("-inf")
         self._polled_at: float | None = None
         self._draw_at = float("-inf")
-        self._wish: tuple[ConnectionClient, ConnectionClient] | None = None  # from where to where a group is drawn
+        self._wish: tuple[ConnectionClient, ConnectionClient] | None = None  # a group is to move from, to
 
     def set_addresses(self, addresses: Sequence[str], now: float) -> list[Placed]:
-        """The addresses that exist now. One that is gone is dropped when it is lost or has no groups."""
+        """Take the addresses that exist now, and return the HELLOs of groups that are placed at new ones.
+
+        An address that is no longer among them is dropped as soon as its connection is lost or has no groups.
+        """
         for address in addresses:
             if address not in self.connections:
                 self.connections[address] = ConnectionClient(address, now)
@@ -52,33 +55,36 @@ class Fleet:
         return self._tidy(now)
 
     def connected(self, address: str, now: float) -> list[Placed]:
-        """The socket to an address has a connection: the HELLOs of its groups are to be sent."""
+        """Note that the connection to an address is open, and return the HELLOs of its groups."""
         connection = self.connections.get(address)
         return _at(address, connection.connected(now)) if connection else []
 
     def disconnected(self, address: str, now: float) -> None:
-        """The socket to an address lost its connection; it dials again by itself."""
+        """Note that the connection to an address was closed; the socket dials again by itself."""
         if address in self.connections:
             self.connections[address].disconnected(now)
 
     def refused(self, address: str, cause: str) -> None:
-        """A handshake failed; it is tried again."""
+        """Note why the handshake with an address failed; the socket tries again."""
         if address in self.connections:
             self.connections[address].refused(cause)
 
     def receive(self, address: str, message: Message, frames: Received, now: float) -> list[Placed]:
-        """A message from an address. Raises RemoteWireError if an ACT's frames have the wrong sizes."""
+        """Take a message from an address and return what to do about it.
+
+        Raises: RemoteWireError if an ACT's frames have the wrong sizes.
+        """
         connection = self.connections.get(address)
         return _at(address, connection.receive(message, frames, now)) if connection else []
 
     def submit(self, group: int, frames: Frames, bits: int, now: float) -> list[Placed]:
-        """A group's environments finished a tick or reset."""
+        """Take a group's finished rows and return the STEP that carries them, or, before it, the group's move."""
         client = self.groups[group]
         moved = self._draw(client, now) if self._wish is not None and client.is_at_boundary else []
         return [*moved, *_at(self._place.get(group, ""), client.submit(frames, bits, now))]
 
     def poll(self, now: float, load: Sequence[tuple[str, float]] = ()) -> list[Placed]:
-        """What time brings; call it several times a second."""
+        """Return what is due at `now`: moves of groups, PINGs and repeated HELLOs. Call it several times a second."""
         if self._polled_at is not None and now - self._polled_at > STALL_S:
             self._judge_at = now + 1.0  # their messages may still wait in our socket
         self._polled_at = now
@@ -94,9 +100,10 @@ class Fleet:
         return placed
 
     def leave(self, reason: str) -> list[Placed]:
-        """Take every group away, with a BYE for all that we have at each address.
+        """Take every group away, and return one BYE for each address that had any.
 
-        Session 0: a HELLO that is still on its way there may get a session whose WELCOME nobody will read.
+        It names session 0, which stands for all our sessions there: a HELLO that is still under way may yet get a
+        session whose WELCOME nobody will read.
         """
         placed: list[Placed] = []
         for address, connection in self.connections.items():
@@ -108,7 +115,7 @@ class Fleet:
         return placed
 
     def complaints(self, now: float) -> list[str]:
-        """What keeps groups from working, for people."""
+        """Return a sentence for each connection that keeps groups from working."""
         texts = (connection.complaint(now) for connection in self.connections.values() if connection.groups)
         return [text for text in texts if text]
 
@@ -123,7 +130,7 @@ class Fleet:
         return [*_at(source.address, source.remove(group, "moved")), *self._put(group, target.address, now)]
 
     def _tidy(self, now: float) -> list[Placed]:
-        """Drop the addresses that nothing keeps any more, and place the groups that have no place."""
+        """Drop addresses that are no longer listed and lost or empty, and place the groups that have no place."""
         for address, connection in list(self.connections.items()):
             is_kept = connection.is_listed or (connection.groups and not connection.is_lost(now))
             if not is_kept and any(other.is_listed for other in self.connections.values()):
@@ -134,17 +141,17 @@ class Fleet:
         homeless = [item for item in self.groups.values() if item.group not in self._place]
         placed: list[Placed] = []
         for group in homeless if self.connections else ():
-            if group.phase is not Phase.DONE:
+            if group.phase is not ClientPhase.DONE:
                 placed += self._put(group, self._emptiest(self._usable(now) or self.connections.values()).address, now)
         return placed
 
     def _evacuate(self, connection: ConnectionClient, now: float) -> list[Placed]:
-        """Move the groups whose session at this connection is over, if anyone else can take them."""
+        """Move the groups whose session at this connection is over, if another service can take them."""
         placed: list[Placed] = []
         is_lost = connection.is_lost(now)
         for group in list(connection.groups):
-            is_avoiding = now < connection.avoid_until and group.phase is Phase.GREETING
-            if (is_lost or is_avoiding) and group.phase is not Phase.DONE:
+            is_avoiding = now < connection.avoid_until and group.phase is ClientPhase.GREETING
+            if (is_lost or is_avoiding) and group.phase is not ClientPhase.DONE:
                 usable = [item for item in self._usable(now) if item is not connection]
                 if not usable:
                     break
@@ -152,7 +159,7 @@ class Fleet:
         return placed
 
     def _draw(self, group: GroupClient, now: float) -> list[Placed]:
-        """Take a group that is between two unrolls where one is missing, if it is at the service that has too many."""
+        """Move a group that is between two unrolls, if it is at the service that has more than its share."""
         assert self._wish is not None
         source, target = self._wish
         if self._place.get(group.group) != source.address:
@@ -161,7 +168,7 @@ class Fleet:
         return self._move(group, source, target, now)
 
     def _unevenness(self, now: float) -> tuple[ConnectionClient, ConnectionClient] | None:
-        """A service that has more than its share of our groups, and one that has less."""
+        """Return a service with more than its share of our groups and one with less; None if shares are even."""
         if now < self._draw_at or len(self.connections) < 2:
             return None
         lasting = self._ordered(item for item in self.connections.values() if item.is_lasting(now))
@@ -179,7 +186,7 @@ class Fleet:
         return min(self._ordered(connections), key=lambda item: (not item.is_listed, len(item.groups)))
 
     def _ordered(self, connections: Iterable[ConnectionClient]) -> list[ConnectionClient]:
-        """Addresses in an order that differs from actor to actor, so that they spread."""
+        """Return connections in an order that differs from actor to actor, so that actors spread their groups."""
 
         def rank(connection: ConnectionClient) -> bytes:
             return hashlib.blake2b(f"{self._seed} {connection.address}".encode(), digest_size=8).digest()

@@ -13,7 +13,7 @@ from seedbed.shared.protocol.spaces import Leaf, Space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class GroupRows:
     """One tick, ready to send: STEP's payload frames and its bits."""
 
     payload: list[bytes]
@@ -22,17 +22,17 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupCounters:
-    """Totals since the group was made. Steps are valid transitions: the one into a reset row is none."""
+    """Totals since the group was made. Steps are valid transitions: one that leads into a reset row is not counted."""
 
     ticks: int
     steps: int
     episodes: int  # ended and reported
-    aborted: int  # cut short by a rebuilt lane
-    rebuilds: int  # lanes
-    last_failure: str  # why a lane was rebuilt, the last time; "" for never
+    aborted: int  # episodes cut short because their lane was rebuilt
+    rebuilds: int  # lanes rebuilt
+    last_failure: str  # cause of the newest failure of an environment; "" if there was none
 
 
-class Group:
+class EnvGroup:
     """L lanes on one backend. One thread owns it.
 
     The rows of the newest tick are in `views` until the next one; `ended_lanes` and `ended_statistics` [ended, K] tell
@@ -73,25 +73,29 @@ class Group:
         self._backend.bind(views)
         return views
 
-    def reset(self, seed: int) -> Rows:
-        """Begin a fresh episode in every lane: rows that are all `first`. The same seed begins the same episodes."""
+    def reset(self, seed: int) -> GroupRows:
+        """Begin a fresh episode in every lane and return the `first` rows. The same seed begins the same episodes."""
         self._backend.reset(seed)
         self._return.fill(0.0)
         self._first_tick.fill(self._ticks)
         self.ended_lanes, self.ended_statistics = self.ended_lanes[:0], self.ended_statistics[:0]
         return self._rows()
 
-    def step(self, actions: Sequence[Array]) -> Rows:
-        """Step every lane with its action: leaves `[L, ...]` in canonical order, as the environment takes them."""
+    def step(self, actions: Sequence[Array]) -> GroupRows:
+        """Step every lane with its action and return the tick's rows.
+
+        Args:
+          actions: leaves `[L, ...]` in canonical order, as the environment takes them.
+        """
         self.advance(actions)
         return self._rows()
 
-    def step_frames(self, frames: Sequence[bytes | bytearray]) -> Rows:
-        """Step with ACT's payload frames, whose sizes have been checked."""
+    def step_frames(self, frames: Sequence[bytes | bytearray]) -> GroupRows:
+        """Step every lane with ACT's payload frames, whose sizes have been checked, and return the tick's rows."""
         return self.step(self.act_layout.views(frames))
 
     def advance(self, actions: Sequence[Array]) -> None:
-        """As `step`, but leave the rows in `views`, `ended_lanes` and `ended_statistics`."""
+        """Step as `step` does, but leave the rows in `views`, `ended_lanes` and `ended_statistics`."""
         self._backend.step(actions)
         first, ended = self._backend.first, self._backend.ended
         self._ticks += 1
@@ -107,7 +111,7 @@ class Group:
             self._report(ended)
 
     def _report(self, ended: Array) -> None:
-        """Take down the statistics of the lanes whose episode ended in this tick."""
+        """Set `ended_lanes` and `ended_statistics` to the lanes whose episode ended in this tick."""
         table = self._statistics[: len(ended)]
         np.clip(self._return[ended], -MAX_FIGURE, MAX_FIGURE, out=table[:, 0], casting="same_kind")
         np.subtract(self._ticks, self._first_tick[ended], out=table[:, 1], casting="unsafe")
@@ -116,26 +120,26 @@ class Group:
         self._episodes += len(ended)
         self.ended_lanes, self.ended_statistics = ended, table
 
-    def _rows(self) -> Rows:
-        """The tick's frames, copied: the next tick writes into the same memory."""
+    def _rows(self) -> GroupRows:
+        """Return a copy of the tick's frames: the next tick writes into the same memory."""
         payload = [bytes(frame) for frame in self._frames]
         if not self.ended_lanes.size:
-            return Rows(payload=payload, bits=0)
-        return Rows(payload=[*payload, self.ended_statistics.tobytes()], bits=int(StepBits.STATISTICS))
+            return GroupRows(payload=payload, bits=0)
+        return GroupRows(payload=[*payload, self.ended_statistics.tobytes()], bits=int(StepBits.STATISTICS))
 
-    def warm_up(self, ticks: int, seed: int) -> Rows:
-        """Random actions for some ticks, so that lanes and groups do not begin in step; the newest rows."""
+    def warm_up(self, ticks: int, seed: int) -> GroupRows:
+        """Step with random actions for some ticks, so that groups get out of step, and return the newest rows."""
         generator = np.random.Generator(np.random.PCG64(seed))
         for _ in range(ticks):
             self.advance(self.random_actions(generator))
         return self._rows()
 
     def random_actions(self, generator: np.random.Generator) -> list[Array]:
-        """One uniformly random action for each lane, action leaves `[L, ...]`; masks are respected if flat."""
+        """Return one uniformly random action for each lane, as action leaves `[L, ...]`; action masks are respected."""
         return random_actions(self.spec.action, self.lanes, self.views.mask, generator)
 
     def counters(self) -> GroupCounters:
-        """Ticks, steps, episodes, rebuilt lanes and the newest failure since the group was made."""
+        """Return the totals since the group was made."""
         return GroupCounters(
             ticks=self._ticks,
             steps=self._steps,
@@ -146,16 +150,16 @@ class Group:
         )
 
     def render(self) -> Array | None:
-        """Lane 0 as u8 [height, width, 3], if the group was made to render."""
+        """Return a picture of lane 0, u8 [height, width, 3], or None if the group or environment shows nothing."""
         return self._backend.render()
 
     def close(self) -> None:
-        """Let go of every environment."""
+        """Close every environment."""
         self._backend.close()
 
 
 def random_actions(action: Space, lanes: int, mask: Array | None, generator: np.random.Generator) -> list[Array]:
-    """Uniformly random action leaves `[L, ...]` of an action space; a flat mask, u8 [L, M], is respected."""
+    """Return uniformly random action leaves `[L, ...]` of an action space; the mask, u8 [L, M], is respected."""
     column = 0
     actions: list[Array] = []
     for leaf in action.leaves():
@@ -166,7 +170,7 @@ def random_actions(action: Space, lanes: int, mask: Array | None, generator: np.
 
 
 def _random_leaf(leaf: Leaf, lanes: int, mask: Array | None, generator: np.random.Generator) -> Array:
-    """Random values of one action leaf, [L, ...]."""
+    """Return random values of one action leaf, [L, ...]; `mask` is its part of the mask, u8 [L, categories]."""
     if leaf.nvec:
         columns, offset = [], 0
         for categories, start in zip(leaf.nvec, leaf.starts, strict=True):

@@ -1,4 +1,4 @@
-"""Lane 0 of a group as a picture, for people: as the environment draws it, else as the policy sees it."""
+"""Draws lane 0 of a group for people: as the environment renders it, else as the policy sees it."""
 
 import math
 import os
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from seedbed.actor_svc.envs import MakeEnvironment, make_group
-from seedbed.actor_svc.group import Group
+from seedbed.actor_svc.group import EnvGroup
 from seedbed.shared.errors import ConfigError, EnvError, LocalWireError
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.protocol.pictures import pack_picture
@@ -17,18 +17,20 @@ from seedbed.shared.protocol.rows import EnvSpec
 from seedbed.shared.runtime.config import EnvConfig
 
 HEADLESS = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
-MAX_SIDE = 400  # of a picture that is sent, pixels
-MAX_SHARE = 0.1  # of an evaluation's environment thread may go into drawing: some draw all lanes to show one
+MAX_SIDE = 400  # longest side of a picture that is sent, pixels
+MAX_SHARE = 0.1  # largest share of an evaluation's environment thread for drawing: some draw all lanes to show one
 
 
 def be_headless() -> None:
-    """Let nothing that draws look for a screen or a sound card."""
+    """Set the variables that keep drawing libraries from looking for a screen or a sound card."""
     for name, value in HEADLESS.items():
         os.environ.setdefault(name, value)
 
 
-def make_watched_group(env: EnvConfig, lanes: int, *, make: MakeEnvironment | None = None, threads: int = 0) -> Group:
-    """A group whose lane 0 can be drawn, or a plain one where the environment does not know of drawing.
+def make_watched_group(
+    env: EnvConfig, lanes: int, *, make: MakeEnvironment | None = None, threads: int = 0
+) -> EnvGroup:
+    """Return a group whose lane 0 can be drawn, or one without drawing where the environment does not support it.
 
     Raises: as `make_group`.
     """
@@ -39,8 +41,8 @@ def make_watched_group(env: EnvConfig, lanes: int, *, make: MakeEnvironment | No
         return make_group(env, lanes, make=make, threads=threads)
 
 
-def picture_of(group: Group) -> Array:
-    """Lane 0 as the environment draws it, else as the policy sees it; u8 [height, width, 3].
+def picture_of(group: EnvGroup) -> Array:
+    """Return lane 0 as the environment draws it, else as the policy sees it, u8 [height, width, 3].
 
     Raises: EnvError if it can be shown in neither way.
     """
@@ -58,7 +60,11 @@ def picture_of(group: Group) -> Array:
 
 
 def observed_picture(spec: EnvSpec, observation: Sequence[Array]) -> Array | None:
-    """Lane 0 as the policy sees it, u8 [height, width, 3]: its first image, if there is one. Leaves [L, ...]."""
+    """Return lane 0's first image observation as u8 [height, width, 3]; None if there is none.
+
+    Args:
+      observation: observation leaves [L, ...].
+    """
     images = (
         as_rgb(view[0], leaf.image)
         for leaf, view in zip(spec.observation.leaves(), observation, strict=True)
@@ -68,13 +74,19 @@ def observed_picture(spec: EnvSpec, observation: Sequence[Array]) -> Array | Non
 
 
 def as_rgb(image: Array, axes: str) -> Array:
-    """An observation "HW", "HWC" or "CHW" as [height, width, 3]: its first three channels, or its first thrice."""
+    """Return an image with the given axes, "HW", "HWC" or "CHW", as [height, width, 3].
+
+    These are its first three channels, or its first one three times where it has fewer.
+    """
     image = image[..., None] if axes == "HW" else np.moveaxis(image, 0, -1) if axes == "CHW" else image
     return image[..., :3] if image.shape[-1] >= 3 else np.repeat(image[..., :1], 3, -1)
 
 
 def shrink(picture: Array, max_side: int = MAX_SIDE) -> Array:
-    """No side longer than `max_side`: means over squares of pixels; what is left over at the edges is cut."""
+    """Shrink a picture until no side is longer than `max_side`, by means over squares of pixels.
+
+    Rows and columns that fill no square are cut off.
+    """
     factor = -(-max(picture.shape[:2]) // max_side)
     if factor == 1:
         return picture
@@ -87,21 +99,21 @@ def shrink(picture: Array, max_side: int = MAX_SIDE) -> Array:
 
 
 class Camera:
-    """Draws a group until it turns out that it cannot be drawn. Owned by the thread of its environments.
+    """Draws a group's lane 0 until that fails once. Owned by the thread of the group's environments.
 
     Args:
-      max_share: of the thread's time that drawing may take; 1: whenever it is asked.
+      max_share: largest share of the thread's time that drawing may take; 1: draw whenever it is asked for.
     """
 
     def __init__(
-        self, group: Group, max_share: float = MAX_SHARE, clock: Callable[[], float] = time.perf_counter
+        self, group: EnvGroup, max_share: float = MAX_SHARE, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self._group, self._max_share, self._clock = group, max_share, clock
         self._rest_until = -math.inf
         self.problem = ""  # why there are no pictures
 
     def shoot(self) -> bytes | None:
-        """The frame of lane 0's picture; None if it cannot be drawn, or not yet again."""
+        """Return the payload frame of lane 0's picture; None if it cannot be drawn, or it is too early for another."""
         if self.problem or (started := self._clock()) < self._rest_until:
             return None
         try:

@@ -1,4 +1,4 @@
-"""The one line for authors of environments: `serve(make_env)` turns a function into an actor."""
+"""What an author of an environment calls: `serve(make_env)` turns a function into an actor."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -20,8 +20,8 @@ def serve(make_env: MakeEnvironment | EnvConfig, *, name: str = "", argv: Sequen
 
     Args:
       make_env: returns a gymnasium.Env; or, if it takes `num_envs`, a VectorEnv with next-step autoreset; or, if it
-        takes `lanes`, a Backend. Gets `env.kwargs`. Or the [env] section of a known environment, whose values hold
-        wherever nothing else is said.
+        takes `lanes`, a Backend. Gets `env.kwargs`. Or an EnvConfig that names a known environment; its values are the
+        defaults of [env].
       name: what the environment is called wherever `env.id` is not set; empty: the function's module and name.
       argv: `[EXPERIMENT.toml] [section.key=value …]`, for example `actor.upstream=tcp://127.0.0.1:5555`, or
         from another machine `actor.upstream=tcp://10.0.0.6:5555 runtime.keys=default`; none: this process's.
@@ -36,7 +36,7 @@ def serve(make_env: MakeEnvironment | EnvConfig, *, name: str = "", argv: Sequen
 
 
 def _settings(env: EnvConfig) -> type[ActorSettings]:
-    """An actor's settings whose [env] has this environment's values as defaults, so that one key may be set alone."""
+    """Return a settings class whose [env] defaults to this environment's values, so that one key can be set alone."""
     fields = {field: (EnvConfig.model_fields[field].annotation, getattr(env, field)) for field in env.model_fields_set}
     section: type[EnvConfig] = create_model("EnvConfig", __base__=EnvConfig, **fields)  # type: ignore[call-overload]
     return create_model("ActorSettings", __base__=ActorSettings, env=(section, section.model_validate({})))

@@ -8,7 +8,7 @@
 | ACT | inference; a PONG that shows its STEP or ACT missing makes it resend |
 | WELCOME | HELLO, repeated with back-off for as long as it takes |
 
-What to do is decided in `client`, `connection` and `fleet`; here it is only done.
+What to do is decided in `client`, `connection` and `fleet`; this module only carries it out.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ from seedbed.actor_svc.client import Begin, Fatal, Finished, GroupClient, Perfor
 from seedbed.actor_svc.config import ActorSettings
 from seedbed.actor_svc.envs import MakeEnvironment, make_group
 from seedbed.actor_svc.fleet import Fleet, Placed
-from seedbed.actor_svc.group import Group, Rows
+from seedbed.actor_svc.group import EnvGroup, GroupRows
 from seedbed.actor_svc.pictures import MAX_SHARE, Camera, make_watched_group
-from seedbed.actor_svc.tally import LoadMeter, Tally, register
+from seedbed.actor_svc.tally import ActorTally, LoadMeter, register
 from seedbed.shared import __version__
 from seedbed.shared.errors import ConfigError, RejectedError, RemoteWireError
 from seedbed.shared.net.addresses import look_up
@@ -47,17 +47,17 @@ POLL_S = 0.05
 BEAT_S = 1.0
 FIRST_COMPLAINT_S, COMPLAIN_S = 3.0, 10.0
 TICK_SMOOTHING = 0.1
-LINGER_MS = 200  # for the BYEs
+LINGER_MS = 200  # time for the last BYEs to leave
 
 
 async def run(
     settings: ActorSettings, service: Service, *, make: MakeEnvironment | None = None, lookup: Lookup = look_up
 ) -> int:
-    """Step environments until the run is finished or the service is stopped; the exit code.
+    """Step environments until the run is finished or the service is stopped, and return the exit code.
 
     Args:
       make: the environments' constructor, in place of what `env.id` names.
-      lookup: what the names in `actor.upstream` stand for.
+      lookup: resolves the names in `actor.upstream` to numeric hosts.
     Raises: RejectedError if inference refuses us for good, EnvError or ConfigError from the environments.
     """
     if make is None and settings.own_env().service:
@@ -86,10 +86,10 @@ async def run(
 
 
 class Actor:
-    """The shell: feeds events to the fleet and performs what it decides. Owned by the loop."""
+    """The asyncio shell: feeds events to the fleet and performs the actions that it returns. Owned by the loop."""
 
     def __init__(
-        self, settings: ActorSettings, service: Service, reactor: Reactor, worker: Worker, groups: list[Group]
+        self, settings: ActorSettings, service: Service, reactor: Reactor, worker: Worker, groups: list[EnvGroup]
     ) -> None:
         self.settings, self.service, self.reactor, self.worker, self.groups = settings, service, reactor, worker, groups
         self.loop = asyncio.get_running_loop()
@@ -106,16 +106,18 @@ class Actor:
         self.fleet = Fleet(clients, seed=service.incarnation)
         self.keys = dial_keys(service.runtime.keys, Role.ENVIRONMENT, Role.INFERENCE)
         self.dealers: dict[str, Dealer] = {}
-        self.tally = Tally()
+        self.tally = ActorTally()
         self.meter = LoadMeter(self.tally, groups, self.loop.time())
         self.tick_seconds = register(service.metrics, self.tally, groups, self.fleet)
         self.watchdog = Watchdog(worker.busy_s, settings.actor.hang_s, self._report_hang)
         self._submitted_at = [0.0] * len(groups)
         max_share = 1.0 if settings.actor.mode == "play" else MAX_SHARE  # a player looks at every step
         self.cameras = [Camera(group, max_share) for group in groups] if shows_pictures(settings) else []
-        self._num_in_thread = 0  # jobs of ours
-        self._short: deque[tuple[int, Callable[[], Rows]]] = deque()  # wait for the thread to be idle; one per group
-        self._tick_s = [1.0] * len(groups)  # smoothed; the first ticks run in the thread
+        self._num_in_thread = 0  # our jobs that the thread has not finished
+        self._short: deque[tuple[int, Callable[[], GroupRows]]] = (
+            deque()
+        )  # short ticks that wait until the thread is idle; at most one for each group
+        self._tick_s = [1.0] * len(groups)  # duration of each group's tick, smoothed; 1.0: the first run in the thread
 
     async def work(self, lookup: Lookup) -> None:
         """Dial, then let events drive everything until the end."""
@@ -135,7 +137,7 @@ class Actor:
     # Time
 
     async def _beat(self, resolver: Resolver) -> None:
-        """What time brings to the fleet, the watchdog, and people."""
+        """Poll the fleet every POLL_S, see to the watchdog and the load every BEAT_S, and log what is waited for."""
         next_beat = self.loop.time()
         next_complaint = next_beat + FIRST_COMPLAINT_S
         load: tuple[tuple[str, float], ...] = ()
@@ -159,7 +161,7 @@ class Actor:
         self.ended.set()
 
     def _dial(self, addresses: list[str]) -> None:
-        """The names stand for these addresses from now on: one connection for each."""
+        """Keep one connection to each of these addresses, to which the names now resolve."""
         self.service.log.info("upstream_resolved", addresses=addresses)
         placed = self.fleet.set_addresses(addresses, self.loop.time())
         self._hang_up()
@@ -240,7 +242,7 @@ class Actor:
                 self.ended.set()
 
     def _send(self, address: str, action: Send) -> None:
-        """What a closed or full connection does not take is lost, and repaired by the next PONG or WELCOME."""
+        """Send a message; if the connection is closed or full it is lost, which the next PONG or WELCOME repairs."""
         dealer = self.dealers.get(address)
         if dealer is not None:
             dealer.send((encode(action.message), *action.payload))
@@ -262,14 +264,14 @@ class Actor:
         else:
             self._ticked(index, _timed(job))
 
-    def _shown(self, asked: Perform | ResetLanes, job: Callable[[], Rows]) -> Callable[[], Rows]:
-        """The same job, with a picture behind its rows where one was asked for."""
+    def _shown(self, asked: Perform | ResetLanes, job: Callable[[], GroupRows]) -> Callable[[], GroupRows]:
+        """Return the job; where a picture was asked for, one that appends it to the job's rows."""
         if not asked.wants_picture or not self.cameras:
             return job
         return partial(_step_and_shoot, job, self.cameras[asked.group])
 
-    def _in_thread(self, job: Callable[[], Rows], done: Callable[[tuple[Rows, float]], None]) -> None:
-        def came_back(result: tuple[Rows, float]) -> None:
+    def _in_thread(self, job: Callable[[], GroupRows], done: Callable[[tuple[GroupRows, float]], None]) -> None:
+        def came_back(result: tuple[GroupRows, float]) -> None:
             self._num_in_thread -= 1
             done(result)
             while self._short and not self._num_in_thread:
@@ -279,14 +281,14 @@ class Actor:
         self._num_in_thread += 1
         self.worker.submit(partial(_timed, job), came_back)
 
-    def _ticked(self, index: int, result: tuple[Rows, float]) -> None:
+    def _ticked(self, index: int, result: tuple[GroupRows, float]) -> None:
         """Note how long a group's tick took, then go on with its rows."""
         self._tick_s[index] += TICK_SMOOTHING * (min(result[1], 1.0) - self._tick_s[index])
         self.tick_seconds.observe(result[1])
         self._ran(index, result)
 
-    def _ran(self, index: int, result: tuple[Rows, float]) -> None:
-        """A tick or reset is done: up it goes."""
+    def _ran(self, index: int, result: tuple[GroupRows, float]) -> None:
+        """Count a finished tick or reset and submit its rows, unless the run has ended."""
         rows, seconds = result
         self.tally.ticks += 1
         self.tally.busy_s += seconds
@@ -294,8 +296,11 @@ class Actor:
             now = self._submitted_at[index] = self.loop.time()
             self._perform(self.fleet.submit(index, rows.payload, rows.bits, now))
 
-    def _begin(self, group: Group, seed: int) -> Rows:
-        """In the environment thread: fresh episodes, then the untrained steps that take groups out of step."""
+    def _begin(self, group: EnvGroup, seed: int) -> GroupRows:
+        """Reset a group and, in training, take some untrained steps that bring groups out of step; return the rows.
+
+        Runs in the environment thread.
+        """
         rows, longest = group.reset(seed), self.settings.actor.warmup_steps
         if longest and self.settings.actor.mode == "train":
             ticks = int(np.random.default_rng(seed).integers(0, longest + 1))
@@ -306,8 +311,8 @@ class Actor:
         self.service.log.error("environment_hung", seconds=round(seconds, 1), hint="raise actor.hang_s if it may")
 
 
-def introduce(settings: ActorSettings, group: Group, index: int, incarnation: int) -> Hello:
-    """A group's HELLO, without nonce and run id."""
+def introduce(settings: ActorSettings, group: EnvGroup, index: int, incarnation: int) -> Hello:
+    """Return a group's HELLO, in which nonce and run id are still to be filled in."""
     return Hello(
         library_version=__version__,
         actor=settings.actor.name or settings.runtime.name or f"actor-{incarnation & 0xFFFF:04x}",
@@ -325,16 +330,16 @@ def introduce(settings: ActorSettings, group: Group, index: int, incarnation: in
 
 
 def new_nonce() -> int:
-    """A random number, never zero."""
+    """Return a random integer below 2^62, never zero."""
     return secrets.randbits(62) | 1
 
 
-def _make_groups(settings: ActorSettings, make: MakeEnvironment | None) -> list[Group]:
-    """In the environment thread, where they will be used."""
+def _make_groups(settings: ActorSettings, make: MakeEnvironment | None) -> list[EnvGroup]:
+    """Make the actor's groups. Runs in the environment thread, where they will be used."""
     threads, build = settings.actor.threads, make_watched_group if shows_pictures(settings) else make_group
     env = settings.own_env()
 
-    def make_one(lanes: int) -> Group:
+    def make_one(lanes: int) -> EnvGroup:
         return build(env, lanes, make=make, threads=threads)
 
     try:
@@ -346,31 +351,31 @@ def _make_groups(settings: ActorSettings, make: MakeEnvironment | None) -> list[
 
 
 def shows_pictures(settings: ActorSettings) -> bool:
-    """Training groups are never asked for pictures, so that nobody's looking slows them down."""
+    """Whether this actor may be asked for pictures. A training actor never is, so that watching slows nothing down."""
     return settings.actor.pictures and settings.actor.mode != "train"
 
 
-def _step_and_shoot(step: Callable[[], Rows], camera: Camera) -> Rows:
-    """A tick's rows with a picture behind them, if there is one."""
+def _step_and_shoot(step: Callable[[], GroupRows], camera: Camera) -> GroupRows:
+    """Run a tick and return its rows, with a picture appended if the camera has one."""
     rows, picture = step(), camera.shoot()
     if picture is None:
         return rows
-    return Rows(payload=[*rows.payload, picture], bits=rows.bits | int(StepBits.RENDER))
+    return GroupRows(payload=[*rows.payload, picture], bits=rows.bits | int(StepBits.RENDER))
 
 
-def _timed(job: Callable[[], Rows]) -> tuple[Rows, float]:
+def _timed(job: Callable[[], GroupRows]) -> tuple[GroupRows, float]:
     started = time.perf_counter()
     rows = job()
     return rows, time.perf_counter() - started
 
 
 async def _watch(worker: Worker) -> None:
-    """An environment that fails beyond repair ends the service."""
+    """Raise the error that ends the worker, an environment that fails beyond repair: it ends the service."""
     await worker.failed
 
 
 async def _in_thread(worker: Worker, job: Callable[[], Any], service: Service) -> Any:
-    """The job's result, or None if the service was stopped first."""
+    """Run a job in the worker's thread and return its result, or None if the service was stopped first."""
     done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     worker.submit(job, lambda result: None if done.done() else done.set_result(result))
     stopped = asyncio.ensure_future(service.stopping.wait())

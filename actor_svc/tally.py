@@ -1,4 +1,4 @@
-"""What an actor counts: ticks, the time they took, and the time its groups waited for their actions."""
+"""An actor's counters: ticks, the time they took, and the time its groups waited for their actions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,32 +6,32 @@ from dataclasses import dataclass
 from prometheus_client import Histogram
 
 from seedbed.actor_svc.fleet import Fleet
-from seedbed.actor_svc.group import Group, GroupCounters
+from seedbed.actor_svc.group import EnvGroup, GroupCounters
 from seedbed.shared.figures import actor
 from seedbed.shared.figures.declare import Metric
 from seedbed.shared.runtime.metrics import Metrics
 
 
 @dataclass(slots=True)
-class Tally:
+class ActorTally:
     """Totals since the start. The loop thread writes; anyone may read."""
 
     ticks: int = 0
-    busy_s: float = 0.0  # of the environment thread
+    busy_s: float = 0.0  # time spent in ticks and resets
     waits: int = 0
     wait_s: float = 0.0  # from a STEP to its ACT, summed over groups
     refused_messages: int = 0
 
 
 class LoadMeter:
-    """The load figures of a PING: means since the last one."""
+    """Computes the load metrics that a PING carries, each a mean since the reading before."""
 
-    def __init__(self, tally: Tally, groups: Sequence[Group], now: float) -> None:
+    def __init__(self, tally: ActorTally, groups: Sequence[EnvGroup], now: float) -> None:
         self._tally, self._groups = tally, groups
         self._at, self._steps, self._busy_s, self._waits, self._wait_s = now, 0, 0.0, 0, 0.0
 
     def read(self, now: float) -> tuple[tuple[str, float], ...]:
-        """Steps per second, share of time that environments ran, mean wait for actions in ms."""
+        """Return (name, value) pairs: steps per second, share of time that environments ran, mean wait for ACT, ms."""
         tally, steps = self._tally, num_steps(self._groups)
         seconds = max(now - self._at, 1e-9)
         waits = max(1, tally.waits - self._waits)
@@ -45,13 +45,13 @@ class LoadMeter:
         return figures
 
 
-def num_steps(groups: Sequence[Group]) -> int:
-    """Steps (valid transitions) of all groups so far."""
+def num_steps(groups: Sequence[EnvGroup]) -> int:
+    """Return the number of steps (valid transitions) of all groups so far."""
     return sum(group.counters().steps for group in groups)
 
 
-def register(metrics: Metrics, tally: Tally, groups: Sequence[Group], fleet: Fleet) -> Histogram:
-    """Register everything; the histogram of tick times, which the shell fills."""
+def register(metrics: Metrics, tally: ActorTally, groups: Sequence[EnvGroup], fleet: Fleet) -> Histogram:
+    """Register the actor's metrics and return the histogram of tick durations, which the shell fills."""
 
     def total(read: Callable[[GroupCounters], int]) -> Callable[[], float]:
         return lambda: sum(read(group.counters()) for group in groups)

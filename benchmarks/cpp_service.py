@@ -38,7 +38,7 @@ CORRIDOR = str(SERVICE / "corridor")
 
 @contextmanager
 def running(commands: Sequence[Sequence[str]], variables: Mapping[str, str]) -> Iterator[list[int]]:
-    """Processes, with these variables besides ours; asked to leave at the end."""
+    """Start these commands with these additional environment variables and yield their process ids; stop them at exit."""
     environment = {**service_environment(os.environ), **variables, DIE_WITH_PARENT: str(os.getpid())}
     started = [subprocess.Popen(command, env=environment) for command in commands]
     try:
@@ -51,13 +51,13 @@ def running(commands: Sequence[Sequence[str]], variables: Mapping[str, str]) -> 
 
 
 def processor_s(pids: Sequence[int]) -> float:
-    """Processor time of processes so far, seconds."""
+    """Return the processor time that these processes have used so far, user and system, seconds."""
     fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
     return sum(int(item[11]) + int(item[12]) for item in fields) / os.sysconf("SC_CLK_TCK")
 
 
 class Inference:
-    """What the page of a service says."""
+    """A running inference service: waits until it is ready, then reads its metrics page."""
 
     def __init__(self, status_file: Path) -> None:
         until = time.monotonic() + START_S
@@ -69,14 +69,14 @@ class Inference:
         self._page, self._incarnation = str(status["metrics"]), int(status["incarnation"])
 
     def read(self) -> Mapping[str, float]:
-        """Its samples."""
+        """Return the samples of its metrics page, name → value. Exits if the service is gone."""
         samples = read_page(self._page, self._incarnation)
         if samples is None:
             raise SystemExit("inference is gone")
         return samples
 
     def wait_groups(self, number: int) -> None:
-        """Until so many are in."""
+        """Wait until `number` groups have a session; exits if that takes longer than START_S."""
         until = time.monotonic() + START_S
         while (found := self.read()["seedbed_sessions"]) < number:
             if time.monotonic() > until:
@@ -85,7 +85,7 @@ class Inference:
 
 
 def measure(inference: Inference, server: Sequence[int], actors: Sequence[int], seconds: float) -> dict[str, float]:
-    """Requests a second, lanes of a batch, and processor time of both ends for each request."""
+    """Return requests per second, mean lanes of a batch, and both ends' processor time for a request, microseconds."""
     names = ("seedbed_requests_total", "seedbed_batches_total", "seedbed_batch_lanes_total")
     at, before, cpu_s = time.perf_counter(), inference.read(), (processor_s(server), processor_s(actors))
     time.sleep(seconds)
@@ -100,7 +100,7 @@ def measure(inference: Inference, server: Sequence[int], actors: Sequence[int], 
 
 
 def make_run(run_dir: Path) -> None:
-    """A run of one update, and an evaluation, with the empty policy."""
+    """Train a run of one update, with one evaluation episode, with the empty policy, so that there is one to serve."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{probe.getsockname()[1]}"

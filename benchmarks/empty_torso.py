@@ -1,4 +1,4 @@
-"""A policy that looks at nothing: what is left is everything else that inference does."""
+"""A torso without computation, so that a benchmark measures everything that inference does besides the network."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from seedbed.shared.policy.networks import ImageShape, Torso
 
 
 class EmptyTorso(Torso):
-    """For `policy.network`: no parameters, one feature that is always 0."""
+    """A torso for `policy.network` that has no parameters and one feature, which is always 0."""
 
     output_size = 1
 
@@ -17,6 +17,6 @@ class EmptyTorso(Torso):
         super().__init__()
 
     def forward(self, images: Sequence[Tensor], vector: Tensor | None) -> Tensor:
-        """Zeros f32 [N, 1]."""
+        """Return zeros, f32 [N, 1]."""
         seen = images[0] if vector is None else vector
         return torch.zeros(len(seen), self.output_size, device=seen.device)

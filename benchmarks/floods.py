@@ -72,14 +72,14 @@ def main() -> None:
 
 
 class Window(NamedTuple):
-    """A short time of a run."""
+    """Measurements of a run over a short time."""
 
     rate: float  # trained steps per second
-    stolen: float  # cores that the host took away
+    stolen: float  # processor time that the host took away, in cores
 
 
 class Run:
-    """A run that trains in a folder, by `seedbed train`."""
+    """A run that `seedbed train` trains in a folder, read through its status files and metrics pages."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -90,23 +90,23 @@ class Run:
         return str(self._status("inference-0" if service == "inference" else service)["endpoint"])
 
     def window(self, seconds: float) -> Window:
-        """The next so many seconds."""
+        """Wait for so many seconds and return what was measured in them."""
         trained, stolen, began = self._trained(), stolen_s(), time.monotonic()
         time.sleep(seconds)
         passed = time.monotonic() - began
         return Window((self._trained() - trained) / passed, (stolen_s() - stolen) / passed)
 
     def memory(self) -> dict[str, int]:
-        """Resident, MiB, of both servers."""
+        """Return the resident memory of inference and learner, MiB, by name."""
         processes = {name: psutil.Process(int(self._status(name)["pid"])) for name in self._first}
         return {name: round(process.memory_info().rss / MIB) for name, process in processes.items()}
 
     def restarts(self) -> list[str]:
-        """Servers that are not the ones that began."""
+        """Return the names of the servers that were restarted since this object was made."""
         return [name for name, first in self._first.items() if self._status(name).get("incarnation") != first]
 
     def _trained(self) -> float:
-        """So far. Raises: RuntimeError if the learner does not tell."""
+        """Return the trained steps so far. Raises: RuntimeError if the learner's metrics page does not answer."""
         for _ in range(10):
             page = read_page(str(self._status("learner")["metrics"])) or {}
             if (steps := page.get("seedbed_learner_trained_steps_total")) is not None:
@@ -119,7 +119,7 @@ class Run:
 
 @contextlib.contextmanager
 def training(folder: Path) -> Iterator[Run]:
-    """A run with keys that has begun to train."""
+    """Start a CartPole run with keys, yield it once it trains, and stop it at exit."""
     seedbed = str(Path(sys.executable).with_name("seedbed"))
     subprocess.run([seedbed, "keys", "init", "keys"], cwd=folder, check=True, stdout=subprocess.DEVNULL)
     command = [seedbed, "train", "cartpole", *SETTINGS, "--run-dir", str(folder / "run")]
@@ -139,7 +139,15 @@ def training(folder: Path) -> Iterator[Run]:
 
 
 def measure(run: Run, kind: str, role: str, service: str, seconds: float, pairs: int) -> dict[str, object]:
-    """The run's rate beside a flood, and in turn beside a process that burns as much time and sends nothing."""
+    """Return the run's rates beside a flood and, in turn, beside a process that computes as much and sends nothing.
+
+    Args:
+      kind: one of KINDS.
+      role: whose key the flood uses.
+      service: which server it floods, "inference" or "learner".
+      seconds: how long each flood is measured.
+      pairs: how many times a flood and a computing process are measured in turn.
+    """
     before = run.memory()
     words = {"kind": kind, "role": role, "service": service, "address": run.endpoint(service), "share": 0.0}
     words |= {"keys": str(run.folder / "keys"), "seconds": seconds + 2 * SETTLE_S}
@@ -165,7 +173,7 @@ def measure(run: Run, kind: str, role: str, service: str, seconds: float, pairs:
 
 
 def beside(run: Run, words: dict[str, object], seconds: float) -> tuple[list[Window], float]:
-    """Windows of a second beside such a flood, and what share of a core it used."""
+    """Start a flood with these arguments of `flood`; return windows of one second beside it, and its share of a core."""
     with subprocess.Popen([sys.executable, __file__, "--flood", json.dumps(words)]) as process:
         time.sleep(SETTLE_S)  # it starts
         used = psutil.Process(process.pid)
@@ -181,7 +189,10 @@ def _rate(windows: Sequence[Window]) -> float:
 
 
 def at_equal_steal(flooded: Sequence[Window], burning: Sequence[Window]) -> tuple[float, float]:
-    """The ratio of both rates as if as much had been stolen from each, and its standard error."""
+    """Return the ratio of the two rates, corrected for the processor time stolen in each window, and its standard error.
+
+    It comes from a least-squares fit of log(rate) on the flood and the stolen time.
+    """
     windows = [*flooded, *burning]
     is_flooded = np.arange(len(windows)) < len(flooded)
     causes = np.stack([np.ones(len(windows)), is_flooded, [window.stolen for window in windows]], 1)
@@ -197,7 +208,10 @@ def at_equal_steal(flooded: Sequence[Window], burning: Sequence[Window]) -> tupl
 
 
 def flood(kind: str, role: str, service: str, address: str, share: float, keys: str, seconds: float) -> None:
-    """Send as fast as the socket takes it, and read what comes unless the kind is one that does not."""
+    """Send messages of a kind as fast as the socket takes them, and read the answers, except those to "look".
+
+    The kind "burn" sends nothing and uses `share` of a core instead.
+    """
     deadline = time.monotonic() + seconds
     if kind == "burn":
         while (now := time.monotonic()) < deadline:
@@ -236,7 +250,7 @@ _group = make_group(EnvConfig(id="CartPole-v1"), 1)
 
 
 def _hello(spec: EnvSpec) -> list[bytes]:
-    """A group of one lane, of a life that nobody knows."""
+    """Return a HELLO for a group of one lane, with an incarnation that is new each time."""
     hello = Hello(
         library_version="x", actor="flood", incarnation=secrets.randbits(60), group=0, lanes=1, nonce=1, mode="train",
         spec=spec, seeding=_group.seeding, capabilities=(), max_stall_s=10.0,
@@ -245,7 +259,7 @@ def _hello(spec: EnvSpec) -> list[bytes]:
 
 
 def _costly() -> list[bytes]:
-    """A HELLO of some 50 KB, each another one."""
+    """Return a HELLO of about 50 KB whose observation space is another one each time."""
     high = np.arange(1, 51, dtype=np.float32) + secrets.randbelow(1 << 20)
     leaves: dict[str, gymnasium.Space[object]] = {f"leaf{number:03d}": Box(-high, high) for number in range(120)}
     return _hello(

@@ -27,7 +27,7 @@ EXPERIMENT = "compose/experiments/cartpole.toml"
 
 
 def main() -> None:
-    """Start, wait, read twice, print."""
+    """Start the services, let them settle, and print the share of a core that each uses while idle."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=30.0)
     seconds = parser.parse_args().seconds
@@ -51,14 +51,14 @@ def main() -> None:
 
 
 class Services:
-    """Processes by name, ended when `held` is closed."""
+    """The services' processes by name; they are terminated when `held` is closed."""
 
     def __init__(self, held: contextlib.ExitStack, folder: Path) -> None:
         self._held, self._folder = held, folder
         self._processes: dict[str, psutil.Process] = {}
 
     def start(self, name: str, *words: str) -> str:
-        """Start a service and wait until it is ready; its endpoint."""
+        """Start a service, wait until it is ready, and return its endpoint. Exits with its log if it does not start."""
         status = self._folder / f"{name}.json"
         command = [str(Path(sys.executable).with_name("seedbed")), name, *words, f"runtime.status_file={status}"]
         log = self._held.enter_context((self._folder / f"{name}.log").open("wb"))
@@ -74,7 +74,7 @@ class Services:
         return str(found["endpoint"])
 
     def processor_s(self) -> dict[str, float]:
-        """Processor time of each so far, user and system, seconds."""
+        """Return each service's processor time so far, user and system, seconds."""
         times = {name: process.cpu_times() for name, process in self._processes.items()}
         return {name: found.user + found.system for name, found in times.items()}
 

@@ -21,7 +21,7 @@ from seedbed.services.cli.seeds import read_result, train_seeds
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run from the command line."""
+    """Train all seeds of an experiment, print their results as JSON, and copy the curves where --out says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("experiment")
     parser.add_argument("words", nargs="*", metavar="section.key=value")

@@ -36,7 +36,7 @@ Curve = list[tuple[float, float, float]]  # seconds, bytes resident, of these an
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Watch a run, print each service's memory growth as JSON, and write the curves where --out says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("experiment", nargs="?", default="cartpole")
     parser.add_argument("--minutes", type=float, default=30.0)
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def watch(experiment: str, folder: Path, seconds: float) -> tuple[dict[str, Curve], int]:
-    """Memory of every process of a run, by the service's name, and the run's exit status."""
+    """Run an experiment for `seconds`; return each service's memory curve by name, and the launcher's exit status."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -82,7 +82,7 @@ def watch(experiment: str, folder: Path, seconds: float) -> tuple[dict[str, Curv
 
 @contextlib.contextmanager
 def started(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """`seedbed ARGUMENTS`, stopped afterwards."""
+    """Start `seedbed ARGUMENTS` and yield its process; terminate it at exit."""
     command = [str(Path(sys.executable).with_name("seedbed")), *arguments]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=sys.stderr)
     try:
@@ -93,7 +93,7 @@ def started(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def services_of(launcher: int) -> Iterator[tuple[str, psutil.Process]]:
-    """The launcher and what it started, by name."""
+    """Yield (name, process) of the launcher and of each service that it started."""
     with contextlib.suppress(psutil.Error):
         parent = psutil.Process(launcher)
         yield "launcher", parent
@@ -105,7 +105,7 @@ def services_of(launcher: int) -> Iterator[tuple[str, psutil.Process]]:
 
 
 def look_at_the_page(port: int) -> None:
-    """What an open page asks for; before there is a run there is nothing to see."""
+    """Request from the monitor what an open page requests; errors are ignored, as before the run exists."""
     for path in ("/api/runs", f"/api/runs/{RUN}", f"/api/runs/{RUN}/curves"):
         with (
             contextlib.suppress(OSError),
@@ -115,18 +115,18 @@ def look_at_the_page(port: int) -> None:
 
 
 def resident(process: psutil.Process) -> tuple[float, float]:
-    """Bytes, and of these anonymous ones."""
+    """Return a process's resident memory and the anonymous part of it, bytes."""
     memory = process.memory_info()
     return float(memory.rss), float(memory.rss - memory.shared)
 
 
 def warm_up(seconds: float) -> float:
-    """How much of a run is not looked at, seconds."""
+    """Return how much of a run's beginning is left out of the growth, seconds."""
     return min(WARM_UP_S, seconds / 6)
 
 
 def growth(curve: Curve, seconds: float) -> dict[str, float]:
-    """Megabytes after the warm-up and at the end, and the growth between them."""
+    """Return the memory after the warm-up and at the end, megabytes, and the growth between them, percent."""
     warm = warm_up(seconds)
     last = curve[-1][0]
     began = [sample for sample in curve if warm <= sample[0] <= max(warm + WINDOW_S, curve[0][0] + warm)]
@@ -143,7 +143,7 @@ def growth(curve: Curve, seconds: float) -> dict[str, float]:
 
 
 def write(curves: Mapping[str, Curve], folder: Path) -> None:
-    """The samples and a plot of them."""
+    """Write the samples as CSV and a plot of them as PNG into a folder."""
     with (folder / "memory_of_services.csv").open("w", newline="") as file:
         table = csv.writer(file)
         table.writerow(["service", "seconds", "resident_mb", "anonymous_mb"])
@@ -156,7 +156,7 @@ def write(curves: Mapping[str, Curve], folder: Path) -> None:
 
 
 def plot(curves: Mapping[str, Curve], path: Path) -> None:
-    """One line for each service."""
+    """Draw resident memory over time as a PNG, one line for each service."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4), layout="constrained")

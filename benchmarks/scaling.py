@@ -56,7 +56,7 @@ eval_actors = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Totals at one moment: agent steps of all actors that ever ran, and those trained on."""
+    """Totals at one moment: agent steps that all actors so far have taken, and steps that were trained on."""
 
     seconds: float
     actors: int
@@ -66,13 +66,13 @@ class Sample:
 
 
 class Services:
-    """The run's processes, started and stopped by name. A context manager that leaves none."""
+    """Starts and stops a run's processes by name, and samples their metrics. A context manager that kills what is left."""
 
     def __init__(self, experiment: Experiment, processes: Sequence[Process]) -> None:
         self._run_dir = experiment.run_dir
         self._processes = {item.name: item for item in processes}
         self._children: dict[str, subprocess.Popen[bytes]] = {}
-        self._acted: dict[str, float] = {}  # newest figure of each actor's life, kept when it is gone
+        self._acted: dict[str, float] = {}  # newest count of each actor process, kept after it has ended
         self._trained = 0.0
         self._began = time.monotonic()
         self.samples: list[Sample] = []
@@ -87,11 +87,11 @@ class Services:
             child.wait()
 
     def running(self, role: str) -> list[str]:
-        """Names, in the plan's order."""
+        """Return the names of the running processes of a role, in the plan's order."""
         return [name for name, item in self._processes.items() if item.role == role and name in self._children]
 
     def start(self, name: str) -> None:
-        """Start it and wait until it is ready."""
+        """Start a process and wait until it is ready. Exits with its errors if it does not start."""
         process = self._processes[name]
         process.status_file(self._run_dir).unlink(missing_ok=True)
         environment = {**service_environment(os.environ), **process.environment, DIE_WITH_PARENT: str(os.getpid())}
@@ -104,7 +104,7 @@ class Services:
             self.watch()
 
     def stop(self, name: str) -> None:
-        """SIGTERM, and wait until it has left."""
+        """Send SIGTERM to a process, wait until it has ended, and keep its exit code."""
         child = self._children[name]
         child.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + STOP_S
@@ -114,7 +114,7 @@ class Services:
         del self._children[name]
 
     def scale(self, role: str, number: int) -> None:
-        """Start the first that is missing, or stop the last, until so many run."""
+        """Start or stop processes of a role until the first `number` of them run."""
         names = [name for name, item in self._processes.items() if item.role == role]
         for name in names[:number]:
             if name not in self._children:
@@ -124,14 +124,14 @@ class Services:
                 self.stop(name)
 
     def watch(self) -> None:
-        """Let a moment pass, and take a sample when it is time."""
+        """Sleep for a moment, and take a sample every EVERY_S."""
         time.sleep(0.02)
         seconds = time.monotonic() - self._began
         if not self.samples or seconds >= self.samples[-1].seconds + EVERY_S:
             self.samples.append(self._sample(seconds))
 
     def _sample(self, seconds: float) -> Sample:
-        """The figures now."""
+        """Read the metrics and return them as a sample at `seconds`."""
         for name in self.running("actor"):
             steps = self._metric(name, "seedbed_actor_steps_total")
             if steps is not None:
@@ -146,7 +146,7 @@ class Services:
         )
 
     def left(self) -> list[Mapping[str, float]]:
-        """What the replicas said when they left."""
+        """Return the `inference_left` log entries, which replicas write when they end."""
         lines = []
         for process in self._processes.values():
             if process.role == "inference":
@@ -159,7 +159,7 @@ class Services:
 
 
 def measure(services: Services, phase_s: float) -> list[Sample]:
-    """Go through the phases; the samples from the first one's steps to the last one's."""
+    """Go through the phases, then stop all processes; return the samples since the first step."""
     services.start("learner")
     for actors, replicas in PHASES:
         services.scale("inference", replicas)
@@ -175,7 +175,7 @@ def measure(services: Services, phase_s: float) -> list[Sample]:
 
 
 def rates(samples: Sequence[Sample]) -> list[dict[str, float]]:
-    """Steps per second between each two samples."""
+    """Return a row for each two consecutive samples: time, number of services, and steps per second between them."""
     rows = []
     for before, after in itertools.pairwise(samples):
         span_s = after.seconds - before.seconds
@@ -190,7 +190,7 @@ def rates(samples: Sequence[Sample]) -> list[dict[str, float]]:
 
 
 def longest_gap_s(samples: Sequence[Sample]) -> float:
-    """The longest time in which no environment stepped, as far as two samples a second can tell."""
+    """Return the longest time without a step of any environment, seconds, to the precision of two samples a second."""
     longest, at = 0.0, samples[0].seconds
     for before, after in itertools.pairwise(samples):
         if after.acted_steps > before.acted_steps:
@@ -199,7 +199,7 @@ def longest_gap_s(samples: Sequence[Sample]) -> float:
 
 
 def phases(rows: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
-    """Median rates of each phase; what lies between two of them is left out."""
+    """Return the median rates of each phase; rows from a change between two phases are left out."""
     found: list[dict[str, float]] = []
     begin = 0
     for index, row in enumerate(rows):
@@ -217,7 +217,7 @@ def phases(rows: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
 
 
 def draw(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
-    """Steps per second over time, and below it how many services there were."""
+    """Draw steps per second over time as a PNG, and below it the number of services."""
     import matplotlib
     from matplotlib import pyplot
 
@@ -239,7 +239,7 @@ def draw(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run from the command line."""
+    """Run all phases, print their rates as JSON, and write the samples and a plot where --out says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", metavar="section.key=value")
     parser.add_argument("--phase-seconds", type=float, default=20.0, help="how long each of the seven phases lasts")

@@ -40,7 +40,7 @@ COLUMNS = ("command", "seeds", "steps", "minutes", "return", "target", "reached"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One environment: what is asked of the default settings, and what they get for it."""
+    """One environment of the suite: the return that the default settings are to reach, and their budget."""
 
     name: str
     env: str
@@ -49,12 +49,12 @@ class Entry:
     minutes: float = 20.0  # of training, at most
     seeds: int = 1  # three where a run takes less than five minutes
     episodes: int = 100  # fresh ones, of each final policy
-    words: tuple[str, ...] = ()  # what the environment needs, never how to learn
-    memory: bool = False
+    words: tuple[str, ...] = ()  # section.key=value settings that the environment needs, never those of learning
+    memory: bool = False  # whether the policy needs memory
 
     @property
     def command(self) -> str:
-        """What a user would type."""
+        """The command that a user would type to train on this environment."""
         options = ["--memory"] if self.memory else []
         return " ".join(["seedbed train --env", self.env, *options, f"--steps {self.steps}", *self.words])
 
@@ -116,7 +116,7 @@ SUITE = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run from the command line; 0 if every environment that was asked for reached its target."""
+    """Run the suite from the command line; return 0 if every chosen environment reached its target, else 1."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*", metavar="NAME | section.key=value")
@@ -143,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def choose(names: Sequence[str]) -> Sequence[Entry]:
-    """The entries of these names, or all. Exits with a message for a name that is none."""
+    """Return the entries with these names, or all if none is given. Exits with a message for an unknown name."""
     known = {entry.name: entry for entry in SUITE}
     for name in names:
         if name not in known:
@@ -154,7 +154,7 @@ def choose(names: Sequence[str]) -> Sequence[Entry]:
 def run_entry(entry: Entry, folder: Path, words: Sequence[str], *, seeds: int | None, minutes: float | None) -> None:
     """Train all seeds of one environment, from where an earlier call stopped, and add a line to the results.
 
-    A run that fails is a line as well. One that was stopped by its user ends the suite.
+    A run that fails adds a line as well. A run that its user stops ends the suite.
     """
     console, count, place = Console(stderr=True), seeds or entry.seeds, folder / entry.name
     console.rule(f"[bold]{entry.name}[/]: {entry.command}")
@@ -181,7 +181,7 @@ def run_entry(entry: Entry, folder: Path, words: Sequence[str], *, seeds: int | 
 
 
 def read_lines(folder: Path) -> dict[str, dict[str, Any]]:
-    """The newest result of each environment, in the suite's order."""
+    """Return the newest result of each environment by name, in the suite's order; empty if there is no result yet."""
     try:
         text = (folder / RESULTS).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -191,19 +191,22 @@ def read_lines(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def is_reached(line: Mapping[str, Any]) -> bool:
-    """Whether every seed's final policy has the target."""
+    """Whether the final policy of every seed reached the target."""
     seeds = line.get("seeds", ())
     return bool(seeds) and all(seed["fresh_return_mean"] >= line["target"] for seed in seeds)
 
 
 def render(lines: Mapping[str, Mapping[str, Any]]) -> str:
-    """A table in Markdown. The spread is the deviation over seeds, of one seed the standard error over its episodes."""
+    """Return the results as a Markdown table.
+
+    The spread of a return is the standard deviation over seeds; of a single seed, the standard error over its episodes.
+    """
     rows = [COLUMNS, ["---"] * len(COLUMNS), *(_row(line) for line in lines.values())]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
 
 
 def draw(folder: Path, lines: Mapping[str, Mapping[str, Any]]) -> None:
-    """`curves.png`: training return against steps, a line for each seed, and the target."""
+    """Draw `curves.png`: a panel for each environment with training return over steps by seed, and the target."""
     drawn = {name: line for name, line in lines.items() if (folder / name / "curves.csv").is_file()}
     rows = -(-len(drawn) // COLUMNS_OF_PANELS)
     if not rows:

@@ -1,4 +1,4 @@
-"""CartPole as a simulator that somebody else computes: each tick of a group takes its time and no processor."""
+"""CartPole with a pause in each tick, like a simulator that runs elsewhere: a tick takes time and no processor."""
 
 import time
 from typing import Any
@@ -8,7 +8,7 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 
 
 class WaitingEnv(VectorWrapper):
-    """`step_s`: how long a tick of all lanes takes, seconds."""
+    """A vector environment that waits `step_s` seconds before each step of all lanes."""
 
     def __init__(self, env: VectorEnv, step_s: float) -> None:
         super().__init__(env)
@@ -21,5 +21,5 @@ class WaitingEnv(VectorWrapper):
 
 
 def make(num_envs: int, step_s: float) -> WaitingEnv:
-    """For `env.id`."""
+    """Make CartPole of `num_envs` lanes that waits `step_s` seconds in each step; named by `env.id`."""
     return WaitingEnv(gymnasium.make_vec("CartPole-v1", num_envs, vectorization_mode="vector_entry_point"), step_s)

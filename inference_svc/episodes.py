@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from seedbed.inference_svc.evaluation import EvaluationResult
+from seedbed.inference_svc.evaluation import PlayedRound
 from seedbed.shared.errors import RemoteWireError
 from seedbed.shared.protocol.flow import Outbox
 from seedbed.shared.protocol.layout import Array
@@ -47,7 +47,7 @@ class EpisodeReport:
             )
             self._clear()
 
-    def tell_evaluation(self, spec: EnvSpec, result: EvaluationResult) -> None:
+    def tell_evaluation(self, spec: EnvSpec, result: PlayedRound) -> None:
         """Pass on a finished evaluation, whole."""
         count = len(result.statistics)
         frames = _pack(spec, [result.statistics], [result.version] * count)

@@ -26,7 +26,7 @@ class _Seat:
 
 
 @dataclass(frozen=True, slots=True)
-class EvaluationResult:
+class PlayedRound:
     """A finished round. `statistics` is f32 [episodes, K] in the specification's order."""
 
     id: int
@@ -94,7 +94,7 @@ class EvaluationRound:
         seat = self._seats.get(session)
         return seat is not None and bool(seat.remaining.any())
 
-    def record(self, session: int, flags: Array, statistics: Array) -> EvaluationResult | None:
+    def record(self, session: int, flags: Array, statistics: Array) -> PlayedRound | None:
         """Count the episodes that ended in this tick; the result when they were the last.
 
         `statistics` is f32 [ended lanes, K], lanes ascending.
@@ -122,9 +122,9 @@ class EvaluationRound:
         """What was played is worth nothing any more: the round is still asked for, and not running."""
         self._clear(self.request)
 
-    def _finish(self) -> EvaluationResult:
+    def _finish(self) -> PlayedRound:
         assert self.request is not None
-        result = EvaluationResult(self.request.id, self.version, np.concatenate(self._episodes))
+        result = PlayedRound(self.request.id, self.version, np.concatenate(self._episodes))
         self._done_id = result.id
         self._clear(None)
         return result

@@ -9,7 +9,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from seedbed.inference_svc.evaluation import EvaluationResult, EvaluationRound
+from seedbed.inference_svc.evaluation import EvaluationRound, PlayedRound
 from seedbed.inference_svc.group import Group
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.protocol.messages import Evaluation
@@ -91,7 +91,7 @@ class Evaluations:
         """Whether a group still owes episodes."""
         return self._of(group).may_act(group.session.id)
 
-    def record(self, group: Group, statistics: Array) -> EvaluationResult | None:
+    def record(self, group: Group, statistics: Array) -> PlayedRound | None:
         """Count the episodes that ended in a group's newest tick; the task's result when they were the last."""
         return self._of(group).record(group.session.id, group.flags, statistics)
 

@@ -47,7 +47,7 @@ class Group:
 
 
 @dataclass(slots=True)
-class Outputs:
+class ServerOutputs:
     """Where decisions go, and what the shell knows: its callables, none of which blocks."""
 
     down: Callable[[bytes, Sequence[bytes]], bool]  # (route, frames) → False when the route is gone

@@ -8,7 +8,7 @@ from prometheus_client import Histogram
 from seedbed.inference_svc.learner_sessions import LearnerSessions
 from seedbed.inference_svc.server import Server
 from seedbed.inference_svc.serving import ServedStatistics
-from seedbed.inference_svc.tally import COUNTED, Tally
+from seedbed.inference_svc.tally import COUNTED, InferenceTally
 from seedbed.inference_svc.upstream import LearnerLink
 from seedbed.shared.figures import inference
 from seedbed.shared.figures.declare import Metric
@@ -19,7 +19,7 @@ from seedbed.shared.runtime.metrics import Metrics
 
 
 def register(
-    metrics: Metrics, tally: Tally, server: Server, learner_sessions: LearnerSessions, reactor: Reactor
+    metrics: Metrics, tally: InferenceTally, server: Server, learner_sessions: LearnerSessions, reactor: Reactor
 ) -> Histogram:
     """Register everything; the histogram of forward times, which the shell fills."""
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 
 from seedbed.shared.errors import RemoteWireError
-from seedbed.shared.net.reports import Shown
+from seedbed.shared.net.reports import ShownPicture
 from seedbed.shared.protocol.messages import Step, StepBits
 from seedbed.shared.protocol.pictures import check_picture
 from seedbed.shared.protocol.sessions import Session
@@ -35,7 +35,7 @@ class Pictures:
     """Owned by the service's loop; `newest` and `looked` may be used by any thread. Memory: one picture."""
 
     def __init__(self) -> None:
-        self.newest: Shown | None = None
+        self.newest: ShownPicture | None = None
         self._looked_at = self._asked_at = -math.inf
         self._shown = 0  # session
 
@@ -65,4 +65,4 @@ class Pictures:
         """A picture came; a training group's, which nobody asked for, is passed over."""
         if "render" in session.capabilities:
             self._shown = session.id
-            self.newest = Shown(number=self.count + 1, version=version, at=now, frame=frame)
+            self.newest = ShownPicture(number=self.count + 1, version=version, at=now, frame=frame)

@@ -18,14 +18,14 @@ from seedbed.inference_svc.config import InferenceConfig
 from seedbed.inference_svc.episodes import aborted_episodes, valid_steps
 from seedbed.inference_svc.evaluations import Evaluations
 from seedbed.inference_svc.goodbyes import GoodbyeTracker
-from seedbed.inference_svc.group import Group, Outputs, make_group, read_step
+from seedbed.inference_svc.group import Group, ServerOutputs, make_group, read_step
 from seedbed.inference_svc.learner_sessions import LearnerSession, LearnerSessions
 from seedbed.inference_svc.pictures import Pictures
 from seedbed.inference_svc.refusal_replies import RefusalReplies, about_step
 from seedbed.inference_svc.row_check import BOUNDS
 from seedbed.inference_svc.serving import ServedStatistics
 from seedbed.inference_svc.slots import SlotPool
-from seedbed.inference_svc.tally import Tally
+from seedbed.inference_svc.tally import InferenceTally
 from seedbed.inference_svc.unrolls import UnrollWriter
 from seedbed.shared.errors import RemoteWireError
 from seedbed.shared.protocol.codec import decode, encode, encode_act
@@ -46,7 +46,7 @@ from seedbed.shared.protocol.messages import (
     Welcome,
 )
 from seedbed.shared.protocol.recording import RecordSpec
-from seedbed.shared.protocol.sessions import Session, SessionLimits, SessionTable, Verdict
+from seedbed.shared.protocol.sessions import Session, SessionLimits, SessionTable, StepVerdict
 
 BYE_REASONS = ("moved", "stopped", "draining")  # of environments, as they are counted
 MAX_GREETING = 4096  # connections that are told when to go though they never came in
@@ -60,8 +60,8 @@ class Server:
         config: InferenceConfig,
         incarnation: int,
         learner_sessions: LearnerSessions,
-        tally: Tally,
-        outputs: Outputs,
+        tally: InferenceTally,
+        outputs: ServerOutputs,
     ) -> None:
         self.config, self.incarnation, self.learner_sessions, self.tally = config, incarnation, learner_sessions, tally
         self.outputs = outputs  # where decisions go
@@ -202,16 +202,16 @@ class Server:
             self._strike(session, route, error)
             return False
         verdict = table.step(step, route, now)
-        if verdict is Verdict.ACCEPT:
+        if verdict is StepVerdict.ACCEPT:
             self.tally.out_of_bounds += outside
             if picture is not None:
                 version = self.evaluations.version(group) if group.lanes.pinned else self.version
                 self.pictures.take(session, version, picture, now)
             self._accept(group, inputs, statistics, now)
             return True
-        if verdict is Verdict.CACHED and session.reply is not None:
+        if verdict is StepVerdict.CACHED and session.reply is not None:
             self.outputs.down(route, session.reply)
-        elif verdict is Verdict.CHALLENGE:
+        elif verdict is StepVerdict.CHALLENGE:
             self._send(route, table.challenge(step.session))
         return False
 

@@ -17,11 +17,11 @@ from seedbed.inference_svc.compute import Compute
 from seedbed.inference_svc.config import InferenceConfig, InferenceSettings
 from seedbed.inference_svc.drain_check import DrainCheck
 from seedbed.inference_svc.engine import LaneBlock
-from seedbed.inference_svc.group import Group, Outputs
+from seedbed.inference_svc.group import Group, ServerOutputs
 from seedbed.inference_svc.learner_sessions import LearnerSessions
 from seedbed.inference_svc.server import Server
 from seedbed.inference_svc.serving import ServedPolicy, ServedStatistics
-from seedbed.inference_svc.tally import Tally
+from seedbed.inference_svc.tally import InferenceTally
 from seedbed.inference_svc.upstream import (
     CreditCame,
     FormerWeightsCame,
@@ -38,7 +38,7 @@ from seedbed.shared.net.dialler import Dialler
 from seedbed.shared.net.endpoints import Router
 from seedbed.shared.net.keys import bind_keys, dial_keys
 from seedbed.shared.net.reactor import Reactor
-from seedbed.shared.net.reports import Reports, Shown
+from seedbed.shared.net.reports import Reports, ShownPicture
 from seedbed.shared.net.resolver import Lookup
 from seedbed.shared.net.roles import Role
 from seedbed.shared.policy.weights import Manifest
@@ -72,8 +72,8 @@ class InferenceService:
     ) -> None:
         self.config, self.service, self.reactor = config, service, reactor
         self.loop = asyncio.get_running_loop()
-        self.tally = Tally()
-        self._tally_at_ping = Tally()
+        self.tally = InferenceTally()
+        self._tally_at_ping = InferenceTally()
         self.learner_sessions = LearnerSessions(
             name=config.name or f"inference-{socket.gethostname()}",
             incarnation=service.incarnation,
@@ -83,7 +83,9 @@ class InferenceService:
         self.compute = compute = Compute(
             config.device, inline_s=config.inline_ms / 1e3, max_s=config.max_compute_s, report=self._report_stuck
         )
-        outputs = Outputs(self._down, self._act, compute.forget, self._pin, self._wake, compute.busy_s, self._owner)
+        outputs = ServerOutputs(
+            self._down, self._act, compute.forget, self._pin, self._wake, compute.busy_s, self._owner
+        )
         self.server = Server(config, service.incarnation, self.learner_sessions, self.tally, outputs)
         self.forward_seconds = metrics.register(
             service.metrics, self.tally, self.server, self.learner_sessions, reactor
@@ -178,7 +180,7 @@ class InferenceService:
             return None
         return describe_picture(self.service.incarnation, shown.number, shown.version, now - shown.at), shown.frame
 
-    def _shown(self, now: float) -> Shown | None:
+    def _shown(self, now: float) -> ShownPicture | None:
         """The newest picture, for somebody who watches from now on."""
         self.server.pictures.looked(now)
         return self.server.pictures.newest

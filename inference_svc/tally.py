@@ -9,7 +9,7 @@ from seedbed.shared.figures import inference
 
 
 @dataclass(slots=True)
-class Tally:
+class InferenceTally:
     """Totals since the process started, each the counter that it is declared with. Owned by the service's loop."""
 
     acted_steps: Annotated[int, inference.ACTED_STEPS] = 0
@@ -31,7 +31,7 @@ class Tally:
     env_busy_pings: int = 0
 
     def load(
-        self, since: "Tally", *, sessions: int, lanes: int, actor_restarts: int, loop_lag_ms: float
+        self, since: "InferenceTally", *, sessions: int, lanes: int, actor_restarts: int, loop_lag_ms: float
     ) -> tuple[tuple[str, float], ...]:
         """Figures for the learner: numbers of now, and means over the time since the copy `since`."""
         figures = {
@@ -68,6 +68,6 @@ class Tally:
 
 COUNTED = {  # metric → the tally's field
     note: name
-    for name, hint in get_type_hints(Tally, include_extras=True).items()
+    for name, hint in get_type_hints(InferenceTally, include_extras=True).items()
     for note in getattr(hint, "__metadata__", ())
 }

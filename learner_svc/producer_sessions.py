@@ -11,7 +11,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from seedbed.learner_svc.publish import Answer, Publisher
+from seedbed.learner_svc.publish import Publisher, WeightsReply
 from seedbed.learner_svc.run import Run
 from seedbed.shared.errors import RemoteWireError
 from seedbed.shared.protocol.codec import decode, encode
@@ -65,7 +65,7 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendDown:
     """Put these frames on the socket. `is_useful`: they move their reader on."""
 
     route: bytes
@@ -109,11 +109,11 @@ class EpisodesCame:
     statistics: Array
 
 
-Action = Send | SpecificationCame | UnrollCame | EpisodesCame
+Action = SendDown | SpecificationCame | UnrollCame | EpisodesCame
 
 
 @dataclass(slots=True)
-class Load:
+class ProducerLoad:
     """What a producer last said of itself in a PING."""
 
     name: str
@@ -131,7 +131,7 @@ class ProducerSessions:
         self._judge_size = judge_size
         self.identity, self.ledger, self.publisher, self.run = identity, ledger, publisher, run
         self.spec: EnvSpec | None = None
-        self.loads: dict[int, Load] = {}  # by incarnation, of live producers
+        self.loads: dict[int, ProducerLoad] = {}  # by incarnation, of live producers
         self.incarnations: dict[str, set[int]] = {}  # by name: more than one means restarts
         self.refused_messages = 0  # total, for metrics
         self._env = env
@@ -172,24 +172,24 @@ class ProducerSessions:
             code=error.code, scope="connection", session=0, retryable=True, message=str(error)[:500],
             hint="learner and inference should be of one version",
         )  # fmt: skip
-        return [Send(route, [encode(message)])]
+        return [SendDown(route, [encode(message)])]
 
-    def credits(self, *, everyone: bool = False) -> list[Send]:
+    def credits(self, *, everyone: bool = False) -> list[SendDown]:
         """CREDIT for producers whose figures changed, or for all."""
         producers = list(self.ledger.sessions.values()) if everyone else self.ledger.due()
-        return [Send(producer.route, [encode(self._credit(producer))]) for producer in producers if producer.route]
+        return [SendDown(producer.route, [encode(self._credit(producer))]) for producer in producers if producer.route]
 
-    def answers(self, answers: Sequence[Answer]) -> list[Send]:
+    def answers(self, answers: Sequence[WeightsReply]) -> list[SendDown]:
         """The publisher's answers as messages to their readers."""
         sends = []
         for answer in answers:
             producer = self.ledger.sessions.get(answer.message.session)
             if producer is not None and producer.route:
                 frames = [encode(answer.message), *answer.frames]
-                sends.append(Send(producer.route, frames, is_useful=answer.is_new))
+                sends.append(SendDown(producer.route, frames, is_useful=answer.is_new))
         return sends
 
-    def beat(self, now: float, *, may_judge: bool) -> list[Send]:
+    def beat(self, now: float, *, may_judge: bool) -> list[SendDown]:
         """Answer long-polls that are over; end leases, if silence can be judged now."""
         sends = self.answers(self.publisher.expire(now))
         for producer in self.ledger.expire(now) if may_judge else ():
@@ -201,7 +201,7 @@ class ProducerSessions:
         self.ledger.unroutable(route)
         self._strikes.pop(route, None)
 
-    def revoke(self, routes: Sequence[bytes]) -> list[Send]:
+    def revoke(self, routes: Sequence[bytes]) -> list[SendDown]:
         """The keys behind these connections were revoked: end their sessions, and say so once.
 
         Unrolls that had come count on: they were acted by whoever was trusted then.
@@ -213,17 +213,17 @@ class ProducerSessions:
                 code="revoked", scope="session", session=producer.session, retryable=False,
                 message="the key of this inference was revoked", hint="make a new one where the learner's keys are",
             )  # fmt: skip
-            sends.append(Send(producer.route, [encode(error)]))
+            sends.append(SendDown(producer.route, [encode(error)]))
             self._forget(producer)
             self.ledger.leave(producer)
         for route in routes:
             self._strikes.pop(route, None)
         return sends
 
-    def farewell(self, reason: str) -> list[Send]:
+    def farewell(self, reason: str) -> list[SendDown]:
         """BYE to everyone: the run is finished, or this learner goes away and will be back."""
         return [
-            Send(producer.route, [encode(Bye(session=session, reason=reason))])
+            SendDown(producer.route, [encode(Bye(session=session, reason=reason))])
             for session, producer in self.ledger.sessions.items()
             if producer.route
         ]
@@ -244,7 +244,7 @@ class ProducerSessions:
         found = self.ledger.find(message.session, route, now)
         if found is None:
             challenge = Challenge(session=message.session, server_epoch=self.identity.epoch)
-            return [Send(route, [encode(challenge)])]
+            return [SendDown(route, [encode(challenge)])]
         if isinstance(message, Get):
             answer = self.publisher.get(message, now)
             return [*self.answers([answer])] if answer else []
@@ -257,14 +257,14 @@ class ProducerSessions:
     def _hello(self, hello: ProducerHello, route: bytes, now: float) -> list[Action]:
         refusal = self._judge(hello) or self._full(hello, route)
         if refusal is not None:
-            return [Send(route, [encode(refusal)])]
+            return [SendDown(route, [encode(refusal)])]
         producer = self.ledger.hello(hello, route, now)
         self.publisher.forget(producer.session)  # what was sent to it before may have been lost with its connection
         self.incarnations.setdefault(hello.name, set()).add(hello.incarnation)
-        actions: list[Action] = [Send(route, [encode(self._welcome(hello, producer))])]
-        actions.append(Send(route, [encode(self._credit(producer))]))
+        actions: list[Action] = [SendDown(route, [encode(self._welcome(hello, producer))])]
+        actions.append(SendDown(route, [encode(self._credit(producer))]))
         if self.run.state == RunState.FINISHED:
-            actions.append(Send(route, [encode(Bye(session=producer.session, reason="run_finished"))]))
+            actions.append(SendDown(route, [encode(Bye(session=producer.session, reason="run_finished"))]))
         if hello.spec is not None and (hello.task or not self.identity.tasks):
             spec = self._specs.setdefault(hello.task, hello.spec)
             if self.spec is None:
@@ -334,17 +334,17 @@ class ProducerSessions:
         reports = []
         for producer in self._producers_at(route):
             producer.seen_at = now
-            self.loads[producer.incarnation] = Load(producer.name, dict(ping.load))
-            actions.append(Send(route, [encode(self._credit(producer))]))
+            self.loads[producer.incarnation] = ProducerLoad(producer.name, dict(ping.load))
+            actions.append(SendDown(route, [encode(self._credit(producer))]))
             last, state = producer.received_through - 1, int(RequestState.UNKNOWN)
             reports.append(SessionReport(session=producer.session, last_seq=last, state=state, age_ms=0))
             if self.run.state == RunState.FINISHED:
-                actions.append(Send(route, [encode(Bye(session=producer.session, reason="run_finished"))]))
+                actions.append(SendDown(route, [encode(Bye(session=producer.session, reason="run_finished"))]))
         pong = Pong(
             sent_ms=ping.sent_ms, server_epoch=self.identity.epoch, work_age_ms=int(1e3 * self._work_age_s()),
             sessions=tuple(reports),
         )  # fmt: skip
-        return [*actions, Send(route, [encode(pong)])]
+        return [*actions, SendDown(route, [encode(pong)])]
 
     def _check_task(self, producer: Producer) -> None:
         if self.identity.tasks and not producer.task:

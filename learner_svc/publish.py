@@ -8,7 +8,7 @@ HOLD_S = 1.0  # a long-poll is answered after this, newer weights or not
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WeightsReply:
     """What goes to the reader of `message.session`."""
 
     message: Weights | NotModified
@@ -46,7 +46,7 @@ class Publisher:
         """What the buffers of this learner epoch contain: JSON and its digest. Once, before the first `publish`."""
         self.manifest_digest, self._manifest = digest, manifest
 
-    def publish(self, version: int, buffer: bytes) -> list[Answer]:
+    def publish(self, version: int, buffer: bytes) -> list[WeightsReply]:
         """Newer weights: everyone who waits gets them. An older version changes nothing."""
         if version <= self.version:
             return []
@@ -58,7 +58,7 @@ class Publisher:
         """Hand out what is newest now by its version, however much newer ones become; until the next call."""
         self._kept = (self.version, self._buffer)
 
-    def get(self, get: Get, now: float) -> Answer | None:
+    def get(self, get: Get, now: float) -> WeightsReply | None:
         """Answer at once, or (None) hold until `publish` or `expire`; a second poll of a session replaces the first.
 
         For an exact version the answer always comes at once, and replaces no poll. Weights that were sent just now
@@ -73,12 +73,12 @@ class Publisher:
         self._polls[get.session] = _Poll(get, now + self._hold_s)
         return None
 
-    def expire(self, now: float) -> list[Answer]:
+    def expire(self, now: float) -> list[WeightsReply]:
         """Answer those who have waited long enough."""
         over = [session for session, poll in self._polls.items() if now >= poll.until]
         for session in over:
             del self._polls[session]
-        return [Answer(NotModified(session=session, version=self.version), ()) for session in over]
+        return [WeightsReply(NotModified(session=session, version=self.version), ()) for session in over]
 
     def forget(self, session: int) -> None:
         """The session ended, or has another connection: answer its held GET no more, and what it asks anew at once."""
@@ -90,13 +90,13 @@ class Publisher:
         at = self._sent.get(session, {}).get(version)
         return at is not None and now - at < self._hold_s
 
-    def _exact(self, get: Get, now: float) -> Answer:
+    def _exact(self, get: Get, now: float) -> WeightsReply:
         for version, buffer in ((self.version, self._buffer), self._kept):
             if version == get.exact and not self._was_sent(get.session, version, now):
                 return self._weights(get, version, buffer, now)
-        return Answer(NotModified(session=get.session, version=self.version), ())
+        return WeightsReply(NotModified(session=get.session, version=self.version), ())
 
-    def _weights(self, get: Get, version: int, buffer: bytes, now: float) -> Answer:
+    def _weights(self, get: Get, version: int, buffer: bytes, now: float) -> WeightsReply:
         manifest = "" if get.have_manifest == self.manifest_digest else self._manifest
         message = Weights(session=get.session, version=version, manifest_digest=self.manifest_digest, manifest=manifest)
         sent = self._sent.get(get.session, {})
@@ -104,4 +104,4 @@ class Publisher:
         newest = max(sent, default=0)
         kept = {known: at for known, at in sent.items() if known == newest or now - at < self._hold_s}
         self._sent[get.session] = {**kept, version: now}
-        return Answer(message, (buffer,), is_new)
+        return WeightsReply(message, (buffer,), is_new)

@@ -23,7 +23,7 @@ from seedbed.learner_svc.producer_sessions import (
     Action,
     Identity,
     ProducerSessions,
-    Send,
+    SendDown,
     SpecificationCame,
     UnrollCame,
     UnrollKey,
@@ -165,7 +165,7 @@ class LearnerService:
             return False
         actions = self.producers.receive(route, frames, self.loop.time())
         self._perform(actions)
-        return any(not isinstance(action, Send) or action.is_useful for action in actions)
+        return any(not isinstance(action, SendDown) or action.is_useful for action in actions)
 
     def _revoked(self, routes: list[bytes]) -> None:
         sends = self.producers.revoke(routes)
@@ -174,7 +174,7 @@ class LearnerService:
 
     def _perform(self, actions: Iterable[Action]) -> None:
         for action in actions:
-            if isinstance(action, Send):
+            if isinstance(action, SendDown):
                 if not self.router.send(action.route, action.frames):
                     self.producers.unroutable(action.route)
             elif isinstance(action, SpecificationCame):

@@ -194,6 +194,16 @@ def test_no_file_is_a_drawer_of_odds_and_ends() -> None:
     assert [file for file in EVERYTHING if Path(file).stem in VAGUE_NAMES] == []
 
 
+def test_a_class_name_is_used_once() -> None:
+    """So that whoever searches for it finds one class."""
+    places: dict[str, list[str]] = {}
+    for file in FILES:
+        for node in _tree(file).body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(file)
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}
+
+
 def test_programs_beside_us_import_nothing_of_ours() -> None:
     """The peers run in environments of their own, where this project is not installed."""
     ours = set(PACKAGES)

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from seedbed.services.cli.settings import list_settings
-from seedbed.services.container.role import Role
+from seedbed.services.container.role import ContainerRole
 from seedbed.shared.net.keyring import Keyring
 from seedbed.shared.net.keys import bind_keys, dial_keys
-from seedbed.shared.net.roles import Role as KeyRole
+from seedbed.shared.net.roles import ContainerRole as KeyRole
 
 yaml = pytest.importorskip("yaml", reason="PyYAML comes with the development extra")
 validator = pytest.importorskip("kubernetes_validate", reason="it comes with the development extra")
@@ -149,7 +149,7 @@ def test_a_pod_has_the_keys_that_its_links_need_and_no_others_secrets(tmp_path):
 def test_what_a_pod_is_told_is_what_its_service_understands(name):
     """Its role, and settings that exist."""
     words = container(name)["args"]
-    assert words == ["monitor"] if name == "monitor" else words[:2] == ["container", Role(name)]
+    assert words == ["monitor"] if name == "monitor" else words[:2] == ["container", ContainerRole(name)]
     known = {setting.name for setting in list_settings("")}
     given = [key for key in variables(name) if key.startswith("SEEDBED_") and "__" in key]
     assert {key.removeprefix("SEEDBED_").lower().replace("__", ".") for key in given} <= known

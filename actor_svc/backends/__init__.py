@@ -1,1 +1,1 @@
-"""The ways of stepping many lanes: one by one, an environment's own vector form, ALE's and EnvPool's."""
+"""Backends that step many lanes: one by one, by an environment's own vector form, by ALE or by EnvPool."""

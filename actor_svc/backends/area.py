@@ -1,7 +1,7 @@
-"""Pictures shrunk by area: each new pixel is the mean of what it covers of the old ones.
+"""Shrinks images by area averaging: each new pixel is the mean of the old pixels that it covers.
 
-The weights are whole numbers, so that sums are exact and only the mean is rounded, halves to even. Libraries sum
-rounded weights, and differ by one level where a mean is just a half: 0.1 % of the pixels of noise.
+The weights are integers, so that sums are exact and only the mean is rounded, halves to even. Libraries sum rounded
+weights, and differ from this by one grey level where a mean is exactly a half: in 0.1 % of the pixels of noise.
 """
 
 import math
@@ -12,14 +12,14 @@ import numpy.typing as npt
 Pictures = npt.NDArray[np.uint8]  # [N, H, W]
 Sums = npt.NDArray[np.uint16]
 
-CHUNK = 8  # pictures at a time: what lies between them and their means stays in a core's cache
+CHUNK = 8  # images shrunk at a time: their intermediate sums stay in a core's cache
 
 
 class AreaShrink:
-    """Shrinks many pictures of one size. One thread owns it; memory: what a chunk needs, kept.
+    """Shrinks batches of images of one fixed size. One thread owns it; it keeps the buffers for one chunk of images.
 
-    Both axes repeat after a few pixels: 210 rows to 84 are 42 blocks of 5 to 2, 160 columns 4 blocks of 40 to 21. Rows
-    are added up as they are, columns by one product with a block's weights.
+    On both axes the weights repeat after a few pixels: 210 rows become 84 in 42 blocks of 5 to 2, and 160 columns in 4
+    blocks of 40 to 21. Rows are added directly; columns are summed by one matrix product with a block's weights.
     """
 
     def __init__(self, height: int, width: int, size: int) -> None:
@@ -37,7 +37,7 @@ class AreaShrink:
         self._means = np.empty((CHUNK, size * width // len(columns), columns.shape[1]), np.float32)
 
     def __call__(self, pictures: Pictures, out: Pictures) -> None:
-        """Write the pictures' means, u8 [N, size, size]."""
+        """Write the shrunk images u8 [N, height, width] into `out`, u8 [N, size, size]."""
         for start in range(0, len(pictures), CHUNK):
             self._shrink(pictures[start : start + CHUNK], out[start : start + CHUNK])
 
@@ -52,7 +52,10 @@ class AreaShrink:
         np.copyto(out, means.reshape(out.shape), casting="unsafe")
 
     def _add_rows(self, blocks: Pictures, taps: list[tuple[int, list[int]]]) -> Sums:
-        """One new row of each block: rows of one weight are added before they are multiplied."""
+        """Return the weighted sum of old rows that makes one new row of each block, u16 [N, blocks, width].
+
+        Rows of equal weight are added before they are multiplied. The next call overwrites the result.
+        """
         total, part = self._total[: len(blocks)], self._part[: len(blocks)]
         for place, (weight, (first, *others)) in enumerate(taps):
             into = part if place else total
@@ -67,12 +70,12 @@ class AreaShrink:
 
 
 def _by_weight(weights: npt.NDArray[np.int64]) -> list[tuple[int, list[int]]]:
-    """(weight, the old rows that have it) of one new row."""
+    """Group the old rows that make one new row by their weight: a list of (weight, indices of old rows)."""
     return [(int(weight), np.flatnonzero(weights == weight).tolist()) for weight in np.unique(weights[weights > 0])]
 
 
 def _block_weights(old: int, new: int) -> npt.NDArray[np.int64]:
-    """i64 [p, q]: how much of old pixel i lies in new pixel j, in q-ths of a pixel, for old : new = p : q."""
+    """Return how much of old pixel i lies in new pixel j, in q-ths of a pixel, i64 [p, q], where old : new = p : q."""
     p, q = old // math.gcd(old, new), new // math.gcd(old, new)
     starts, ends = np.arange(p)[:, None] * q, np.arange(1, p + 1)[:, None] * q
     overlap = np.minimum(ends, np.arange(1, q + 1) * p) - np.maximum(starts, np.arange(q) * p)

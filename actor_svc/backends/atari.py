@@ -1,8 +1,9 @@
-"""Atari games: [env]'s settings for ALE's vector environment, its single games and EnvPool, preprocessed alike.
+"""Makes Atari games from [env]'s settings, on ALE's vector environment, ALE's single games or EnvPool.
 
-All play full games: no early end at a lost life, no clipped rewards, no automatic FIRE, one frame for each step
-(stacking belongs to the policy). Each step repeats the action and takes the maximum of the last two frames, in grey,
-shrunk by area. `docs/environments.md` says what still differs.
+All three preprocess alike and play full games: an episode does not end at a lost life, rewards are not clipped, FIRE is
+not pressed automatically, and each step gives one frame (stacking belongs to the policy). Each step repeats the action
+and takes the maximum of the last two frames, in grey by default, shrunk by area. `docs/environments.md` says what still
+differs between the three.
 """
 
 import functools
@@ -23,7 +24,7 @@ MAX_EPISODE_STEPS = 27_000  # 108 000 frames at frame skip 4, as everywhere in t
 
 
 class OneFrame(VectorObservationWrapper[Any, Any, Any]):
-    """Takes the stack axis, which has one entry, off ALE's observation: [H, W], or [3, H, W] in colour."""
+    """Removes the stack axis of size 1 from ALE's observations: [L, H, W], or [L, 3, H, W] in colour."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any], *, is_channel_last: bool) -> None:
         super().__init__(env)
@@ -33,19 +34,22 @@ class OneFrame(VectorObservationWrapper[Any, Any, Any]):
         self.observation_space = gymnasium.vector.utils.batch_space(self.single_observation_space, env.num_envs)
 
     def observations(self, observations: Any) -> Any:
-        """The newest frame of each lane."""
+        """Return the newest frame of each lane, u8 [L, H, W], or [L, 3, H, W] in colour."""
         newest = observations[:, -1]
         return np.moveaxis(newest, -1, 1) if self._is_channel_last else newest
 
 
 def make_ale(env: EnvConfig, lanes: int, threads: int) -> VectorBackend:
-    """L lanes on ALE's vector environment."""
+    """Return a backend of L lanes on ALE's vector environment; `threads` is 0 for one on each usable core."""
     make = functools.partial(_ale, env, threads or usable_cores(lanes))
     return VectorBackend(make, lanes, track_lives=env.life_loss, image="CHW")
 
 
 def make_sync(env: EnvConfig, lanes: int) -> VectorBackend:
-    """L lanes one after the other, on ALE's interface to single games."""
+    """Return a backend that steps L games one after the other, through ALE's interface to single games.
+
+    Raises: ConfigError if the id is no Atari game or `env.kwargs` is set, MissingExtraError without ale-py.
+    """
     rom = rom_name(env.id)
     if env.kwargs:
         raise ConfigError(f"env.kwargs.{next(iter(env.kwargs))}: backend 'ale_sync' has no options beside [env]'s")
@@ -56,7 +60,10 @@ def make_sync(env: EnvConfig, lanes: int) -> VectorBackend:
 
 
 def pool_options(env: EnvConfig) -> dict[str, Any]:
-    """[env]'s Atari settings as EnvPool names them; the episode's length is given apart."""
+    """Return [env]'s Atari settings under EnvPool's names, without the episode limit, which is passed separately.
+
+    Raises: ConfigError for `noop_max` 0, on which EnvPool crashes.
+    """
     if env.noop_max < 1:
         raise ConfigError("env.noop_max: EnvPool crashes on 0; set it to 1 or more, or env.backend to 'ale'")
     return {
@@ -71,7 +78,7 @@ def pool_options(env: EnvConfig) -> dict[str, Any]:
 
 
 def _ale(env: EnvConfig, threads: int, lanes: int) -> VectorEnv[Any, Any, Any]:
-    """ALE's vector environment."""
+    """Make ALE's vector environment. Raises: ConfigError for an unknown option, MissingExtraError without ale-py."""
     try:
         from ale_py.vector_env import AtariVectorEnv
     except ImportError as error:
@@ -101,7 +108,10 @@ def _ale(env: EnvConfig, threads: int, lanes: int) -> VectorEnv[Any, Any, Any]:
 
 
 def rom_name(env_id: str) -> str:
-    """ALE's name of the game behind "ALE/MsPacman-v5" ("ms_pacman")."""
+    """Return ALE's name of a game, "ms_pacman" for the id "ALE/MsPacman-v5".
+
+    Raises: ConfigError if the id is no Atari game, MissingExtraError without ale-py.
+    """
     try:
         import ale_py
     except ImportError as error:

@@ -1,7 +1,7 @@
-"""Atari games one after the other in one thread, their screens shrunk together, through ALE's interface to one game.
+"""Steps Atari games one after the other in one thread, by ALE's interface to single games, and shrinks them together.
 
-On one core this costs three quarters of what the vector environments of ALE and EnvPool do, for those shrink each
-screen alone; on many cores those step games in threads of their own, which Python's interface cannot.
+On one core this takes three quarters of the time that the vector environments of ALE and EnvPool take, because those
+shrink each screen alone. On many cores those step games in threads of their own, which Python's interface cannot do.
 """
 
 from typing import Any
@@ -16,11 +16,11 @@ from seedbed.actor_svc.backends.area import AreaShrink
 from seedbed.shared.runtime.config import EnvConfig
 
 Screen = npt.NDArray[np.uint8]  # [H, W], or [H, W, 3] in colour
-PREVIOUS, NEWEST = 0, 1
+PREVIOUS, NEWEST = 0, 1  # a game's last two frames, as indices of its screens
 
 
 class _Game:
-    """One emulator, and where it is in its episode. `screens` [2, ...]: its last two frames, written in place."""
+    """One emulator and the state of its episode. It writes its last two frames into `screens` [2, ...] in place."""
 
     def __init__(self, rom: str, env: EnvConfig, screens: Screen) -> None:
         self.num_steps = 0
@@ -33,14 +33,14 @@ class _Game:
         self.actions = self.ale.getLegalActionSet() if env.full_action_space else self.ale.getMinimalActionSet()
 
     def seed(self, seed: np.random.SeedSequence) -> None:
-        """Decide all that is random from now on; the emulator takes its own seed only with its game."""
+        """Seed the no-ops and the emulator, and load the game anew: the emulator reads its seed only then."""
         noops, emulator = seed.spawn(2)
         self._random = np.random.default_rng(noops)
         self.ale.setInt("random_seed", int(emulator.generate_state(1)[0] >> 1))
         self.ale.loadROM(self._rom)
 
     def reset(self) -> None:
-        """Begin an episode, after up to `noop_max` frames in which nothing is done."""
+        """Begin an episode with a random number of no-op frames, at most `noop_max`."""
         self.ale.reset_game()
         for _ in range(self._random.integers(self._env.noop_max + 1)):
             self.ale.act(self._noop)
@@ -51,7 +51,7 @@ class _Game:
         self._screens[PREVIOUS] = self._screens[NEWEST]
 
     def step(self, action: int) -> int:
-        """Repeat an action for `frame_skip` frames, or until the game is over; the sum of their rewards."""
+        """Repeat an action for `frame_skip` frames, or until the game is over, and return the sum of the rewards."""
         ale, code, reward = self.ale, self.actions[action], 0
         for left in range(self._env.frame_skip, 0, -1):
             if left == 1:
@@ -67,7 +67,10 @@ class _Game:
 
 
 class SyncAtari(VectorEnv[Any, Any, Any]):
-    """L games of one kind with next-step autoreset. Its observations are overwritten by the next step."""
+    """A vector environment of L copies of one game, with next-step autoreset.
+
+    The observations that it returns are overwritten by the next step.
+    """
 
     def __init__(self, rom: str, env: EnvConfig, lanes: int, *, max_episode_steps: int) -> None:
         rom = _rom_path(rom)
@@ -110,11 +113,11 @@ class SyncAtari(VectorEnv[Any, Any, Any]):
         return self._observations(), rewards, terminated, truncated, self._info()
 
     def render(self) -> Any:
-        """Each game's own screen in colour."""
+        """Return the screen of each game in colour, a tuple of u8 [height, width, 3]."""
         return tuple(game.ale.getScreenRGB() for game in self._games)
 
     def _observations(self) -> Any:
-        """The maximum of the last two frames, shrunk: u8 [L, size, size], in colour [L, 3, size, size]."""
+        """Return the shrunk maximum of the last two frames, u8 [L, size, size], in colour [L, 3, size, size]."""
         newest = np.maximum(self._screens[PREVIOUS], self._screens[NEWEST], out=self._screens[PREVIOUS])
         if newest.ndim == 4:
             newest = np.moveaxis(newest, -1, 1)
@@ -135,7 +138,7 @@ def _screen_dims(rom: str) -> tuple[int, int]:
 
 
 def _make_emulator() -> Any:
-    """ALE's interface to one game, silent about what it loads."""
+    """Make ALE's interface to one game, with its log messages below errors switched off."""
     import ale_py  # of the extra 'atari', as is all that follows
 
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
@@ -143,7 +146,7 @@ def _make_emulator() -> Any:
 
 
 def _rom_path(rom: str) -> str:
-    """Where a game's program is."""
+    """Return the path of a game's ROM file."""
     from ale_py import roms
 
     return str(roms.get_rom_path(rom))

@@ -1,8 +1,8 @@
-"""What a group asks of whatever steps its lanes, and the one seam to foreign environment code.
+"""The interface of a backend, which steps a group's lanes, and the one place where foreign environment code is called.
 
 A backend writes each tick's rows in place and guarantees next-step autoreset: a row with `terminated` or `truncated`
-holds the final observation; the lane's next row is its reset row (`first`), its reward is 0 and its action ignored.
-A lane that raised or gave values that are no numbers is rebuilt; its row is then `first` without an end before it.
+holds the final observation; the lane's next row is its reset row (`first`), whose reward is 0 and for which the action
+is ignored. A lane that raised or gave invalid values is rebuilt; its row is then `first`, with no ended row before it.
 """
 
 import math
@@ -31,12 +31,12 @@ TRUNCATED = int(Flags.TRUNCATED)
 LIFE_LOST = int(Flags.LIFE_LOST)
 ABSENT = int(Flags.ABSENT)
 NO_LANES: Array = np.empty(0, np.int64)
-MAX_FIGURE = float(np.finfo(np.float32).max)  # what a statistic can tell
-MAX_FAILURES = 20  # in a row, without one good step between them
+MAX_FIGURE = float(np.finfo(np.float32).max)  # the largest statistic: they travel as float32
+MAX_FAILURES = 20  # failures in a row, without a good step between them, before a backend gives up
 
 
 class LanesError(ConfigError):
-    """An environment whose lanes come in multiples, such as the agents of a world, was asked for others."""
+    """Raised where the number of lanes must be a multiple of `multiple`, such as the agents of a world, and is not."""
 
     def __init__(self, message: str, multiple: int) -> None:
         super().__init__(message)
@@ -45,7 +45,7 @@ class LanesError(ConfigError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowViews:
-    """One tick's rows as writable arrays on the frames that travel."""
+    """One tick's rows as writable arrays over the memory of the frames that are sent."""
 
     observation: tuple[Array, ...]  # leaves in canonical order, [L, ...]
     mask: Array | None  # u8 [L, M]
@@ -55,30 +55,30 @@ class RowViews:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """What people are told of an environment; no session depends on it."""
+    """Facts about an environment that are only shown to people; no session depends on them."""
 
     layers: tuple[str, ...] = ()  # class names, from the outermost wrapper to the environment itself
     is_vector: bool = False
-    max_episode_steps: int | None = None  # none: not known
-    can_render: bool = False  # it knows render_mode "rgb_array"
-    fps: float | None = None  # at which it is to be watched
+    max_episode_steps: int | None = None  # None: not known
+    can_render: bool = False  # whether it supports render_mode "rgb_array"
+    fps: float | None = None  # frames per second at which to show it; None: not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """What an environment is, as far as a policy and a session must know."""
+    """The properties of an environment that a policy and a session depend on."""
 
     observation: Space
     action: Space
-    mask_size: int  # 0 without action masks
-    statistics: tuple[str, ...]  # of an ended episode, beyond return and length
-    seeding: str  # "lane" or "group"
+    mask_size: int  # elements of a lane's action mask; 0 without masks
+    statistics: tuple[str, ...]  # names of an ended episode's statistics, besides return and length
+    seeding: str  # what a seed decides: "lane" or "group"
     about: About = About()
 
 
 @runtime_checkable
 class Backend(Protocol):
-    """Steps L lanes. One thread owns it; nothing of it is shared."""
+    """Steps L lanes and writes their rows. One thread owns a backend and shares no part of it."""
 
     traits: Traits
     ended: Array  # lanes with `terminated` or `truncated` in the newest rows, ascending
@@ -86,14 +86,14 @@ class Backend(Protocol):
 
     @property
     def num_rebuilds(self) -> int:
-        """Lanes that were rebuilt since the start."""
+        """How many lanes were rebuilt since the start."""
 
     @property
     def last_failure(self) -> str:
-        """Why, the last time; "" for never."""
+        """The cause of the newest failure of an environment; empty if there was none."""
 
     def bind(self, rows: RowViews) -> None:
-        """Write from now on into these arrays."""
+        """Write all rows from now on into these arrays."""
 
     def reset(self, seed: int) -> None:
         """Begin a fresh episode in every lane and write their `first` rows; the seed decides all that is random."""
@@ -102,13 +102,13 @@ class Backend(Protocol):
         """Step every lane with its action, leaves `[L, ...]` as the environment takes them, and write the rows."""
 
     def extra_statistics(self, lanes: Array) -> Array:
-        """f32 [n, K]: `traits.statistics` of the lanes whose episode ended in this tick."""
+        """Return `traits.statistics` of the n given lanes, whose episodes ended in this tick, f32 [n, K]."""
 
     def render(self) -> Array | None:
-        """Lane 0 as u8 [height, width, 3], or None where the environment cannot be shown."""
+        """Return a picture of lane 0, u8 [height, width, 3], or None if the environment cannot be shown."""
 
     def close(self) -> None:
-        """Let go of every environment."""
+        """Close every environment."""
 
 
 def call_environment(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -126,14 +126,14 @@ def call_environment(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwa
 
 
 def read_info(info: Any) -> Mapping[str, Any]:
-    """An environment's info. Raises: EnvError if it is no mapping."""
+    """Return an environment's info unchanged. Raises: EnvError if it is no mapping."""
     if type(info) is dict or isinstance(info, Mapping):
         return info
     raise EnvError(f"info is a {type(info).__name__}: return a dict")
 
 
 def read_figure(value: Any) -> float:
-    """One episode statistic as a finite float32, NaN where it is none."""
+    """Return one episode statistic as a float that is finite as float32; NaN if the value is no such number."""
     try:
         figure = float(value)
     except (TypeError, ValueError):
@@ -150,11 +150,13 @@ def read_traits(
     seeding: str,
     image: str = "",
 ) -> Traits:
-    """The traits of a made environment and the info of one of its resets.
+    """Return the traits of an environment, read from its spaces, its metadata and the info of one reset.
 
     `metadata["image"]` says where the channels of uint8 arrays of rank 3 are ("HWC", "CHW", or a table by leaf path);
     `metadata["statistics"]` names the info entries that are reported at the end of an episode. An `action_mask` in the
     reset's info means that every row carries one.
+
+    Raises: ConfigError if the metadata or a space cannot be used.
     """
     metadata = env.metadata or {}
     named = metadata.get("statistics", ())
@@ -180,7 +182,7 @@ def read_traits(
 
 
 def read_about(env: gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any]) -> About:
-    """What an environment's wrappers, registration and metadata say for people."""
+    """Return what an environment's wrappers, registration and metadata say about it."""
     layers: list[Any] = [env]
     while isinstance(layers[-1], gymnasium.Wrapper | gymnasium.vector.VectorWrapper):
         layers.append(layers[-1].env)
@@ -198,9 +200,9 @@ def read_about(env: gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, An
 
 
 def read_picture(frame: Any) -> Array | None:
-    """What an environment's `render()` gave as u8 [height, width, 3]; None where it shows nothing.
+    """Return the result of an environment's `render()` as u8 [height, width, 3]; None if that is None.
 
-    Raises: EnvError if it is something else.
+    Raises: EnvError if it is neither None nor an array [height, width, 3] of numbers.
     """
     if frame is None:
         return None
@@ -219,7 +221,7 @@ BAD_VALUES = "NaN, what is infinite as float32, no category of its space, or a r
 
 
 class ValueCheck:
-    """Finds the lanes whose values no policy may see: not finite as float32, or no category of their leaf."""
+    """Finds the lanes with invalid values: not finite as float32, no category of their leaf, or too large a reward."""
 
     def __init__(self, leaves: Sequence[Leaf], rows: RowViews) -> None:
         floats = [view for view in rows.observation if view.dtype.kind == "f"]
@@ -233,7 +235,7 @@ class ValueCheck:
         ]
 
     def bad_lanes(self) -> Array:
-        """Indices of the lanes with such a value in this tick, ascending; usually none."""
+        """Return the indices of the lanes with an invalid value in this tick, ascending; usually none."""
         bad = NO_LANES
         for (flat, check), fine in zip(self._checks, self._fine, strict=True):
             check(flat, fine)

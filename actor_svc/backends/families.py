@@ -16,9 +16,9 @@ Array = npt.NDArray[Any]
 Info = Mapping[str, Any]
 WAD_HEADS = (b"IWAD", b"PWAD", b"PK\x03\x04")  # Doom's own formats and zipped PK3
 
-MULTI_PLAYER = ("Cig-v1", "MultiDuel-v1")  # Doom crashes, and the actor with it, where it is not told to host one
+MULTI_PLAYER = ("Cig-v1", "MultiDuel-v1")  # Doom crashes, and the actor with it, unless `game_args` has it host a game
 
-# Options of EnvPool that are settings of seedbed's, by where to set them; "" for none.
+# EnvPool's options that users set elsewhere in seedbed: option → the setting; "" where seedbed sets it itself.
 ELSEWHERE: Mapping[str, str] = MappingProxyType(
     {
         "num_envs": "actor.lanes",
@@ -34,42 +34,42 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "base_path": "",
     }
 )
-# Information about an episode that many simulators give at every step, reported where it is given.
+# Entries of a step's info that many simulators give; a simulator's own are reported as episode statistics.
 STATISTICS = ("success", "is_success", "solved", "crashed", "x_position")
 
 
 def newest_frame(frames: Array) -> Array:
-    """uint8 [L, 1, H, W] without its channel; in colour, [L, 3, H, W], as it is."""
+    """Drop the channel axis of grey frames, uint8 [L, 1, H, W] → [L, H, W]; colour frames [L, 3, H, W] stay as is."""
     return frames[:, 0] if frames.shape[1] == 1 else frames
 
 
 def planes_first(image: Array) -> Array:
-    """uint8 [L, H, W, C] as a view [L, C, H, W]."""
+    """Return uint8 [L, H, W, C] as a view [L, C, H, W]."""
     return np.moveaxis(image, -1, 1)
 
 
 def goal_difference(info: Info) -> Array:
-    """Goals of the left team, which we play, less those of the right one; i32 [L]."""
+    """Return the goals of the left team, which the policy plays, minus those of the right team, i32 [L]."""
     score: Array = info["score"]
     return score[:, 0] - score[:, 1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """One simulator of EnvPool's."""
+    """How seedbed configures and reads one of EnvPool's simulators."""
 
-    options: Mapping[str, Any] = field(default_factory=dict)  # of every environment, below env.kwargs
-    own_elsewhere: Mapping[str, str] = field(default_factory=dict)  # beyond ELSEWHERE
+    options: Mapping[str, Any] = field(default_factory=dict)  # of all its environments; env.kwargs come before them
+    own_elsewhere: Mapping[str, str] = field(default_factory=dict)  # as ELSEWHERE, for this simulator alone
     image: str = ""  # axes of its uint8 observations of rank 3, after `observe`
     observe: Callable[[Array], Array] | None = None  # from EnvPool's observations to ours
     statistics: Mapping[str, Callable[[Info], Array]] = field(default_factory=dict)  # name → [L], from a step's info
     can_render: bool = True
     obeys_limit: bool = True  # max_episode_steps truncates its episodes; else only limits of its own do
-    late_steps: int = 0  # played beyond max_episode_steps
+    late_steps: int = 0  # steps that it plays beyond max_episode_steps
 
     @property
     def elsewhere(self) -> Mapping[str, str]:
-        """Its options that are settings of seedbed's, by where to set them."""
+        """All its options that users set elsewhere in seedbed: option → the setting, "" for none."""
         return {**ELSEWHERE, **self.own_elsewhere}
 
 
@@ -136,13 +136,13 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
 
 
 def family_of(import_path: str) -> tuple[str, Family]:
-    """Name and family of EnvPool's environments in "envpool.mujoco.gym" ("mujoco")."""
+    """Return the name and the `Family` of an EnvPool import path: "mujoco" for "envpool.mujoco.gym"."""
     name = import_path.split(".")[1]
     return name, FAMILIES.get(name, Family())
 
 
 def check_doom(env_id: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a Doom scenario, with absolute paths. Raises ConfigError for what would end the process."""
+    """Return a Doom scenario's options with absolute paths. Raises: ConfigError for any that would end the process."""
     if env_id.startswith("VizdoomCustom") and not options.get("cfg_path"):
         raise ConfigError(
             "env.kwargs.cfg_path: name the scenario's .cfg file (and its .wad as env.kwargs.wad_path), or choose a "

@@ -1,4 +1,4 @@
-"""One lane's values, as an environment gives and takes them, into and out of a tick's rows."""
+"""Copies one lane's observation and mask into a tick's rows, and turns action leaves into an action for each lane."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,7 +17,8 @@ def write_lane(
     """Copy one lane's observation, and info's `action_mask` where there are masks, into its row.
 
     Args:
-      leaves: of the observation space, canonical order.
+      leaves: the leaves of the observation space, in canonical order.
+      index: the lane.
     Raises: EnvError if a shape is not that of its space, or a mask is missing.
     """
     if len(leaves) == 1 and traits.observation.leaf is not None:
@@ -32,7 +33,7 @@ def write_lane(
 
 
 def write_absent(leaves: Sequence[Leaf], rows: RowViews, index: int) -> None:
-    """A row without an agent: `first` and `absent`, the smallest values of its spaces, all actions allowed."""
+    """Write the row of a lane without an agent: `first` and `absent`, reward 0, first categories or 0, a full mask."""
     for leaf, view in zip(leaves, rows.observation, strict=True):
         view[index] = np.array(leaf.starts, view.dtype).reshape(leaf.shape) if leaf.nvec else 0
     if rows.mask is not None:
@@ -42,7 +43,7 @@ def write_absent(leaves: Sequence[Leaf], rows: RowViews, index: int) -> None:
 
 
 def action_reader(space: Space) -> Callable[[list[Array]], Sequence[Any] | Array]:
-    """A function from action leaves `[L, ...]` to one action for each lane."""
+    """Return a function that turns action leaves `[L, ...]` into a sequence with one action for each lane."""
     if space.kind == "discrete":
         return lambda leaves: list(leaves[0].tolist())  # plain integers: Gymnasium's own step fastest with them
     if space.leaf is not None:
@@ -55,12 +56,12 @@ def action_reader(space: Space) -> Callable[[list[Array]], Sequence[Any] | Array
 
 
 def draw_seed(child: np.random.SeedSequence) -> int:
-    """A seed that every simulator takes: 31 bits."""
+    """Return a seed of 31 bits, which every simulator accepts."""
     return int(child.generate_state(1)[0] >> 1)
 
 
 def _write_leaf(leaf: Leaf, view: Array, index: int, value: Any) -> None:
-    """One lane's value of one leaf; EnvError if its shape is not the space's."""
+    """Write one lane's value of one leaf into its row. Raises: EnvError if its shape is not the space's."""
     if leaf.kind == "text":
         view[index] = encode_text(leaf, [value])[0]
         return
@@ -72,7 +73,7 @@ def _write_leaf(leaf: Leaf, view: Array, index: int, value: Any) -> None:
 
 
 def _leaf_values(space: Space, value: Any) -> list[Any]:
-    """One lane's nested value as its leaves, canonical order."""
+    """Return the leaves of one lane's nested value, in canonical order."""
     if space.leaf is not None:
         return [value]
     parts = [
@@ -82,7 +83,7 @@ def _leaf_values(space: Space, value: Any) -> list[Any]:
 
 
 def _with_lane_axis(mask: Any) -> Any:
-    """One lane's mask, flat or nested, as that of a group of one."""
+    """Return one lane's mask, flat or nested, with a leading lane axis of size 1."""
     if isinstance(mask, dict):
         return {name: _with_lane_axis(part) for name, part in mask.items()}
     if isinstance(mask, tuple):
@@ -91,7 +92,7 @@ def _with_lane_axis(mask: Any) -> Any:
 
 
 def _lane_action(space: Space, values: Any) -> Any:
-    """One lane's action, nested as its space."""
+    """Return one lane's action, nested like its space; `values` is an iterator over its leaves."""
     if space.leaf is not None:
         return next(values)
     if space.kind == "dict":

@@ -1,6 +1,6 @@
-"""Lanes of single Gymnasium environments, stepped one by one, or all at once where each of them waits for a server.
+"""Steps single Gymnasium environments one by one, or all at the same time where each of them waits for a server.
 
-One that fails is rebuilt alone.
+An environment that fails is rebuilt alone; the other lanes go on.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,12 +31,12 @@ from seedbed.actor_svc.backends.repairs import Repairs
 from seedbed.shared.errors import EnvError
 
 MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
-Answer = Future[Any]  # of a step or a reset
+Answer = Future[Any]  # the result of a step or a reset that runs in the pool of threads
 _MAX_THREADS = 64
 
 
 class _Lane:
-    """One environment and where it is in its episode."""
+    """One environment and the state of its episode."""
 
     __slots__ = ("env", "info", "lives", "needs_reset", "seed")
 
@@ -49,11 +49,11 @@ class _Lane:
 
 
 class LaneBackend:
-    """L single environments.
+    """A backend of L single environments.
 
-    A lane that raises or gives what is no number is made anew and goes on with its `first` row, as `Repairs` says.
-    With `metadata["concurrent"]` of the environment all lanes step and reset at the same time: each in one thread at
-    once, but not always in the same.
+    A lane that raises or gives invalid values is rebuilt and goes on with its `first` row, as `Repairs` describes.
+    If the environment's `metadata["concurrent"]` is true, all lanes step and reset at the same time in a pool of
+    threads: one thread at a time uses a lane, but not always the same one.
     """
 
     def __init__(self, make: MakeEnv, lanes: int, *, track_lives: bool = False, image: str = "") -> None:
@@ -79,16 +79,16 @@ class LaneBackend:
 
     @property
     def num_rebuilds(self) -> int:
-        """Lanes that were rebuilt since the start."""
+        """How many lanes were rebuilt since the start."""
         return self._repairs.num_rebuilds
 
     @property
     def last_failure(self) -> str:
-        """Why, the last time; "" for never."""
+        """The cause of the newest failure of an environment; empty if there was none."""
         return self._repairs.last_failure
 
     def bind(self, rows: RowViews) -> None:
-        """Write from now on into these arrays."""
+        """Write all rows from now on into these arrays."""
         self._rows, self._check = rows, ValueCheck(self._leaves, rows)
 
     def reset(self, seed: int) -> None:
@@ -132,7 +132,7 @@ class LaneBackend:
         self._settle()
 
     def _advance(self, index: int, lane: _Lane, action: Any, answer: Answer | None) -> int:
-        """Step one lane, or take the answer of a step that is under way, and write its row; its flags."""
+        """Step one lane, or wait for its step in the pool, then write its row and return the row's flags."""
         observation, value, terminated, truncated, info = lane.env.step(action) if answer is None else answer.result()
         lane.info = read_info(info)
         self._write(index, observation, info)
@@ -141,7 +141,7 @@ class LaneBackend:
         return bits | self._count_lives(lane, info) if self._track_lives else bits
 
     def _ask(self, pool: ThreadPoolExecutor, values: Sequence[Any] | Array) -> list[Answer]:
-        """Let all lanes step or reset at the same time; those that wait for their repair do nothing."""
+        """Start the step or reset of every lane in the pool; a lane that waits for its repair gets an empty future."""
         return [
             Future()
             if index in self._repairs.waiting
@@ -152,7 +152,7 @@ class LaneBackend:
         ]
 
     def _begin(self, index: int, lane: _Lane, seed: int | None, answer: Answer | None = None) -> None:
-        """Reset one lane, or take the answer of a reset that is under way, and write its `first` row."""
+        """Reset one lane, or wait for its reset in the pool, then write its `first` row."""
         observation, info = call_environment(_reset, lane.env, seed=seed) if answer is None else answer.result()
         call_environment(self._write, index, observation, info)
         self._rows.reward[index] = 0.0
@@ -161,20 +161,20 @@ class LaneBackend:
         lane.lives = call_environment(_lives, info)
 
     def _rebuild(self, index: int) -> None:
-        """Another environment for a lane, at its `first` row."""
+        """Make a new environment for a lane, reset it with a fresh seed and write its `first` row."""
         lane = self._lanes[index]
         lane.env = call_environment(self._make)
         self._begin(index, lane, draw_seed(lane.seed.spawn(1)[0]))
 
     def _settle(self) -> None:
-        """Mend what no policy may see, then tell which lanes ended or began."""
+        """Rebuild the lanes with invalid values, then set `ended` and `first` from the rows' flags."""
         flags = self._rows.flags
         self._repairs.settle(self._check.bad_lanes, lambda index: not flags[index] & FIRST)
         self.ended = (flags & ENDED_BITS).nonzero()[0]
         self.first = (flags & FIRST).nonzero()[0]
 
     def _count_lives(self, lane: _Lane, info: Mapping[str, Any]) -> int:
-        """LIFE_LOST if there are fewer lives than before."""
+        """Return LIFE_LOST if the lane has fewer lives than at its last row, else 0."""
         before, lane.lives = lane.lives, _lives(info)
         return LIFE_LOST if lane.lives < before else 0
 
@@ -183,32 +183,32 @@ class LaneBackend:
         write_lane(self.traits, self._leaves, self._rows, index, observation, info)
 
     def extra_statistics(self, lanes: Array) -> Array:
-        """f32 [n, K] of the ended lanes, from their last info; NaN where the environment did not say."""
+        """Return the statistics of the ended lanes from their last info, f32 [n, K]; NaN where it lacks one."""
         names = self.traits.statistics
         values = [[read_figure(self._lanes[index].info.get(name)) for name in names] for index in lanes.tolist()]
         return np.array(values, np.float32).reshape(len(lanes), len(names))
 
     def render(self) -> Array | None:
-        """Lane 0 as u8 [height, width, 3]."""
+        """Return a picture of lane 0, u8 [height, width, 3], or None if its environment shows nothing."""
         return call_environment(read_picture, call_environment(self._lanes[0].env.render))
 
     def close(self) -> None:
-        """Let go of every environment."""
+        """Close every environment; one that fails to close is only noted in `last_failure`."""
         if self._pool is not None:
             self._pool.shutdown()
         for index, lane in enumerate(self._lanes):
             try:
                 call_environment(lane.env.close)
-            except EnvError as error:  # what it did is done
+            except EnvError as error:
                 self._repairs.last_failure = f"lane {index}: close: {error}"
 
 
 def _reset(env: gymnasium.Env[Any, Any], *, seed: int | None) -> tuple[Any, Mapping[str, Any]]:
-    """Reset: first observation and info."""
+    """Reset an environment and return its first observation and info. Raises: EnvError if the info is no mapping."""
     observation, info = env.reset(seed=seed)
     return observation, read_info(info)
 
 
 def _lives(info: Mapping[str, Any]) -> int:
-    """How many are left, 0 where there is no such thing."""
+    """Return how many lives an info says are left; 0 if it does not say."""
     return int(info.get("lives", 0))

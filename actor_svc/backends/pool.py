@@ -21,7 +21,7 @@ from seedbed.actor_svc.backends.vector import VectorBackend
 from seedbed.shared.errors import ConfigError, MissingExtraError
 from seedbed.shared.runtime.config import EnvConfig, suggest
 
-DOOM_SCRIPT = Path(__file__).with_name("vizdoom")  # ends Doom with us, even where we are killed
+DOOM_SCRIPT = Path(__file__).with_name("vizdoom")  # starts Doom so that it ends with this process, even if killed
 FAILURES = (KeyError, ValueError, AssertionError, TypeError, RuntimeError)  # what EnvPool raises for wrong options
 
 
@@ -32,13 +32,13 @@ class Pool(VectorEnv[Any, Any, Any]):
     and integer actions of several elements are MultiDiscrete. Frames are not stacked.
 
     Args:
-      env_id: as EnvPool registers it, for example "HalfCheetah-v4".
-      num_envs: lanes.
-      options: of EnvPool's constructor, beyond those of its family.
-      max_episode_steps: truncates; none: as registered.
-      num_threads: that step lanes; 0: one for each usable core.
-      image: axes of uint8 observations of rank 3, "HWC" or "CHW", where the family does not say.
-      render: lane 0 can be shown.
+      env_id: the environment's id in EnvPool, for example "HalfCheetah-v4".
+      num_envs: the number of lanes, L.
+      options: options of EnvPool's constructor; they come before those of the environment's family.
+      max_episode_steps: episodes are truncated after this many steps; None: EnvPool's own limit.
+      num_threads: how many threads step the lanes; 0: one for each usable core.
+      image: axes of uint8 observations of rank 3, "HWC" or "CHW"; empty: those of the family.
+      render: whether lane 0 can be shown.
     Raises: ConfigError where EnvPool has no such environment or refuses an option.
     """
 
@@ -93,7 +93,7 @@ class Pool(VectorEnv[Any, Any, Any]):
         self.action_space = gymnasium.vector.utils.batch_space(self.single_action_space, num_envs)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin a fresh episode in every lane; with a seed, on a pool that is made anew and so depends on it alone."""
+        """Begin a fresh episode in every lane; with a seed the pool is made anew, so that all depends on the seed."""
         del options
         if seed is not None or self._pool is None:
             self._pool = None  # the old one goes before the new one comes
@@ -118,7 +118,7 @@ class Pool(VectorEnv[Any, Any, Any]):
         return self._observe(observation), reward, terminated, truncated, info
 
     def _observe(self, observation: Any) -> Any:
-        """EnvPool's observations in the shapes of our spaces."""
+        """Return EnvPool's observations in the shapes of `observation_space`."""
         observation = _shaped(self._given_space, observation, self.num_envs)
         return observation if self._family.observe is None else self._family.observe(observation)
 
@@ -128,22 +128,25 @@ class Pool(VectorEnv[Any, Any, Any]):
 
     @property
     def bare(self) -> Any:
-        """EnvPool's own environment, once there was a reset: what a program without seedbed steps."""
+        """EnvPool's own environment, as a program without seedbed would step it; None before the first reset."""
         return self._pool
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Let go of the pool, its threads and processes."""
+        """Release the pool, which ends its threads and processes."""
         self._pool = None
 
 
 def make_pool(env: EnvConfig, lanes: int, threads: int, *, render: bool = False) -> VectorBackend:
-    """L lanes of the environment that [env] names, on EnvPool."""
+    """Return a backend of L lanes of [env]'s environment on EnvPool. Raises: as `pool_maker` and `Pool`."""
     make = pool_maker(env, threads, render=render)
     return VectorBackend(make, lanes, track_lives=env.is_atari and env.life_loss)
 
 
 def pool_maker(env: EnvConfig, threads: int, *, render: bool = False) -> Callable[[int], Pool]:
-    """What makes the pool of so many lanes that [env] names. Raises ConfigError for options that are set elsewhere."""
+    """Return a function that makes a `Pool` of [env]'s environment with a given number of lanes.
+
+    Raises: ConfigError for an unknown id, or an option that is set elsewhere.
+    """
     options = dict(env.kwargs)
     name = find_id(env.id)
     _, family = family_of(_registration(name)[0])
@@ -170,12 +173,15 @@ def has(env_id: str) -> bool:
 
 
 def known_ids() -> set[str]:
-    """EnvPool's ids as `env.id` has them: Atari's games begin with ALE/."""
+    """Return EnvPool's ids as they are written in `env.id`, where those of Atari games begin with ALE/."""
     return {f"ALE/{name}" if spec[0] == "envpool.atari" else name for name, spec in _registry().specs.items()}
 
 
 def find_id(env_id: str) -> str:
-    """EnvPool's id of an environment: without Atari's "ALE/", which it leaves out. Raises ConfigError."""
+    """Return EnvPool's own id for an `env.id`: an Atari game's has no "ALE/" before it.
+
+    Raises: ConfigError if EnvPool has no such environment, a game's id lacks "ALE/", or an id that is no game's has it.
+    """
     known = _registry().specs
     name = env_id.removeprefix("ALE/")
     if name not in known:  # TicTacToe3D is TicTacToe3d there
@@ -189,12 +195,15 @@ def find_id(env_id: str) -> str:
 
 
 def usable_cores(lanes: int) -> int:
-    """Threads worth having: no more than lanes, no more than this process may use cores."""
+    """Return how many threads to step the lanes with: the cores that this process may use, at most one for a lane."""
     return max(1, min(lanes, len(os.sched_getaffinity(0))))
 
 
 def _registry() -> Any:
-    """EnvPool's environments: `specs` has import path, class and options of each id."""
+    """Return EnvPool's registry; its `specs` holds import path, class and options of each id.
+
+    Raises: MissingExtraError without envpool.
+    """
     try:
         import envpool  # noqa: F401  it registers them
         from envpool.registration import registry
@@ -204,7 +213,7 @@ def _registry() -> Any:
 
 
 def _registration(name: str) -> tuple[str, str, dict[str, Any]]:
-    """Import path, class of the specification and options of an id. Raises ConfigError."""
+    """Return import path, specification class and options of an id. Raises: ConfigError if EnvPool has no such id."""
     known = _registry().specs
     if name not in known:
         raise ConfigError(f"env.id: EnvPool has no environment {name!r}{suggest(name, tuple(known))}")
@@ -213,7 +222,7 @@ def _registration(name: str) -> tuple[str, str, dict[str, Any]]:
 
 
 def _refuse_unknown(name: str, options: Mapping[str, Any], family: Family) -> None:
-    """ConfigError for the first option that EnvPool's environment does not have."""
+    """Raise ConfigError for the first option that EnvPool's environment does not have."""
     bare = {key: options[key] for key in ("cfg_path",) if key in options}  # a Doom of the user's has none without it
     known = _configured(name, lambda envpool: envpool.make_spec(name, **bare)).config._fields
     offered = tuple(key for key in known if key not in family.elsewhere)
@@ -223,7 +232,7 @@ def _refuse_unknown(name: str, options: Mapping[str, Any], family: Family) -> No
 
 
 def _configured(name: str, call: Callable[[Any], Any]) -> Any:
-    """`call(envpool)`, with what the user's [env] section can be blamed for as a ConfigError."""
+    """Return `call(envpool)`; an error that the user's [env] section has caused is raised as ConfigError."""
     try:
         import envpool
     except ImportError as error:
@@ -241,12 +250,15 @@ def _configured(name: str, call: Callable[[Any], Any]) -> Any:
 
 
 def _with_spaces(made: Any) -> tuple[Any, Any, Any]:
-    """A specification or pool with its observation and action space, which warn when they are first read."""
+    """Return a specification or pool, its observation space and its action space, which warn when first read."""
     return made, made.observation_space, made.action_space
 
 
 def _repaired(space: Any, *, is_action: bool) -> spaces.Space[Any]:
-    """EnvPool's space with infinite bounds where it gives none, which it says as the smallest and largest number."""
+    """Return EnvPool's space with its missing bounds made infinite, and integer action boxes made MultiDiscrete.
+
+    EnvPool writes a missing bound of floats as the dtype's smallest positive or its largest number.
+    """
     if isinstance(space, spaces.Dict):
         return spaces.Dict({name: _repaired(child, is_action=is_action) for name, child in space.items()})
     if not isinstance(space, spaces.Box):
@@ -263,7 +275,7 @@ def _repaired(space: Any, *, is_action: bool) -> spaces.Space[Any]:
 
 
 def _observed(space: spaces.Space[Any], family: Family) -> spaces.Space[Any]:
-    """The space of what the family's `observe` makes of an observation."""
+    """Return the space of the observations that the family's `observe` returns."""
     if family.observe is None or not isinstance(space, spaces.Box):
         return space
     shape = family.observe(np.zeros((1, *space.shape), np.uint8)).shape[1:]
@@ -271,7 +283,7 @@ def _observed(space: spaces.Space[Any], family: Family) -> spaces.Space[Any]:
 
 
 def _shaped(space: spaces.Space[Any], value: Any, lanes: int) -> Any:
-    """A nested observation with the lane axis before each leaf's own shape; scalars come as [L] or [L, 1]."""
+    """Return a nested observation with leaves [L, *shape]; EnvPool gives those of scalars as [L] or [L, 1]."""
     if isinstance(space, spaces.Dict):
         return {name: _shaped(child, value[name], lanes) for name, child in space.items()}
     return value.reshape(lanes, *(space.shape or ()))

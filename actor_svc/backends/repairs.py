@@ -1,4 +1,4 @@
-"""When lanes that failed are made anew: at once, then after more and more ticks, and at last no more."""
+"""Decides when failed lanes are rebuilt: at once, then after ever more ticks, and after too many failures no more."""
 
 import time
 import traceback
@@ -9,27 +9,27 @@ import structlog
 from seedbed.actor_svc.backends.backend import BAD_VALUES, MAX_FAILURES, Array, call_environment
 from seedbed.shared.errors import EnvError
 
-MAX_WAIT_TICKS = 256
-TELL_EVERY_S = 60.0  # of failures, after the first
-MAX_TRACE = 4000  # characters of the first one's source
+MAX_WAIT_TICKS = 256  # between two attempts
+TELL_EVERY_S = 60.0  # least time between two log entries about failures
+MAX_TRACE = 4000  # characters of the traceback that is logged with the first failure
 
 log = structlog.get_logger(__name__)
 
 
 class Repairs:
-    """Counts the failures of a back-end's units, each a lane or a world of several, and has them made anew.
+    """Counts the failures of a backend's units, each a lane or a world of several lanes, and has them rebuilt.
 
-    The first is logged with where it came from, later ones now and then with how many they were.
+    The first failure is logged with its traceback; later ones are logged at most once a minute, with their number.
 
-    A unit that fails is rebuilt at once. While that fails too, its rows are absent for 2, 4, … ticks between two
-    attempts; after MAX_FAILURES without one good step between them it is an EnvError. Owned by the back-end's thread.
+    A unit that fails is rebuilt at once. While rebuilding fails too, its rows are absent for 2, 4, … ticks between two
+    attempts. After MAX_FAILURES without a good step between them an EnvError is raised. Owned by the backend's thread.
 
     Args:
-      unit: what one is called.
-      lanes: of one.
-      discard: lets go of a unit's environment; that it fails changes nothing.
+      unit: what a unit is called in messages, "lane" or "world".
+      lanes: number of lanes of one unit.
+      discard: closes the environment of the unit with this index; an error of it changes nothing.
       rebuild: makes a unit's environment anew and writes its `first` rows.
-      write_absent: writes a unit's rows without agents.
+      write_absent: writes a unit's rows as those of absent agents.
     """
 
     def __init__(
@@ -41,16 +41,16 @@ class Repairs:
         rebuild: Callable[[int], None],
         write_absent: Callable[[int], None],
     ) -> None:
-        self.num_rebuilds, self.last_failure = 0, ""  # lanes; why, the last time
+        self.num_rebuilds, self.last_failure = 0, ""  # lanes rebuilt; cause of the newest failure
         self.waiting: dict[int, int] = {}  # unit → ticks until its next attempt
         self._unit, self._lanes = unit, lanes
         self._discard, self._rebuild, self._write_absent = discard, rebuild, write_absent
-        self._failures: dict[int, int] = {}  # unit → since its last good step
-        self._causes: dict[int, str] = {}  # of those that wait
+        self._failures: dict[int, int] = {}  # unit → failures since its last good step
+        self._causes: dict[int, str] = {}  # unit that waits → why it could not be rebuilt
         self._tell_at, self._untold = float("-inf"), 0  # when to log again; failures since the last time
 
     def forget(self) -> None:
-        """All begins anew: nothing waits, and every unit has all of its attempts."""
+        """Forget all failures: no unit waits any more, and each has all of its attempts again."""
         self.waiting.clear()
         self._failures.clear()
 
@@ -84,7 +84,10 @@ class Repairs:
             self._tell_at, self._untold = now + TELL_EVERY_S, 0
 
     def wait(self, index: int) -> None:
-        """One tick of a unit that waits for its next attempt. Raises: as `fail`."""
+        """Count one tick of a waiting unit: its rows are absent, or, if its wait is over, it is rebuilt.
+
+        Raises: as `fail`.
+        """
         self.waiting[index] -= 1
         if self.waiting[index]:
             self._write_absent(index)
@@ -92,11 +95,11 @@ class Repairs:
             self.fail(index, EnvError(self._causes[index]))
 
     def settle(self, find_bad: Callable[[], Array], has_stepped: Callable[[int], bool]) -> None:
-        """After a tick: rebuild units whose values no policy may see, and forgive those that made a good step.
+        """After a tick, rebuild the units with invalid values and clear the failures of those that made a good step.
 
         Args:
-          find_bad: units with such values in their rows.
-          has_stepped: whether a unit's rows of this tick are those of a step.
+          find_bad: returns the indices of the units with invalid values in their rows.
+          has_stepped: whether this tick was a step of the unit, not a reset.
         Raises: as `fail`.
         """
         while (bad := find_bad()).size:  # `fail` ends it: it raises, or the rows are good, or absent
@@ -108,5 +111,5 @@ class Repairs:
 
 
 def _trace(failure: EnvError) -> str:
-    """Where it came from, as the interpreter prints it: a log's own way may print every local value as well."""
+    """Return the failure's traceback as the interpreter prints it; a logger's own might show local values as well."""
     return "".join(traceback.format_exception(failure.__cause__ or failure))[-MAX_TRACE:]

@@ -1,4 +1,4 @@
-"""Lanes of one Gymnasium vector environment, with next-step autoreset or none at all."""
+"""Steps one Gymnasium vector environment, with next-step autoreset or with autoreset disabled."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -29,10 +29,10 @@ MakeVectorEnv = Callable[[int], VectorEnv[Any, Any, Any]]  # from a number of la
 
 
 class VectorBackend:
-    """One vector environment of L lanes. A lane that fails takes its group with it: all lanes are rebuilt.
+    """A backend on one vector environment of L lanes. If one lane fails, all lanes are rebuilt.
 
-    `make(lanes)` gives the environment, first with one lane to look at, then with all at the first reset.
-    With autoreset disabled, ended lanes are stepped once past their end, which is ignored, and reset by `reset_mask`.
+    `make(lanes)` returns the environment. It is called with one lane to read its spaces, and with all L lanes at the
+    first reset. With autoreset disabled, an ended lane is stepped once more, to no effect, and reset by `reset_mask`.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class VectorBackend:
         self._rows: RowViews
 
     def bind(self, rows: RowViews) -> None:
-        """Write from now on into these arrays."""
+        """Write all rows from now on into these arrays."""
         self._rows, self._check = rows, ValueCheck(self._leaves, rows)
 
     def reset(self, seed: int) -> None:
@@ -85,7 +85,7 @@ class VectorBackend:
             self._rebuild(error)
 
     def step(self, actions: Sequence[Array]) -> None:
-        """Step every lane; whatever fails rebuilds the group."""
+        """Step every lane; if that fails, rebuild the whole environment."""
         rows = self._rows
         try:
             call_environment(self._step, rows, actions)
@@ -96,13 +96,13 @@ class VectorBackend:
         self._num_failures = 0
 
     def _raise_if_bad(self) -> None:
-        """Refuse rows with values that no policy may see."""
+        """Raise EnvError if this tick's rows have invalid values."""
         bad = self._check.bad_lanes()
         if bad.size:
             raise EnvError(f"lanes {bad[:8].tolist()} gave {BAD_VALUES}")
 
     def _step(self, rows: RowViews, actions: Sequence[Array]) -> None:
-        """One tick of the environment, written to the rows."""
+        """Step the environment once and write its rows."""
         assert self._env is not None
         observation, reward, terminated, truncated, given = self._env.step(self._action(actions))
         info = read_info(given)
@@ -127,7 +127,7 @@ class VectorBackend:
         self.ended = (flags & ENDED_BITS).nonzero()[0]
 
     def _reset_lanes(self, rows: RowViews, lanes: Array) -> None:
-        """Reset some lanes of an environment that does not do it on its own."""
+        """Reset some lanes of an environment whose autoreset is disabled, and write their first observations."""
         assert self._env is not None
         chosen = np.zeros(self._lanes, np.bool_)
         chosen[lanes] = True
@@ -156,7 +156,10 @@ class VectorBackend:
         self.ended, self.first = NO_LANES, self._all_lanes
 
     def _rebuild(self, failure: EnvError) -> None:
-        """Make the environment anew and begin with a fresh seed; gives up after MAX_FAILURES without a good step."""
+        """Make the environment anew and reset it with a fresh seed, until that succeeds.
+
+        Raises: EnvError after MAX_FAILURES without a good step between them.
+        """
         while True:
             self.last_failure = str(failure)
             self._num_failures += 1
@@ -173,7 +176,7 @@ class VectorBackend:
                 failure = error
 
     def _close_env(self) -> None:
-        """Let go of the environment; one that is broken may fail to close, which changes nothing."""
+        """Close the environment; if it is broken and fails to close, that is only noted in `last_failure`."""
         env, self._env = self._env, None
         try:
             if env is not None:
@@ -182,13 +185,13 @@ class VectorBackend:
             self.last_failure = f"close: {error}"
 
     def _action(self, actions: Sequence[Array]) -> Any:
-        """Actions as the vector environment takes them, in memory of its own."""
+        """Return a copy of the actions, nested like the vector environment's action space."""
         if self.traits.action.leaf is not None:
             return np.array(actions[0])
         return unflatten(self.traits.action, [np.array(leaf) for leaf in actions])
 
     def _write(self, rows: RowViews, observation: Any) -> None:
-        """Copy the observation leaves into the rows."""
+        """Copy the observation leaves into the rows. Raises: EnvError if they are of another number of lanes."""
         view = rows.observation[0]
         if type(observation) is np.ndarray and observation.shape == view.shape:  # one leaf, the common case
             np.copyto(view, observation, casting="unsafe")
@@ -199,7 +202,7 @@ class VectorBackend:
             view[...] = values
 
     def extra_statistics(self, lanes: Array) -> Array:
-        """f32 [n, K] of the ended lanes, from the last tick's info; NaN where the environment did not say."""
+        """Return the statistics of the ended lanes from the last tick's info, f32 [n, K]; NaN where it lacks one."""
         table = np.full((len(lanes), len(self.traits.statistics)), np.nan, np.float32)
         for column, name in enumerate(self.traits.statistics):
             if name in self._info:
@@ -207,7 +210,7 @@ class VectorBackend:
         return table
 
     def render(self) -> Array | None:
-        """Lane 0 as u8 [height, width, 3]."""
+        """Return a picture of lane 0, u8 [height, width, 3], or None if the environment shows nothing."""
         frames: Any = None if self._env is None else call_environment(self._env.render)
         if frames is None or not len(frames):
             return None
@@ -216,18 +219,18 @@ class VectorBackend:
         )
 
     def close(self) -> None:
-        """Let go of the environment."""
+        """Close the environment."""
         self._close_env()
 
 
 def _first_reset(env: VectorEnv[Any, Any, Any]) -> tuple[Any, Mapping[str, Any]]:
-    """Reset: first observation and info."""
+    """Reset an environment with seed 0 and return its observation and info. Raises: EnvError if info is no mapping."""
     observation, info = env.reset(seed=0)
     return observation, read_info(info)
 
 
 def _pick(values: Any, lanes: Array) -> list[float]:
-    """The lanes' own of what an info entry holds for all; NaN where it holds nothing of the kind."""
+    """Return these lanes' values of an info entry that is indexed by lane; all NaN if it cannot be indexed so."""
     try:
         return [read_figure(values[lane]) for lane in lanes.tolist()]
     except (TypeError, IndexError, KeyError):
@@ -235,7 +238,7 @@ def _pick(values: Any, lanes: Array) -> list[float]:
 
 
 def check_autoreset(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
-    """The environment's autoreset mode, or ConfigError where its rows cannot be put into ours."""
+    """Return the environment's autoreset mode. Raises: ConfigError unless it is NEXT_STEP or DISABLED."""
     mode = env.metadata.get("autoreset_mode")
     try:
         mode = AutoresetMode(mode)
@@ -253,7 +256,10 @@ def check_autoreset(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
 
 
 def write_mask(action: Space, info: Mapping[str, Any], mask: Array) -> None:
-    """Write info's `action_mask` of all lanes, flat [L, M] or nested as the action space, as u8 [L, M] of 0 and 1."""
+    """Write info's `action_mask` of all lanes, flat [L, M] or nested like the action space, as u8 [L, M] of 0 and 1.
+
+    Raises: EnvError if it is missing or has another shape.
+    """
     if "action_mask" not in info:
         raise EnvError("the environment gave an action_mask at first, and now none")
     joined = call_environment(_join_mask, action, info["action_mask"])
@@ -263,12 +269,12 @@ def write_mask(action: Space, info: Mapping[str, Any], mask: Array) -> None:
 
 
 def _join_mask(action: Space, value: Any) -> Array:
-    """A nested mask as one array [L, M]."""
+    """Return a nested mask as one array [L, M]."""
     return np.concatenate(_mask_parts(action, value), axis=1)
 
 
 def _mask_parts(action: Space, value: Any) -> list[Array]:
-    """The flat parts of a nested mask, in canonical order."""
+    """Return the parts of a nested mask, each [L, categories], in canonical order."""
     if isinstance(value, dict) and action.kind == "dict":
         return [part for name, child in action.children for part in _mask_parts(child, value.get(name))]
     if isinstance(value, tuple):

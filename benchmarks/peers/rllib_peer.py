@@ -18,7 +18,7 @@ from ray.tune.registry import register_env
 
 
 def make_pong(_):
-    """Pong 84x84x4, skip 4, no sticky actions, values in 0..1."""
+    """Make Pong with observations 84x84x4 in 0..1, frame skip 4 and no sticky actions."""
     import ale_py
 
     gym.register_envs(ale_py)
@@ -32,7 +32,7 @@ def make_pong(_):
 
 
 def main(task, seconds):
-    """Train for a while and print the rate of the last half."""
+    """Train a task for `seconds` and print the rate of trained steps over the last half as JSON."""
     register_env("pong", make_pong)
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
     if task == "cartpole":

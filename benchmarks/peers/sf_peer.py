@@ -16,14 +16,14 @@ LANES = {"cartpole": 128, "pong": 16}  # over both workers; gymnasium environmen
 
 
 def make_cartpole(name, cfg=None, env_config=None, render_mode=None):
-    """The environment as Sample Factory asks for it."""
+    """Make CartPole; Sample Factory prescribes the parameters."""
     import gymnasium as gym
 
     return gym.make("CartPole-v1", render_mode=render_mode)
 
 
 def make_pong(name, cfg=None, env_config=None, render_mode=None):
-    """Pong 84x84x4, skip 4, no sticky actions."""
+    """Make Pong with observations 84x84x4, frame skip 4 and no sticky actions."""
     import ale_py  # noqa: F401  registers the games
     import gymnasium as gym
     import numpy as np
@@ -52,7 +52,7 @@ WORK = {
 
 
 def train(task):
-    """Run Sample Factory itself; in a process of its own."""
+    """Train a task with Sample Factory and exit with its status; `measure` runs this in a process of its own."""
     from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
     from sample_factory.envs.env_utils import register_env
     from sample_factory.train import run_rl
@@ -64,7 +64,7 @@ def train(task):
 
 
 def measure(task, seconds):
-    """Watch a training process for a while and print its rate."""
+    """Run a training process for `seconds` and print the rate of trained steps over the last half as JSON."""
     points, lines = [], []
     run = subprocess.Popen(
         [sys.executable, __file__, task, "train"],

@@ -18,7 +18,7 @@ from seedbed.learner_svc.batch import Experience, first_rows
 from seedbed.learner_svc.normaliser import ValueNormaliser
 from seedbed.learner_svc.optimiser import FlatOptimiser
 from seedbed.shared.figures import columns
-from seedbed.shared.policy.distributions import Evaluation
+from seedbed.shared.policy.distributions import ActionEvaluation
 from seedbed.shared.policy.policy import Policy, PolicyOutput
 
 MAX_LOG_RHO = 20.0  # of what is summed for people; the targets clip ω themselves
@@ -52,7 +52,7 @@ class ActorCritic(Algorithm):
         """Those of the value head, which speaks in their units."""
         return {name: tensor for name, tensor in self.state().items() if name.startswith("value.")}
 
-    def _evaluate(self, experience: Experience, rows: int) -> tuple[PolicyOutput, Evaluation]:
+    def _evaluate(self, experience: Experience, rows: int) -> tuple[PolicyOutput, ActionEvaluation]:
         """One forward pass over the first `rows` rows (T or T+1), and the T actions under it."""
         batch, length = experience.batch, experience.batch.num_transitions
         observation = tuple(leaf[:rows] for leaf in batch.observation)
@@ -93,7 +93,7 @@ class ActorCritic(Algorithm):
             if self._shared.value_normalisation == "popart":
                 self.policy.rescale_value_(scale, shift)
 
-    def _entropy_bonus(self, evaluation: Evaluation, trained_TB: Tensor, number: int) -> tuple[Tensor, Tensor]:
+    def _entropy_bonus(self, evaluation: ActionEvaluation, trained_TB: Tensor, number: int) -> tuple[Tensor, Tensor]:
         """(mean entropy, its cost), scalars."""
         entropy = torch.where(trained_TB, evaluation.entropy, 0.0).sum() / number
         if self._entropy is None:

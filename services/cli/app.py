@@ -19,7 +19,7 @@ from rich.markup import escape
 from seedbed.services.cli import keys
 from seedbed.services.cli.completion import offer_experiments, offer_runs, offer_settings, offer_words
 from seedbed.services.cli.env.commands import env_app, play, require_modules
-from seedbed.services.container.role import Role
+from seedbed.services.container.role import ContainerRole
 from seedbed.shared.errors import SeedbedError
 from seedbed.shared.runtime.modules import look_for_modules_here
 
@@ -250,7 +250,7 @@ def learner(words: ServiceWords = None, config: ServiceFile = None) -> int:
 
 @app.command()
 def container(
-    role: Annotated[Role, typer.Argument(help="Which service this container is.")],
+    role: Annotated[ContainerRole, typer.Argument(help="Which service this container is.")],
     experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="A name in compose/experiments, or a path.")],
     words: Words = None,
     run: Annotated[str, typer.Option(help="Name of the run's folder; empty: the experiment's.")] = "",

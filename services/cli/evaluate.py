@@ -13,7 +13,7 @@ import torch
 from pydantic import ConfigDict
 
 from seedbed.actor_svc.envs import make_group
-from seedbed.actor_svc.group import Group
+from seedbed.actor_svc.group import EnvGroup
 from seedbed.learner_svc.checkpoint import Checkpoint, load_latest
 from seedbed.learner_svc.measure import known_mean
 from seedbed.learner_svc.saved_policy import read_policy
@@ -61,7 +61,7 @@ class TrainedPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
+class PlayedEpisodes:
     """Whole episodes of one policy version."""
 
     names: tuple[str, ...]  # of the statistics; the first two are return and length
@@ -130,7 +130,7 @@ def play_episodes(
     greedy: bool,
     seed: int,
     finished: Callable[[int], None] = lambda _count: None,
-) -> Played:
+) -> PlayedEpisodes:
     """Exactly so many whole episodes, each lane its share of them, so that short ones are not preferred.
 
     `finished` is called with the number of episodes so far.
@@ -152,17 +152,17 @@ def play_episodes(
                 finished(episodes - int(left.sum()))
     finally:
         group.close()
-    return Played(names=group.spec.statistics, statistics=np.concatenate(rows))
+    return PlayedEpisodes(names=group.spec.statistics, statistics=np.concatenate(rows))
 
 
-def _make_group(settings: EvaluationSettings, lanes: int) -> Group:
+def _make_group(settings: EvaluationSettings, lanes: int) -> EnvGroup:
     """What evaluations of a run step; a service in another language may have its own number of lanes."""
     if settings.env.service:
         return make_remote_group(settings.env, settings.eval, lanes)
     return make_group(settings.eval.own_env(settings.env), lanes)
 
 
-def play(trained: TrainedPolicy, group: Group, *, greedy: bool, seed: int) -> Iterator[None]:
+def play(trained: TrainedPolicy, group: EnvGroup, *, greedy: bool, seed: int) -> Iterator[None]:
     """Reset the group, then step it with the policy's actions, one tick for each `next`, without end."""
     policy, device, lanes = trained.policy, trained.device, group.lanes
     state = policy.initial_state(lanes, device)
@@ -183,7 +183,7 @@ def play(trained: TrainedPolicy, group: Group, *, greedy: bool, seed: int) -> It
 
 @torch.inference_mode()
 def _act(
-    policy: Policy, group: Group, state: State, rule: ActingRule, noise: list[torch.Tensor], device: torch.device
+    policy: Policy, group: EnvGroup, state: State, rule: ActingRule, noise: list[torch.Tensor], device: torch.device
 ) -> tuple[Array, State]:
     """Own actions f32 [L, A] for the group's newest rows, and the state after them."""
     views = group.views
@@ -200,7 +200,7 @@ def _act(
     return acted.action.cpu().numpy(), acted.state
 
 
-def check_specification(trained: TrainedPolicy, group: Group) -> None:
+def check_specification(trained: TrainedPolicy, group: EnvGroup) -> None:
     """Refuse an environment that is not what the policy was built for."""
     if not _fits(trained, group.spec):
         raise CheckpointError(

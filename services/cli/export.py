@@ -32,7 +32,7 @@ class Exported:
     outputs: tuple[str, ...]
 
 
-class Step(nn.Module):
+class PolicyStep(nn.Module):
     """One tick of a policy: the most likely action, and what whoever wants to sample needs.
 
     Inputs: each observation leaf [B, ...] in its wire dtype, reward f32 [B] and first bool [B] of the same row, the
@@ -112,7 +112,7 @@ def _graph(trained: TrainedPolicy, file: Path) -> Exported:
     for module in ("onnx", "onnxscript"):
         if importlib.util.find_spec(module) is None:
             raise MissingExtraError(module, "export")
-    step = Step(trained.policy.cpu()).eval()
+    step = PolicyStep(trained.policy.cpu()).eval()
     names, examples, lanes = step.names, step.examples(), torch.export.Dim("lanes")
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what the exporter says of itself

@@ -23,7 +23,7 @@ AXIS = "trained_steps"
 VIDEO = "policy.mp4"
 
 
-class Rows:
+class TableRows:
     """A table's rows as they come. Each read takes what is new."""
 
     def __init__(self, file: Path) -> None:
@@ -59,7 +59,7 @@ def follow(run_dir: Path, logged: Any, *, is_live: bool, wait: Callable[[float],
       is_live: stay until the run has ended.
     Raises: ConfigError for a file of the run that cannot be read.
     """
-    rows, begin, sent = Rows(run_dir / "metrics.csv"), int(logged.step), 0
+    rows, begin, sent = TableRows(run_dir / "metrics.csv"), int(logged.step), 0
     while True:
         summary, state = (
             read_summary(run_dir),

@@ -23,7 +23,7 @@ from seedbed.shared.runtime.config import load_settings
 from seedbed.shared.runtime.tasks import TaskConfig
 
 if TYPE_CHECKING:  # torch costs a second that `doctor` and `explain` do not need
-    from seedbed.services.cli.evaluate import Played, TrainedPolicy
+    from seedbed.services.cli.evaluate import PlayedEpisodes, TrainedPolicy
 
 MARKS = {Grade.OK: ("✓", "green"), Grade.ADVICE: ("!", "yellow"), Grade.PROBLEM: ("✗", "bold red")}
 
@@ -139,12 +139,12 @@ def report_evaluation(
 
 def _play_all(
     players: "Mapping[str, TrainedPolicy]", episodes: int, console: Console, *, greedy: bool, seed: int
-) -> "dict[str, Played]":
+) -> "dict[str, PlayedEpisodes]":
     """So many episodes of each, with a bar."""
     from seedbed.services.cli.evaluate import play_episodes
 
     columns = (TextColumn("playing"), BarColumn(), TextColumn("{task.completed:.0f} of {task.total:.0f} episodes"))
-    played: dict[str, Played] = {}
+    played: dict[str, PlayedEpisodes] = {}
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
         bar = progress.add_task("play", total=episodes * len(players))
         for index, (name, player) in enumerate(players.items()):

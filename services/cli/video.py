@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from seedbed.actor_svc.envs import make_smallest_group
-from seedbed.actor_svc.group import Group
+from seedbed.actor_svc.group import EnvGroup
 from seedbed.actor_svc.pictures import be_headless, picture_of
 from seedbed.shared.errors import ConfigError, MissingExtraError
 from seedbed.shared.protocol.layout import Array
@@ -35,7 +35,7 @@ class Recorded:
     returns: tuple[float, ...]  # of the episodes that ended in it
 
 
-def make_shown_group(env: EnvConfig) -> Group:
+def make_shown_group(env: EnvConfig) -> EnvGroup:
     """A group of as few lanes as can be, whose lane 0 can be shown, without a window.
 
     Raises: ConfigError, EnvError as `make_group`.
@@ -46,7 +46,7 @@ def make_shown_group(env: EnvConfig) -> Group:
     return make_smallest_group(env, render=True)
 
 
-def play_randomly(group: Group, seed: int) -> Iterator[None]:
+def play_randomly(group: EnvGroup, seed: int) -> Iterator[None]:
     """Reset the group, then step it with random actions, one tick for each `next`, without end."""
     generator = np.random.default_rng(seed)
     group.reset(seed)
@@ -56,13 +56,13 @@ def play_randomly(group: Group, seed: int) -> Iterator[None]:
         yield
 
 
-def speed(group: Group, env: EnvConfig) -> float:
+def speed(group: EnvGroup, env: EnvConfig) -> float:
     """Steps in a second at which an environment is watched: as its metadata says, Atari's as on the console."""
     return ATARI_FPS / env.frame_skip if env.is_atari else group.about.fps or VIDEO_FPS
 
 
 def write_video(
-    group: Group, ticks: Iterator[None], file: Path, *, fps: float, episodes: int | None = None
+    group: EnvGroup, ticks: Iterator[None], file: Path, *, fps: float, episodes: int | None = None
 ) -> Recorded:
     """Write lane 0's first episodes as MP4.
 

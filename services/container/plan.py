@@ -12,7 +12,7 @@ from pathlib import Path
 from seedbed.services.cli.experiment import EXPERIMENTS, LaunchSettings, find_experiment
 from seedbed.services.cli.plan import NICE, split_threads, word
 from seedbed.services.cli.runs import RECORD
-from seedbed.services.container.role import SERVED, Role
+from seedbed.services.container.role import SERVED, ContainerRole
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.runtime.config import load_settings, suggest
 from seedbed.shared.runtime.tasks import check_task
@@ -48,7 +48,7 @@ class Start:
 
 
 def plan_service(
-    role: Role, experiment: str, words: Sequence[str], run: str, container: Container, *, serve: str = ""
+    role: ContainerRole, experiment: str, words: Sequence[str], run: str, container: Container, *, serve: str = ""
 ) -> Start:
     """How one service of an experiment starts.
 
@@ -73,16 +73,16 @@ def plan_service(
         learner_threads=settings.launch.learner_threads,
         inference_threads=settings.launch.inference_threads,
     )
-    count = {Role.LEARNER: threads.learner, Role.INFERENCE: threads.inference}.get(role, 1)
+    count = {ContainerRole.LEARNER: threads.learner, ContainerRole.INFERENCE: threads.inference}.get(role, 1)
     label = container.host if container.host.startswith(f"{role}-") else f"{role}-{container.host}"
     given: dict[str, object] = {"runtime.name": label, "runtime.threads": count, "runtime.nice": NICE[role.package]}
-    if role is Role.LEARNER:
+    if role is ContainerRole.LEARNER:
         given["run.dir"] = str(container.runs / name)
-    elif role is Role.INFERENCE:
+    elif role is ContainerRole.INFERENCE:
         given["inference.name"] = label
-    elif role is Role.EVALUATOR:
+    elif role is ContainerRole.EVALUATOR:
         given["actor.mode"] = "eval"
-    served = (_served_run(container.runs, name), serve) if serve and role is Role.INFERENCE else ()
+    served = (_served_run(container.runs, name), serve) if serve and role is ContainerRole.INFERENCE else ()
     return Start(
         package=SERVED if served else role.package,
         words=(*served, str(file), *(word(key, value) for key, value in given.items()), *words),

@@ -5,7 +5,7 @@ from enum import StrEnum
 SERVED = "served"  # inference on a run that it reads, as a package
 
 
-class Role(StrEnum):
+class ContainerRole(StrEnum):
     """A service of a deployment in containers. An evaluator is an actor that plays evaluations."""
 
     LEARNER = "learner"
@@ -16,4 +16,4 @@ class Role(StrEnum):
     @property
     def package(self) -> str:
         """The service's package, without `_svc`."""
-        return "actor" if self is Role.EVALUATOR else self.value
+        return "actor" if self is ContainerRole.EVALUATOR else self.value

@@ -12,7 +12,7 @@ from seedbed.services.cli.plan import word
 from seedbed.services.container import hold
 from seedbed.services.container.owner import ReadOnlyMountError, User, command_as, settle
 from seedbed.services.container.plan import ANY_IMAGE, Container, Start, plan_service
-from seedbed.services.container.role import Role
+from seedbed.services.container.role import ContainerRole
 from seedbed.shared.errors import ConfigError, SeedbedError
 from seedbed.shared.runtime.config import parse_value
 from seedbed.shared.runtime.health import CAUSE_VARIABLE
@@ -22,7 +22,15 @@ SERVICE_VARIABLE = "SEEDBED_SERVICE"  # of the image: which folder of services/ 
 
 
 def start(
-    role: Role, experiment: str, words: Sequence[str], *, run: str, runs: Path, task: str, serve: str, as_owner: bool
+    role: ContainerRole,
+    experiment: str,
+    words: Sequence[str],
+    *,
+    run: str,
+    runs: Path,
+    task: str,
+    serve: str,
+    as_owner: bool,
 ) -> None:
     """Become the service, or what waits where it is refused before it starts. Does not return."""
     hold.remember_command()
@@ -36,7 +44,7 @@ def start(
     try:
         told = [*([word("actor.task", task)] if task else []), *words]
         chosen = _plan(role, experiment, told, run, container, serve)
-        if role is Role.LEARNER:
+        if role is ContainerRole.LEARNER:
             user = settle(runs, _run_dir(chosen.words), EXPERIMENTS, as_owner=as_owner)
     except SeedbedError as error:
         report(str(role), error)
@@ -51,7 +59,9 @@ def start(
         os.execvpe(command[0], command, {**os.environ, **chosen.environment})
 
 
-def _plan(role: Role, experiment: str, words: Sequence[str], run: str, container: Container, serve: str) -> Start:
+def _plan(
+    role: ContainerRole, experiment: str, words: Sequence[str], run: str, container: Container, serve: str
+) -> Start:
     """As `plan_service`; a file of the clone's that this user may not read is the user's mistake, too."""
     try:
         return plan_service(role, experiment, words, run, container, serve=serve)

@@ -28,7 +28,7 @@ HEADERS = {
 }
 
 
-class Verdict(StrEnum):
+class AccessVerdict(StrEnum):
     """What to do with a request."""
 
     ADMIT = "admit"
@@ -60,21 +60,23 @@ class Access:
         self.cookie_name = f"seedbed_monitor_{port}"  # cookies are shared by all ports of a host
         self.cookie_value = hmac.digest(token.encode(), b"seedbed monitor cookie", hashlib.sha256).hex()
 
-    def judge(self, request: Request) -> Verdict:
+    def judge(self, request: Request) -> AccessVerdict:
         """Admit or refuse. Secrets are compared in constant time."""
         scheme, _, credentials = request.authorization.partition(" ")
         if self._token and scheme.lower() == "bearer" and is_same(credentials.strip(), self._token):
-            return Verdict.ADMIT  # under any name, as Prometheus comes: no browser sends this by itself
+            return AccessVerdict.ADMIT  # under any name, as Prometheus comes: no browser sends this by itself
         if self._is_local and not is_local_host(request.host):
-            return Verdict.WRONG_HOST
+            return AccessVerdict.WRONG_HOST
         if request.method not in ("GET", "HEAD") and request.origin not in ("", f"http://{request.host}"):
-            return Verdict.FOREIGN_PAGE
+            return AccessVerdict.FOREIGN_PAGE
         if not self._token:
-            return Verdict.ADMIT
+            return AccessVerdict.ADMIT
         given = dict(parse_qsl(request.query)).get("token")
         if given is not None:
-            return Verdict.SIGN_IN if is_same(given, self._token) else Verdict.NO_TOKEN
-        return Verdict.ADMIT if is_same(self._cookie(request.cookie), self.cookie_value) else Verdict.NO_TOKEN
+            return AccessVerdict.SIGN_IN if is_same(given, self._token) else AccessVerdict.NO_TOKEN
+        return (
+            AccessVerdict.ADMIT if is_same(self._cookie(request.cookie), self.cookie_value) else AccessVerdict.NO_TOKEN
+        )
 
     def _cookie(self, header: str) -> str:
         try:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from seedbed.services.cli.explain import MAX_LOG_RHO_LAG0
 from seedbed.services.cli.run_state import RunStatus
 from seedbed.services.monitor.folder import Death
-from seedbed.services.monitor.health import Health, Service
+from seedbed.services.monitor.health import Health, ServiceHealth
 from seedbed.services.monitor.settings import hide_secrets
 from seedbed.shared.protocol.messages import RunState
 
@@ -57,7 +57,7 @@ class Reading:
     failure: RunStatus | None  # how the run failed, if it did
     log_rho_lag0: float | None  # |log ρ| of rows acted by the weights that the update starts from, over the recent rows
     deaths: Sequence[Death]
-    services: Sequence[Service]
+    services: Sequence[ServiceHealth]
     problems: Sequence[str]
     broken_lines: int
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from seedbed.services.cli.scrape import incarnation_of, parse_families
 from seedbed.services.monitor.folder import MAX_DEATHS, Death, Status
-from seedbed.services.monitor.pages import Answer, Page
+from seedbed.services.monitor.pages import Page, PageState
 from seedbed.services.monitor.pictures import Picture
 from seedbed.shared.errors import RemoteWireError
 from seedbed.shared.net.roles import Role
@@ -87,7 +87,7 @@ class Desk:
             return [
                 (
                     told.status if names.count(told.status.name) == 1 else _numbered(told.status),
-                    self._page(told) if self._age(told, now) < SILENT_S else Page(answer=Answer.SILENT),
+                    self._page(told) if self._age(told, now) < SILENT_S else Page(answer=PageState.SILENT),
                 )
                 for told in found
             ]
@@ -121,7 +121,7 @@ class Desk:
             except ValueError:
                 families = ()
             is_own = incarnation_of(families) == f"{told.status.incarnation:x}"
-            told.parsed = Page(answer=Answer.UP, families=families) if is_own else Page(answer=Answer.SILENT)
+            told.parsed = Page(answer=PageState.UP, families=families) if is_own else Page(answer=PageState.SILENT)
         return told.parsed
 
     # The loop

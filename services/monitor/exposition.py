@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class MetricsSource:
     """One service's page and the labels that tell it from the others."""
 
     labels: Mapping[str, str]
@@ -27,7 +27,7 @@ class _Families(Collector):
         return self._families
 
 
-def merge(sources: Iterable[Source]) -> list[Metric]:
+def merge(sources: Iterable[MetricsSource]) -> list[Metric]:
     """Families of the same name and type joined; one of another type than its namesake is left out.
 
     A label that a sample has already keeps its value as `exported_<label>`, unless it says the same.
@@ -52,6 +52,6 @@ def join_labels(own: Mapping[str, str], added: Mapping[str, str]) -> dict[str, s
     return kept | dict(added)
 
 
-def render(sources: Iterable[Source]) -> bytes:
+def render(sources: Iterable[MetricsSource]) -> bytes:
     """The page, in Prometheus' text format."""
     return prometheus_client.generate_latest(_Families(merge(sources)))

@@ -143,7 +143,7 @@ def _checked(found: dict[str, T]) -> dict[str, T]:
     return found
 
 
-class RunFolder:
+class WatchedFolder:
     """Reads one run folder again and again. Owned by one thread at a time; memory: what its small files say."""
 
     def __init__(self, path: Path) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from seedbed.services.cli.board import ServiceFigures
 from seedbed.services.monitor.folder import Death, Facts, Status
-from seedbed.services.monitor.pages import Answer, Page
+from seedbed.services.monitor.pages import Page, PageState
 from seedbed.shared.figures import actor, inference, learner
 from seedbed.shared.figures import service as any_service
 from seedbed.shared.figures.declare import declared
@@ -40,7 +40,7 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
+class ServiceHealth:
     """One service of a run. `restarts`: lives beyond the first that the launcher began; times in s since 1970."""
 
     name: str
@@ -59,7 +59,7 @@ class Service:
 
 def map_services(
     facts: Facts, pages: Mapping[int, Page], figures: Mapping[str, ServiceFigures], *, is_over: bool, now: float
-) -> list[Service]:
+) -> list[ServiceHealth]:
     """Every service that the run is known to have, in the order of the data: environments, inference, learner.
 
     Args:
@@ -74,9 +74,9 @@ def map_services(
     for name in dict.fromkeys((*statuses, *facts.started)):
         status = statuses.get(name)
         page = pages.get(status.incarnation) if status else None
-        known = figures.get(name) if page is not None and page.answer is Answer.UP else None
+        known = figures.get(name) if page is not None and page.answer is PageState.UP else None
         services.append(
-            Service(
+            ServiceHealth(
                 name=name,
                 role=status.role if status else guess_role(name),
                 health=_health(status, page, deaths.get(name), is_over=is_over, now=now),
@@ -94,11 +94,11 @@ def map_services(
     return sorted(services, key=lambda service: (order.get(service.role, 3), service.name))
 
 
-def told_actors(pages: Mapping[int, Page], *, known: Container[str], is_over: bool) -> list[Service]:
+def told_actors(pages: Mapping[int, Page], *, known: Container[str], is_over: bool) -> list[ServiceHealth]:
     """The actors that inference tells of and nobody else does: those in other containers and on other machines."""
     lanes, restarts = (_by_actor(pages, name) for name in (ACTOR_LANES, ACTOR_RESTARTS))
     return [
-        Service(
+        ServiceHealth(
             name=name, role="actor", health=Health.UP if count else Health.ENDED if is_over else Health.GONE,
             incarnation="", started_at=None, restarts=int(restarts.get(name, 0)), last_death=None, cpu_percent=None,
             memory_bytes=None, loop_lag_ms=None, drops=(), lanes=int(count),
@@ -111,7 +111,7 @@ def _by_actor(pages: Mapping[int, Page], metric: str) -> dict[str, float]:
     """A figure of each actor, summed over the replicas of inference."""
     found: dict[str, float] = {}
     for page in pages.values():
-        for family in page.families if page.answer is Answer.UP else ():
+        for family in page.families if page.answer is PageState.UP else ():
             for sample in family.samples if family.name == metric else ():
                 if not sample.name.endswith("_created"):
                     name = sample.labels.get("actor", "")
@@ -126,15 +126,15 @@ def guess_role(name: str) -> str:
 
 
 def _health(status: Status | None, page: Page | None, death: Death | None, *, is_over: bool, now: float) -> str:
-    if page is not None and page.answer is Answer.UP:
+    if page is not None and page.answer is PageState.UP:
         return Health.UP
     if is_over:
         return Health.ENDED
     if status is None:  # the launcher removes the status file when it starts a process
         return Health.STARTING if death is None or now - death.at < STARTING_S else Health.GONE
-    if page is None or page.answer is Answer.ELSEWHERE:
+    if page is None or page.answer is PageState.ELSEWHERE:
         return Health.UNKNOWN
-    return Health.SILENT if page.answer is Answer.SILENT else Health.GONE
+    return Health.SILENT if page.answer is PageState.SILENT else Health.GONE
 
 
 def drops_of(page: Page | None) -> tuple[Drop, ...]:
@@ -153,6 +153,6 @@ def drops_of(page: Page | None) -> tuple[Drop, ...]:
     return tuple(sorted(found, key=lambda drop: (-drop.count, drop.reason)))
 
 
-def ups(services: Sequence[Service]) -> int:
+def ups(services: Sequence[ServiceHealth]) -> int:
     """How many of them are up."""
     return sum(service.health == Health.UP for service in services)

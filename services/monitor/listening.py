@@ -19,7 +19,7 @@ SILENT_S = 10.0  # for so long at most
 GRACE_S = 2  # for answers under way when the server ends
 
 
-class Server(uvicorn.Server):
+class PageServer(uvicorn.Server):
     """uvicorn under our own signals."""
 
     @contextlib.contextmanager
@@ -61,9 +61,9 @@ class _Connection(H11Protocol):
         self._silent.pop(self, None)
 
 
-def make_server(app: ASGIApp) -> Server:
+def make_server(app: ASGIApp) -> PageServer:
     """A server for `serve(sockets=[bind(…)])`; it ends when `should_exit` is set."""
-    return Server(
+    return PageServer(
         uvicorn.Config(
             app,
             lifespan="off",

@@ -22,7 +22,7 @@ ENVELOPE = frozenset({"event", "level", "timestamp", "service", "name", "incarna
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class LogLine:
     """One line. `at`: seconds since 1970; `level`: one of `LEVELS`; text without secrets."""
 
     at: float
@@ -31,7 +31,7 @@ class Line:
     text: str
 
 
-def read_logs(run_dir: Path, *, level: str = "info") -> list[Line]:
+def read_logs(run_dir: Path, *, level: str = "info") -> list[LogLine]:
     """The newest `MAX_LINES` lines of at least a level, the oldest first; none where there are no logs."""
     least = LEVELS.index(level) if level in LEVELS else 0
     lines = [line for file in _files(run_dir / "logs") for line in _lines(file) if LEVELS.index(line.level) >= least]
@@ -48,7 +48,7 @@ def _files(folder: Path) -> list[Path]:
     return []
 
 
-def _lines(file: Path) -> Iterator[Line]:
+def _lines(file: Path) -> Iterator[LogLine]:
     """The end of one file; nothing of it if it is gone or cannot be read."""
     with suppress(OSError):
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -59,17 +59,17 @@ def _lines(file: Path) -> Iterator[Line]:
         yield from _read(texts[1:] if size > TAIL_BYTES else texts, file.name.rpartition(".")[0], at)
 
 
-def _read(texts: Iterable[str], service: str, at: float) -> Iterator[Line]:
+def _read(texts: Iterable[str], service: str, at: float) -> Iterator[LogLine]:
     """Lines as they stand. What a service said outside its log has no time but that of its file's last change."""
     for text in texts:
         record = _record(text)
         if record is not None:
             yield record
         elif text.strip():
-            yield Line(at=at, service=service, level="warning", text=hide_secrets(text[:MAX_CHARACTERS]))
+            yield LogLine(at=at, service=service, level="warning", text=hide_secrets(text[:MAX_CHARACTERS]))
 
 
-def _record(text: str) -> Line | None:
+def _record(text: str) -> LogLine | None:
     """A line of a service's own log; None if it is none."""
     if not text.startswith("{"):
         return None
@@ -85,4 +85,4 @@ def _record(text: str) -> Line | None:
         [str(record.get("event", "")), *figures, *([record["exception"]] if "exception" in record else [])]
     )
     known = level if level in LEVELS else "info"
-    return Line(at=at, service=service, level=known, text=hide_secrets(said)[:MAX_CHARACTERS])
+    return LogLine(at=at, service=service, level=known, text=hide_secrets(said)[:MAX_CHARACTERS])

@@ -25,7 +25,7 @@ KEEP_S = 3.0  # a page that old still stands for a service whose turn has not co
 NUM_THREADS = 32
 
 
-class Answer(StrEnum):
+class PageState(StrEnum):
     """Whether a service's page could be read, or why not."""
 
     UP = "up"  # its page is here
@@ -38,7 +38,7 @@ class Answer(StrEnum):
 class Page:
     """One service's page as it was read."""
 
-    answer: Answer
+    answer: PageState
     families: Sequence[Metric] = field(default=())
 
     def samples(self) -> dict[str, float]:
@@ -82,29 +82,29 @@ class Visitor:
                 del self._running[incarnation]
                 self._last[incarnation] = now, future.result()
         self._last = {key: last for key, last in self._last.items() if key in asked}
-        self._gone |= {key for key, (_, page) in self._last.items() if page.answer is Answer.GONE}
+        self._gone |= {key for key, (_, page) in self._last.items() if page.answer is PageState.GONE}
         return {incarnation: self._page(incarnation, now) for incarnation in asked}
 
     def _page(self, incarnation: int, now: float) -> Page:
         """What is known of a service now."""
-        at, page = self._last.get(incarnation, (now, Page(answer=Answer.SILENT)))
-        return page if page.answer is Answer.GONE or now - at < KEEP_S else Page(answer=Answer.SILENT)
+        at, page = self._last.get(incarnation, (now, Page(answer=PageState.SILENT)))
+        return page if page.answer is PageState.GONE or now - at < KEEP_S else Page(answer=PageState.SILENT)
 
 
 def read_page(status: Status) -> Page:
     """One service's page, now."""
     host, _, port = status.metrics.rpartition(":")
     if not port.isdecimal() or not is_loopback(host):
-        return Page(answer=Answer.ELSEWHERE)
+        return Page(answer=PageState.ELSEWHERE)
     try:
         families = parse_families(fetch(status.metrics, "/metrics").body)
     except ConnectionRefusedError:
-        return Page(answer=Answer.GONE)
+        return Page(answer=PageState.GONE)
     except (OSError, ValueError, OverflowError, http.client.HTTPException):
-        return Page(answer=Answer.SILENT)
+        return Page(answer=PageState.SILENT)
     if incarnation_of(families) != f"{status.incarnation:x}":
-        return Page(answer=Answer.GONE)
-    return Page(answer=Answer.UP, families=families)
+        return Page(answer=PageState.GONE)
+    return Page(answer=PageState.UP, families=families)
 
 
 def is_loopback(host: str) -> bool:

@@ -16,10 +16,10 @@ from seedbed.services.cli.run_state import State
 from seedbed.services.monitor.alerts import Alert, Reading, judge_run
 from seedbed.services.monitor.curves import Array, Curves
 from seedbed.services.monitor.desk import Desk
-from seedbed.services.monitor.folder import Facts, RunFolder
-from seedbed.services.monitor.health import Service, map_services, ups
+from seedbed.services.monitor.folder import Facts, WatchedFolder
+from seedbed.services.monitor.health import ServiceHealth, map_services, ups
 from seedbed.services.monitor.lag import LagHistogram, LagWindow, read_page, read_summary
-from seedbed.services.monitor.pages import Answer, Page
+from seedbed.services.monitor.pages import Page, PageState
 from seedbed.services.monitor.table import MetricsTable
 from seedbed.shared.figures import columns
 from seedbed.shared.figures.declare import Column
@@ -43,7 +43,7 @@ class RunReader:
 
     def __init__(self, name: str, path: Path) -> None:
         self.name = name
-        self._folder = RunFolder(path)
+        self._folder = WatchedFolder(path)
         self._path = path
         self._board: Board | None = None
         self._roles: Mapping[str, str] = {}  # of every service that the board knows
@@ -54,7 +54,7 @@ class RunReader:
         self.pages: Mapping[int, Page] = {}
         self.facts: Facts = self._folder.read()
         self.told: Mapping[int, Page] = {}  # pages that came over the link, by incarnation
-        self.services: list[Service] = []
+        self.services: list[ServiceHealth] = []
         self._lag = LagWindow()
 
     def look(self, desk: Desk) -> None:
@@ -97,7 +97,7 @@ class RunReader:
     @property
     def is_live(self) -> bool:
         """Whether something of the run is at work, as far as it can be seen from here."""
-        if any(page.answer is Answer.UP for page in self.pages.values()):
+        if any(page.answer is PageState.UP for page in self.pages.values()):
             return True
         status = self.facts.status
         if status.state is State.RUNNING:
@@ -194,9 +194,9 @@ class RunReader:
             self._roles = {**self._roles, **roles}
             self._board = Board(self._roles)
         found = {status.name: self.pages.get(status.incarnation) for status in self.facts.statuses}
-        self._fresh = {name: page.samples() for name, page in found.items() if page and page.answer is Answer.UP}
+        self._fresh = {name: page.samples() for name, page in found.items() if page and page.answer is PageState.UP}
         learners = [page for status in self.facts.statuses if status.role == "learner" and (page := found[status.name])]
-        if not any(page.answer is Answer.UP for page in learners):
+        if not any(page.answer is PageState.UP for page in learners):
             self._lag.clear()
         for page in learners:
             if (histogram := read_page(page.families)) is not None:

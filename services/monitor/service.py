@@ -13,7 +13,7 @@ from seedbed.services.monitor.desk import Desk
 from seedbed.services.monitor.links import Links
 from seedbed.services.monitor.listening import bind, make_server, shown_host
 from seedbed.services.monitor.pages import Visitor, is_loopback
-from seedbed.services.monitor.watch import Watch
+from seedbed.services.monitor.watch import RunWatch
 from seedbed.services.monitor.web import make_app
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.net.reactor import Reactor
@@ -36,7 +36,7 @@ async def serve(settings: MonitorSettings, service: Service) -> int:
         shown_port = config.published_port or port
         rules = Access(token=token, is_local=is_local, port=shown_port)
         labels = {"run": "", "service": "monitor", "name": service.name, "incarnation": f"{service.incarnation:x}"}
-        app = make_app(Watch(folder, visitor, desk), rules, service.metrics, labels)
+        app = make_app(RunWatch(folder, visitor, desk), rules, service.metrics, labels)
         server = make_server(app)
         work = service.start(server.serve(sockets=[listener]), "http")
         service.ready(f"http://{shown_host(config.host)}:{port}/")

@@ -15,8 +15,8 @@ from seedbed.services.cli.run_state import RunStatus
 from seedbed.services.monitor import lag
 from seedbed.services.monitor.alerts import Alert
 from seedbed.services.monitor.curves import Array
-from seedbed.services.monitor.health import Service
-from seedbed.services.monitor.logs import Line
+from seedbed.services.monitor.health import ServiceHealth
+from seedbed.services.monitor.logs import LogLine
 from seedbed.services.monitor.reading import RunReader
 from seedbed.services.monitor.settings import differences, flatten, hide_secrets
 from seedbed.services.monitor.table import JUDGED, MetricsTable
@@ -182,12 +182,12 @@ def settings_view(run: RunReader) -> dict[str, Any]:
     return {"name": run.name, "settings": list(run.settings.items())}
 
 
-def logs_view(name: str, lines: Sequence[Line]) -> dict[str, Any]:
+def logs_view(name: str, lines: Sequence[LogLine]) -> dict[str, Any]:
     """The last lines of a run's logs."""
     return {"name": name, "lines": [asdict(line) for line in lines]}
 
 
-def service_view(service: Service) -> dict[str, Any]:
+def service_view(service: ServiceHealth) -> dict[str, Any]:
     """One service. Figures are rounded as they are shown, so that an idle run's answer does not change."""
     view = asdict(service)
     for name, digits in (("cpu_percent", 0), ("memory_bytes", -5), ("loop_lag_ms", 1)):

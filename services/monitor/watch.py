@@ -17,10 +17,10 @@ from seedbed.services.cli.runs import RECORD, SNAPSHOT
 from seedbed.services.monitor import views
 from seedbed.services.monitor.alerts import Alert, judge_disk
 from seedbed.services.monitor.desk import Desk
-from seedbed.services.monitor.exposition import Source, render
+from seedbed.services.monitor.exposition import MetricsSource, render
 from seedbed.services.monitor.health import Health
 from seedbed.services.monitor.logs import read_logs
-from seedbed.services.monitor.pages import Answer, Page, Visitor
+from seedbed.services.monitor.pages import Page, PageState, Visitor
 from seedbed.services.monitor.pictures import Picture, newest_picture
 from seedbed.services.monitor.reading import RunReader
 from seedbed.services.monitor.verdict import judge
@@ -34,7 +34,7 @@ MAX_TABLES = 32  # kept in memory: those of live runs, and those asked for last
 MARKS = (RECORD, str(SNAPSHOT), "metrics.csv")  # a folder that has one of them holds a run
 
 
-class Watch:
+class RunWatch:
     """Reads all run folders below one folder. Memory: bounded by `MAX_RUNS` and `MAX_TABLES`."""
 
     def __init__(
@@ -117,11 +117,11 @@ class Watch:
             told = self._desk.picture(run.facts.run_id) if run is not None else None
         return told if told is not None else newest_picture(statuses)
 
-    def metrics(self, own: Source) -> bytes:
+    def metrics(self, own: MetricsSource) -> bytes:
         """All live services' metrics, the monitor's own, and what it thinks of them, in Prometheus' text format."""
         with self._lock:
             self._look()
-            judged = Source(labels={}, families=tuple(self._judgement()))
+            judged = MetricsSource(labels={}, families=tuple(self._judgement()))
             return render([own, judged, *self._sources()])
 
     def _want(self, name: str) -> RunReader | None:
@@ -197,19 +197,19 @@ class Watch:
             return alerts
         return [*judge_disk(usage.free, usage.total), *alerts]
 
-    def _sources(self) -> Iterator[Source]:
+    def _sources(self) -> Iterator[MetricsSource]:
         """The pages of the services that are up."""
         for run in self._runs.values():
             for status in run.facts.statuses:
                 page = run.pages.get(status.incarnation)
-                if page is not None and page.answer is Answer.UP:
+                if page is not None and page.answer is PageState.UP:
                     labels = {
                         "run": run.name,
                         "service": status.role,
                         "name": status.name,
                         "incarnation": f"{status.incarnation:x}",
                     }
-                    yield Source(labels=labels, families=page.families)
+                    yield MetricsSource(labels=labels, families=page.families)
 
     def _judgement(self) -> Iterator[Metric]:
         """Which services are up, and which alerts there are."""

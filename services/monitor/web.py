@@ -37,24 +37,27 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from seedbed.services.monitor import access
-from seedbed.services.monitor.access import Access, Verdict
-from seedbed.services.monitor.exposition import Source
+from seedbed.services.monitor.access import Access, AccessVerdict
+from seedbed.services.monitor.exposition import MetricsSource
 from seedbed.services.monitor.pictures import Picture
 from seedbed.services.monitor.views import panels_view
-from seedbed.services.monitor.watch import Watch
+from seedbed.services.monitor.watch import RunWatch
 from seedbed.shared.figures.panels import PANELS
 from seedbed.shared.runtime.metrics import Metrics
 
 PAGE = Path(__file__).parent / "page"
 AS_IT_IS = {"Content-Encoding": "identity"}  # gzip would break the ranges that a player asks for
 REFUSALS = {
-    Verdict.WRONG_HOST: (421, "this page answers as localhost or 127.0.0.1 only"),
-    Verdict.FOREIGN_PAGE: (403, "only this server's own page may ask for that"),
-    Verdict.NO_TOKEN: (401, "open the address with ?token=… that the monitor printed, or send it as a bearer token"),
+    AccessVerdict.WRONG_HOST: (421, "this page answers as localhost or 127.0.0.1 only"),
+    AccessVerdict.FOREIGN_PAGE: (403, "only this server's own page may ask for that"),
+    AccessVerdict.NO_TOKEN: (
+        401,
+        "open the address with ?token=… that the monitor printed, or send it as a bearer token",
+    ),
 }
 
 
-class Guard:
+class AccessGuard:
     """ASGI middleware in front of everything: admits or refuses, and sets the headers of every answer."""
 
     def __init__(self, app: ASGIApp, rules: Access) -> None:
@@ -83,19 +86,19 @@ class Guard:
                 answer.setdefault("Cache-Control", "no-cache")
             await send(message)
 
-        app = self._app if verdict is Verdict.ADMIT else self._refusal(verdict, asked)
+        app = self._app if verdict is AccessVerdict.ADMIT else self._refusal(verdict, asked)
         await app(scope, receive, send_with_headers)
 
-    def _refusal(self, verdict: Verdict, asked: access.Request) -> Response:
-        if verdict is Verdict.SIGN_IN:
+    def _refusal(self, verdict: AccessVerdict, asked: access.Request) -> Response:
+        if verdict is AccessVerdict.SIGN_IN:
             target = access.without_token(asked.path, asked.query)
             return RedirectResponse(target, status_code=303, headers={"Set-Cookie": self._rules.set_cookie()})
         status, text = REFUSALS[verdict]
-        headers = {"WWW-Authenticate": "Bearer"} if verdict is Verdict.NO_TOKEN else None
+        headers = {"WWW-Authenticate": "Bearer"} if verdict is AccessVerdict.NO_TOKEN else None
         return PlainTextResponse(text + "\n", status_code=status, headers=headers)
 
 
-def make_app(watch: Watch, rules: Access, own: Metrics, labels: Mapping[str, str]) -> Starlette:
+def make_app(watch: RunWatch, rules: Access, own: Metrics, labels: Mapping[str, str]) -> Starlette:
     """The application. `own`, `labels`: the monitor's own metrics and what tells them from others."""
 
     def page(_request: Request) -> Response:
@@ -136,7 +139,7 @@ def make_app(watch: Watch, rules: Access, own: Metrics, labels: Mapping[str, str
 
     def metrics(_request: Request) -> Response:
         families: tuple[Metric, ...] = tuple(text_string_to_metric_families(own.text()))
-        body = watch.metrics(Source(labels=labels, families=families))
+        body = watch.metrics(MetricsSource(labels=labels, families=families))
         return Response(body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     return Starlette(
@@ -155,7 +158,7 @@ def make_app(watch: Watch, rules: Access, own: Metrics, labels: Mapping[str, str
             Mount("/static", StaticFiles(directory=PAGE)),
         ],
         middleware=[
-            Middleware(Guard, rules=rules),
+            Middleware(AccessGuard, rules=rules),
             Middleware(GZipMiddleware, minimum_size=2000, compresslevel=4),
         ],
     )

@@ -21,7 +21,7 @@ SUSPICIOUS_BYTES = 1 << 20  # without a message: it is looked at on
 RELEASE_AFTER_S = 1.0  # libzmq frees what it kept when its own thread has seen the end
 
 
-class Watch:
+class EndlessWatch:
     """Watches one router's connections. Owned by the router's loop; remembers a number for each connection.
 
     Args:

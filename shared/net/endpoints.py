@@ -20,11 +20,11 @@ from seedbed.shared.errors import ConfigError
 from seedbed.shared.net import connections
 from seedbed.shared.net.addresses import check_address, lock_ipc_path, refuse_open_bind, refuse_open_dial
 from seedbed.shared.net.budget import STRANGERS, Payer, Turnstile
-from seedbed.shared.net.endless import Watch
+from seedbed.shared.net.endless import EndlessWatch
 from seedbed.shared.net.handshakes import FailedHandshakes
 from seedbed.shared.net.keys import BindKeys, DialKeys
 from seedbed.shared.net.reactor import Buffer, Channel, Reactor
-from seedbed.shared.net.zap import KEY, USER_ID, Guard
+from seedbed.shared.net.zap import KEY, USER_ID, KeyGuard
 from seedbed.shared.protocol.rows import LARGEST_MESSAGE
 from seedbed.shared.runtime.memory import resident_bytes
 
@@ -239,9 +239,9 @@ class Router:
         self._on_revoked = on_revoked
         self._owners: dict[bytes, tuple[str, str]] = {}  # route → user id and public key, of those admitted
         self._useful: dict[bytes, None] = {}  # routes that have moved something on
-        self._guard: Guard | None = None
+        self._guard: KeyGuard | None = None
         if keys is not None:
-            self._guard = Guard(reactor, keys, on_refused=self._on_refused, on_changed=self._judge_anew)
+            self._guard = KeyGuard(reactor, keys, on_refused=self._on_refused, on_changed=self._judge_anew)
         self._lock: int | None = None
         socket = reactor.context.socket(zmq.ROUTER)
         self._handshakes = FailedHandshakes(reactor, socket, lambda: self._on_refused("handshake", ""))
@@ -268,7 +268,7 @@ class Router:
             on_ended=lambda route: self._on_refused("flood", self.user_id(route)),
         )
         self._channel: Channel = reactor.open(socket, self._deliver, on_drained, self._turnstile)
-        self._watch = Watch(
+        self._watch = EndlessWatch(
             reactor.loop, self._channel, self.endpoint, LARGEST_MESSAGE * max_frame_bytes,
             on_ended=lambda: self._on_refused("endless", ""), memory=memory,
         )  # fmt: skip

@@ -23,7 +23,7 @@ _LOOK_TYPE = bytes([MessageType.LOOK])  # second byte of its header: asked for w
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class ShownPicture:
     """A picture to show: its number, the packed version that plays, when it came (the loop's time), its frame."""
 
     number: int
@@ -40,7 +40,7 @@ class Reports:
 
     def __init__(
         self, service: Service, send: Callable[[bytes, Sequence[bytes]], bool], owner: Callable[[bytes], str], *,
-        picture: Callable[[float], Shown | None] = lambda _now: None,
+        picture: Callable[[float], ShownPicture | None] = lambda _now: None,
     ) -> None:  # fmt: skip
         """`send` and `owner`: the router's. `picture`: the newest; told the time, for whoever asks is watching."""
         self._service, self._send, self._owner, self._picture = service, send, owner, picture

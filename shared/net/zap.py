@@ -32,7 +32,7 @@ Signature = tuple[tuple[str, int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ZapReply:
     """What is answered when libzmq asks whether a key may connect."""
 
     frames: Sequence[bytes]
@@ -51,7 +51,7 @@ class AccessList:
         known = self.clients.get(key)
         return known is not None and known.user_id == user_id and known.role in self._accepts
 
-    def answer(self, request: Sequence[bytes]) -> Answer:
+    def answer(self, request: Sequence[bytes]) -> ZapReply:
         """Judge one question of libzmq's; never raises.
 
         Args:
@@ -71,13 +71,13 @@ class AccessList:
             return _refuse(request_id, "unknown_key", peer)
         if known.role not in self._accepts:
             return _refuse(request_id, "wrong_role", f"{peer} {known.user_id}")
-        return Answer(
+        return ZapReply(
             frames=[b"1.0", request_id, b"200", b"", known.user_id.encode(), _property(KEY, public)],
             peer=f"{peer} {known.user_id}",
         )
 
 
-class Guard:
+class KeyGuard:
     """Answers for one server socket, follows its folder of clients, and counts who is refused. One for each reactor.
 
     Owned by the reactor's loop; memory: one short record for each key.
@@ -158,8 +158,8 @@ class Guard:
         self.reload()
 
 
-def _refuse(request_id: bytes, reason: str, peer: str) -> Answer:
-    return Answer(frames=[b"1.0", request_id, b"400", b"refused", b"", b""], refusal=reason, peer=peer)
+def _refuse(request_id: bytes, reason: str, peer: str) -> ZapReply:
+    return ZapReply(frames=[b"1.0", request_id, b"400", b"refused", b"", b""], refusal=reason, peer=peer)
 
 
 def _property(name: str, value: str) -> bytes:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MAX_ROWS = 1 << 16  # of an unroll, as a manifest may say
 
 
-class Outputs(NamedTuple):
+class ActingOutputs(NamedTuple):
     """What one row of a forward pass gives for B lanes."""
 
     params: Tensor  # f32 [B, P], for the policy's distribution
@@ -58,7 +58,7 @@ class ActingRule:
     def decide(
         self,
         distribution: ActionDistribution,
-        outputs: Outputs,
+        outputs: ActingOutputs,
         noise: Sequence[Tensor],
         mask: Tensor | None,
         wanted: Collection[str],
@@ -81,7 +81,7 @@ class Sample(ActingRule):
     def decide(
         self,
         distribution: ActionDistribution,
-        outputs: Outputs,
+        outputs: ActingOutputs,
         noise: Sequence[Tensor],
         mask: Tensor | None,
         wanted: Collection[str],
@@ -105,7 +105,7 @@ class Mode(ActingRule):
     def decide(
         self,
         distribution: ActionDistribution,
-        outputs: Outputs,
+        outputs: ActingOutputs,
         noise: Sequence[Tensor],
         mask: Tensor | None,
         wanted: Collection[str],

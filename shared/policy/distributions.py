@@ -32,7 +32,7 @@ _KEY = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class ActionEvaluation:
     """Of one set of parameters, each [...] f32."""
 
     log_prob: Tensor
@@ -200,10 +200,10 @@ class ActionDistribution(nn.Module):
         log_p = self._log_softmax(params, mask) if self.num_components else None
         return self._entropy(params, log_p)
 
-    def evaluate(self, params: Tensor, own: Tensor, mask: Tensor | None = None) -> Evaluation:
+    def evaluate(self, params: Tensor, own: Tensor, mask: Tensor | None = None) -> ActionEvaluation:
         """Log-probability and entropy together: one log-softmax for both."""
         log_p = self._log_softmax(params, mask) if self.num_components else None
-        return Evaluation(self._log_prob(params, log_p, own), self._entropy(params, log_p))
+        return ActionEvaluation(self._log_prob(params, log_p, own), self._entropy(params, log_p))
 
     def _log_prob(self, params: Tensor, log_p: Tensor | None, own: Tensor) -> Tensor:
         if self._is_single:

@@ -225,7 +225,7 @@ class ImpalaDeep(_ImageTorso):
         super().__init__(encoders, image_shapes, vector_size, features)
 
 
-class Football(ImpalaDeep):
+class FootballDeep(ImpalaDeep):
     """Stacks (16, 32, 32, 32) as of ImpalaDeep, fully connected 256: SEED RL's network for 72×96 planes of football."""
 
     def __init__(
@@ -289,5 +289,5 @@ TORSOS: dict[str, type[Torso]] = {
     "mlp": Mlp,
     "impala_shallow": ImpalaShallow,
     "impala_deep": ImpalaDeep,
-    "football": Football,
+    "football": FootballDeep,
 }

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from seedbed.shared.policy.acting import MODE, ActingRule, Outputs
+from seedbed.shared.policy.acting import MODE, ActingOutputs, ActingRule
 from seedbed.shared.policy.config import PolicyConfig
 from seedbed.shared.policy.cores import FrameStacks, Lstm, stack_frames
 from seedbed.shared.policy.distributions import ActionDistribution
@@ -214,7 +214,7 @@ class Policy(nn.Module):
           wanted: what the rule is to record, by name.
         """
         output = self(tuple(leaf.unsqueeze(0) for leaf in obs), reward.unsqueeze(0), first.unsqueeze(0), None, state)
-        row = Outputs(output.params[0], output.value[0])
+        row = ActingOutputs(output.params[0], output.value[0])
         action, recorded = rule.decide(self.distribution, row, noise, mask, wanted)
         return Acted(action, recorded, row.value, self.remember(output.state, action))
 

@@ -46,7 +46,7 @@ SERVED_CAPABILITIES = ("reset", "boundary", "render")
 Refusal = tuple[str, bool, str, str]  # of a REJECT: code, retryable, message, hint
 
 
-class Verdict(IntEnum):
+class StepVerdict(IntEnum):
     """What to do with a STEP."""
 
     ACCEPT = 0  # new: act on it
@@ -56,7 +56,7 @@ class Verdict(IntEnum):
     CHALLENGE = 4  # unknown session or a gap: send `challenge(step.session)`
 
 
-_ACCEPT, _PENDING, _CACHED, _STALE, _CHALLENGE = Verdict  # module names: reading an enum's member costs more
+_ACCEPT, _PENDING, _CACHED, _STALE, _CHALLENGE = StepVerdict  # module names: reading an enum's member costs more
 _UNKNOWN = int(RequestState.UNKNOWN)
 _QUEUED = int(RequestState.QUEUED)
 _ANSWERED = int(RequestState.ANSWERED)
@@ -212,7 +212,7 @@ class SessionTable:
 
     # The step path
 
-    def step(self, step: Step, route: bytes, now: float) -> Verdict:
+    def step(self, step: Step, route: bytes, now: float) -> StepVerdict:
         """Judge a STEP whose payload has the right sizes. After ACCEPT the session is QUEUED and waits for `answer`."""
         session = self.sessions.get(step.session)
         if session is None or (session.route != route and self.is_foreign(session, route)):
@@ -254,7 +254,7 @@ class SessionTable:
         session.state_since = now
 
     def challenge(self, session_id: int) -> Challenge:
-        """What to send after `Verdict.CHALLENGE`."""
+        """What to send after `StepVerdict.CHALLENGE`."""
         return Challenge(session=session_id, server_epoch=self.server_epoch)
 
     def strike(self, session: Session) -> Session | None:

@@ -5,11 +5,11 @@ import pytest
 from seedbed.actor_svc.client import (
     Actions,
     Begin,
+    ClientPhase,
     Fatal,
     Finished,
     GroupClient,
     Perform,
-    Phase,
     ResetLanes,
     Send,
     Turn,
@@ -289,7 +289,7 @@ def test_refusals_for_good_are_fatal() -> None:
     assert isinstance(end, Fatal)
     assert end.error.exit_code == 78
     assert all(part in str(end.error) for part in ("spec", "leaf a/0 differs", "change it"))
-    assert group.phase is Phase.DONE
+    assert group.phase is ClientPhase.DONE
     assert group.poll(99.0) == ()
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from seedbed.shared.protocol.sessions import Verdict
+from seedbed.shared.protocol.sessions import StepVerdict
 from tests.support.step_simulation import Faults, Simulation
 
 HOSTILE = Faults(
@@ -36,7 +36,7 @@ def test_a_quiet_network_sees_no_resend() -> None:
     simulation.run(60.0)
     assert all(steps > 50 for steps in simulation.steps.values())
     assert simulation.resent == 0
-    assert set(simulation.verdicts) == {Verdict.ACCEPT}
+    assert set(simulation.verdicts) == {StepVerdict.ACCEPT}
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -9,7 +9,7 @@ from gymnasium import spaces
 from seedbed.actor_svc.backends.lanes import LaneBackend
 from seedbed.actor_svc.backends.vector import VectorBackend
 from seedbed.actor_svc.envs import make_group
-from seedbed.actor_svc.group import Group
+from seedbed.actor_svc.group import EnvGroup
 from seedbed.shared.errors import ConfigError, EnvError
 from seedbed.shared.protocol.messages import StepBits
 from seedbed.shared.protocol.rows import Flags
@@ -161,7 +161,7 @@ def test_lane_that_cannot_be_rebuilt_is_absent_for_a_while():
         made.append(toy_envs.CountingEnv(fail_resets=3 <= len(made) < 5))
         return made[-1]
 
-    group = Group(LaneBackend(make, 3), 3, env_id="counting")
+    group = EnvGroup(LaneBackend(make, 3), 3, env_id="counting")
     group.reset(1)
     act(group, 0, 3, 0)
     seen = [group.views.flags[1]]
@@ -194,7 +194,7 @@ def test_reset_begins_all_lanes_again(group):
 
 def test_lost_life_is_a_flag_and_no_end():
     """Rows where the lives fell carry life_lost; the episode, its return and length go on to the last life."""
-    group = Group(LaneBackend(toy_envs.LivesEnv, 2, track_lives=True), 2, env_id="lives")
+    group = EnvGroup(LaneBackend(toy_envs.LivesEnv, 2, track_lives=True), 2, env_id="lives")
     group.reset(1)
     flags = []
     for codes in ([0, 1], [1, 0], [1, 0], [1, 0], [1, 0]):
@@ -208,7 +208,7 @@ def test_lost_life_is_a_flag_and_no_end():
 def test_nested_spaces_and_masks_reach_the_row():
     """Dict, Tuple and Text observations and a nested mask lie in canonical order; actions come back nested."""
     env = toy_envs.MaskedEnv()
-    group = Group(LaneBackend(lambda: env, 1), 1, env_id="masked")
+    group = EnvGroup(LaneBackend(lambda: env, 1), 1, env_id="masked")
     assert [leaf.path for leaf in group.spec.observation.leaves()] == ["a", "word", "z/0", "z/1"]
     assert group.spec.mask_size == 3 + 5
     group.reset(1)
@@ -242,7 +242,7 @@ def test_forbidden_category_in_an_observation_rebuilds_the_lane():
         def step(self, action):
             return 4 if action else 3, 1.0, False, False, {}
 
-    group = Group(LaneBackend(Outside, 2), 2, env_id="outside")
+    group = EnvGroup(LaneBackend(Outside, 2), 2, env_id="outside")
     group.reset(1)
     act(group, 0, 1)
     assert group.views.observation[0].tolist() == [3, 1]
@@ -256,7 +256,7 @@ def test_wrong_shape_is_named():
         def step(self, action):
             return (np.zeros(1, np.float32) if action else np.zeros(2, np.float32)), 0.0, False, False, {}
 
-    group = Group(LaneBackend(Scalar, 1), 1, env_id="scalar")
+    group = EnvGroup(LaneBackend(Scalar, 1), 1, env_id="scalar")
     group.reset(1)
     act(group, 1)
     assert group.views.flags.tolist() == [FIRST]
@@ -276,7 +276,7 @@ def test_mask_of_a_vector_environment():
         def mask(self):
             return np.arange(6)[None] <= self.t[:, None]
 
-    group = Group(VectorBackend(Masked, 2), 2, env_id="masked")
+    group = EnvGroup(VectorBackend(Masked, 2), 2, env_id="masked")
     group.reset(1)
     assert group.views.mask.sum(1).tolist() == [1, 1]
     act(group, 0, 1)

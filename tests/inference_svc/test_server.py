@@ -9,11 +9,11 @@ import pytest
 
 from seedbed.inference_svc.config import InferenceConfig
 from seedbed.inference_svc.engine import LaneBlock
-from seedbed.inference_svc.group import Group, Outputs
+from seedbed.inference_svc.group import Group, ServerOutputs
 from seedbed.inference_svc.learner_sessions import LearnerSessions
 from seedbed.inference_svc.server import Server
 from seedbed.inference_svc.serving import ServedStatistics
-from seedbed.inference_svc.tally import Tally
+from seedbed.inference_svc.tally import InferenceTally
 from seedbed.inference_svc.unrolls import UnrollWriter
 from seedbed.inference_svc.upstream import FormerWeightsCame
 from seedbed.shared.protocol.codec import decode, encode
@@ -59,7 +59,7 @@ class World:
     """A server with recorded outputs; batches are answered when the test says so."""
 
     def __init__(self) -> None:
-        self.tally = Tally()
+        self.tally = InferenceTally()
         self.learner_sessions = LearnerSessions(name="i", incarnation=7, library_version="0", load=lambda: ())
         self.link = self.learner_sessions.main
         self.sent: list[tuple[bytes, Message]] = []
@@ -67,7 +67,7 @@ class World:
         self.forgotten: list[LaneBlock] = []
         self.pins = 0
         self.gone: set[bytes] = set()
-        outputs = Outputs(self.down, self.act, self.forgotten.append, self.pin)
+        outputs = ServerOutputs(self.down, self.act, self.forgotten.append, self.pin)
         self.server = Server(InferenceConfig(max_lanes=64), 99, self.learner_sessions, self.tally, outputs)
 
     def down(self, route: bytes, frames: Sequence[bytes]) -> bool:

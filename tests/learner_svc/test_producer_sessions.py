@@ -15,7 +15,7 @@ from seedbed.learner_svc.producer_sessions import (
     EpisodesCame,
     Identity,
     ProducerSessions,
-    Send,
+    SendDown,
     SpecificationCame,
     UnrollCame,
 )
@@ -98,7 +98,7 @@ class Bench:
 
 
 def messages(actions: list[Any]) -> list[Message]:
-    return [decode(action.frames[0]) for action in actions if isinstance(action, Send)]
+    return [decode(action.frames[0]) for action in actions if isinstance(action, SendDown)]
 
 
 def a_hello(incarnation: int = 7, **changes: Any) -> ProducerHello:
@@ -263,7 +263,7 @@ def test_get_is_answered_or_held() -> None:
     bench = Bench()
     session = bench.enter()
     (weights,) = bench.say(Get(session=session, have_version=0, have_manifest=""))
-    assert isinstance(weights, Send)
+    assert isinstance(weights, SendDown)
     assert isinstance(decode(weights.frames[0]), Weights)
     assert weights.frames[1:] == [b"weights"]
     assert bench.say(Get(session=session, have_version=7, have_manifest="digest")) == []

@@ -17,7 +17,7 @@ from seedbed.services.cli.plan import Addresses, Process, plan_run
 from seedbed.services.cli.probe.ask import probe_environment
 from seedbed.services.cli.service_folder import find_folder, minded, open_service
 from seedbed.services.container.plan import Container, plan_service
-from seedbed.services.container.role import Role
+from seedbed.services.container.role import ContainerRole
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.runtime.config import EnvConfig, parse_value
 from seedbed.shared.runtime.service import DIE_WITH_PARENT
@@ -177,7 +177,7 @@ def test_a_service_is_found_beside_its_experiment_here_or_by_name(flags, tmp_pat
 def test_in_containers_it_has_an_image_of_its_own(flags, tmp_path):
     """The same file starts learner and inference there."""
     here = Container(host="h", service="flags", cores=2, runs=tmp_path)
-    assert plan_service(Role.LEARNER, str(flags / "experiment.toml"), [], "", here).package == "learner"
+    assert plan_service(ContainerRole.LEARNER, str(flags / "experiment.toml"), [], "", here).package == "learner"
 
 
 def test_an_actor_of_such_an_experiment_becomes_the_program(flags):

@@ -6,8 +6,8 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from seedbed.services.monitor.access import Access, Request, Verdict, is_local_host, without_token
-from seedbed.services.monitor.exposition import Source, render
+from seedbed.services.monitor.access import Access, AccessVerdict, Request, is_local_host, without_token
+from seedbed.services.monitor.exposition import MetricsSource, render
 
 TOKEN = "correct-horse-battery"
 
@@ -28,7 +28,7 @@ def guarded():
 def test_loopback_names_are_local(host):
     """With any port: a tunnel may change it."""
     assert is_local_host(host)
-    assert ask(Access(token="", is_local=True, port=8080), host=host) is Verdict.ADMIT
+    assert ask(Access(token="", is_local=True, port=8080), host=host) is AccessVerdict.ADMIT
 
 
 @pytest.mark.parametrize(
@@ -40,17 +40,17 @@ def test_a_name_that_an_attacker_may_point_at_us_is_refused(host):
     """DNS rebinding: the browser comes to loopback under a foreign name, even with the token."""
     for token in ("", TOKEN):
         rules = Access(token=token, is_local=True, port=8080)
-        assert ask(rules, host=host, query=f"token={TOKEN}") is Verdict.WRONG_HOST
+        assert ask(rules, host=host, query=f"token={TOKEN}") is AccessVerdict.WRONG_HOST
 
 
 @pytest.mark.parametrize(
     ("origin", "verdict"),
     [
-        ("http://127.0.0.1:8080", Verdict.ADMIT),
-        ("", Verdict.ADMIT),  # no browser
-        ("http://evil.example", Verdict.FOREIGN_PAGE),
-        ("http://127.0.0.1:8081", Verdict.FOREIGN_PAGE),
-        ("null", Verdict.FOREIGN_PAGE),
+        ("http://127.0.0.1:8080", AccessVerdict.ADMIT),
+        ("", AccessVerdict.ADMIT),  # no browser
+        ("http://evil.example", AccessVerdict.FOREIGN_PAGE),
+        ("http://127.0.0.1:8081", AccessVerdict.FOREIGN_PAGE),
+        ("null", AccessVerdict.FOREIGN_PAGE),
     ],
 )
 def test_another_sites_page_changes_nothing(origin, verdict):
@@ -58,25 +58,25 @@ def test_another_sites_page_changes_nothing(origin, verdict):
     rules = Access(token="", is_local=True, port=8080)
     asked = Request(path="/", query="", host="127.0.0.1:8080", cookie="", authorization="", origin=origin)
     assert rules.judge(replace(asked, method="POST")) is verdict
-    assert rules.judge(asked) is Verdict.ADMIT
+    assert rules.judge(asked) is AccessVerdict.ADMIT
 
 
 def test_a_program_with_the_token_may_call_a_local_monitor_by_any_name():
     """As Prometheus does in the next container; a page that was rebound does not know the token."""
     rules = Access(token=TOKEN, is_local=True, port=8080)
-    assert ask(rules, host="monitor:8080", authorization=f"Bearer {TOKEN}") is Verdict.ADMIT
-    assert ask(rules, host="monitor:8080", authorization=f"Bearer {TOKEN}x") is Verdict.WRONG_HOST
+    assert ask(rules, host="monitor:8080", authorization=f"Bearer {TOKEN}") is AccessVerdict.ADMIT
+    assert ask(rules, host="monitor:8080", authorization=f"Bearer {TOKEN}x") is AccessVerdict.WRONG_HOST
     for authorization in ("Bearer ", "Bearer"):
         anyone = Access(token="", is_local=True, port=8080)
-        assert ask(anyone, host="monitor:8080", authorization=authorization) is Verdict.WRONG_HOST
+        assert ask(anyone, host="monitor:8080", authorization=authorization) is AccessVerdict.WRONG_HOST
 
 
 def test_the_token_opens_the_door_in_three_ways(guarded):
     """Once in the address, then as a cookie; as a bearer token for programs."""
-    assert ask(guarded, query=f"a=b&token={TOKEN}", host="example.org") is Verdict.SIGN_IN
+    assert ask(guarded, query=f"a=b&token={TOKEN}", host="example.org") is AccessVerdict.SIGN_IN
     cookie = guarded.set_cookie().partition(";")[0]
-    assert ask(guarded, cookie=f"other=1; {cookie}") is Verdict.ADMIT
-    assert ask(guarded, authorization=f"Bearer {TOKEN}") is Verdict.ADMIT
+    assert ask(guarded, cookie=f"other=1; {cookie}") is AccessVerdict.ADMIT
+    assert ask(guarded, authorization=f"Bearer {TOKEN}") is AccessVerdict.ADMIT
 
 
 @pytest.mark.parametrize(
@@ -97,13 +97,13 @@ def test_the_token_opens_the_door_in_three_ways(guarded):
 )
 def test_anything_else_is_refused(guarded, shown):
     """Without an error."""
-    assert ask(guarded, **shown) is Verdict.NO_TOKEN
+    assert ask(guarded, **shown) is AccessVerdict.NO_TOKEN
 
 
 def test_a_wrong_token_is_refused_even_with_the_cookie(guarded):
     """Who gives one means it."""
     cookie = guarded.set_cookie().partition(";")[0]
-    assert ask(guarded, query="token=wrong", cookie=cookie) is Verdict.NO_TOKEN
+    assert ask(guarded, query="token=wrong", cookie=cookie) is AccessVerdict.NO_TOKEN
 
 
 def test_the_cookie_is_hidden_from_scripts_and_other_sites_and_is_not_the_token(guarded):
@@ -154,7 +154,10 @@ def read_back(sources):
 def test_every_services_samples_gain_its_labels():
     """One family for all of them, typed and described once, histograms whole."""
     text, samples = read_back(
-        [Source(labels=labels("actor-0"), families=page_of(3)), Source(labels=labels("actor-1"), families=page_of(4))]
+        [
+            MetricsSource(labels=labels("actor-0"), families=page_of(3)),
+            MetricsSource(labels=labels("actor-1"), families=page_of(4)),
+        ]
     )
     assert text.count("# TYPE seedbed_steps_total counter") == 1
     assert samples["seedbed_steps_total", "actor-0", None].value == 3
@@ -165,7 +168,7 @@ def test_every_services_samples_gain_its_labels():
 
 def test_a_label_that_is_there_already_is_kept_under_another_name():
     """As Prometheus does it; one that says the same is not doubled."""
-    _, samples = read_back([Source(labels={**labels("a"), "odd": "y"}, families=page_of(1))])
+    _, samples = read_back([MetricsSource(labels={**labels("a"), "odd": "y"}, families=page_of(1))])
     assert samples["seedbed_service_info", "a", None].labels == {**labels("a"), "odd": "y", "exported_odd": "x"}
 
 
@@ -174,7 +177,10 @@ def test_families_that_contradict_each_other_are_not_mixed():
     registry = CollectorRegistry()
     Gauge("seedbed_tick_seconds", "Not a histogram.", registry=registry).set(1)
     _, samples = read_back(
-        [Source(labels=labels("a"), families=page_of(1)), Source(labels=labels("b"), families=families_of(registry))]
+        [
+            MetricsSource(labels=labels("a"), families=page_of(1)),
+            MetricsSource(labels=labels("b"), families=families_of(registry)),
+        ]
     )
     assert ("seedbed_tick_seconds", "b", None) not in samples
     assert ("seedbed_tick_seconds_count", "a", None) in samples

@@ -9,9 +9,9 @@ from seedbed.services.cli.board import ServiceFigures
 from seedbed.services.cli.run_state import RunStatus, State
 from seedbed.services.monitor.alerts import Level, Reading, judge_disk, judge_run
 from seedbed.services.monitor.curves import Curves
-from seedbed.services.monitor.folder import Death, RunFolder, Status
+from seedbed.services.monitor.folder import Death, Status, WatchedFolder
 from seedbed.services.monitor.health import Health, map_services
-from seedbed.services.monitor.pages import Answer, Page, read_page
+from seedbed.services.monitor.pages import Page, PageState, read_page
 from seedbed.services.monitor.reading import stalled_s
 from seedbed.services.monitor.table import COLUMNS
 from seedbed.shared.protocol.messages import RunState
@@ -135,7 +135,7 @@ def table_of(trained):
 )
 def test_a_run_stands_still_since_its_last_step(tmp_path, trained, stalled):
     """By its rows, and by how long none was written."""
-    facts = RunFolder(write_run(tmp_path / "run", [row(1)])).read()
+    facts = WatchedFolder(write_run(tmp_path / "run", [row(1)])).read()
     assert stalled_s(table_of(trained), facts, facts.changed_at + 5.0) == pytest.approx(stalled)
 
 
@@ -143,25 +143,25 @@ def test_a_run_without_rows_stands_still_since_its_start(tmp_path):
     """Waiting for an actor for ever is no progress either."""
     run = write_run(tmp_path / "run", [])
     log_launcher(run, [(NOW - 90, "service_started", {"name": "learner"})])
-    assert stalled_s(table_of([]), RunFolder(run).read(), NOW) == pytest.approx(90)
+    assert stalled_s(table_of([]), WatchedFolder(run).read(), NOW) == pytest.approx(90)
 
 
 @pytest.mark.parametrize(
     ("answer", "is_over", "health"),
     [
-        (Answer.UP, False, Health.UP),
-        (Answer.UP, True, Health.UP),
-        (Answer.GONE, False, Health.GONE),
-        (Answer.GONE, True, Health.ENDED),
-        (Answer.SILENT, False, Health.SILENT),
-        (Answer.ELSEWHERE, False, Health.UNKNOWN),
+        (PageState.UP, False, Health.UP),
+        (PageState.UP, True, Health.UP),
+        (PageState.GONE, False, Health.GONE),
+        (PageState.GONE, True, Health.ENDED),
+        (PageState.SILENT, False, Health.SILENT),
+        (PageState.ELSEWHERE, False, Health.UNKNOWN),
     ],
 )
 def test_the_health_of_a_service_follows_from_the_visit(tmp_path, answer, is_over, health):
     """A port where somebody else answers is a service that is gone."""
     run = write_run(tmp_path / "run", [])
     write_status(run, "learner", "learner", incarnation=7, metrics="127.0.0.1:1")
-    (found,) = map_services(RunFolder(run).read(), {7: Page(answer=answer)}, {}, is_over=is_over, now=NOW)
+    (found,) = map_services(WatchedFolder(run).read(), {7: Page(answer=answer)}, {}, is_over=is_over, now=NOW)
     assert (found.name, found.role, found.health, found.incarnation) == ("learner", "learner", health, "7")
 
 
@@ -171,10 +171,10 @@ def test_a_service_between_two_lives_is_starting_and_later_gone(tmp_path):
     started = (NOW - 200, "service_started", {"name": "eval-0"})
     died = [(NOW - age, "service_died", {"name": "eval-0", "exit": "killed by SIGKILL"}) for age in (90, 50)]
     log_launcher(run, [started, *died])
-    (found,) = map_services(RunFolder(run).read(), {}, {}, is_over=False, now=NOW)
+    (found,) = map_services(WatchedFolder(run).read(), {}, {}, is_over=False, now=NOW)
     assert (found.role, found.health, found.restarts) == ("actor", Health.STARTING, 2)
     assert found.last_death.exit == "killed by SIGKILL"
-    (later,) = map_services(RunFolder(run).read(), {}, {}, is_over=False, now=NOW + 20)
+    (later,) = map_services(WatchedFolder(run).read(), {}, {}, is_over=False, now=NOW + 20)
     assert later.health == Health.GONE
 
 
@@ -190,7 +190,7 @@ def test_the_map_follows_the_data_and_has_each_ones_figures(tmp_path):
         statuses = [("learner", "learner", 1), ("inference-0", "inference", 0xAB), ("actor-0", "actor", 2)]
         for name, role, incarnation in statuses:
             write_status(run, name, role, incarnation=incarnation, metrics=metrics.address)
-        facts = RunFolder(run).read()
+        facts = WatchedFolder(run).read()
         pages = {status.incarnation: read_page(status) for status in facts.statuses}
     figures = {"inference-0": ServiceFigures(cpu_percent=50.0, loop_lag_ms=1.0, memory_bytes=2.0**20)}
     found = map_services(facts, pages, figures, is_over=False, now=NOW)
@@ -213,10 +213,10 @@ def test_actors_that_only_inference_knows_are_on_the_map(tmp_path):
             metrics.read_counters("environment_restarts", "Lives.", "actor", lambda: {"far": 1})
             metrics.serve("127.0.0.1:0")
             write_status(run, f"inference-{incarnation}", "inference", incarnation=incarnation, metrics=metrics.address)
-            status = RunFolder(run).read().statuses[-1]
+            status = WatchedFolder(run).read().statuses[-1]
             pages[incarnation] = read_page(status)
     write_status(run, "near", "actor", incarnation=3, metrics="127.0.0.1:1")
-    found = map_services(RunFolder(run).read(), pages, {}, is_over=False, now=NOW)
+    found = map_services(WatchedFolder(run).read(), pages, {}, is_over=False, now=NOW)
     actors = {item.name: (item.health, item.lanes, item.restarts) for item in found if item.role == "actor"}
     assert actors == {
         "far": (Health.UP, 24, 2), "lost": (Health.GONE, 0, 0), "near": (Health.UNKNOWN, None, 0),
@@ -227,7 +227,7 @@ def test_actors_that_only_inference_knows_are_on_the_map(tmp_path):
 def test_only_pages_on_this_machine_are_visited(address):
     """A run folder from elsewhere sends the monitor nowhere."""
     status = Status(name="x", role="actor", incarnation=1, metrics=address, at=0.0)
-    assert read_page(status).answer is Answer.ELSEWHERE
+    assert read_page(status).answer is PageState.ELSEWHERE
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_a_broken_file_is_named_and_the_rest_is_read(tmp_path, name, content):
     run = write_run(tmp_path / "run", [row(1)])
     write_status(run, "learner", "learner", incarnation=7, metrics="127.0.0.1:1")
     whole = (run / name).read_bytes() if (run / name).exists() else None
-    folder = RunFolder(run)
+    folder = WatchedFolder(run)
     (run / name).write_bytes(content)
     facts = folder.read()
     assert any(problem.startswith(name.rpartition("/")[2]) for problem in facts.problems)
@@ -264,13 +264,13 @@ def test_folders_in_the_place_of_files_are_told(tmp_path):
     (run / "services").write_text("")
     (run / "logs").mkdir()
     (run / "logs" / "launcher.jsonl").mkdir()
-    problems = " ".join(RunFolder(run).read().problems)
+    problems = " ".join(WatchedFolder(run).read().problems)
     assert all(name in problems for name in ("summary.json", "run.json", "services/", "launcher.jsonl"))
 
 
 def test_a_run_folder_that_is_deleted_while_it_is_read_is_empty(tmp_path):
     """Not an error."""
-    facts = RunFolder(tmp_path / "absent").read()
+    facts = WatchedFolder(tmp_path / "absent").read()
     assert (facts.problems, facts.statuses, facts.changed_at) == ((), (), None)
 
 
@@ -281,5 +281,5 @@ def test_the_launchers_log_may_hold_anything(tmp_path):
     with (run / "logs" / "launcher.jsonl").open("ab") as file:
         file.write(b'"service_died"\n{"event": "service_died"}\n{"event": "service_died", "name": 1, "timestamp": 5}\n')
         file.write(b'{"event": "service_died", "name": "x", "timestamp": "yesterday"}\n\xff"service_\n')
-    facts = RunFolder(run).read()
+    facts = WatchedFolder(run).read()
     assert facts.num_deaths == {"learner": 1}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from seedbed.services.monitor.desk import FORGET_S, SILENT_S, WANTED_S, Desk
-from seedbed.services.monitor.pages import Answer
+from seedbed.services.monitor.pages import PageState
 from seedbed.shared.errors import RemoteWireError
 from seedbed.shared.net.roles import Role
 from seedbed.shared.protocol.codec import encode
@@ -76,7 +76,7 @@ def test_what_a_service_says_is_a_page_of_its_run(desk):
     desk.look()
     tell(desk, 0xA1)
     ((status, found),) = desk.of("run")
-    assert (status.name, status.role, status.incarnation, found.answer) == ("i", "inference", 0xA1, Answer.UP)
+    assert (status.name, status.role, status.incarnation, found.answer) == ("i", "inference", 0xA1, PageState.UP)
     assert found.samples()["seedbed_steps_total"] == 3
     assert desk.of("other") == desk.of("") == []
 
@@ -92,7 +92,7 @@ def test_a_page_that_names_another_life_is_no_page(desk):
     """Nor is anything else."""
     tell(desk, 0xA1, text=page(0xA2))
     tell(desk, 0xB2, address="x", text=b"\xff{")
-    assert {found.answer for _, found in desk.of("run")} == {Answer.SILENT}
+    assert {found.answer for _, found in desk.of("run")} == {PageState.SILENT}
 
 
 def test_silence_counts_from_when_it_was_asked(desk, clock):
@@ -100,11 +100,11 @@ def test_silence_counts_from_when_it_was_asked(desk, clock):
     desk.look()
     tell(desk, 0xA1)
     clock.now += SILENT_S + 0.1
-    assert desk.of("run")[0][1].answer is Answer.SILENT
+    assert desk.of("run")[0][1].answer is PageState.SILENT
     tell(desk, 0xA1)
     clock.now += 10 * FORGET_S
     desk.look()
-    assert desk.of("run")[0][1].answer is Answer.UP
+    assert desk.of("run")[0][1].answer is PageState.UP
     clock.now += FORGET_S
     assert desk.of("run") == []
 
@@ -128,9 +128,9 @@ def test_one_that_dies_under_its_name_is_silent_for_longer_than_prometheus_waits
         desk.look()
         desk.forget([HERE])
         assert len(desk.of("run")) == 1
-    assert desk.of("run")[0][1].answer is Answer.SILENT
+    assert desk.of("run")[0][1].answer is PageState.SILENT
     tell(desk, 0xA2)
-    assert [(status.incarnation, found.answer) for status, found in desk.of("run")] == [(0xA2, Answer.UP)]
+    assert [(status.incarnation, found.answer) for status, found in desk.of("run")] == [(0xA2, PageState.UP)]
 
 
 def test_a_new_life_at_an_address_takes_the_place_of_the_former(desk):

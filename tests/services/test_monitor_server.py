@@ -13,7 +13,7 @@ import pytest
 from seedbed.services.cli.app import main as seedbed
 from seedbed.services.monitor.config import TOKEN_VARIABLE
 from seedbed.services.monitor.pages import Visitor
-from seedbed.services.monitor.watch import Watch
+from seedbed.services.monitor.watch import RunWatch
 from seedbed.shared.runtime.metrics import Metrics
 from tests.support.monitor_process import running
 from tests.support.run_folders import CONFIG, HEADER, log_launcher, row, write_run, write_status
@@ -363,7 +363,7 @@ def test_runs_are_listed_by_their_start_the_newest_first(tmp_path):
     (tmp_path / "runs" / "file").write_text("")
     (tmp_path / "runs" / "link").symlink_to("absent")
     with Visitor() as visitor:
-        view = Watch(tmp_path / "runs", visitor).overview()
+        view = RunWatch(tmp_path / "runs", visitor).overview()
     assert [item["name"] for item in view["runs"]] == ["new", "middle", "old"]
     assert view["problem"] == ""
 
@@ -382,7 +382,7 @@ class Clock:
 def test_runs_come_grow_and_go_while_somebody_watches(tmp_path):
     """No error in between, and nothing of a deleted run stays."""
     with Visitor() as visitor:
-        watch = Watch(tmp_path / "runs", visitor, clock=Clock())
+        watch = RunWatch(tmp_path / "runs", visitor, clock=Clock())
         assert watch.overview()["runs"] == []
         run = write_run(tmp_path / "runs" / "one", [row(1)])
         assert [item["name"] for item in watch.overview()["runs"]] == ["one"]
@@ -406,7 +406,7 @@ def test_a_run_that_is_being_written_is_live_until_it_says_that_it_finished(tmp_
         for age_s, finished, state in ((5, None, "training"), (60, None, "interrupted"), (5, True, "finished")):
             write_run(run, [row(1)], finished=finished)
             os.utime(run / "metrics.csv", (changed, changed))
-            watch = Watch(tmp_path / "runs", visitor, wall_clock=lambda age_s=age_s: changed + age_s)
+            watch = RunWatch(tmp_path / "runs", visitor, wall_clock=lambda age_s=age_s: changed + age_s)
             assert watch.overview()["runs"][0]["state"] == state
 
 
@@ -421,7 +421,7 @@ def test_figures_of_a_run_survive_the_death_of_one_of_its_services(tmp_path):
             for metrics, name, incarnation in ((learner, "learner", 0xA1), (actor, "actor-0", 0xC3)):
                 metrics.serve("127.0.0.1:0")
                 write_status(run, name, name.partition("-")[0], incarnation=incarnation, metrics=metrics.address)
-            watch = Watch(tmp_path / "runs", visitor, clock=Clock(), wall_clock=Clock())
+            watch = RunWatch(tmp_path / "runs", visitor, clock=Clock(), wall_clock=Clock())
             watch.overview()
             assert watch.overview()["runs"][0]["services_up"] == 2
         seen = watch.overview()["runs"][0]

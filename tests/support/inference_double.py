@@ -8,7 +8,7 @@ from seedbed.shared.net.reactor import Reactor
 from seedbed.shared.protocol.codec import decode, encode
 from seedbed.shared.protocol.messages import Act, ActBits, Bye, Hello, Ping, Reject, Step
 from seedbed.shared.protocol.rows import act_layout, step_layout
-from seedbed.shared.protocol.sessions import Session, SessionTable, Verdict
+from seedbed.shared.protocol.sessions import Session, SessionTable, StepVerdict
 
 
 class InferenceDouble:
@@ -84,12 +84,12 @@ class InferenceDouble:
 
     def _step(self, step: Step, route: bytes, payload: list[bytes], now: float) -> None:
         verdict = self.table.step(step, route, now)
-        self.resent += verdict in (Verdict.PENDING, Verdict.CACHED)
-        if verdict is Verdict.CHALLENGE:
+        self.resent += verdict in (StepVerdict.PENDING, StepVerdict.CACHED)
+        if verdict is StepVerdict.CHALLENGE:
             self._router.send(route, [encode(self.table.challenge(step.session))])
             return
         session = self.table.sessions[step.session]
-        if verdict is Verdict.ACCEPT:
+        if verdict is StepVerdict.ACCEPT:
             layout = step_layout(session.hello.spec, session.lanes)
             count = len(layout.frame_bytes)
             layout.check(payload[:count])
@@ -99,7 +99,7 @@ class InferenceDouble:
             self.firsts.append((session.hello.group, bool((flags & 4).all())))
             if not self._is_mute:
                 self._answer(session, step.seq, now)
-        if verdict in (Verdict.ACCEPT, Verdict.CACHED) and session.reply is not None:
+        if verdict in (StepVerdict.ACCEPT, StepVerdict.CACHED) and session.reply is not None:
             self._router.send(route, session.reply)
 
     def _answer(self, session: Session, seq: int, now: float) -> None:

@@ -15,7 +15,7 @@ from seedbed.actor_svc.client import Begin, GroupClient, Perform, ResetLanes, Se
 from seedbed.actor_svc.fleet import Fleet, Placed
 from seedbed.shared.protocol.codec import decode, encode
 from seedbed.shared.protocol.messages import Act, Bye, Hello, Message, Ping, Pong, RequestState, Step
-from seedbed.shared.protocol.sessions import Session, SessionTable, Verdict
+from seedbed.shared.protocol.sessions import Session, SessionTable, StepVerdict
 from tests.support.step_link import actions, hello, number_in, rows
 
 HELD = (RequestState.HELD_NO_CREDIT, RequestState.HELD_NO_WEIGHTS)
@@ -62,7 +62,7 @@ class Simulation:
         self.last_accepted = dict.fromkeys(range(num_groups), -1)
         self.ticks = dict.fromkeys(range(num_groups), -1)  # of each group's environments
         self.steps = dict.fromkeys(range(num_groups), 0)
-        self.verdicts: Counter[Verdict] = Counter()
+        self.verdicts: Counter[StepVerdict] = Counter()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._epochs = itertools.count(1000)
@@ -201,14 +201,14 @@ class Simulation:
         table = server.table
         verdict = table.step(step, route, self.now)
         self.verdicts[verdict] += 1
-        if verdict is Verdict.CHALLENGE:
+        if verdict is StepVerdict.CHALLENGE:
             self._send_down(address, route, [encode(table.challenge(step.session))])
             return
         session = table.sessions[step.session]
-        if verdict is Verdict.CACHED:
+        if verdict is StepVerdict.CACHED:
             assert session.reply is not None
             self._send_down(address, session.route, session.reply)
-        if verdict is not Verdict.ACCEPT:
+        if verdict is not StepVerdict.ACCEPT:
             return
         self._accept(session, step, number_in(payload))
         is_held = self.random.random() < self.faults.holds

@@ -33,7 +33,7 @@ GRACE_S = 60.0  # for a client to start and for the first weights
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class InferenceScenario:
     """Who asks what at once."""
 
     name: str
@@ -43,11 +43,11 @@ class Scenario:
 
 
 SCENARIOS = (
-    Scenario("lock-step", "cartpole", groups=1, lanes=1),
-    Scenario("two groups", "cartpole", groups=2, lanes=128),
-    Scenario("two large groups", "cartpole", groups=2, lanes=512),
-    Scenario("lock-step, images", "pong", groups=1, lanes=1),
-    Scenario("two groups, images", "pong", groups=2, lanes=32),
+    InferenceScenario("lock-step", "cartpole", groups=1, lanes=1),
+    InferenceScenario("two groups", "cartpole", groups=2, lanes=128),
+    InferenceScenario("two large groups", "cartpole", groups=2, lanes=512),
+    InferenceScenario("lock-step, images", "pong", groups=1, lanes=1),
+    InferenceScenario("two groups, images", "pong", groups=2, lanes=32),
 )
 
 
@@ -61,7 +61,7 @@ def measure(seconds: float, words: Sequence[str] = ()) -> Iterator[dict[str, str
 
 
 def _measure_policy(
-    name: str, scenarios: Sequence[Scenario], seconds: float, words: Sequence[str]
+    name: str, scenarios: Sequence[InferenceScenario], seconds: float, words: Sequence[str]
 ) -> Iterator[dict[str, str | int | float]]:
     """One policy, served once, asked in several ways."""
     with tempfile.TemporaryDirectory(prefix="seedbed-bench-") as folder:
@@ -91,7 +91,9 @@ def _measure_policy(
 class Clients:
     """A view that runs one client process after another against the launched inference, then stops the run."""
 
-    def __init__(self, experiment: Experiment, scenarios: Sequence[Scenario], seconds: float, stop: Stop) -> None:
+    def __init__(
+        self, experiment: Experiment, scenarios: Sequence[InferenceScenario], seconds: float, stop: Stop
+    ) -> None:
         self.reports: list[ClientReport] = []
         self.failure = ""
         self._experiment, self._waiting, self._seconds, self._stop = experiment, list(scenarios), seconds, stop
@@ -149,7 +151,7 @@ class Clients:
         self._deadline = now + self._seconds + GRACE_S
 
 
-def _result(experiment: Experiment, scenario: Scenario, report: ClientReport) -> dict[str, str | int | float]:
+def _result(experiment: Experiment, scenario: InferenceScenario, report: ClientReport) -> dict[str, str | int | float]:
     requests_per_s = report.requests / report.seconds
     return {
         "scenario": scenario.name,

@@ -24,7 +24,7 @@ GRACE_S = 30.0  # for a process to start and to end
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class TransportScenario:
     """Who sends what at once."""
 
     name: str
@@ -35,14 +35,14 @@ class Scenario:
 
 
 SCENARIOS = (
-    Scenario("lock-step", clients=1, groups=1, lanes=1),
-    Scenario("single lanes", clients=2, groups=64, lanes=1),
-    Scenario("groups of 16", clients=2, groups=64, lanes=16),
-    Scenario("groups of 64", clients=2, groups=64, lanes=64),
+    TransportScenario("lock-step", clients=1, groups=1, lanes=1),
+    TransportScenario("single lanes", clients=2, groups=64, lanes=1),
+    TransportScenario("groups of 16", clients=2, groups=64, lanes=16),
+    TransportScenario("groups of 64", clients=2, groups=64, lanes=64),
 )
 
 
-IMAGES = Scenario("images", clients=2, groups=2, lanes=16, observation_bytes=4 * 84 * 84)
+IMAGES = TransportScenario("images", clients=2, groups=2, lanes=16, observation_bytes=4 * 84 * 84)
 ROUNDS = 2  # plain and CURVE take turns, so that what else the machine does meets both
 
 
@@ -84,7 +84,7 @@ def _compare(results: dict[str, list[dict[str, str | int | float]]], figure: str
 
 
 def run_scenario(
-    scenario: Scenario, loop: str, seconds: float, keys: Path | None = None
+    scenario: TransportScenario, loop: str, seconds: float, keys: Path | None = None
 ) -> dict[str, str | int | float]:
     """Start a server and its clients, wait for their reports, add them up; with keys the link is CURVE."""
     folder = str(keys or "")

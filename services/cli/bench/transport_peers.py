@@ -28,7 +28,7 @@ from seedbed.shared.protocol.codec import decode, encode, encode_act
 from seedbed.shared.protocol.layout import Layout
 from seedbed.shared.protocol.messages import Hello, Ping, Step, Welcome
 from seedbed.shared.protocol.rows import EnvSpec, act_layout, step_layout
-from seedbed.shared.protocol.sessions import Session, SessionTable, Verdict
+from seedbed.shared.protocol.sessions import Session, SessionTable, StepVerdict
 from seedbed.shared.protocol.spaces import space_from_gymnasium
 
 OBSERVATION_BYTES = 64
@@ -75,7 +75,7 @@ class Served:
     actions: bytes  # zeros, of its ACTs' size
 
 
-class Server:
+class TransportServer:
     """Sessions behind a router; STEPs are answered when the socket has been emptied or a batch is full.
 
     It serves any specification whose ACTs fit one frame.
@@ -105,15 +105,15 @@ class Server:
                 served: Served = session.attached
                 served.layout.check(frames[1 : 1 + served.num_frames])
             verdict = self.table.step(message, route, now)
-            if verdict is Verdict.ACCEPT and session is not None:
+            if verdict is StepVerdict.ACCEPT and session is not None:
                 start = 0
                 for frame in frames[1 : 1 + served.num_frames]:
                     self._staging[start : start + len(frame)] = frame
                     start += len(frame)
                 self._pending.append(session)
-            elif verdict is Verdict.CACHED and session is not None and session.reply is not None:
+            elif verdict is StepVerdict.CACHED and session is not None and session.reply is not None:
                 self.router.send(route, session.reply)
-            elif verdict is Verdict.CHALLENGE:
+            elif verdict is StepVerdict.CHALLENGE:
                 self.router.send(route, [encode(self.table.challenge(message.session))])
         elif kind is Hello:
             assert isinstance(message, Hello)
@@ -202,7 +202,7 @@ class Client:
 async def serve(keys: Path | None) -> ServerReport:
     """Say the address, serve until standard input ends."""
     with Reactor() as reactor:
-        server = Server(reactor, keys)
+        server = TransportServer(reactor, keys)
         print(server.router.endpoint, flush=True)
         ended = asyncio.Event()
         reactor.loop.add_reader(sys.stdin.fileno(), ended.set)

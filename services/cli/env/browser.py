@@ -42,7 +42,7 @@ HOST = "127.0.0.1"
 MAX_RETURNS = 20  # the newest, to show
 
 
-class Board:
+class GameBoard:
     """The game that the page shows. Any thread may call it; one press at a time. `over` is called at the end."""
 
     def __init__(self, game: PersonsGame, over: Callable[[], object]) -> None:
@@ -113,7 +113,7 @@ class Board:
         }
 
 
-def make_app(board: Board, rules: Access) -> Starlette:
+def make_app(board: GameBoard, rules: Access) -> Starlette:
     """The page and what it asks for."""
 
     def page(_request: Request) -> Response:
@@ -144,7 +144,7 @@ def make_app(board: Board, rules: Access) -> Starlette:
             Route("/api/press", press, methods=["POST"]),
             Mount("/static", StaticFiles(directory=PAGE)),
         ],
-        middleware=[Middleware(web.Guard, rules=rules)],
+        middleware=[Middleware(web.AccessGuard, rules=rules)],
     )
 
 
@@ -165,7 +165,7 @@ async def _serve(game: PersonsGame, port: int, tell: Callable[[str], None], leav
     loop, stopping = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopping.set)
-    board = Board(game, partial(loop.call_soon_threadsafe, stopping.set))
+    board = GameBoard(game, partial(loop.call_soon_threadsafe, stopping.set))
     with bind(HOST, port) as listener:
         bound = int(listener.getsockname()[1])
         server = make_server(make_app(board, Access(token="", is_local=True, port=bound)))

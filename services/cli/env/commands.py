@@ -12,7 +12,7 @@ from rich.console import Console
 from seedbed.shared.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
-    from seedbed.services.cli.env.playing import Shown
+    from seedbed.services.cli.env.playing import SteppedGroup
     from seedbed.services.cli.env.seat import Seat
 
 env_app = typer.Typer(
@@ -231,7 +231,7 @@ def take_seat(target: str, words: list[str], keys: Path | None, seed: int) -> It
         yield seat
 
 
-def show(target: str, words: list[str] | None, run: str | None, *, greedy: bool, seed: int) -> "Shown":
+def show(target: str, words: list[str] | None, run: str | None, *, greedy: bool, seed: int) -> "SteppedGroup":
     """The environment and who plays it."""
     from seedbed.services.cli.env.playing import show_policy, show_random
     from seedbed.services.cli.env.target import find_environment

@@ -26,7 +26,7 @@ from seedbed.shared.protocol.messages import (
     SessionReport,
 )
 from seedbed.shared.protocol.rows import act_layout
-from seedbed.shared.protocol.sessions import Session, SessionTable, Verdict
+from seedbed.shared.protocol.sessions import Session, SessionTable, StepVerdict
 
 SEED_TICKS = 100  # of each episode that is compared
 QUIET_BEATS = 3  # PONGs that say `queued` while an ACT is held back
@@ -54,7 +54,7 @@ class Stepped:
     seq: int
     tick: Tick
     payload: tuple[bytes, ...]
-    verdict: Verdict
+    verdict: StepVerdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +300,7 @@ class Drill:
             event = yield
         same = self._step is not None and event.payload == self._step.payload
         self._judge(same, "dialled again and went on", "the outstanding STEP came back with other rows")
-        if event.verdict is Verdict.ACCEPT:
+        if event.verdict is StepVerdict.ACCEPT:
             self._step = event
         yield from self._act()
 
@@ -318,7 +318,7 @@ class Drill:
         """Wait for the next STEP, judge its rows."""
         while True:
             event = yield
-            if isinstance(event, Stepped) and event.verdict is Verdict.ACCEPT:
+            if isinstance(event, Stepped) and event.verdict is StepVerdict.ACCEPT:
                 self.checker.observe(event.tick, after_reset=self._must_be_first)
                 self._must_be_first = False
                 self._step = event
@@ -370,7 +370,7 @@ class Drill:
         hello = yield from self._await_hello()
         self._welcome(hello)
         event = yield
-        while not (isinstance(event, Stepped) and event.verdict is Verdict.ACCEPT):
+        while not (isinstance(event, Stepped) and event.verdict is StepVerdict.ACCEPT):
             event = yield
         problem = ""
         if self._step is not None and event.payload != self._step.payload:
@@ -398,7 +398,7 @@ class Drill:
         elif isinstance(event, Stepped):
             self._rude = self._rude or self._describe(event)
             session = self._known_session()
-            if event.verdict is Verdict.CACHED and session.reply:
+            if event.verdict is StepVerdict.CACHED and session.reply:
                 self._send_frames(session.reply)
 
     def _describe(self, event: Event) -> str:

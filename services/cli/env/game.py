@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.text import Text
 
-from seedbed.actor_svc.group import Group
+from seedbed.actor_svc.group import EnvGroup
 from seedbed.services.cli.env.keys import action_keys, describe_keys
 from seedbed.services.cli.env.scene import Scene, scene_of_group
 from seedbed.services.cli.env.screen import describe_flags, draw_scene
@@ -143,7 +143,7 @@ class PersonsGame(Game):
 class PolicysGame(Game):
     """Steps by itself, `fps` times a second, unless it is paused."""
 
-    def __init__(self, group: Group, ticks: Iterator[None], *, fps: float) -> None:
+    def __init__(self, group: EnvGroup, ticks: Iterator[None], *, fps: float) -> None:
         next(ticks)
         super().__init__(scene_of_group(group))
         self.fps, self.is_paused = fps, False

@@ -7,7 +7,7 @@ import numpy as np
 
 from seedbed.actor_svc.backends.backend import LanesError, call_environment
 from seedbed.actor_svc.envs import MakeEnvironment, make_group
-from seedbed.actor_svc.group import Group
+from seedbed.actor_svc.group import EnvGroup
 from seedbed.services.cli.env.bare import make_bare
 from seedbed.services.cli.env.row_checks import RowChecker, Tick, compare_episodes, fingerprint
 from seedbed.services.cli.env.value_checks import check_values_of
@@ -52,7 +52,7 @@ def check_environment(env: EnvConfig, options: CheckOptions, *, make: MakeEnviro
     return merge(results)
 
 
-def _make_group(env: EnvConfig, lanes: int, make: MakeEnvironment | None) -> Group:
+def _make_group(env: EnvConfig, lanes: int, make: MakeEnvironment | None) -> EnvGroup:
     """So many lanes, or the next multiple where they come in multiples, such as the agents of a world."""
     try:
         return make_group(env, lanes, make=make)
@@ -76,7 +76,7 @@ def _check_bare(env: EnvConfig, options: CheckOptions) -> Result:
         call_environment(bare.close)
 
 
-def _check_group(group: Group, options: CheckOptions) -> list[Result]:
+def _check_group(group: EnvGroup, options: CheckOptions) -> list[Result]:
     """Rows, then seeds; an environment that fails for good ends both."""
     checker = RowChecker(group.spec, group.lanes)
     results: list[Result] = []
@@ -96,7 +96,7 @@ def _check_group(group: Group, options: CheckOptions) -> list[Result]:
     return results
 
 
-def _play(group: Group, seed: int, ticks: int, checker: RowChecker | None = None) -> list[dict[str, str]]:
+def _play(group: EnvGroup, seed: int, ticks: int, checker: RowChecker | None = None) -> list[dict[str, str]]:
     """Reset and step with random actions; with a checker it sees every tick, else fingerprints come back."""
     generator = np.random.default_rng(ACTION_SEED)
     group.reset(seed)
@@ -112,13 +112,13 @@ def _play(group: Group, seed: int, ticks: int, checker: RowChecker | None = None
     return seen
 
 
-def _check_seeds(group: Group, options: CheckOptions) -> Result:
+def _check_seeds(group: EnvGroup, options: CheckOptions) -> Result:
     ticks = min(SEED_TICKS, options.soak_steps)
     first, again = (_play(group, options.seed, ticks) for _ in range(2))
     return compare_episodes(first, again, _play(group, options.seed + 1, ticks))
 
 
-def _tick(group: Group) -> Tick:
+def _tick(group: EnvGroup) -> Tick:
     """The group's newest rows, copied where they are kept."""
     views = group.views
     return Tick(
@@ -130,7 +130,7 @@ def _tick(group: Group) -> Tick:
     )
 
 
-def _describe(group: Group) -> str:
+def _describe(group: EnvGroup) -> str:
     leaves = group.spec.observation.leaves(), group.spec.action.leaves()
     observation, action = (
         ", ".join(f"{leaf.path} {leaf.describe()}".strip() for leaf in side[:4]) + (" …" if len(side) > 4 else "")
@@ -139,6 +139,6 @@ def _describe(group: Group) -> str:
     return f"observation {observation}; action {action}"
 
 
-def _describe_speed(group: Group, ticks: int, seconds: float) -> str:
+def _describe_speed(group: EnvGroup, ticks: int, seconds: float) -> str:
     rate = ticks * group.lanes / max(seconds, 1e-9)
     return f"{ticks} ticks of {group.lanes} lanes, {rate:,.0f} steps/s, {1e3 * seconds / max(ticks, 1):.2f} ms a tick"

@@ -15,7 +15,7 @@ from seedbed.shared.protocol.codec import decode, encode
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.protocol.messages import Act, Bye, Hello, Message, Ping, Step
 from seedbed.shared.protocol.rows import EnvSpec, act_layout
-from seedbed.shared.protocol.sessions import Session, SessionLimits, SessionTable, Verdict
+from seedbed.shared.protocol.sessions import Session, SessionLimits, SessionTable, StepVerdict
 
 BEAT_S = 0.25  # asked of the service; shorter than inference's, so that a check takes seconds
 NUM_ANSWERS = 64  # different random actions for each group, in turn
@@ -135,7 +135,7 @@ class Answering(Life):
             self.num_byes += len(self.table.bye(message, route, now))
         elif isinstance(message, Step):
             session = self.table.sessions.get(message.session)
-            if session is not None and self.table.step(message, route, now) is Verdict.ACCEPT:
+            if session is not None and self.table.step(message, route, now) is StepVerdict.ACCEPT:
                 self._answer(session, message, payload, now)
 
     def _answer(self, session: Session, step: Step, payload: Sequence[bytes], now: float) -> None:

@@ -23,7 +23,7 @@ from seedbed.services.cli.env.in_process import CheckOptions
 from seedbed.services.cli.env.kit import Drills, Stopped, UnknownVersion
 from seedbed.services.cli.env.life import Expected, Life, Wires
 from seedbed.services.cli.env.target import Listen, pinned
-from seedbed.services.cli.env.verdicts import Result, Verdict, merge, skipped
+from seedbed.services.cli.env.verdicts import Result, RuleVerdict, merge, skipped
 from seedbed.services.cli.service_folder import ServiceFolder, kill_group, service_variables
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.net.endpoints import Router
@@ -92,7 +92,7 @@ async def _live(
     with Reactor() as reactor:
         address = _Address(reactor, target if isinstance(target, Listen) else Listen(ANY_PORT))
         with contextlib.ExitStack() as stack:
-            process: _Process | None = None
+            process: _EnvProcess | None = None
             expected: Expected | None = None
             if isinstance(target, ServiceFolder):
                 expected = Expected(env_id=target.manifest.env_id, groups=options.groups, lanes=options.lanes)
@@ -128,7 +128,7 @@ async def _live(
 
 def _with_words(result: Result, last_words: str) -> Result:
     """Why a lane was made anew, if the service said so: no message tells it."""
-    if result.name != "no rebuilt lanes" or result.verdict is not Verdict.FAIL or not last_words:
+    if result.name != "no rebuilt lanes" or result.verdict is not RuleVerdict.FAIL or not last_words:
         return result
     return replace(result, found=f"{result.found}; the service last said: {last_words}")
 
@@ -166,7 +166,7 @@ class _Address:
         self._receive(route, frames)
 
 
-class _Process:
+class _EnvProcess:
     """A service that we started."""
 
     def __init__(self, popen: subprocess.Popen[bytes], output: IO[bytes]) -> None:
@@ -189,7 +189,7 @@ class _Process:
 
 
 @contextlib.contextmanager
-def _started(target: ServiceFolder, address: str, options: CheckOptions, words: Sequence[str]) -> Iterator[_Process]:
+def _started(target: ServiceFolder, address: str, options: CheckOptions, words: Sequence[str]) -> Iterator[_EnvProcess]:
     """The service's process, gone at the end. Raises: ConfigError if its command cannot be run."""
     inherited = {key: value for key, value in os.environ.items() if key != "SEEDBED_RUNTIME__KEYS"}
     variables = inherited | service_variables(
@@ -208,7 +208,7 @@ def _started(target: ServiceFolder, address: str, options: CheckOptions, words: 
             raise ConfigError(f"{target.folder}: cannot run {' '.join(command)!r}: {error.strerror}") from error
         with popen:
             try:
-                yield _Process(popen, output)
+                yield _EnvProcess(popen, output)
             finally:
                 popen.terminate()
                 try:

@@ -22,7 +22,7 @@ from seedbed.shared.errors import RemoteWireError
 from seedbed.shared.protocol.codec import encode
 from seedbed.shared.protocol.messages import Act, ActBits, Bye, Hello, Message, Ping, Reject, Step, Welcome
 from seedbed.shared.protocol.rows import REWARD_PROBLEM, act_layout, are_rewards
-from seedbed.shared.protocol.sessions import Session, Verdict
+from seedbed.shared.protocol.sessions import Session, StepVerdict
 
 ALONE_S = 3.0  # without a session, and nobody comes back
 STALL_S = 1.0  # between two polls: it was us who slept, and messages may be waiting
@@ -167,11 +167,11 @@ class OneGroup(Life, Generic[T]):
             raise RemoteWireError("reward", REWARD_PROBLEM)
         seen = self.read(session.hello, step, tick, payload)
         verdict = self.table.step(step, route, now)
-        if verdict is Verdict.CACHED and session.reply is not None:
+        if verdict is StepVerdict.CACHED and session.reply is not None:
             self.wires.send(route, session.reply)
-        elif verdict is Verdict.CHALLENGE:
+        elif verdict is StepVerdict.CHALLENGE:
             self._send(route, self.table.challenge(step.session))
-        elif verdict is Verdict.ACCEPT:
+        elif verdict is StepVerdict.ACCEPT:
             self._accept(session, tick, seen, payload)
 
     def _accept(self, session: Session, tick: Tick, seen: T, payload: Sequence[bytes]) -> None:

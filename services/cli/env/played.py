@@ -13,7 +13,7 @@ from seedbed.services.cli.env.scene import Scene, scene_of_step
 from seedbed.shared.protocol.messages import Hello, Step
 
 
-class Played(OneGroup[Scene]):
+class PlayedGroup(OneGroup[Scene]):
     """One group that is played. `show` gets each scene that is to be answered; then `act` or `dismiss` is called."""
 
     rule = "playing"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from seedbed.actor_svc.group import Group
+from seedbed.actor_svc.group import EnvGroup
 from seedbed.services.cli.env.target import find_environment
 from seedbed.services.cli.runs import Need, resolve_run
 from seedbed.services.cli.video import Recorded, make_shown_group, play_randomly, speed, write_video
@@ -12,22 +12,22 @@ from seedbed.shared.runtime.config import EnvConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class SteppedGroup:
     """A group to look at, and what steps it: each `next` of `ticks` is one tick, the first one the reset."""
 
-    group: Group
+    group: EnvGroup
     ticks: Iterator[None]
     env: EnvConfig
     player: str  # for people
 
 
-def show_random(env: EnvConfig, seed: int) -> Shown:
+def show_random(env: EnvConfig, seed: int) -> SteppedGroup:
     """Play random actions and show them."""
     group = make_shown_group(env)
-    return Shown(group=group, ticks=play_randomly(group, seed), env=env, player="random actions")
+    return SteppedGroup(group=group, ticks=play_randomly(group, seed), env=env, player="random actions")
 
 
-def show_policy(target: str, words: list[str], run: str, *, greedy: bool, seed: int) -> Shown:
+def show_policy(target: str, words: list[str], run: str, *, greedy: bool, seed: int) -> SteppedGroup:
     """The newest checkpoint of a run. Needs torch.
 
     The run's own [env] holds wherever TARGET is the same environment and no word says otherwise.
@@ -44,10 +44,10 @@ def show_policy(target: str, words: list[str], run: str, *, greedy: bool, seed: 
     group = make_shown_group(env)
     check_specification(trained, group)
     ticks = play(trained, group, greedy=greedy, seed=seed)
-    return Shown(group=group, ticks=ticks, env=env, player=f"the policy of {run_dir.name}")
+    return SteppedGroup(group=group, ticks=ticks, env=env, player=f"the policy of {run_dir.name}")
 
 
-def record(shown: Shown, file: Path, episodes: int | None) -> Recorded:
+def record(shown: SteppedGroup, file: Path, episodes: int | None) -> Recorded:
     """Write the video and let go of the group. Raises: as `write_video`."""
     try:
         return write_video(shown.group, shown.ticks, file, fps=speed(shown.group, shown.env), episodes=episodes)

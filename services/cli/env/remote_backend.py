@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from seedbed.actor_svc.backends.backend import ENDED_BITS, FIRST, NO_LANES, About, Backend, RowViews, Traits
-from seedbed.actor_svc.group import Group
+from seedbed.actor_svc.group import EnvGroup
 from seedbed.services.cli.env.in_process import CheckOptions
 from seedbed.services.cli.env.life import action_frames
 from seedbed.services.cli.env.one_group import OneGroup
@@ -135,7 +135,7 @@ class RemoteBackend(Backend):
 
 def make_remote_group(
     env: EnvConfig, evaluation: EvalConfig, lanes: int, *, render: bool = False, is_built: bool = False
-) -> Group:
+) -> EnvGroup:
     """A group whose lanes the service of `env.service` steps, as many as it says; it is built first, unless it is.
 
     Raises: ConfigError, EnvError as `RemoteBackend`.
@@ -144,4 +144,4 @@ def make_remote_group(
     if not is_built:
         service.build()
     backend = RemoteBackend(service, lanes, render=render, seed=evaluation.seed)
-    return Group(backend, backend.lanes, env_id=backend.spec.env_id, settings=backend.spec.settings)
+    return EnvGroup(backend, backend.lanes, env_id=backend.spec.env_id, settings=backend.spec.settings)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from seedbed.actor_svc.group import Group
+from seedbed.actor_svc.group import EnvGroup
 from seedbed.actor_svc.pictures import observed_picture, picture_of
 from seedbed.services.cli.env.row_checks import Tick
 from seedbed.shared.errors import EnvError
@@ -34,7 +34,7 @@ class Scene:
         return bool(self.flags & ENDED)
 
 
-def scene_of_group(group: Group) -> Scene:
+def scene_of_group(group: EnvGroup) -> Scene:
     """The newest rows of a group of this process."""
     views = group.views
     try:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from seedbed.services.cli.env.in_process import CheckOptions
 from seedbed.services.cli.env.link import SILENT, Notes
-from seedbed.services.cli.env.played import Played
+from seedbed.services.cli.env.played import PlayedGroup
 from seedbed.services.cli.env.scene import Scene
 from seedbed.services.cli.env.target import Listen
 from seedbed.services.cli.env.visit import Visit, visiting
@@ -16,12 +16,12 @@ class Seat(Visit[Scene]):
     """Owned by the thread that plays. Memory: one scene."""
 
     def __init__(self) -> None:
-        super().__init__(Played)
+        super().__init__(PlayedGroup)
         self.scene: Scene
 
     def step(self, action: int) -> Scene:
         """Act in lane 0, as the environment takes it. Raises: EnvError if the service is gone."""
-        self.tell(lambda played: played.act(action) if isinstance(played, Played) else None)
+        self.tell(lambda played: played.act(action) if isinstance(played, PlayedGroup) else None)
         return self.wait_scene()
 
     def wait_scene(self) -> Scene:

@@ -26,7 +26,7 @@ from gymnasium.vector import VectorEnv
 
 from seedbed.actor_svc.backends.backend import call_environment
 from seedbed.actor_svc.envs import make_group
-from seedbed.actor_svc.group import Group
+from seedbed.actor_svc.group import EnvGroup
 from seedbed.services.cli.env.bare import BarePool, make_bare, make_bare_pool
 from seedbed.services.cli.env.in_process import CheckOptions
 from seedbed.services.cli.env.life import NUM_ANSWERS, Answering, Expected, Wires, random_action_frames
@@ -224,7 +224,7 @@ def _time_bare(env: BareEnv | BarePool, options: BenchOptions, seconds: float) -
     return options.lanes * _time_ticks(lambda number: call_environment(step, number), seconds)
 
 
-def _time_group(group: Group, options: BenchOptions, seconds: float, *, encoded: bool) -> float:
+def _time_group(group: EnvGroup, options: BenchOptions, seconds: float, *, encoded: bool) -> float:
     """Seconds for one tick of a group, with or without what the link's both ends do to its messages."""
     generator = np.random.default_rng(options.seed)
     answers = [random_action_frames(group.spec, group.lanes, None, generator) for _ in range(NUM_ANSWERS)]

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 
-class Verdict(StrEnum):
+class RuleVerdict(StrEnum):
     """How a service stands to one rule."""
 
     PASS = "pass"
@@ -37,7 +37,7 @@ class Result:
     """What was found about one rule. `why` and `change` are filled for failures and warnings."""
 
     name: str
-    verdict: Verdict
+    verdict: RuleVerdict
     found: str
     why: str = ""
     change: str = ""
@@ -160,10 +160,10 @@ RULES: Mapping[str, Rule] = {
 }
 
 
-def result(name: str, verdict: Verdict, found: str) -> Result:
+def result(name: str, verdict: RuleVerdict, found: str) -> Result:
     """A result, with the rule's reason and remedy if it failed."""
     rule = RULES[name]
-    is_told = verdict in (Verdict.FAIL, Verdict.WARN)
+    is_told = verdict in (RuleVerdict.FAIL, RuleVerdict.WARN)
     return Result(
         name=name, verdict=verdict, found=found, why=rule.why if is_told else "", change=rule.change if is_told else ""
     )
@@ -171,25 +171,25 @@ def result(name: str, verdict: Verdict, found: str) -> Result:
 
 def passed(name: str, found: str = "") -> Result:
     """The rule is kept; `found` says what was seen of it."""
-    return result(name, Verdict.PASS, found)
+    return result(name, RuleVerdict.PASS, found)
 
 
 def failed(name: str, found: str) -> Result:
     """The rule is broken; `found` says where and how."""
-    return result(name, Verdict.FAIL, found)
+    return result(name, RuleVerdict.FAIL, found)
 
 
 def warned(name: str, found: str) -> Result:
     """The rule is kept in a way that will do harm."""
-    return result(name, Verdict.WARN, found)
+    return result(name, RuleVerdict.WARN, found)
 
 
 def skipped(name: str, reason: str) -> Result:
     """The rule was not tested; `found` says why."""
-    return result(name, Verdict.SKIPPED, reason)
+    return result(name, RuleVerdict.SKIPPED, reason)
 
 
-_WEIGHT = {Verdict.FAIL: 0, Verdict.WARN: 1, Verdict.PASS: 2, Verdict.SKIPPED: 3}
+_WEIGHT = {RuleVerdict.FAIL: 0, RuleVerdict.WARN: 1, RuleVerdict.PASS: 2, RuleVerdict.SKIPPED: 3}
 
 
 def merge(results: Iterable[Result]) -> list[Result]:
@@ -204,18 +204,18 @@ def merge(results: Iterable[Result]) -> list[Result]:
 
 def has_failed(results: Sequence[Result]) -> bool:
     """Whether any rule was broken."""
-    return any(item.verdict is Verdict.FAIL for item in results)
+    return any(item.verdict is RuleVerdict.FAIL for item in results)
 
 
 def to_json(target: str, results: Sequence[Result]) -> str:
     """One object: target, verdict, and the checks as written by `Result`."""
-    verdict = Verdict.FAIL if has_failed(results) else Verdict.PASS
+    verdict = RuleVerdict.FAIL if has_failed(results) else RuleVerdict.PASS
     return json.dumps({"target": target, "verdict": verdict, "checks": [asdict(item) for item in results]}, indent=2)
 
 
 _MARKS = {
-    Verdict.PASS: ("✓", "green"), Verdict.FAIL: ("✗", "bold red"), Verdict.WARN: ("!", "yellow"),
-    Verdict.SKIPPED: ("–", "dim"),
+    RuleVerdict.PASS: ("✓", "green"), RuleVerdict.FAIL: ("✗", "bold red"), RuleVerdict.WARN: ("!", "yellow"),
+    RuleVerdict.SKIPPED: ("–", "dim"),
 }  # fmt: skip
 
 
@@ -227,13 +227,14 @@ def render(target: str, results: Sequence[Result]) -> RenderableType:
     table.add_column(overflow="fold")
     for item in results:
         mark, style = _MARKS[item.verdict]
-        is_skipped = item.verdict is Verdict.SKIPPED
+        is_skipped = item.verdict is RuleVerdict.SKIPPED
         name = Text(item.name, "dim" if is_skipped else "")
         table.add_row(Text(mark, style), name, Text(item.found, "dim" if is_skipped else ""))
         if item.why:
             table.add_row("", "", Text(f"why: {item.why}", "yellow"))
             table.add_row("", "", Text(f"change: {item.change}", "yellow"))
-    counts = {verdict: sum(item.verdict is verdict for item in results) for verdict in Verdict}
-    text = f"{target}: {counts[Verdict.PASS]} passed, {counts[Verdict.FAIL]} failed, {counts[Verdict.SKIPPED]} skipped"
-    text += f", {counts[Verdict.WARN]} to think about" if counts[Verdict.WARN] else ""
-    return Group(table, Text(text, "bold red" if counts[Verdict.FAIL] else "bold green"))
+    counts = {verdict: sum(item.verdict is verdict for item in results) for verdict in RuleVerdict}
+    passed, failed, skipped = (counts[key] for key in (RuleVerdict.PASS, RuleVerdict.FAIL, RuleVerdict.SKIPPED))
+    text = f"{target}: {passed} passed, {failed} failed, {skipped} skipped"
+    text += f", {counts[RuleVerdict.WARN]} to think about" if counts[RuleVerdict.WARN] else ""
+    return Group(table, Text(text, "bold red" if counts[RuleVerdict.FAIL] else "bold green"))

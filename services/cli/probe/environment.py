@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from seedbed.actor_svc.envs import describe_backend, make_smallest_group, newer_id
-from seedbed.actor_svc.group import Group
+from seedbed.actor_svc.group import EnvGroup
 from seedbed.actor_svc.pictures import be_headless
 from seedbed.services.cli.env.remote_backend import make_remote_group
 from seedbed.services.cli.probe.child import answer_to
@@ -57,7 +57,7 @@ def probe_group(env: EnvConfig) -> Probe:
 class _Ranges:
     """The least and the greatest value of each leaf so far."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: EnvGroup) -> None:
         self._group = group
         leaves = group.spec.observation.leaves()
         self._low, self._high = np.full(len(leaves), np.inf), np.full(len(leaves), -np.inf)
@@ -74,7 +74,7 @@ class _Ranges:
         return tuple(zip(self._low.tolist(), self._high.tolist(), strict=True))
 
 
-def _time_ticks(group: Group, ranges: _Ranges) -> float:
+def _time_ticks(group: EnvGroup, ranges: _Ranges) -> float:
     """Seconds for one tick with random actions, resets included; the first tick does not count."""
     generator = np.random.default_rng(0)
     ranges.observe()

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from seedbed.shared.errors import RemoteWireError
-from seedbed.shared.net.reports import MAX_WAITING, Reports, Shown
+from seedbed.shared.net.reports import MAX_WAITING, Reports, ShownPicture
 from seedbed.shared.protocol.codec import decode, encode
 from seedbed.shared.protocol.messages import Look, Ping, Report, pack_version
 from seedbed.shared.runtime.config import RuntimeConfig
@@ -130,7 +130,7 @@ def test_a_picture_is_sent_once_and_tells_the_service_that_somebody_watches():
 
     async def test():
         loop = asyncio.get_running_loop()
-        desk = Desk(shown=Shown(number=4, version=pack_version(1, 9), at=loop.time() - 0.5, frame=b"frame"))
+        desk = Desk(shown=ShownPicture(number=4, version=pack_version(1, 9), at=loop.time() - 0.5, frame=b"frame"))
         assert desk.reports.take(b"r", [encode(PICTURE)])
         _, report, page, picture = desk.sent[0]
         assert (report.picture, report.picture_version, page, picture) == (4, pack_version(1, 9), b"", b"frame")
@@ -147,7 +147,7 @@ def test_a_connection_is_given_each_page_and_picture_once():
     """One that asks and does not read would fill the memory; another connection is given them as well."""
 
     async def test():
-        desk = Desk(shown=Shown(number=3, version=1, at=0.0, frame=b"picture"))
+        desk = Desk(shown=ShownPicture(number=3, version=1, at=0.0, frame=b"picture"))
         look = encode(Look(wants_page=True, wants_picture=True, have_picture=0))
         assert desk.reports.take(b"r", [look])
         await desk.wait_sent(1)

@@ -8,7 +8,7 @@ from gymnasium.spaces import Box, Dict
 
 from seedbed.shared.protocol.codec import decode, encode
 from seedbed.shared.protocol.messages import Bye, Ping, Reject, RequestState, Step, Welcome
-from seedbed.shared.protocol.sessions import Session, SessionLimits, SessionTable, Verdict, group_seed
+from seedbed.shared.protocol.sessions import Session, SessionLimits, SessionTable, StepVerdict, group_seed
 from seedbed.shared.protocol.spaces import space_from_gymnasium
 from tests.support.step_link import SPEC, hello
 
@@ -34,7 +34,7 @@ def refused(sessions: SessionTable, **changes: object) -> Reject:
     return answer
 
 
-def stepped(sessions: SessionTable, session: Session, seq: int, now: float = 0.0, route: bytes = ROUTE) -> Verdict:
+def stepped(sessions: SessionTable, session: Session, seq: int, now: float = 0.0, route: bytes = ROUTE) -> StepVerdict:
     """The verdict on a STEP."""
     return sessions.step(Step(session=session.id, seq=seq), route, now)
 
@@ -83,7 +83,7 @@ def test_next_seq_is_accepted_and_queued() -> None:
     """seq = last + 1 is new."""
     sessions = table()
     session = opened(sessions)
-    assert stepped(sessions, session, 0, 3.0) is Verdict.ACCEPT
+    assert stepped(sessions, session, 0, 3.0) is StepVerdict.ACCEPT
     assert (session.last_seq, session.state, session.state_since) == (0, RequestState.QUEUED, 3.0)
 
 
@@ -92,10 +92,10 @@ def test_resend_of_a_pending_step_moves_the_route_and_is_dropped() -> None:
     sessions = table()
     session = opened(sessions)
     stepped(sessions, session, 0)
-    assert stepped(sessions, session, 0, route=OTHER) is Verdict.PENDING
+    assert stepped(sessions, session, 0, route=OTHER) is StepVerdict.PENDING
     assert session.route == OTHER
     sessions.mark(session, RequestState.HELD_NO_CREDIT, 1.0)
-    assert stepped(sessions, session, 0, route=OTHER) is Verdict.PENDING
+    assert stepped(sessions, session, 0, route=OTHER) is StepVerdict.PENDING
 
 
 def test_resend_of_an_answered_step_gets_the_cached_reply() -> None:
@@ -104,7 +104,7 @@ def test_resend_of_an_answered_step_gets_the_cached_reply() -> None:
     session = opened(sessions)
     stepped(sessions, session, 0)
     sessions.answer(session, [b"act"], 1.0)
-    assert stepped(sessions, session, 0, 2.0) is Verdict.CACHED
+    assert stepped(sessions, session, 0, 2.0) is StepVerdict.CACHED
     assert session.reply == [b"act"]
     assert session.state == RequestState.ANSWERED
 
@@ -115,7 +115,7 @@ def test_the_next_step_drops_the_cached_reply() -> None:
     session = opened(sessions)
     stepped(sessions, session, 0)
     sessions.answer(session, [b"act"], 1.0)
-    assert stepped(sessions, session, 1) is Verdict.ACCEPT
+    assert stepped(sessions, session, 1) is StepVerdict.ACCEPT
     assert session.reply is None
 
 
@@ -126,7 +126,7 @@ def test_older_steps_are_dropped_and_leave_the_route() -> None:
     for seq in (0, 1):
         stepped(sessions, session, seq)
         sessions.answer(session, [b"act"], 0.0)
-    assert stepped(sessions, session, 0, route=OTHER) is Verdict.STALE
+    assert stepped(sessions, session, 0, route=OTHER) is StepVerdict.STALE
     assert session.route == ROUTE
 
 
@@ -134,10 +134,10 @@ def test_gaps_unknown_sessions_and_second_outstanding_steps_are_challenged() -> 
     """Higher than last + 1, a session nobody has, or a new step before the answer to the last."""
     sessions = table()
     session = opened(sessions)
-    assert stepped(sessions, session, 1) is Verdict.CHALLENGE
-    assert sessions.step(Step(session=1, seq=0), ROUTE, 0.0) is Verdict.CHALLENGE
-    assert stepped(sessions, session, 0) is Verdict.ACCEPT
-    assert stepped(sessions, session, 1) is Verdict.CHALLENGE
+    assert stepped(sessions, session, 1) is StepVerdict.CHALLENGE
+    assert sessions.step(Step(session=1, seq=0), ROUTE, 0.0) is StepVerdict.CHALLENGE
+    assert stepped(sessions, session, 0) is StepVerdict.ACCEPT
+    assert stepped(sessions, session, 1) is StepVerdict.CHALLENGE
     assert session.last_seq == 0
     challenge = sessions.challenge(session.id)
     assert (challenge.session, challenge.server_epoch) == (session.id, 77)
@@ -169,7 +169,7 @@ def test_pings_keep_the_lease_and_silence_ends_it() -> None:
     assert session.is_ended
     assert sessions.num_lanes == 0
     assert sessions.routes() == []
-    assert stepped(sessions, session, 0) is Verdict.CHALLENGE
+    assert stepped(sessions, session, 0) is StepVerdict.CHALLENGE
 
 
 def test_a_declared_stall_lengthens_the_lease_within_bounds() -> None:
@@ -320,12 +320,12 @@ def test_a_session_obeys_only_the_key_that_opened_it() -> None:
     owners = {ROUTE: "environment:a", OTHER: "environment:b", b"route-3": "environment:a"}
     sessions = SessionTable(77, 5, "run-a", owner=owners.__getitem__)
     session = opened(sessions)
-    assert stepped(sessions, session, 0, route=OTHER) is Verdict.CHALLENGE
+    assert stepped(sessions, session, 0, route=OTHER) is StepVerdict.CHALLENGE
     answer = sessions.hello(hello(nonce=3), OTHER, 0.0)
     assert isinstance(answer, Reject)
     assert (answer.code, answer.retryable) == ("group_changed", False)
     assert (session.route, session.last_seq) == (ROUTE, -1)
-    assert stepped(sessions, session, 0, route=b"route-3") is Verdict.ACCEPT
+    assert stepped(sessions, session, 0, route=b"route-3") is StepVerdict.ACCEPT
     assert session.route == b"route-3"
 
 
@@ -338,7 +338,7 @@ def test_who_never_steps_holds_half_of_the_lanes() -> None:
         "capacity",
         True,
     )
-    assert stepped(sessions, first, 0) is Verdict.ACCEPT
+    assert stepped(sessions, first, 0) is StepVerdict.ACCEPT
     opened(sessions, group=2, lanes=3)
     assert refused(sessions, group=3, lanes=1).code == "capacity"
     sessions.end(second)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from seedbed.services.cli.bench import transport
-from seedbed.services.cli.bench.transport import IMAGES, SCENARIOS, Scenario, run_scenario
+from seedbed.services.cli.bench.transport import IMAGES, SCENARIOS, TransportScenario, run_scenario
 from seedbed.services.cli.bench.transport_peers import OBSERVATION_BYTES, SPEC
 from seedbed.shared.net.keyring import Keyring
 from seedbed.shared.protocol.rows import step_layout
@@ -14,7 +14,7 @@ from seedbed.shared.protocol.rows import step_layout
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_a_scenario_reports_rates_and_latencies(loop):
     """Two clients with several groups each are all served; steps are requests times lanes."""
-    result = run_scenario(Scenario("tiny", clients=2, groups=3, lanes=5), loop, 0.3)
+    result = run_scenario(TransportScenario("tiny", clients=2, groups=3, lanes=5), loop, 0.3)
     assert json.loads(json.dumps(result)) == result
     assert result["requests_per_s"] > 0
     assert result["env_steps_per_s"] == pytest.approx(5 * result["requests_per_s"], abs=5)
@@ -36,7 +36,7 @@ def test_the_scenarios_are_told_apart_by_name():
 def test_a_scenario_runs_on_links_with_keys(tmp_path):
     """Frames of images, too, which travel in frames of their own."""
     Keyring(tmp_path / "keys").init()
-    scenario = Scenario("tiny", clients=1, groups=2, lanes=3, observation_bytes=28_224)
+    scenario = TransportScenario("tiny", clients=1, groups=2, lanes=3, observation_bytes=28_224)
     result = run_scenario(scenario, "uvloop", 0.3, tmp_path / "keys")
     assert result["requests_per_s"] > 0
     assert result["observation_bytes"] == 28_224
@@ -45,7 +45,7 @@ def test_a_scenario_runs_on_links_with_keys(tmp_path):
 def test_what_curve_costs_is_stated_once_for_each_scenario(monkeypatch):
     """Plain and CURVE take turns; the last line has the ratios of rates and of processor time."""
     monkeypatch.setattr(transport, "SCENARIOS", ())
-    monkeypatch.setattr(transport, "IMAGES", Scenario("tiny", clients=1, groups=2, lanes=3))
+    monkeypatch.setattr(transport, "IMAGES", TransportScenario("tiny", clients=1, groups=2, lanes=3))
     monkeypatch.setattr(transport, "ROUNDS", 1)
     plain, curve = transport.measure_curve(0.4)
     assert (plain["curve"], curve["curve"]) == ("no", "yes")

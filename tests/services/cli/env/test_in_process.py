@@ -8,7 +8,7 @@ import pytest
 from gymnasium import spaces
 
 from seedbed.services.cli.env.in_process import CheckOptions, check_environment
-from seedbed.services.cli.env.verdicts import Verdict, has_failed
+from seedbed.services.cli.env.verdicts import RuleVerdict, has_failed
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.runtime.config import EnvConfig
 
@@ -68,7 +68,7 @@ def test_good_environments_keep_every_rule(env_id):
     """A vector form, a shipped one and a plain one; speed is told."""
     results = checked(env_id)
     assert not has_failed(list(results.values())), results
-    assert results["seeds"].verdict is Verdict.PASS
+    assert results["seeds"].verdict is RuleVerdict.PASS
     assert "steps/s" in results["soak"].found
 
 
@@ -89,7 +89,7 @@ def test_good_environments_keep_every_rule(env_id):
 def test_a_fault_is_found_by_its_rule(fault, rule, found):
     """With the words of the cause."""
     result = checked(f"{HERE}:make", fault=fault)[rule]
-    assert result.verdict is Verdict.FAIL
+    assert result.verdict is RuleVerdict.FAIL
     assert found in result.found
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from seedbed.services.cli.env.drill import EXERCISES
 from seedbed.services.cli.env.kit import Stopped, UnknownVersion
-from seedbed.services.cli.env.verdicts import Verdict, has_failed
+from seedbed.services.cli.env.verdicts import RuleVerdict, has_failed
 from seedbed.shared.protocol.codec import encode
 from seedbed.shared.protocol.messages import Bye, Hello, Ping, Step, Welcome
 from tests.support.service_in_memory import Faults, Peer
@@ -98,7 +98,7 @@ def test_a_good_service_passes_every_exercise():
     """With figures for people."""
     results = Peer().run()
     assert not has_failed(list(results.values())), results
-    assert {results[name].verdict for name in EXERCISES} == {Verdict.PASS}
+    assert {results[name].verdict for name in EXERCISES} == {RuleVerdict.PASS}
     assert results["lanes"].found == "2 groups of 2 lanes"
     assert results["finished"].found == "BYE for every session, exit status 0"
 
@@ -130,7 +130,7 @@ def test_a_good_service_passes_every_exercise():
 def test_a_broken_rule_is_found(rule, found, faults):
     """In words that say what happened."""
     result = Peer(faults=faults).run()[rule]
-    assert result.verdict is Verdict.FAIL
+    assert result.verdict is RuleVerdict.FAIL
     assert found in result.found
 
 
@@ -156,7 +156,7 @@ def forgets_the_last_field(message, frames):
 
 def first_failure(results):
     """As the table and the JSON show them."""
-    return next(result for result in results.values() if result.verdict is Verdict.FAIL)
+    return next(result for result in results.values() if result.verdict is RuleVerdict.FAIL)
 
 
 def test_a_hello_that_cannot_be_read_is_the_first_failure_by_field():
@@ -183,14 +183,14 @@ def test_a_service_that_leads_nowhere_is_given_up():
 def test_what_nobody_looked_at_is_said():
     """Pictures, which are drawn in other modes, and truncation where none came."""
     results = Peer(faults=Faults(capabilities=("reset", "render"))).run()
-    assert results["pictures"].verdict is Verdict.SKIPPED
+    assert results["pictures"].verdict is RuleVerdict.SKIPPED
     assert "pictures" not in Peer().run()
 
 
 def test_what_follows_a_failed_exercise_is_skipped_with_the_reason():
     """Not passed, not failed."""
     results = Peer(faults=Faults(dials_again=False)).run()
-    assert results["draining"].verdict is Verdict.SKIPPED
+    assert results["draining"].verdict is RuleVerdict.SKIPPED
     assert results["draining"].found == "not reached: 'connection lost' failed"
 
 
@@ -199,15 +199,15 @@ def test_a_service_may_leave_after_nonsense_if_it_says_why():
     peer = Peer(faults=Faults(dies_of=lambda message: 1 if message is None else None))
     peer.last_words = "not one MessagePack value"
     results = peer.run()
-    assert results["malformed replies"].verdict is Verdict.PASS
+    assert results["malformed replies"].verdict is RuleVerdict.PASS
     assert "exit status 1: not one MessagePack value" in results["malformed replies"].found
-    assert results["finished"].verdict is Verdict.SKIPPED
+    assert results["finished"].verdict is RuleVerdict.SKIPPED
 
 
 def test_a_service_that_cannot_be_reset_is_not_asked_for_seeds():
     """The capability is optional."""
     result = Peer(faults=Faults(capabilities=())).run()["seeds"]
-    assert result.verdict is Verdict.SKIPPED
+    assert result.verdict is RuleVerdict.SKIPPED
     assert "capability `reset`" in result.found
 
 
@@ -221,21 +221,21 @@ def test_a_service_that_ends_before_hello_has_not_started():
 def test_an_unknown_version_must_be_refused():
     """Ours leaves with status 78 and says which; one that believes anything is found out."""
     good = Peer(UnknownVersion).run()["unknown version"]
-    assert good.verdict is Verdict.PASS
+    assert good.verdict is RuleVerdict.PASS
     assert "exit status 78: inference chose protocol 255" in good.found
 
     def believes(message, frames):
         return [encode(replace(message, protocol=1))] if isinstance(message, Welcome) else frames
 
     bad = Peer(UnknownVersion, Faults(down=believes)).run()["unknown version"]
-    assert bad.verdict is Verdict.FAIL
+    assert bad.verdict is RuleVerdict.FAIL
     silent = Peer(UnknownVersion, Faults(down=lambda m, frames: [] if isinstance(m, Welcome) else frames)).run()
     assert silent["unknown version"].found == "it stays and does not step"
 
 
 def test_a_stopped_service_says_bye():
     """For every session."""
-    assert Peer(Stopped).run()["stopped"].verdict is Verdict.PASS
+    assert Peer(Stopped).run()["stopped"].verdict is RuleVerdict.PASS
     result = Peer(Stopped, Faults(up=sends_no_byes)).run()["stopped"]
-    assert result.verdict is Verdict.FAIL
+    assert result.verdict is RuleVerdict.FAIL
     assert result.found == "BYE for 0 of 2 sessions"

@@ -9,7 +9,7 @@ from gymnasium import spaces
 from seedbed.services.cli.env.in_process import CheckOptions
 from seedbed.services.cli.env.life import Wires
 from seedbed.services.cli.env.one_group import ALONE_S
-from seedbed.services.cli.env.played import Played
+from seedbed.services.cli.env.played import PlayedGroup
 from seedbed.shared.protocol.codec import decode, encode
 from seedbed.shared.protocol.messages import (
     Act,
@@ -47,7 +47,7 @@ class Script:
     def __init__(self, hello=HELLO, *, expected=None):
         self.down, self.scenes, self.now = [], [], 0.0
         wires = Wires(send=self._take, cut=lambda: None, stop=lambda: None)
-        self.life = Played(OPTIONS, expected, wires, epoch=3, show=self.scenes.append)
+        self.life = PlayedGroup(OPTIONS, expected, wires, epoch=3, show=self.scenes.append)
         self.session, self.seq = 0, -1
         self.say(hello)
 

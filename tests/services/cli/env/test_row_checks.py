@@ -7,7 +7,7 @@ import pytest
 from gymnasium import spaces
 
 from seedbed.services.cli.env.row_checks import RowChecker, Tick, compare_episodes, fingerprint, read_tick
-from seedbed.services.cli.env.verdicts import Verdict
+from seedbed.services.cli.env.verdicts import RuleVerdict
 from seedbed.shared.errors import RemoteWireError
 from seedbed.shared.protocol.rows import EnvSpec, step_layout
 from seedbed.shared.protocol.spaces import space_from_gymnasium
@@ -55,7 +55,7 @@ def judged(ticks):
 def test_good_rows_keep_every_rule():
     """And are told apart by how they ended."""
     results = judged(good_episode())
-    assert {item.verdict for item in results.values()} == {Verdict.PASS}
+    assert {item.verdict for item in results.values()} == {RuleVerdict.PASS}
     assert results["ends"].found == "1 terminated, 1 truncated; random actions return 1.75 on average"
 
 
@@ -83,7 +83,7 @@ def test_a_broken_rule_is_named_with_tick_and_lane(rule):
     fields |= {name: np.array(value, dtypes[name]) for name, value in changes.items()}
     ticks[at] = replace(ticks[at], **fields)
     result = judged(ticks)[rule]
-    assert result.verdict is Verdict.FAIL
+    assert result.verdict is RuleVerdict.FAIL
     assert result.found.startswith(f"group 0: tick {at}: ")
     assert found in result.found
     assert result.why
@@ -108,7 +108,7 @@ def test_an_episode_beyond_the_stated_limit_is_a_failure():
     late = judged([*start, tick([0, 0]), tick([TERMINATED, 0], statistics=[0.0, 4])])["ends"]
     assert "lanes 0 (4), 1 (4) went on beyond max_episode_steps, which is 3" in late.found
     endless = judged([*start, tick([0, 0]), tick([0, 0])])["ends"]
-    assert endless.verdict is Verdict.FAIL
+    assert endless.verdict is RuleVerdict.FAIL
     cut = judged([*start, tick([TERMINATED, TERMINATED], statistics=[[0.0, 3], [0.0, 3]])])["ends"]
     assert "the time limit, are `terminated` only" in cut.found
 
@@ -123,13 +123,13 @@ def test_absent_lanes_may_come_back_as_first():
         tick([TRUNCATED, FIRST | absent], statistics=[0.0, 3]),
         tick([FIRST, FIRST]),
     ]
-    assert Verdict.FAIL not in {item.verdict for item in judged(ticks).values()}
+    assert RuleVerdict.FAIL not in {item.verdict for item in judged(ticks).values()}
 
 
 def test_without_an_end_nothing_is_said_about_ends():
     """Skipped, with what to do."""
     result = judged(good_episode()[:2])["ends"]
-    assert result.verdict is Verdict.SKIPPED
+    assert result.verdict is RuleVerdict.SKIPPED
     assert "--soak-steps" in result.found
 
 

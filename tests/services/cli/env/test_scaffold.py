@@ -11,7 +11,7 @@ from seedbed.services.cli.app import main
 from seedbed.services.cli.experiment import load_experiment
 from seedbed.services.cli.service_folder import read_manifest
 from seedbed.services.container.plan import Container, plan_service
-from seedbed.services.container.role import Role
+from seedbed.services.container.role import ContainerRole
 from seedbed.shared.errors import ConfigError
 
 yaml = pytest.importorskip("yaml", reason="PyYAML comes with the development extra")
@@ -96,7 +96,7 @@ def test_the_wrong_image_names_its_override(here):
     assert main(["env", "new", "walk"]) == 0
     container = Container(host="h", service="classic_control", cores=1, runs=here)
     with pytest.raises(ConfigError, match=r"compose.yaml:FOLDER_OF_walk/compose.yaml EXPERIMENT=walk/experiment.toml "):
-        plan_service(Role.ACTOR, "walk/experiment.toml", [], "", container)
+        plan_service(ContainerRole.ACTOR, "walk/experiment.toml", [], "", container)
 
 
 @pytest.mark.parametrize(
