@@ -80,7 +80,7 @@ class Fleet:
     def submit(self, group: int, frames: Frames, bits: int, now: float) -> list[Placed]:
         """Take a group's finished rows and return the STEP that carries them, or, before it, the group's move."""
         client = self.groups[group]
-        moved = self._draw(client, now) if self._wish is not None and client.is_at_boundary else []
+        moved = self._draw(client, *self._wish, now) if self._wish is not None and client.is_at_boundary else []
         return [*moved, *_at(self._place.get(group, ""), client.submit(frames, bits, now))]
 
     def poll(self, now: float, load: Sequence[tuple[str, float]] = ()) -> list[Placed]:
@@ -158,10 +158,8 @@ class Fleet:
                 placed += self._move(group, connection, self._emptiest(usable), now)
         return placed
 
-    def _draw(self, group: GroupClient, now: float) -> list[Placed]:
+    def _draw(self, group: GroupClient, source: ConnectionClient, target: ConnectionClient, now: float) -> list[Placed]:
         """Move a group that is between two unrolls, if it is at the service that has more than its share."""
-        assert self._wish is not None
-        source, target = self._wish
         if self._place.get(group.group) != source.address:
             return []
         self._wish, self._draw_at = None, now + DRAW_EVERY_S

@@ -38,7 +38,7 @@ CORRIDOR = str(SERVICE / "corridor")
 
 @contextmanager
 def running(commands: Sequence[Sequence[str]], variables: Mapping[str, str]) -> Iterator[list[int]]:
-    """Start these commands with these additional environment variables and yield their process ids; stop them at exit."""
+    """Start commands with these additional environment variables, yield their process ids, and stop them at exit."""
     environment = {**service_environment(os.environ), **variables, DIE_WITH_PARENT: str(os.getpid())}
     started = [subprocess.Popen(command, env=environment) for command in commands]
     try:

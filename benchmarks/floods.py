@@ -173,7 +173,7 @@ def measure(run: Run, kind: str, role: str, service: str, seconds: float, pairs:
 
 
 def beside(run: Run, words: dict[str, object], seconds: float) -> tuple[list[Window], float]:
-    """Start a flood with these arguments of `flood`; return windows of one second beside it, and its share of a core."""
+    """Start a flood with these arguments of `flood`; return windows of a second beside it, and its share of a core."""
     with subprocess.Popen([sys.executable, __file__, "--flood", json.dumps(words)]) as process:
         time.sleep(SETTLE_S)  # it starts
         used = psutil.Process(process.pid)
@@ -189,9 +189,9 @@ def _rate(windows: Sequence[Window]) -> float:
 
 
 def at_equal_steal(flooded: Sequence[Window], burning: Sequence[Window]) -> tuple[float, float]:
-    """Return the ratio of the two rates, corrected for the processor time stolen in each window, and its standard error.
+    """Return the ratio of the two rates, corrected for stolen processor time, and its standard error.
 
-    It comes from a least-squares fit of log(rate) on the flood and the stolen time.
+    It comes from a least-squares fit of log(rate) in each window on the flood and on what was stolen in that window.
     """
     windows = [*flooded, *burning]
     is_flooded = np.arange(len(windows)) < len(flooded)

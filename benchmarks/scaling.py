@@ -66,7 +66,7 @@ class Sample:
 
 
 class Services:
-    """Starts and stops a run's processes by name, and samples their metrics. A context manager that kills what is left."""
+    """Starts and stops a run's processes by name and samples their metrics. A context manager: kills what is left."""
 
     def __init__(self, experiment: Experiment, processes: Sequence[Process]) -> None:
         self._run_dir = experiment.run_dir

@@ -183,10 +183,10 @@ class LearnerLink:
             self.outbox.pinged(self.pinged_ms)
             due.append([encode(Ping(sent_ms=self.pinged_ms, load=self._load()))])
         if self._get_deadline is None or now >= self._get_deadline:
-            due.append(self._get(now))
+            due.append(self._get(self.welcome, now))
         if self._former and now >= self._former_at:
             self._former_at = now + GET_DEADLINE_S
-            due.append(self._ask_for(self._former))
+            due.append(self._ask_for(self.welcome, self._former))
         return due
 
     def fetch(self, version: int) -> None:
@@ -214,7 +214,7 @@ class LearnerLink:
         elif isinstance(message, Error):
             return [Refused(message.message, message.hint, message.retryable)]
         elif self.welcome is not None:
-            return self._in_session(message, payload)
+            return self._in_session(self.welcome, message, payload)
         return []
 
     def _give_up(self, spec: EnvSpec, reject: Reject, now: float) -> SpecificationRefused:
@@ -226,16 +226,15 @@ class LearnerLink:
         self._hello_at, self._retry_s = now, FIRST_RETRY_S
         return SpecificationRefused(spec, reject.message)
 
-    def _in_session(self, message: Message, payload: Sequence[bytes]) -> list[Event]:
-        assert self.welcome is not None
+    def _in_session(self, welcome: ProducerWelcome, message: Message, payload: Sequence[bytes]) -> list[Event]:
         if isinstance(message, Credit):
-            if message.session != self.welcome.session or message.epoch != self.welcome.epoch:
+            if message.session != welcome.session or message.epoch != welcome.epoch:
                 return []
             self.outbox.credit(message)
             return [CreditCame(message)]
         if isinstance(message, Pong):
             for report in message.sessions:
-                if report.session == self.welcome.session:
+                if report.session == welcome.session:
                     self.outbox.pong(message.sent_ms, report.last_seq + 1)
             return []
         if isinstance(message, NotModified):
@@ -287,14 +286,12 @@ class LearnerLink:
         )
         return [[encode(hello)]]
 
-    def _get(self, now: float) -> Frames:
-        assert self.welcome is not None
+    def _get(self, welcome: ProducerWelcome, now: float) -> Frames:
         self._get_deadline = now + GET_DEADLINE_S
-        return self._ask_for(0)
+        return self._ask_for(welcome, 0)
 
-    def _ask_for(self, exact: int) -> Frames:
-        assert self.welcome is not None
-        session, have = self.welcome.session, self.have_version
+    def _ask_for(self, welcome: ProducerWelcome, exact: int) -> Frames:
+        session, have = welcome.session, self.have_version
         return [encode(Get(session=session, have_version=have, have_manifest=self.have_manifest, exact=exact))]
 
     def bye(self, reason: str) -> Frames:

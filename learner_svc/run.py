@@ -78,7 +78,7 @@ class Run:
         self._run, self._eval, self._goals = run, evaluation, run.goals
         self._next_id = (epoch << EVALUATION_SHIFT) + 1
         self._patience_s = patience_s
-        self._clock: float | None = None  # up to when `seconds` are counted
+        self._clock = 0.0  # up to when `seconds` are counted; set when the run begins to train
         self._asked_at = 0.0
         self._evaluated_at = 0.0
         self._evaluated_s = 0.0  # of training, up to when the last evaluation ended
@@ -189,7 +189,6 @@ class Run:
         """
         if self.state in (RunState.STARTING, RunState.FINISHED):
             return
-        assert self._clock is not None
         passed_s, self._clock = now - self._clock, now
         if self.state == RunState.FINISHING:
             self.counters.evaluation_seconds += passed_s
@@ -214,14 +213,16 @@ class Run:
         """How many times `eval.every_steps` have been trained."""
         return self.counters.trained_steps // self._eval.every_steps if self._eval.every_steps else 0
 
-    def evaluated(self, evaluation_id: int, result: EvaluationResult, now: float, *, task: str = "") -> bool:
-        """A result came; whether it completes an evaluation that was asked for and not yet answered."""
+    def evaluated(
+        self, evaluation_id: int, result: EvaluationResult, now: float, *, task: str = ""
+    ) -> EvaluationResult | None:
+        """A result came. Returns: the whole one, if this completes an evaluation that was asked for, else None."""
         if self.evaluation is None or evaluation_id != self.evaluation.id:
-            return False
+            return None
         if self.tasks.are_several:
             combined = self.tasks.evaluated(task, evaluation_id, result)
             if combined is None:  # others are still playing
-                return False
+                return None
             result = combined
         self.evaluation = None
         self.last_result = result
@@ -230,7 +231,7 @@ class Run:
         self._evaluation_s = now - self._asked_at
         self.beat(result.return_mean)
         if self.state != RunState.FINISHING:
-            return True
+            return result
         if self.end_reason not in self._goals:
             self._finish(self.end_reason)
         elif reached := self._reached(result.means):
@@ -238,7 +239,7 @@ class Run:
         else:
             self.state, self.end_reason, self._tried_at = RunState.TRAINING, "", now
             self._tried_updates = self.counters.updates
-        return True
+        return result
 
     def final_evaluation_wait(self, now: float) -> tuple[float, float] | None:
         """For how long the final evaluation has been waited for and how long it may take, seconds; None: not now."""

@@ -21,7 +21,7 @@ from seedbed.learner_svc import checkpoint as checkpoints
 from seedbed.learner_svc.batch import Batch
 from seedbed.learner_svc.checkpoint_schedule import CheckpointSchedule
 from seedbed.learner_svc.config import LearnerSettings
-from seedbed.learner_svc.measure import measure
+from seedbed.learner_svc.measure import EvaluationResult, measure
 from seedbed.learner_svc.producer_sessions import Action, EpisodesCame, ProducerSessions, UnrollCame, UnrollKey
 from seedbed.learner_svc.publish import Publisher
 from seedbed.learner_svc.reporting import Reporter
@@ -108,14 +108,14 @@ class Training:
         if header.mode == "train":
             self._run.acted(statistics, steps=header.acted_steps, aborted=header.aborted, task=task)
         elif header.mode == "eval" and header.count:
-            result = measure(episodes.versions, statistics, self.trainer.policy.spec.statistics)
-            if self._run.evaluated(header.evaluation, result, self._loop.time(), task=task):
-                self._evaluated(header.evaluation)
+            part = measure(episodes.versions, statistics, self.trainer.policy.spec.statistics)
+            result = self._run.evaluated(header.evaluation, part, self._loop.time(), task=task)
+            if result is not None:
+                self._evaluated(header.evaluation, result)
 
-    def _evaluated(self, evaluation_id: int) -> None:
+    def _evaluated(self, evaluation_id: int, result: EvaluationResult) -> None:
         """An evaluation is complete: log it, and keep its weights if none were better."""
-        result = self._parts.figures.evaluation = self._run.last_result
-        assert result is not None
+        self._parts.figures.evaluation = result
         self._parts.service.log.info(
             "evaluation_finished", return_mean=result.return_mean, episodes=result.episodes, version=result.version
         )

@@ -1,1 +1,1 @@
-"""What plugs in around the three core services."""
+"""Everything around the three core services: environment services, the command line, containers and the monitor."""

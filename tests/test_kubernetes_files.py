@@ -9,7 +9,7 @@ from seedbed.services.cli.settings import list_settings
 from seedbed.services.container.role import ContainerRole
 from seedbed.shared.net.keyring import Keyring
 from seedbed.shared.net.keys import bind_keys, dial_keys
-from seedbed.shared.net.roles import ContainerRole as KeyRole
+from seedbed.shared.net.roles import Role as KeyRole
 
 yaml = pytest.importorskip("yaml", reason="PyYAML comes with the development extra")
 validator = pytest.importorskip("kubernetes_validate", reason="it comes with the development extra")

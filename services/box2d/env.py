@@ -1,4 +1,4 @@
-"""CarRacing as a small machine can learn it: gray, small, several frames for each action.
+"""CarRacing made cheap enough to learn on a small machine: small gray images, several frames for each action.
 
 Gymnasium draws each frame with some hundred antialiased polygons in Python, which takes twenty times as long as the
 physics. Here only what an agent sees is drawn: one frame for each action, and of that what lies in view.
@@ -18,11 +18,11 @@ from seedbed.actor_svc.backends.area import AreaShrink
 from seedbed.shared.protocol.layout import Array
 
 MAX_STEPS = 1000  # frames of an episode, as CarRacing-v3 is registered
-# Of the picture before it is shrunk: CarRacing's 84 rows of road and 96 columns, twice as fine.
+# Size of the picture before it is shrunk, pixels: twice CarRacing's 84 rows of road and 96 columns.
 HEIGHT, WIDTH = 168, 192
-ACROSS, DOWN = WIDTH / WINDOW_W, HEIGHT / (WINDOW_H * 84 / 96)  # pixels of the picture for each of the window's
-MARGIN = 60.0  # pixels of the window around it: no tile that reaches into view has all its corners farther away
-GRAY = (0.299, 0.587, 0.114)  # what red, green and blue weigh in brightness (ITU-R BT.601)
+ACROSS, DOWN = WIDTH / WINDOW_W, HEIGHT / (WINDOW_H * 84 / 96)  # pixels of the picture for each pixel of the window
+MARGIN = 60.0  # pixels around the window: every tile that reaches into view has a corner within this margin
+GRAY = (0.299, 0.587, 0.114)  # weights of red, green and blue in brightness (ITU-R BT.601)
 
 
 class _DrawnOnRequest(CarRacing):
@@ -31,12 +31,12 @@ class _DrawnOnRequest(CarRacing):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._blank: Array = np.zeros((96, 96, 3), np.uint8)
-        self._corners: Array = np.zeros((0, 4, 2))  # of squares of grass and tiles of road, in the world
-        self._colors: list[Any] = []  # theirs; a tile's changes when the car has been there
+        self._corners: Array = np.zeros((0, 4, 2))  # corners of squares of grass and tiles of road, world coordinates
+        self._colors: list[Any] = []  # their colours; a tile's changes when the car has been there
         self._surface = pygame.Surface((WIDTH, HEIGHT), depth=8)
 
     def reset(self, **options: Any) -> tuple[Array, dict[str, Any]]:
-        """Begin on a new track, and keep what can be seen of it."""
+        """Begin an episode on a new track, and store the corners and colours of its grass and road for `picture`."""
         answer: tuple[Array, dict[str, Any]] = super().reset(**options)
         x, y = np.meshgrid(np.arange(-20, 20, 2.0), np.arange(-20, 20, 2.0))
         square = np.array([(1, 0), (0, 0), (0, 1), (1, 1)])
@@ -50,7 +50,7 @@ class _DrawnOnRequest(CarRacing):
         return self._blank if mode == "state_pixels" else super()._render(mode)
 
     def picture(self) -> Array:
-        """The road in gray as it is now, u8 [HEIGHT, WIDTH]."""
+        """Draw the road and the car as they are now and return the picture in gray, u8 [HEIGHT, WIDTH]."""
         surface, car = self._surface, self._car
         surface.fill(_gray(self.bg_color))
         seen = self._on_screen(self._corners)
@@ -67,11 +67,14 @@ class _DrawnOnRequest(CarRacing):
 
     @property
     def _car(self) -> Any:
-        """There is one since the first reset."""
+        """The car, which exists after the first reset."""
         return self.car
 
     def _on_screen(self, world: Array) -> Array:
-        """Points [..., 2] of the world in the window, as Gymnasium shows it: the car low in the middle, facing up."""
+        """Convert points [..., 2] from world coordinates to the window's, in pixels.
+
+        As in Gymnasium's window, the car is low in the middle and faces up.
+        """
         hull = self._car.hull
         zoom = 0.1 * SCALE * max(1 - self.t, 0) + ZOOM * SCALE * min(self.t, 1)
         cosine, sine = math.cos(-hull.angle), math.sin(-hull.angle)
@@ -80,19 +83,19 @@ class _DrawnOnRequest(CarRacing):
 
 
 def _gray(color: Any) -> int:
-    """Brightness 0…255 of red, green and blue."""
+    """Return the brightness, 0…255, of a colour given as red, green and blue."""
     return int(sum(float(part) * weight for part, weight in zip(color, GRAY, strict=True)))
 
 
 def _points(corners: Array) -> list[tuple[float, float]]:
-    """Points of the window in the picture."""
+    """Convert points [N, 2] from the window's pixels to the picture's."""
     return [(x * ACROSS, y * DOWN) for x, y in corners]
 
 
 class SmallRacing(gymnasium.Wrapper[Array, Any, Array, Any]):
-    """CarRacing with every action held for `frames`, whose rewards are summed.
+    """CarRacing that repeats each action for `frames` frames and sums their rewards.
 
-    An observation is uint8 [2, size, size]: the road in gray, now and one action ago, so that it shows motion.
+    An observation is uint8 [2, size, size]: the road in gray now and one action before, so that it shows motion.
     """
 
     def __init__(self, env: gymnasium.Env[Array, Any], *, size: int, frames: int) -> None:
@@ -104,13 +107,13 @@ class SmallRacing(gymnasium.Wrapper[Array, Any, Array, Any]):
         self._before: Array = np.zeros((1, size, size), np.uint8)
 
     def reset(self, **options: Any) -> tuple[Array, dict[str, Any]]:
-        """Begin on a track, with the same picture twice."""
+        """Begin an episode; both pictures of its first observation are the same."""
         _, info = self.env.reset(**options)
         self._before = self._picture()
         return np.concatenate([self._before, self._before]), info
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        """Hold the action for some frames, or until the episode ends."""
+        """Repeat the action for some frames, or until the episode ends, and sum the rewards."""
         total = 0.0
         for _ in range(self._frames):
             _, reward, terminated, truncated, info = self.env.step(action)
@@ -122,7 +125,7 @@ class SmallRacing(gymnasium.Wrapper[Array, Any, Array, Any]):
         return np.concatenate([now, before]), total, terminated, truncated, info
 
     def _picture(self) -> Array:
-        """What an agent sees now, gray and shrunk, u8 [1, size, size]."""
+        """Return the present picture, gray and shrunk, u8 [1, size, size]."""
         small: Array = np.empty((1, self._size, self._size), np.uint8)
         self._shrink(self.env.unwrapped.picture()[None], small)  # type: ignore[attr-defined]
         return small
@@ -131,12 +134,12 @@ class SmallRacing(gymnasium.Wrapper[Array, Any, Array, Any]):
 def make_racing(
     *, continuous: bool = False, size: int = 48, frames: int = 4, render_mode: str | None = None
 ) -> SmallRacing:
-    """The environment of `env.id = "seedbed.services.box2d.env:make_racing"`.
+    """Make the environment of `env.id = "seedbed.services.box2d.env:make_racing"`.
 
     Args:
-      continuous: steering, gas and brake as three numbers; else one of five actions.
+      continuous: whether actions are three numbers, for steering, gas and brake; else one of five actions.
       size: height and width of an observation, pixels.
-      frames: for each action.
+      frames: for how many frames each action is repeated.
     Raises: ImportError without Box2D.
     """
     made = _DrawnOnRequest(continuous=continuous, render_mode=render_mode)

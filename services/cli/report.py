@@ -128,8 +128,9 @@ def report_evaluation(
         console.print(render_statistics(item.names, item.statistics, title))
     source = f"{checkpoint.kind} checkpoint of update {checkpoint.step}: {checkpoint.path}"
     console.print(Text(source, LABEL_STYLE), soft_wrap=True)
-    for name, player in players.items() if video is not None else ():
-        assert video is not None
+    if video is None:
+        return
+    for name, player in players.items():
         file = video_of(video, name if len(players) > 1 else "")
         with console.status("recording"):
             recorded = record_video(player, file, greedy=is_greedy, seed=played_seed)

@@ -12,12 +12,12 @@ UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_le
 
 
 class Connection:
-    """What dm_env_rpc's adaptor asks of a connection. One thread owns it; gRPC's own threads end with `close`.
+    """A connection with the methods that dm_env_rpc's adaptor calls. One thread owns it; `close` ends gRPC's threads.
 
     Args:
       address: host:port.
-      tls: verify the server by the system's certificates; else plain text.
-      connect_s: patience for the first answer, seconds.
+      tls: whether to use TLS and verify the server by the system's certificates; else plain text.
+      connect_s: how long to wait for the server, seconds.
     Raises: EnvError if nobody answers at the address.
     """
 

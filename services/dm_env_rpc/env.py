@@ -41,7 +41,7 @@ class DmEnvRpcEnv(gymnasium.Env[Any, Any]):
         self._create, self._join, self._world = dict(create), dict(join), world
         self._observations, self._seed_setting = observations, seed_setting
         self._connection = Connection(address, tls=tls, connect_s=connect_s)
-        self._made = ""  # the world that was made here, and is to be destroyed here
+        self._made = ""  # name of the world that this object made and has to destroy; empty: none
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
             self._remote = self._enter(self._create)
@@ -53,7 +53,10 @@ class DmEnvRpcEnv(gymnasium.Env[Any, Any]):
             undo.pop_all()
 
     def _enter(self, settings: Mapping[str, Any]) -> Any:
-        """Make a world, or take the one that is named, and join it."""
+        """Make a world with these settings, or take the one that is named, join it, and return dm_env's environment.
+
+        Raises: ConfigError if the server refuses the settings, EnvError for its other errors.
+        """
         try:
             name = self._world
             if name is None:
@@ -77,7 +80,7 @@ class DmEnvRpcEnv(gymnasium.Env[Any, Any]):
             self._connection.send(dm_env_rpc_pb2.DestroyWorldRequest(world_name=name))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode; with a seed and a setting for it, in a world that is made anew."""
+        """Begin an episode. With a seed and a `seed_setting`, the world is made anew with that seed."""
         super().reset(seed=seed, options=options)
         if seed is not None and self._seed_setting:
             self._leave()
@@ -85,7 +88,7 @@ class DmEnvRpcEnv(gymnasium.Env[Any, Any]):
         return self._observe(self._remote.reset()), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """One step; the row that ends an episode carries the server's last observation."""
+        """Take one step; the one that ends an episode returns the server's last observation."""
         step = self._remote.step(self._tensors(action))
         is_over = step.last()
         is_terminated = is_over and step.discount is not None and float(np.asarray(step.discount).item()) == 0.0
@@ -93,17 +96,17 @@ class DmEnvRpcEnv(gymnasium.Env[Any, Any]):
         return self._observe(step), reward, is_terminated, is_over and not is_terminated, {}
 
     def _tensors(self, action: Any) -> dict[str, Any]:
-        """An action by name, as the server's specs have it."""
+        """Return an action as arrays by name, in the dtypes of the server's specs."""
         named = action if isinstance(action, Mapping) else {next(iter(self._actions)): action}
         return {name: np.asarray(value).astype(self._actions[name].dtype) for name, value in named.items()}
 
     def _observe(self, step: dm_env.TimeStep) -> Any:
-        """What the space says of a step's observations."""
+        """Return a step's observations as a value of `observation_space`."""
         values = {name: value_of(space, step.observation[name]) for name, space in self._spaces.items()}
         return values if len(values) > 1 else next(iter(values.values()))
 
     def close(self) -> None:
-        """Leave the world, destroy it if it was made here, and hang up; a server that is gone changes nothing."""
+        """Leave the world, destroy it if it was made here, and disconnect; errors of the server are ignored."""
         with contextlib.suppress(EnvError, DmEnvRpcError):
             self._leave()
         self._connection.close()
@@ -122,20 +125,20 @@ def make(
     tls: bool = False,
     connect_s: float = 10.0,
 ) -> DmEnvRpcEnv:
-    """The environment of `env.id = "seedbed.services.dm_env_rpc.env:make"`.
+    """Make the environment of `env.id = "seedbed.services.dm_env_rpc.env:make"`.
 
     Args:
-      address: of the server, host:port.
+      address: the server's address, host:port.
       create: settings of the world that each lane makes.
-      join: settings with which it joins.
-      world: join this one instead of making one.
-      observations: names to ask for; none: all but reward and discount.
+      join: settings with which a lane joins its world.
+      world: name of an existing world to join instead of making one.
+      observations: names of the observations to request; None: all but reward and discount.
       seed_setting: the setting of `create` that takes a seed; empty: seeds are ignored.
-      text_length: of string observations, characters; longer ones are cut.
+      text_length: longest string observation, characters; longer ones are cut.
       image: where the channels of uint8 arrays of rank 3 are, "HWC" or "CHW", or a table by observation.
-      tls: speak TLS, verified by the system's certificates.
-      connect_s: patience for the server's first answer, seconds.
-    Raises: ConfigError for settings or spaces that cannot be, EnvError without a server.
+      tls: whether to use TLS, verified by the system's certificates.
+      connect_s: how long to wait for the server, seconds.
+    Raises: ConfigError for settings or spaces that cannot be used, EnvError if no server answers.
     """
     if world is not None and (create or seed_setting):
         raise ConfigError("env.kwargs: world joins one that exists; create and seed_setting are for new ones")

@@ -1,4 +1,4 @@
-"""From dm_env's specs to Gymnasium's spaces, and from a server's values to values of these."""
+"""Converts dm_env's specs to Gymnasium's spaces, and a server's values to values of these spaces."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,30 +10,30 @@ from gymnasium import spaces
 
 from seedbed.shared.errors import ConfigError
 
-MAX_CATEGORIES = 1 << 20  # of a discrete leaf, as the protocol has it
+MAX_CATEGORIES = 1 << 20  # the protocol's limit for a discrete leaf
 LETTERS = "".join(chr(code) for code in range(32, 127))
 
 
 def observation_spaces(named: Mapping[str, specs.Array], text_length: int) -> dict[str, gymnasium.Space[Any]]:
-    """The space of each observation.
+    """Return the space of each observation, by name.
 
     Args:
-      text_length: of string observations, characters; longer ones are cut.
-    Raises: ConfigError naming the observation that cannot travel.
+      text_length: longest string observation, characters; longer ones are cut.
+    Raises: ConfigError naming the observation that the protocol cannot carry.
     """
     return {name: _observation_leaf(name, spec, text_length) for name, spec in named.items()}
 
 
 def action_space(named: Mapping[str, specs.Array]) -> gymnasium.Space[Any]:
-    """The space of actions: bounded integers become Discrete and MultiDiscrete, other numbers Box.
+    """Return the space of actions: bounded integers become Discrete or MultiDiscrete, other numbers Box.
 
-    Raises: ConfigError naming the action that cannot travel.
+    Raises: ConfigError naming the action that the protocol cannot carry.
     """
     return joined({name: _action_leaf(name, spec) for name, spec in named.items()}, "actions")
 
 
 def value_of(space: gymnasium.Space[Any], value: Any) -> Any:
-    """A server's value as one of its space: text cut and in ASCII, numbers in the space's dtype."""
+    """Convert a server's value to a value of its space: text is cut and made ASCII, numbers get the space's dtype."""
     if isinstance(space, spaces.Text):
         return "".join(letter if letter in LETTERS else "?" for letter in str(value)[: space.max_length])
     array = np.asarray(value, space.dtype)
@@ -41,7 +41,7 @@ def value_of(space: gymnasium.Space[Any], value: Any) -> Any:
 
 
 def joined(leaves: dict[str, gymnasium.Space[Any]], what: str) -> gymnasium.Space[Any]:
-    """A Dict by name; a single leaf stands for itself. Raises: ConfigError without any."""
+    """Return a Dict space of these leaves, or the leaf itself if there is only one. Raises: ConfigError if none."""
     if not leaves:
         raise ConfigError(f"this world has no {what}")
     return next(iter(leaves.values())) if len(leaves) == 1 else spaces.Dict(leaves)
@@ -72,7 +72,7 @@ def _action_leaf(name: str, spec: specs.Array) -> gymnasium.Space[Any]:
 
 
 def _box(what: str, spec: specs.Array) -> gymnasium.Space[Any]:
-    """Numbers of a known shape; truth values are 0 or 1."""
+    """Return the space of numbers or booleans of a fixed shape. Raises: ConfigError for other shapes and dtypes."""
     if any(size < 0 for size in spec.shape):
         raise ConfigError(f"{what} has the shape {spec.shape}, which varies: only fixed shapes can travel")
     if spec.dtype.kind == "b":

@@ -1,4 +1,4 @@
-"""DeepMind Lab's levels as SEED RL and IMPALA play them."""
+"""DeepMind Lab's levels with the nine actions, images and instruction tokens that SEED RL and IMPALA use."""
 
 import contextlib
 import zlib
@@ -18,8 +18,8 @@ from seedbed.shared.errors import ConfigError
 
 Pixels = npt.NDArray[np.uint8]
 
-LOOK = 20  # pixels per frame to turn by
-# What a frame's action is made of: look right, look up, strafe right, move forward, fire, jump, crouch.
+LOOK = 20  # how far to turn in a frame, pixels
+# The parts of DeepMind Lab's action: look right, look up, strafe right, move forward, fire, jump, crouch.
 ACTIONS: Mapping[str, tuple[int, int, int, int, int, int, int]] = {
     "forward": (0, 0, 0, 1, 0, 0, 0),
     "backward": (0, 0, 0, -1, 0, 0, 0),
@@ -35,9 +35,9 @@ RGB, INSTRUCTION = "RGB_INTERLEAVED", "INSTR"
 
 
 def instruction_tokens(text: str, words: int, buckets: int) -> npt.NDArray[np.uint16]:
-    """The first words of an instruction as numbers, u16 [words]: 0 for none, else 1 + CRC-32 mod (buckets − 1).
+    """Return the first words of an instruction as tokens, u16 [words]: 1 + CRC-32 mod (buckets − 1), or 0 for no word.
 
-    Words are split at spaces, in lower case. Two words may share a number.
+    Words are in lower case and separated by spaces. Two words may have the same token.
     """
     tokens = np.zeros(words, np.uint16)
     for position, word in enumerate(text.lower().split()[:words]):
@@ -48,14 +48,16 @@ def instruction_tokens(text: str, words: int, buckets: int) -> npt.NDArray[np.ui
 class LabEnv(gymnasium.Env[Any, Any]):
     """One level of DeepMind Lab.
 
-    Observations: `image` u8 [height, width, 3], and `instruction` u16 [words] unless words is 0, then the image alone.
-    DeepMind Lab shows nothing after the end of an episode, so the row that ends it repeats the last observation. It
-    does not say why an episode ended either: always `terminated`.
+    An observation is a Dict of `image`, u8 [height, width, 3], and `instruction`, u16 [words]; the image alone if words
+    is 0. DeepMind Lab shows nothing after the end of an episode, so the step that ends it repeats the last observation.
+    It does not say why an episode ended either, so every end is `terminated`.
 
     Args:
-      lab: makes a `deepmind_lab.Lab` of a level.
-      pool: of levels; one is taken here, and given back by `close`.
+      lab: makes a `deepmind_lab.Lab` for the path of a level.
+      pool: the levels; one is taken here and given back by `close`.
       action_repeat: frames for each agent step.
+      words: length of the instruction in tokens; 0: without it.
+      buckets: number of different tokens.
     """
 
     def __init__(
@@ -107,7 +109,7 @@ class LabEnv(gymnasium.Env[Any, Any]):
         return observation, reward, is_over, False, {"level": self._level}
 
     def _observe(self) -> Any:
-        """Take what the simulator shows."""
+        """Read the simulator's observation, keep it, and return it as a value of the observation space."""
         shown = self._lab.observations()
         self._image = np.array(shown[RGB], np.uint8)  # the simulator may use its memory again
         if self._words:
@@ -143,18 +145,20 @@ def make(
     max_episode_steps: int | None = None,
     render_mode: str | None = None,
 ) -> LaneBackend:
-    """The backend of `env.id = "seedbed.services.dmlab.env:make"`.
+    """Make the backend of `env.id = "seedbed.services.dmlab.env:make"`.
 
     Args:
-      level: a name, several, or "dmlab30"; lanes take them in turn.
+      level: a level's name, several names, or "dmlab30"; lanes take the levels in turn.
+      lanes: number of lanes, L.
       width, height: of the image, pixels.
       action_repeat: frames for each agent step.
       instruction_words, instruction_buckets: size of the instruction leaf; 0 words: without it.
       level_cache: directory of compiled maps; empty: none.
       renderer: "software" or "hardware".
-      runfiles: directory of DeepMind Lab's own files, where it is not found by itself.
+      runfiles: directory of DeepMind Lab's own files, if the package does not find it; empty: it does.
       config: more of DeepMind Lab's settings, such as datasetPath for psychlab levels.
-    Raises: ConfigError for settings that cannot be, ImportError without deepmind_lab.
+      max_episode_steps: episodes are truncated after this many agent steps; None: where the level ends.
+    Raises: ConfigError for settings that cannot be used, ImportError without deepmind_lab.
     """
     import deepmind_lab
 

@@ -11,9 +11,9 @@ from seedbed.shared.errors import ConfigError
 
 
 class LevelCache:
-    """What `deepmind_lab.Lab` asks of a cache. Maps are found by a digest of their key and never change.
+    """A cache of compiled maps with the methods that `deepmind_lab.Lab` calls. Files are named by a digest of the key.
 
-    Files appear whole or not at all, so actors may share the directory. Nothing is ever removed.
+    Files appear whole or not at all, so actors may share the directory. No file is ever changed or removed.
 
     Raises: ConfigError if nothing can be written to the directory.
     """
@@ -28,7 +28,7 @@ class LevelCache:
             raise ConfigError(f"env.kwargs.level_cache: {directory}: {error.strerror or error}") from error
 
     def fetch(self, key: str, pk3_path: str) -> bool:
-        """Copy a map to where the simulator wants it; False if it is not there."""
+        """Copy a cached map to `pk3_path`; return False if it is not in the cache."""
         try:
             shutil.copyfile(self._path(key), pk3_path)
         except OSError:  # not there, or not to be read: it is compiled again
@@ -36,7 +36,7 @@ class LevelCache:
         return True
 
     def write(self, key: str, pk3_path: str) -> None:
-        """Take in a map that the simulator compiled. A full disk costs time later, and no episode now."""
+        """Store a map that the simulator compiled. If the disk refuses it, the map is compiled again another time."""
         path = self._path(key)
         if path.exists():
             return

@@ -29,14 +29,14 @@ HELD_OUT = tuple(name.replace("_train", "_test") for name in DMLAB_30 if name.en
 
 
 def level_path(name: str) -> str:
-    """What DeepMind Lab calls a level: those of DMLab-30 lie in a folder, others are taken as they are."""
+    """Return the path by which DeepMind Lab knows a level: DMLab-30's lie in a folder, other names are unchanged."""
     return f"{_FOLDER}{name}" if name in DMLAB_30 or name in HELD_OUT else name
 
 
 class LevelPool:
-    """Hands levels to lanes in turn: the one that fewest lanes play. One thread owns it.
+    """Gives each lane the level that the fewest lanes play. One thread owns it.
 
-    A lane that is made anew gives its level back first, so it goes on with that one.
+    A lane that is rebuilt gives its level back first, and so gets the same one again.
     """
 
     def __init__(self, levels: Sequence[str]) -> None:
@@ -44,11 +44,11 @@ class LevelPool:
         self._num_lanes: Counter[int] = Counter()
 
     def take(self) -> int:
-        """Index of the level to play."""
+        """Return the index of the level for one more lane to play."""
         index = min(range(len(self.levels)), key=lambda index: self._num_lanes[index])
         self._num_lanes[index] += 1
         return index
 
     def give_back(self, index: int) -> None:
-        """One lane less plays this level."""
+        """Note that one lane fewer plays this level."""
         self._num_lanes[index] -= 1

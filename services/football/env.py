@@ -16,7 +16,7 @@ Array = npt.NDArray[Any]
 Rewards = Literal["scoring", "scoring,checkpoints"]
 
 GRASS = (40, 110, 50)
-# Of our team, theirs, the player that we move and, last because it lies over its owner, the ball.
+# (plane, colour) of our team, their team, the player that we move and, last because it lies over its owner, the ball.
 PLANE_COLOURS = ((0, (70, 110, 255)), (1, (230, 60, 60)), (3, (255, 230, 60)), (2, (255, 255, 255)))
 CELL_PIXELS = 5
 LEFT_TEAM = 0  # ours
@@ -25,7 +25,7 @@ LEFT_TEAM = 0  # ours
 class Football(VectorWrapper[Any, Any, Any]):
     """Adds the checkpoint reward and a picture to EnvPool's football.
 
-    Reports `score`, our goals less theirs, and `checkpoints`, of ten, for each episode, whatever the reward is.
+    For each episode it reports `score`, our goals minus theirs, and `checkpoints`, 0 to 10, whatever the reward is.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], *, rewards: Rewards) -> None:
@@ -54,7 +54,10 @@ class Football(VectorWrapper[Any, Any, Any]):
         return planes, reward + extra if self._pays_checkpoints else reward, terminated, truncated, info
 
     def render(self) -> tuple[Array, ...] | None:
-        """Lane 0 from above, u8 [360, 480, 3]: EnvPool has no picture of its own."""
+        """Draw lane 0 from above, one u8 [360, 480, 3] in a tuple; None before the first reset.
+
+        EnvPool has no picture of its own.
+        """
         if self._planes is None:
             return None
         picture = np.empty((*self._planes.shape[2:], 3), np.uint8)
@@ -73,14 +76,15 @@ def make(
     max_episode_steps: int | None = None,
     num_threads: int = 0,
 ) -> VectorBackend:
-    """The environment of `env.id = "seedbed.services.football.env:make"`.
+    """Make the backend of `env.id = "seedbed.services.football.env:make"`.
 
     Args:
-      scenario: as EnvPool names it between "gfootball/" and "-v1".
-      rewards: the change of the score, or that and the checkpoints.
-      physics_steps_per_frame: of 10 ms each, for each agent step.
-      max_episode_steps: truncates; none: as the scenario says (400 for academy_empty_goal_close).
-      num_threads: that step lanes; 0: one for each usable core.
+      lanes: number of lanes, L.
+      scenario: EnvPool's name of it between "gfootball/" and "-v1".
+      rewards: the change of the score, or that plus the checkpoint reward.
+      physics_steps_per_frame: physics steps of 10 ms for each agent step.
+      max_episode_steps: episodes are truncated here; None: the scenario's limit (400 for academy_empty_goal_close).
+      num_threads: how many threads step the lanes; 0: one for each usable core.
     Raises: ConfigError for an unknown scenario or reward.
     """
     if rewards not in get_args(Rewards):

@@ -41,7 +41,7 @@ class MemoryEnv(gymnasium.Env[Observation, np.int64]):
         return self._observe(self._cue), {}
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Wait, be asked, or answer."""
+        """Count down the delay, show the question, or, if it was shown, reward the action as the answer."""
         if self._shown == self._cues:  # the question was on show: this is the answer
             is_right = int(action) == self._cue
             return self._observe(None), float(is_right), True, False, {"success": float(is_right)}
@@ -49,7 +49,7 @@ class MemoryEnv(gymnasium.Env[Observation, np.int64]):
         return self._observe(self._cues if self._wait < 0 else None), 0.0, False, False, {}
 
     def _observe(self, shown: int | None) -> Observation:
-        """One-hot of what is on show, zeros for nothing."""
+        """Show a cue, the question (`cues`) or nothing (None); return it one-hot, f32 [cues + 1], zeros for nothing."""
         self._shown = -1 if shown is None else shown
         observation = np.zeros(self._cues + 1, np.float32)
         if shown is not None:
@@ -57,7 +57,7 @@ class MemoryEnv(gymnasium.Env[Observation, np.int64]):
         return observation
 
     def render(self) -> Any:
-        """A bar for each cue and a white one for the question; what is on show is lit."""
+        """Draw a bar for each cue and a white one for the question, lit where shown, u8 [64, 32·(cues + 1), 3]."""
         picture = np.full((64, 32 * (self._cues + 1), 3), 32, np.uint8)
         if self._shown >= 0:
             lit = (255, 255, 255) if self._shown == self._cues else (64, 200, 64 + 40 * (self._shown % 4))
@@ -66,5 +66,5 @@ class MemoryEnv(gymnasium.Env[Observation, np.int64]):
 
 
 def make(**kwargs: Any) -> MemoryEnv:
-    """The environment of `env.id = "seedbed.services.memory.env:make"`."""
+    """Make the environment of `env.id = "seedbed.services.memory.env:make"`; arguments are those of MemoryEnv."""
     return MemoryEnv(**kwargs)

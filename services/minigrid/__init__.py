@@ -1,1 +1,1 @@
-"""MiniGrid and BabyAI: what the agent sees, where it looks, and what it is told to do."""
+"""MiniGrid and BabyAI environments: the agent's view, its direction and its instruction as observations."""

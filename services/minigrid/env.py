@@ -1,4 +1,4 @@
-"""MiniGrid environments with observations that can travel: image, direction and mission."""
+"""MiniGrid environments with observations that the protocol can carry: image, direction and mission."""
 
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ View = Literal["agent", "full"]
 Encoding = Literal["image", "categories", "rgb"]
 
 LETTERS = "".join(chr(code) for code in range(32, 127))
-DIRECTIONS = 4  # of an agent in the whole grid, where a cell's state says it
+DIRECTIONS = 4  # which an agent may face; in a view of the whole grid its cell's state says which
 
 
 class MiniGridEnv(gymnasium.ObservationWrapper[dict[str, Any], Any, Any]):
@@ -20,10 +20,10 @@ class MiniGridEnv(gymnasium.ObservationWrapper[dict[str, Any], Any, Any]):
 
     Args:
       env: a MiniGrid environment whose `image` is uint8 [width, height, 3]: what lies in a cell, its colour and state.
-      encoding: "image": that, or the pixels where the environment was wrapped so, uint8 "HWC"; "categories": the same
-        cells as MultiDiscrete, which become one-hot.
-      direction: Discrete(4), where the agent looks: right, down, left, up.
-      mission_length: of the instruction, a Text leaf, characters; longer ones are cut; 0: without it.
+      encoding: "image" or "rgb": `image` as the environment gives it, cells or pixels, uint8 "HWC"; "categories": the
+        cells as MultiDiscrete, which the policy sees one-hot.
+      direction: whether to add a leaf Discrete(4), where the agent looks: right, down, left, up.
+      mission_length: longest instruction, characters, as a Text leaf; longer ones are cut; 0: without it.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class MiniGridEnv(gymnasium.ObservationWrapper[dict[str, Any], Any, Any]):
         self.metadata = {**env.metadata, "image": {"image": "HWC"}}
 
     def observation(self, observation: dict[str, Any]) -> dict[str, Any]:
-        """What was asked for of MiniGrid's own observation."""
+        """Return the chosen parts of MiniGrid's own observation, with the mission cut to its length."""
         chosen = {name: observation[name] for name in self._names}
         if self._mission_length:
             chosen["mission"] = observation["mission"][: self._mission_length]
@@ -55,7 +55,7 @@ class MiniGridEnv(gymnasium.ObservationWrapper[dict[str, Any], Any, Any]):
 
 
 def _categories() -> list[int]:
-    """How many objects, colours and states a cell may have."""
+    """Return how many objects, colours and states there are for a cell: three numbers."""
     from minigrid.core.constants import COLOR_TO_IDX, OBJECT_TO_IDX, STATE_TO_IDX
 
     return [len(OBJECT_TO_IDX), len(COLOR_TO_IDX), max(len(STATE_TO_IDX), DIRECTIONS)]
@@ -72,12 +72,13 @@ def make(
     options: dict[str, Any] | None = None,
     render_mode: str | None = None,
 ) -> MiniGridEnv:
-    """The environment of `env.id = "seedbed.services.minigrid.env:make"`.
+    """Make the environment of `env.id = "seedbed.services.minigrid.env:make"`.
 
     Args:
       env: a registered id such as MiniGrid-DoorKey-5x5-v0 or BabyAI-GoToObj-v0.
-      view: "agent": what lies before it, 7 × 7 cells; "full": the whole grid with the agent in it.
-      encoding: of cells: "image", "categories" or "rgb", pixels.
+      view: "agent": the 7 × 7 cells before the agent; "full": the whole grid with the agent in it.
+      encoding: how cells are encoded: "image", "categories" or "rgb" (pixels).
+      direction, mission_length: as in MiniGridEnv.
       tile_size: edge of a cell in "rgb", pixels.
       options: keyword arguments of the environment's constructor.
     Raises: ConfigError for an unknown view or encoding, ImportError without minigrid.

@@ -1,1 +1,1 @@
-"""OpenEnv servers: every lane is a session of its own."""
+"""Environments of OpenEnv servers: every lane is a session of its own."""

@@ -1,4 +1,4 @@
-"""Fields of an OpenEnv action: from their JSON schema, or from settings, to spaces, and from values to JSON."""
+"""Turns the fields of an OpenEnv action, by JSON schema or settings, into spaces, and values of these into JSON."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from pydantic import Field
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.runtime.config import Section
 
-FREE = ("metadata",)  # fields that every OpenEnv action has, and no policy gives
+FREE = ("metadata",)  # fields that every OpenEnv action has and no policy sets
 
 
 class ActionSetting(Section):
@@ -29,41 +29,44 @@ class ActionSetting(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionField:
-    """One field that the policy gives."""
+    """One field of an action that the policy chooses."""
 
     name: str
     space: gymnasium.Space[Any]
     values: tuple[Any, ...] | None = None  # what the numbers of a Discrete space stand for
 
     def to_json(self, value: Any) -> Any:
-        """A value of the space as the server takes it."""
+        """Return a value of the space as the JSON that the server takes."""
         return np.asarray(value).tolist() if self.values is None else self.values[int(value)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionForm:
-    """An action: what the policy gives, and what is always the same."""
+    """The form of an action: the fields that the policy chooses, and the constants sent with every action."""
 
     fields: tuple[ActionField, ...]
     constants: Mapping[str, Any]
 
     @property
     def space(self) -> gymnasium.Space[Any]:
-        """A Dict by field; a single one stands for itself."""
+        """A Dict space by field name, or the field's own space if there is only one."""
         if len(self.fields) == 1:
             return self.fields[0].space
         return spaces.Dict({field.name: field.space for field in self.fields})
 
     def to_json(self, action: Any) -> dict[str, Any]:
-        """A value of the space as an action's fields."""
+        """Return a value of the space as the JSON fields of an action, with the constants."""
         named = {self.fields[0].name: action} if len(self.fields) == 1 else action
         return {**self.constants, **{field.name: field.to_json(named[field.name]) for field in self.fields}}
 
 
 def action_form(schema: Mapping[str, Any], said: Mapping[str, ActionSetting]) -> ActionForm:
-    """The form of actions with this JSON schema; settings are stronger than the schema.
+    """Return the form of actions with this JSON schema.
 
-    Raises: ConfigError naming a field whose values are not known, or a setting for a field that is not there.
+    Args:
+      schema: the server's JSON schema of an action.
+      said: settings by field; they override the schema.
+    Raises: ConfigError naming a field whose values are not known, or a setting for a field that does not exist.
     """
     properties: Mapping[str, Any] = schema.get("properties", {})
     if unknown := sorted(said.keys() - properties.keys()):
@@ -122,7 +125,7 @@ def _numbers(low: Any, high: Any, shape: tuple[int, ...]) -> gymnasium.Space[Any
 
 
 def _resolve(own: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A property without references to `$defs`."""
+    """Return a property of the schema with its reference to `$defs` replaced by what it refers to."""
     reference = own.get("$ref", "")
     if not reference.startswith("#/$defs/"):
         return own
@@ -131,7 +134,7 @@ def _resolve(own: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, 
 
 
 def _from_schema(name: str, own: Mapping[str, Any]) -> ActionField | None:
-    """What a property says by itself, or None if its values are open."""
+    """Return the action field that a property of the schema describes, or None if it does not bound its values."""
     values: Sequence[Any] | None = own.get("enum")
     if own.get("type") == "boolean":
         values = [False, True]

@@ -76,7 +76,7 @@ class OpenEnv(gymnasium.Env[Any, Any]):
         return self._observation.from_json(result.observation), self._info(result.observation)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """One step; a reward that is not given is 0."""
+        """Take one step; a reward that the server leaves out is 0."""
         result = self._ask(self._client.step, self._action.to_json(action))
         observed = result.observation
         is_truncated = bool(result.done and self._truncated_field and observed.get(self._truncated_field))
@@ -85,7 +85,7 @@ class OpenEnv(gymnasium.Env[Any, Any]):
         return self._observation.from_json(observed), reward, is_terminated, is_truncated, self._info(observed)
 
     def _ask(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        """One request and its answer; the client's own errors say what the server said."""
+        """Send one request and return its answer. Raises: EnvError for every failure, with what the server said."""
         try:
             return request(*args, **kwargs)
         except ConnectionClosed as error:
@@ -97,7 +97,7 @@ class OpenEnv(gymnasium.Env[Any, Any]):
             raise EnvError(f"the OpenEnv server at {self._url} gave no answer in {self._answer_s:g} s") from error
 
     def _info(self, observed: Mapping[str, Any]) -> dict[str, Any]:
-        """The action mask, where there is one."""
+        """Return the info with the row's `action_mask`, u8 [actions], or an empty one without `legal_actions`."""
         if not self._legal_actions:
             return {}
         (field,) = self._action.fields
@@ -112,7 +112,7 @@ class OpenEnv(gymnasium.Env[Any, Any]):
 
 
 def _action_schema(url: str, timeout_s: float) -> Mapping[str, Any]:
-    """The server's JSON schema of actions."""
+    """Return the server's JSON schema of actions. Raises: EnvError if it does not answer with one."""
     address = url.replace("ws://", "http://", 1).replace("wss://", "https://", 1) if url.startswith("ws") else url
     try:
         answer = httpx.get(f"{address}/schema", timeout=timeout_s)
@@ -124,7 +124,7 @@ def _action_schema(url: str, timeout_s: float) -> Mapping[str, Any]:
 
 
 def _settings(model: type[S], key: str, tables: Mapping[str, Any] | None) -> dict[str, S]:
-    """Checked settings by field."""
+    """Return the settings of each field as checked models. Raises: ConfigError naming `env.kwargs.<key>.<field>`."""
     checked = {}
     for name, table in (tables or {}).items():
         try:
@@ -148,20 +148,21 @@ def make(
     connect_s: float = 10.0,
     answer_s: float = 60.0,
 ) -> OpenEnv:
-    """The environment of `env.id = "seedbed.services.openenv.env:make"`.
+    """Make the environment of `env.id = "seedbed.services.openenv.env:make"`.
 
     Args:
-      url: of the server, `http://host:port`.
-      action: settings of action fields, by name; see ActionSetting. The server's schema says the others.
-      observation: settings of observation fields, by name; see ObservationSetting. An example says the others.
-      observe: fields to take; none: all.
-      reset: sent with every reset.
-      truncated_field: a field that is true where an episode was cut short.
-      legal_actions: a field that lists the actions allowed next.
+      url: the server's address, `http://host:port`.
+      action: settings of action fields, by name; see ActionSetting. Other fields follow the server's schema.
+      observation: settings of observation fields, by name; see ObservationSetting. Other fields follow the observation
+        of a first reset.
+      observe: names of the observation fields to take; None: all.
+      reset: arguments sent with every reset.
+      truncated_field: the observation field that is true where an episode was cut short; empty: none.
+      legal_actions: the observation field that lists the actions allowed next; empty: none.
       image: where the channels of uint8 arrays of rank 3 are, "HWC" or "CHW", or a table by field.
-      connect_s: patience until the server is there, seconds.
-      answer_s: patience for each of its answers, seconds.
-    Raises: ConfigError for settings that do not fit the server, EnvError without one.
+      connect_s: how long to wait for the connection, seconds.
+      answer_s: how long to wait for each answer, seconds.
+    Raises: ConfigError for settings that do not fit the server, EnvError if no server answers.
     """
     return OpenEnv(
         url,

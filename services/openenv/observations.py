@@ -1,4 +1,4 @@
-"""Fields of an OpenEnv observation: from an example, and settings, to spaces, and from JSON to values of these."""
+"""Turns the fields of an OpenEnv observation, by an example and settings, into spaces, and JSON into their values."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from seedbed.shared.errors import ConfigError
 from seedbed.shared.runtime.config import Section
 
 LETTERS = "".join(chr(code) for code in range(32, 127))
-FREE = ("metadata",)  # fields that every OpenEnv observation may have, and that are for people
-DEFAULT_LENGTH = 512  # of texts, characters or bytes
+FREE = ("metadata",)  # fields that every OpenEnv observation may have and that no policy needs
+DEFAULT_LENGTH = 512  # longest text, characters or bytes
 Kind = Literal["numbers", "categories", "bits", "text", "bytes"]
 Dtype = Literal[
     "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64"
@@ -28,7 +28,7 @@ _SCALARS: dict[str, type[np.integer[Any]] | type[np.floating[Any]]] = {
 
 
 class ObservationSetting(Section):
-    """`env.kwargs.observation.<field>`: what its example does not tell."""
+    """`env.kwargs.observation.<field>`: what the example of a field does not tell about it."""
 
     kind: Kind | None = Field(None, description="How it travels; none: as the example looks.")
     dtype: Dtype = Field("float32", description="Of numbers.")
@@ -41,14 +41,14 @@ class ObservationSetting(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservationField:
-    """One field, and how its JSON becomes a value of its space."""
+    """One field of an observation, and how its JSON becomes a value of its space."""
 
     name: str
     kind: Kind
     space: gymnasium.Space[Any]
 
     def from_json(self, value: Any) -> Any:
-        """A value of the space. What is missing or null is zeros, or an empty text.
+        """Return a JSON value as a value of the space; None, for a missing field, gives zeros or an empty text.
 
         Raises: ValueError, TypeError or OverflowError for JSON that does not fit.
         """
@@ -62,25 +62,25 @@ class ObservationField:
 
 
 def _pad(data: bytes, length: int) -> npt.NDArray[np.uint8]:
-    """The bytes, then zeros."""
+    """Return the bytes, filled up with zeros, as u8 [length]."""
     return np.frombuffer(data.ljust(length, b"\0"), np.uint8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservationForm:
-    """An observation as fields that can travel."""
+    """The form of an observation: the fields that are taken from it, with their spaces."""
 
     fields: tuple[ObservationField, ...]
 
     @property
     def space(self) -> gymnasium.Space[Any]:
-        """A Dict by field; a single one stands for itself."""
+        """A Dict space by field name, or the field's own space if there is only one."""
         if len(self.fields) == 1:
             return self.fields[0].space
         return spaces.Dict({field.name: field.space for field in self.fields})
 
     def from_json(self, observation: Mapping[str, Any]) -> Any:
-        """A value of the space."""
+        """Return a JSON observation as a value of the space. Raises: as `ObservationField.from_json`."""
         values = {field.name: field.from_json(observation.get(field.name)) for field in self.fields}
         return values if len(values) > 1 else values[self.fields[0].name]
 
@@ -91,12 +91,14 @@ def observation_form(
     observe: Sequence[str] | None,
     skip: Sequence[str] = (),
 ) -> ObservationForm:
-    """The form of observations that look like the example.
+    """Return the form of observations that look like the example.
 
     Args:
-      observe: the fields to take; none: all but metadata.
-      skip: fields that are no part of it.
-    Raises: ConfigError naming a field that cannot travel, or one that is not there.
+      example: the observation of a reset.
+      said: settings by field.
+      observe: names of the fields to take; None: all but metadata.
+      skip: fields that have another use and are not observed.
+    Raises: ConfigError naming a field that the protocol cannot carry, or one that does not exist.
     """
     known = [name for name in example if name not in skip and (name not in FREE or name in (observe or ()))]
     for where, names in (("observe", observe or ()), ("observation", tuple(said))):
@@ -115,7 +117,7 @@ def _field(name: str, value: Any, setting: ObservationSetting | None) -> Observa
 
 
 def _guess(name: str, value: Any) -> Kind:
-    """What an example looks like."""
+    """Return the kind that an example looks like. Raises: ConfigError if it is neither numbers nor text."""
     if isinstance(value, str):
         return "text"
     flat = _flatten(value)
@@ -131,7 +133,7 @@ def _guess(name: str, value: Any) -> Kind:
 
 
 def _flatten(value: Any) -> list[Any]:
-    """The items of nested lists."""
+    """Return the items of nested lists as one list; a value that is no list is the only item."""
     return [item for part in value for item in _flatten(part)] if isinstance(value, list) else [value]
 
 

@@ -33,28 +33,28 @@ MASK = "action_mask"
 
 
 class _World:
-    """One environment and where it is in its episode."""
+    """One environment and the state of its episode."""
 
     __slots__ = ("env", "info", "live", "seed", "steps")
 
     def __init__(self, env: Any) -> None:
         self.env = env
         self.seed = np.random.SeedSequence(0)
-        self.live: set[Any] = set()  # agents whose episode goes on; none: the world is to be reset
+        self.live: set[Any] = set()  # agents whose episode goes on; empty: the world is to be reset
         self.steps = 0
         self.info: Mapping[Any, Mapping[str, Any]] = {}  # of the last step, by agent
 
 
 class AgentBackend:
-    """L / A worlds of A agents. One thread owns it.
+    """A backend of L / A worlds of A agents each. One thread owns it.
 
-    A world that raises or gives what is no number is made anew and goes on with `first` rows, as `Repairs` says.
+    A world that raises or gives invalid values is rebuilt and goes on with `first` rows, as `Repairs` describes.
 
     Args:
       make: returns a pettingzoo.ParallelEnv.
       lanes: a multiple of the number of possible agents.
       image, statistics: as `metadata["image"]` and `metadata["statistics"]` of a Gymnasium environment.
-      max_episode_steps: all agents of a world are truncated here; none: where the environment ends.
+      max_episode_steps: all agents of a world are truncated after so many steps; None: where the environment ends.
     Raises: ConfigError if the lanes are no such multiple or the agents' spaces differ.
     """
 
@@ -102,16 +102,16 @@ class AgentBackend:
 
     @property
     def num_rebuilds(self) -> int:
-        """Lanes that were rebuilt since the start."""
+        """How many lanes were rebuilt since the start."""
         return self._repairs.num_rebuilds
 
     @property
     def last_failure(self) -> str:
-        """Why, the last time; "" for never."""
+        """The cause of the newest failure of a world; empty if there was none."""
         return self._repairs.last_failure
 
     def bind(self, rows: RowViews) -> None:
-        """Write from now on into these arrays."""
+        """Write all rows from now on into these arrays."""
         self._rows, self._check = rows, ValueCheck(self._leaves, rows)
 
     def reset(self, seed: int) -> None:
@@ -143,7 +143,7 @@ class AgentBackend:
         self._settle()
 
     def _lanes(self, index: int) -> range:
-        """The lanes of a world."""
+        """Return the lanes of a world."""
         return range(index * len(self._agents), (index + 1) * len(self._agents))
 
     def _begin(self, index: int, world: _World, seed: int | None) -> None:
@@ -181,7 +181,7 @@ class AgentBackend:
                 world.live.discard(agent)
 
     def _join(self, lane: int, world: _World, agent: Any, observation: Any, info: Mapping[str, Any]) -> None:
-        """The `first` row of an agent."""
+        """Begin an agent's episode: write its `first` row and note that it is live."""
         self._write(lane, observation, info)
         self._rows.reward[lane] = 0.0
         self._rows.flags[lane] = FIRST
@@ -195,13 +195,13 @@ class AgentBackend:
         write_lane(self.traits, self._leaves, self._rows, lane, value, info)
 
     def _rebuild(self, index: int) -> None:
-        """Another environment for a world, at its agents' `first` rows."""
+        """Make a new environment for a world, reset it with a fresh seed and write its agents' `first` rows."""
         world = self._worlds[index]
         world.env = self._make()
         self._begin(index, world, draw_seed(world.seed.spawn(1)[0]))
 
     def _settle(self) -> None:
-        """Mend what no policy may see, then tell which lanes ended or began."""
+        """Rebuild the worlds with invalid values, then set `ended` and `first` from the rows' flags."""
         self._repairs.settle(
             lambda: np.unique(self._check.bad_lanes() // len(self._agents)), lambda index: self._worlds[index].steps > 0
         )
@@ -210,12 +210,12 @@ class AgentBackend:
         self.first = (flags & FIRST).nonzero()[0]
 
     def _write_absent(self, index: int) -> None:
-        """Rows without agents for a whole world."""
+        """Write the rows of all lanes of a world as those of absent agents."""
         for lane in self._lanes(index):
             write_absent(self._leaves, self._rows, lane)
 
     def extra_statistics(self, lanes: Array) -> Array:
-        """f32 [n, K] of the ended lanes, from their agents' last info; NaN where the environment did not say."""
+        """Return the statistics of the ended lanes from their agents' last info, f32 [n, K]; NaN where it lacks one."""
         names = self.traits.statistics
         table = np.full((len(lanes), len(names)), np.nan, np.float32)
         for row, lane in enumerate(lanes.tolist()):
@@ -225,24 +225,24 @@ class AgentBackend:
         return table
 
     def render(self) -> Array | None:
-        """World 0 as u8 [height, width, 3]."""
+        """Return a picture of world 0, u8 [height, width, 3], or None if it shows nothing."""
         return call_environment(read_picture, call_environment(self._worlds[0].env.render))
 
     def close(self) -> None:
-        """Let go of every world."""
+        """Close every world. Raises: EnvError if one fails to close."""
         for world in self._worlds:
             call_environment(world.env.close)
 
 
 class _Described:
-    """What `read_traits` asks of an environment: its metadata."""
+    """Stands for an environment in `read_traits`, which needs its metadata only."""
 
     def __init__(self, metadata: dict[str, Any]) -> None:
         self.metadata = metadata
 
 
 def _common_space(what: str, spaces: Mapping[Any, gymnasium.Space[Any]]) -> gymnasium.Space[Any]:
-    """The space that all agents share, or ConfigError naming two that differ."""
+    """Return the space that all agents have in common. Raises: ConfigError naming two agents whose spaces differ."""
     first, *others = spaces
     for agent in others:
         if spaces[agent] != spaces[first]:
@@ -254,7 +254,7 @@ def _common_space(what: str, spaces: Mapping[Any, gymnasium.Space[Any]]) -> gymn
 
 
 def _without_mask(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
-    """An observation space without its `action_mask`; what is left alone stands for itself."""
+    """Return an observation space without its `action_mask`: a Dict, or the only space that is left."""
     if not isinstance(space, gymnasium.spaces.Dict) or MASK not in space.spaces:
         return space
     rest = {name: child for name, child in space.spaces.items() if name != MASK}
@@ -262,7 +262,7 @@ def _without_mask(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
 
 
 def _split_mask(observation: Any, info: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
-    """An agent's observation without its `action_mask`, and its info with it."""
+    """Move `action_mask` from an agent's observation to its info, and return both."""
     if not isinstance(observation, Mapping) or MASK not in observation:
         return observation, info
     rest = {name: value for name, value in observation.items() if name != MASK}

@@ -1,4 +1,4 @@
-"""From the name of a PettingZoo environment to a backend of its agents."""
+"""Makes a backend of agents from the name of a PettingZoo environment."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ def make(
     max_episode_steps: int | None = None,
     render_mode: str | None = None,
 ) -> AgentBackend:
-    """The backend of `env.id = "seedbed.services.pettingzoo.env:make"`.
+    """Make the backend of `env.id = "seedbed.services.pettingzoo.env:make"`.
 
     Args:
       env: an id of PettingZoo's registry (`butterfly/pistonball_v6`), a module that has `parallel_env`
@@ -29,8 +29,8 @@ def make(
       options: keyword arguments of the environment's constructor.
       image: where the channels of uint8 arrays of rank 3 are, "HWC" or "CHW".
       statistics: entries of an agent's info that are reported when its episode ends.
-      max_episode_steps: all agents are truncated here; none: where the environment ends.
-    Raises: ConfigError for an unknown environment, other lanes, or agents whose spaces differ.
+      max_episode_steps: all agents are truncated after so many steps; None: where the environment ends.
+    Raises: ConfigError for an unknown environment, a number of lanes that does not fit, or agents whose spaces differ.
     """
     construct = _constructor(env)
     arguments = dict(options or {})
@@ -54,7 +54,7 @@ def make(
 
 
 def _constructor(env: str) -> Callable[..., Any]:
-    """What makes an environment of this name."""
+    """Return the function that makes the environment of this name. Raises: ConfigError if there is none."""
     if "/" not in env:
         return load_function(env if ":" in env else f"{env}:parallel_env", "env.kwargs.env")
 

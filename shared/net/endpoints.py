@@ -295,7 +295,7 @@ class Router:
         """Split the route off; with keys only those that are admitted get through. Whether it moved something on."""
         route = frames[0]
         del frames[0]
-        if self._guard is not None and route not in self._owners and not self._admit(route):
+        if self._guard is not None and route not in self._owners and not self._admit(self._guard, route):
             return False
         is_useful = self._on_message(route, frames) is not False
         if is_useful and route not in self._useful:
@@ -308,11 +308,10 @@ class Router:
         """Who pays for what comes over a route."""
         return route if route in self._useful else self._owners.get(route, ("", STRANGERS))[1]
 
-    def _admit(self, route: bytes) -> bool:
+    def _admit(self, guard: KeyGuard, route: bytes) -> bool:
         """A route is seen for the first time, or again after its key was revoked: ask whose it is."""
-        assert self._guard is not None
         user_id, key = self._channel.peer_property(USER_ID), self._channel.peer_property(KEY)
-        if not self._guard.access.admits(user_id, key):
+        if not guard.access.admits(user_id, key):
             self._on_refused("revoked", user_id)
             return False
         _make_room(self._owners)
@@ -321,8 +320,10 @@ class Router:
 
     def _judge_anew(self) -> None:
         """The list of keys changed: part with those who are no longer on it."""
-        assert self._guard is not None
-        revoked = [route for route, owner in self._owners.items() if not self._guard.access.admits(*owner)]
+        if self._guard is None:  # nobody's key is asked for
+            return
+        access = self._guard.access
+        revoked = [route for route, owner in self._owners.items() if not access.admits(*owner)]
         for route in revoked:
             del self._owners[route]
         if revoked and self._on_revoked is not None:

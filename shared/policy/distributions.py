@@ -15,6 +15,7 @@ E encoded columns, C categorical components, K categories.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import torch
@@ -206,39 +207,36 @@ class ActionDistribution(nn.Module):
         return ActionEvaluation(self._log_prob(params, log_p, own), self._entropy(params, log_p))
 
     def _log_prob(self, params: Tensor, log_p: Tensor | None, own: Tensor) -> Tensor:
-        if self._is_single:
-            assert log_p is not None
+        if self._is_single and log_p is not None:
             return log_p.gather(-1, own.long()).squeeze(-1)
-        total = None
+        parts = []
         if log_p is not None:
             index = self._take(own, "categorical").long().unsqueeze(-1)
-            total = log_p.gather(-1, index).squeeze(-1).sum(-1)
+            parts.append(log_p.gather(-1, index).squeeze(-1).sum(-1))
         if self.num_binaries:
             logits = self._binary_logits(params)
-            total = _add(total, (self._take(own, "binary") * logits - F.softplus(logits)).sum(-1))
+            parts.append((self._take(own, "binary") * logits - F.softplus(logits)).sum(-1))
         if self.num_normals:
             mean, log_std = self._mean_and_log_std(params)
             scaled = (self._take(own, "normal") - mean) * (-log_std).exp()
-            total = _add(total, (-0.5 * scaled.square() - log_std - 0.5 * _LOG_2PI).sum(-1))
-        assert total is not None
-        return total
+            parts.append((-0.5 * scaled.square() - log_std - 0.5 * _LOG_2PI).sum(-1))
+        return reduce(torch.add, parts)
 
     def _entropy(self, params: Tensor, log_p: Tensor | None) -> Tensor:
-        total = None
+        parts = []
         if log_p is not None:
-            total = -(log_p.exp() * log_p).sum(-1)
-            total = total if self._is_single else total.sum(-1)
+            each = -(log_p.exp() * log_p).sum(-1)
+            parts.append(each if self._is_single else each.sum(-1))
         if self.num_binaries:
             logits = self._binary_logits(params)
-            total = _add(total, (F.softplus(logits) - logits.sigmoid() * logits).sum(-1))
+            parts.append((F.softplus(logits) - logits.sigmoid() * logits).sum(-1))
         if self.num_normals:
             mean, log_std = self._mean_and_log_std(params)
             normal = log_std + 0.5 * (_LOG_2PI + 1)
             if self._has_squashed:
                 normal = normal + torch.where(self._table("_is_squashed"), self._log_jacobian(mean, log_std), 0.0)
-            total = _add(total, normal.sum(-1))
-        assert total is not None
-        return total
+            parts.append(normal.sum(-1))
+        return reduce(torch.add, parts)
 
     def _log_jacobian(self, mean: Tensor, log_std: Tensor) -> Tensor:
         """E[log(1 - tanh² u)] for u ~ N(mean, std), off by 0.013 at most for any mean and std.
@@ -360,7 +358,3 @@ def _contiguous(columns: list[int]) -> tuple[int, int] | None:
     """(start, length) of columns that follow each other, else None."""
     is_run = bool(columns) and columns == list(range(columns[0], columns[0] + len(columns)))
     return (columns[0], len(columns)) if is_run else None
-
-
-def _add(total: Tensor | None, term: Tensor) -> Tensor:
-    return term if total is None else total + term

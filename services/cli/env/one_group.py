@@ -69,7 +69,7 @@ class OneGroup(Life, Generic[T]):
         session = self._session
         if session is not None and self._tick is not None and self._asked is None:
             self._asked = bits, actions, seed
-            self._answer(session)
+            self._answer(session, *self._asked)
 
     def reset(self, seed: int) -> None:
         """Have every lane begin anew with this seed."""
@@ -179,17 +179,15 @@ class OneGroup(Life, Generic[T]):
         self._tick, self._payload = tick, payload
         if is_again:
             if self._asked is not None:
-                self._answer(session)
+                self._answer(session, *self._asked)
         elif is_first and self.begins_anew(session.hello):
             self.reset(self.options.seed)
         elif is_first or self._asked is not None:  # else nobody waits for it: the next tick will show it
             self._asked = None
             self._show(seen)
 
-    def _answer(self, session: Session) -> None:
+    def _answer(self, session: Session, bits: int, actions: Sequence[bytes], seed: int) -> None:
         """Send what was asked as the ACT for the outstanding STEP."""
-        assert self._asked is not None
-        bits, actions, seed = self._asked
         if self.asks_pictures and "render" in session.capabilities:
             bits |= int(ActBits.PICTURE)
         act = Act(session=session.id, seq=session.last_seq, policy_version=1, bits=bits, reset_seed=seed)

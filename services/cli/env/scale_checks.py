@@ -22,8 +22,7 @@ class ScaleWatch:
 
     def __init__(self, space: Space) -> None:
         self._leaves = space.leaves()
-        self._low: list[Array | None] = [None] * len(self._leaves)
-        self._high: list[Array | None] = [None] * len(self._leaves)
+        self._ranges: list[tuple[Array, Array]] = []  # of each leaf, once something was seen
         self._ticks = 0
 
     def observe(self, observation: Sequence[Array], present_L: Array) -> None:
@@ -31,12 +30,13 @@ class ScaleWatch:
         if not present_L.any():
             return
         self._ticks += 1
-        for index, leaf in enumerate(observation):
-            rows = leaf if present_L.all() else leaf[present_L]
-            low, high = rows.min(0), rows.max(0)
-            known_low, known_high = self._low[index], self._high[index]
-            self._low[index] = low if known_low is None else np.minimum(known_low, low)
-            self._high[index] = high if known_high is None else np.maximum(known_high, high)
+        rows = [leaf if present_L.all() else leaf[present_L] for leaf in observation]
+        seen = [(leaf.min(0), leaf.max(0)) for leaf in rows]
+        known = self._ranges or seen
+        self._ranges = [
+            (np.minimum(low, known_low), np.maximum(high, known_high))
+            for (low, high), (known_low, known_high) in zip(seen, known, strict=True)
+        ]
 
     def results(self) -> list[Result]:
         """A result for `constant` and for `scale`; none before enough was seen."""
@@ -47,16 +47,12 @@ class ScaleWatch:
         return [_judge("constant", constant), _judge("scale", scale)]
 
     def _constant(self, index: int) -> str:
-        leaf, low, high = self._leaves[index], self._low[index], self._high[index]
-        assert low is not None
-        assert high is not None
+        leaf, (low, high) = self._leaves[index], self._ranges[index]
         is_constant = leaf.num_elements > 0 and bool((low == high).all())
         return f"{name_of(leaf)} never changed in {self._ticks} ticks" if is_constant else ""
 
     def _scale(self, index: int) -> str:
-        leaf, low, high = self._leaves[index], self._low[index], self._high[index]
-        assert low is not None
-        assert high is not None
+        leaf, (low, high) = self._leaves[index], self._ranges[index]
         if leaf.kind != "box" or not leaf.num_elements or (low == high).all():
             return ""
         least, greatest = low.min(), high.max()

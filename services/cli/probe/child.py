@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self, cast
 
 from seedbed.services.cli.machine import service_environment
 from seedbed.services.cli.postmortem import last_words
@@ -49,6 +49,7 @@ class Child:
                 [sys.executable, "-P", "-m", module, str(self._answer)],
                 env=environment, stdin=subprocess.PIPE, stdout=errors, stderr=errors, start_new_session=True,
             )  # fmt: skip
+        self._requests = cast(IO[bytes], self._process.stdin)
 
     def __enter__(self) -> Self:
         return self
@@ -59,15 +60,13 @@ class Child:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)  # what it started, too
         self._process.wait()
-        assert self._process.stdin is not None
         with suppress(OSError):
-            self._process.stdin.close()
+            self._requests.close()
         self._folder.cleanup()
 
     def send(self, request: Mapping[str, Any]) -> None:
         """Say what to look at, once."""
-        assert self._process.stdin is not None
-        with suppress(OSError), self._process.stdin as stream:  # it may have ended: the answer says how
+        with suppress(OSError), self._requests as stream:  # it may have ended: the answer says how
             stream.write(json.dumps({**request, "timeout_s": self._timeout_s}).encode())
 
     def answer(self) -> Answer:
