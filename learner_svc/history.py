@@ -267,14 +267,10 @@ def _draw_panel(axes: Any, panel: Drawn, rows: Sequence[Mapping[str, str]]) -> N
 
 
 def _points(rows: Sequence[Mapping[str, str]], column: str, *, is_rate: bool) -> list[tuple[float, float]]:
-    """(trained steps, value) of the rows that have one; a rate only of those in which something was trained."""
-    points: list[tuple[float, float]] = []
-    steps = 0.0
-    for row in rows:
-        before, steps = steps, _number(row[columns.TRAINED_STEPS.name])
-        if row.get(column) and (steps > before or not is_rate):
-            points.append((steps, _number(row[column])))
-    return points
+    """(trained steps, value) of the rows that have one; a rate only until nothing was trained any more."""
+    steps = [_number(row[columns.TRAINED_STEPS.name]) for row in rows]
+    end = 1 + next((at for at in range(len(rows) - 1, 0, -1) if steps[at] > steps[at - 1]), 0) if is_rate else len(rows)
+    return [(steps[at], _number(rows[at][column])) for at in range(end) if rows[at].get(column)]
 
 
 def _append_whole(file: Path, line: bytes) -> None:

@@ -134,7 +134,8 @@ def find_experiment(name: str) -> Path:
     known = experiment_names()
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known) or 'none'}"
-    raise ConfigError(f"no experiment named {name!r}; {hint} (or give a TOML file, or an environment as --env ID)")
+    others = "or give a TOML file, or an environment as --env ID, also to resume its run"
+    raise ConfigError(f"no experiment named {name!r}; {hint} ({others})")
 
 
 def choose_source(

@@ -150,7 +150,8 @@ MEANS: Mapping[str, Column] = {  # signals that are a column's mean
 COLUMNS = tuple(  # that are read here
     column.name
     for column in (
-        columns.TRAINED_STEPS_PER_S, columns.ENV_STEPS_PER_S, columns.TRAINED_STEPS, columns.DROPPED_STEPS,
+        columns.SECONDS, columns.TRAINED_STEPS_PER_S, columns.ENV_STEPS_PER_S, columns.TRAINED_STEPS,
+        columns.ENV_STEPS, columns.DROPPED_STEPS,
         columns.INFERENCE_SERVICES, columns.LAG_MAX, inference.NUM_ACTOR_RESTARTS.column, *MEANS.values(),
     )
 )  # fmt: skip
@@ -244,14 +245,16 @@ def read_signals(run_dir: Path, *, max_policy_lag: float | None = None, cores: i
 def summarise(
     rows: Sequence[Mapping[str, str]], *, source: str, max_policy_lag: float | None = None, cores: int | None = None
 ) -> Signals:
-    """Means over the last half of the rows in which steps were trained."""
-    rows = [row for row in rows if (_number(row.get(columns.TRAINED_STEPS_PER_S.name)) or 0.0) > 0]
-    if len(rows) < MIN_ROWS:
-        raise ConfigError(f"{source}: only {len(rows)} rows with training in it; let the run go on for some seconds")
+    """Means over the last half of the rows from the first to the last in which steps were trained."""
+    trained_at = [at for at, row in enumerate(rows) if (_number(row.get(columns.TRAINED_STEPS_PER_S.name)) or 0.0) > 0]
+    if len(trained_at) < MIN_ROWS:
+        problem = f"only {len(trained_at)} rows with training in it; let the run go on for some seconds"
+        raise ConfigError(f"{source}: {problem}")
+    rows = rows[trained_at[0] : trained_at[-1] + 1]  # where an update takes long, rows without one lie between
     late = rows[len(rows) // 2 :]
 
-    def values(column: Column) -> list[float]:
-        return [value for row in late if (value := _number(row.get(column.name))) is not None]
+    def values(column: Column, of: Sequence[Mapping[str, str]] = late) -> list[float]:
+        return [value for row in of if (value := _number(row.get(column.name))) is not None]
 
     def mean(column: Column) -> float | None:
         found = values(column)
@@ -260,7 +263,15 @@ def summarise(
     def last(column: Column) -> float:
         return next(reversed(values(column)), 0.0)
 
-    trained, acted = mean(columns.TRAINED_STEPS_PER_S) or 0.0, mean(columns.ENV_STEPS_PER_S) or 0.0
+    def rate(per_s: Column, total: Column) -> float:
+        """What a total rose by in a second; without it the mean of the rows' rates."""
+        since = rows[max(0, len(rows) // 2 - 1) :]  # from the row before
+        seconds, steps = values(columns.SECONDS, since), values(total, since)
+        passed_s = seconds[-1] - seconds[0] if len(seconds) == len(steps) == len(since) else 0.0
+        return (steps[-1] - steps[0]) / passed_s if passed_s > 0 else mean(per_s) or 0.0
+
+    trained = rate(columns.TRAINED_STEPS_PER_S, columns.TRAINED_STEPS)
+    acted = rate(columns.ENV_STEPS_PER_S, columns.ENV_STEPS)
     dropped = last(columns.DROPPED_STEPS)
     return Signals(
         trained_steps_per_s=trained,

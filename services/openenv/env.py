@@ -85,7 +85,7 @@ class OpenEnv(gymnasium.Env[Any, Any]):
         return self._observation.from_json(observed), reward, is_terminated, is_truncated, self._info(observed)
 
     def _ask(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        """Send one request and return its answer. Raises: EnvError for every failure, with what the server said."""
+        """Send a request and return its answer. Raises: EnvError for an error answer, a closed session or a timeout."""
         try:
             return request(*args, **kwargs)
         except ConnectionClosed as error:

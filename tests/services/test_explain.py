@@ -152,6 +152,25 @@ def test_broken_cells_are_left_out():
     assert found.update_busy_share is None
 
 
+def test_rates_count_the_time_between_updates_that_take_long():
+    """An update every third second: two thousand steps in three seconds are not two thousand in one."""
+    rows = [
+        {
+            "seconds": str(second),
+            "trained_steps": str(2000 * (second // 3)),
+            "trained_steps_per_s": "2000" if second % 3 == 0 else "0",
+            "env_steps": str(700 * second),
+            "env_steps_per_s": "700",
+            "update_busy_share": "1" if second % 3 == 0 else "0",
+        }
+        for second in range(1, 40)
+    ]
+    found = summarise(rows, source="test")
+    assert found.trained_steps_per_s == pytest.approx(2000 / 3, rel=0.15)
+    assert found.acted_steps_per_s == pytest.approx(700)
+    assert found.update_busy_share == pytest.approx(1 / 3, rel=0.2)
+
+
 def test_the_report_names_bottleneck_knobs_and_remarks(capsys):
     """All that was decided is shown."""
     found = signals(update_busy_share=0.97, actor_restarts=2.0)

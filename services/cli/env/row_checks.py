@@ -12,7 +12,7 @@ from statistics import fmean
 import numpy as np
 
 from seedbed.services.cli.env.scale_checks import ScaleWatch, name_of
-from seedbed.services.cli.env.verdicts import Result, failed, passed, skipped
+from seedbed.services.cli.env.verdicts import Result, failed, passed, skipped, warned
 from seedbed.shared.errors import RemoteWireError
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.protocol.messages import StepBits
@@ -105,6 +105,8 @@ class RowChecker:
         self._limit = spec.max_episode_steps
         self._whole_returns: deque[float] = deque(maxlen=MAX_RETURNS)  # of episodes seen from their first row on
         self._terminated_at_limit = 0
+        self._own_names = spec.statistics[2:]
+        self._own_seen: Array = np.zeros(len(self._own_names), np.int64)  # in how many finished episodes
         self._scale = ScaleWatch(spec.observation)
 
     def observe(self, tick: Tick, *, after_reset: bool) -> None:
@@ -213,6 +215,8 @@ class RowChecker:
         if count != len(ended):
             self._note("statistics", f"{count} rows of statistics for {len(ended)} lanes that ended")
             return
+        if statistics is not None:
+            self._own_seen += np.isfinite(statistics[:, 2:]).sum(0)
         for lane, said in zip(ended.tolist(), statistics if statistics is not None else (), strict=True):
             if not self._whole[lane]:
                 continue
@@ -234,10 +238,19 @@ class RowChecker:
             elif not ended:
                 results.append(skipped(name, for_want))
             elif name == "statistics":
-                results.append(passed(name, f"of {ended} episodes add up"))
+                results.append(passed(name, f"return and length of {ended} episodes add up"))
             else:
                 results.append(passed(name, self._describe_ends()))
-        return [*results, *self._judge_truncation()]
+        return [*results, *self._judge_own_statistics(ended), *self._judge_truncation()]
+
+    def _judge_own_statistics(self, ended: int) -> list[Result]:
+        """Whether finished episodes had the statistics that the environment declares."""
+        if not self._own_names or not ended:
+            return []
+        missing = [name for name, seen in zip(self._own_names, self._own_seen, strict=True) if not seen]
+        if missing:
+            return [warned("own statistics", f"none of {ended} finished episodes had {', '.join(missing)}")]
+        return [passed("own statistics", ", ".join(self._own_names))]
 
     def _judge_truncation(self) -> list[Result]:
         """Whether anybody saw what a time limit does."""

@@ -58,6 +58,10 @@ RULES: Mapping[str, Rule] = {
         "values are converted to the space's dtype without a word, which costs time and may round or overflow",
         "return values of the space's own dtype and shape, e.g. np.asarray(x, np.float32)",
     ),
+    "answers": Rule(
+        "everything else reads what reset and step return by its place",
+        "return (observation, info) from reset, and (observation, reward, terminated, truncated, info) from step",
+    ),
     "values": Rule(
         "no policy may see NaN, infinite values or categories outside their space: such a lane is made anew",
         "find the state in which it happens; clip or end the episode before it does",
@@ -83,6 +87,10 @@ RULES: Mapping[str, Rule] = {
     "statistics": Rule(
         "return and length of a whole episode are what the learning curve shows",
         "send one row of statistics for each lane that ended, ascending by lane: sum of raw rewards, number of steps",
+    ),
+    "own statistics": Rule(
+        "a statistic that no finished episode has is in no figure, and nothing says so",
+        "put it into the info of the step that ends an episode, under its name in metadata['statistics']",
     ),
     "ends": Rule(
         "a truncated episode is worth what would have followed, a terminated one nothing",

@@ -20,30 +20,37 @@ class Walk(gymnasium.Env[Any, Any]):
     """Ten steps on a line; it starts somewhere. `fault` breaks one rule."""
 
     def __init__(self, fault: str = "") -> None:
-        self.observation_space = spaces.Box(-20.0, 20.0, (1,), np.float32)
+        self.observation_space: spaces.Space[Any] = spaces.Box(-20.0, 20.0, (1,), np.float32)
+        if fault == "category":
+            self.observation_space = spaces.Discrete(4)
         self.action_space = spaces.Discrete(2)
         self.fault = fault
+        self.metadata = {"statistics": ("reachd" if fault == "statistic" else "reached",)}
         if fault == "made":
             raise RuntimeError("no display")
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
         generator = np.random.default_rng() if self.fault == "seeds" else self.np_random
         self.at, self.left = generator.uniform(-1, 1), 10
-        return self._observe(), {}
+        return self._observe() if self.fault == "no info" else (self._observe(), {})
 
-    def step(self, action: Any) -> tuple[Any, Any, Any, bool, dict[str, Any]]:
+    def step(self, action: Any) -> Any:
         self.at += 2 * int(action) - 1
         self.left -= 1
         if self.fault == "raise" and self.left == 5:
             raise ValueError("lost my way")
         reward = np.nan if self.fault == "reward" and self.left == 5 else 1.0
         terminated: Any = int(self.left == 0) if self.fault == "terminated" else self.left == 0
-        return self._observe(), reward, terminated, False, {}
+        if self.fault == "four":
+            return self._observe(), reward, terminated, {}
+        return self._observe(), reward, terminated, False, {"reached": self.at} if terminated else {}
 
     def _observe(self) -> Any:
         if self.fault == "shape":
             return np.zeros(2, np.float32)
+        if self.fault == "category":
+            return 4 if self.left == 5 else 0
         value = np.nan if self.fault == "nan" and self.left == 5 else self.at + 100 * (self.fault == "bounds")
         return np.full(1, value, np.float64 if self.fault == "dtype" else np.float32)
 
@@ -72,11 +79,21 @@ def test_good_environments_keep_every_rule(env_id):
     assert "steps/s" in results["soak"].found
 
 
+def test_a_statistic_that_no_episode_has_is_warned_of():
+    """It breaks no rule; one that is there is named."""
+    assert checked(f"{HERE}:make")["own statistics"].verdict is RuleVerdict.PASS
+    found = checked(f"{HERE}:make", fault="statistic")["own statistics"]
+    assert (found.verdict, "reachd" in found.found) == (RuleVerdict.WARN, True)
+
+
 @pytest.mark.parametrize(
     ("fault", "rule", "found"),
     [
         ("made", "made", "no display"),
         ("shape", "dtypes", "shape (2,), its space says (1,)"),
+        ("category", "values", "which is not in Discrete(4)"),
+        ("four", "answers", "step returned 4 values, not 5"),
+        ("no info", "answers", "reset returned a ndarray"),
         ("dtype", "dtypes", "is float64, its space says float32"),
         ("terminated", "dtypes", "terminated is a int, not a bool"),
         ("bounds", "bounds", "its space says -20.0 to 20.0"),
