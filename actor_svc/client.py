@@ -175,7 +175,7 @@ class GroupClient:
         return self._greet(now) if self.phase in (ClientPhase.GREETING, ClientPhase.ACTIVE) else ()
 
     def submit(self, frames: Frames, bits: int, now: float) -> Actions:
-        """Take the rows of a finished tick or reset and return the STEP that carries them.
+        """Take the rows of a finished tick or reset and return the STEP that carries them, if there is a session.
 
         The frames must stay unchanged until the next action for this group.
 

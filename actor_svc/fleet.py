@@ -78,7 +78,7 @@ class Fleet:
         return _at(address, connection.receive(message, frames, now)) if connection else []
 
     def submit(self, group: int, frames: Frames, bits: int, now: float) -> list[Placed]:
-        """Take a group's finished rows and return the STEP that carries them, or, before it, the group's move."""
+        """Take a group's finished rows and return the STEP that carries them, after its move if one is due."""
         client = self.groups[group]
         moved = self._draw(client, *self._wish, now) if self._wish is not None and client.is_at_boundary else []
         return [*moved, *_at(self._place.get(group, ""), client.submit(frames, bits, now))]

@@ -1,4 +1,4 @@
-"""Addresses: checked before a socket sees them, refused when open to the network, looked up."""
+"""Checks addresses, refuses those that are open to the network without keys, and looks up names."""
 
 import fcntl
 import ipaddress
@@ -19,19 +19,19 @@ def check_address(address: str) -> None:
 
 
 def split_name(address: str) -> tuple[str, int] | None:
-    """(name, port) of an address whose host is a name; None where there is nothing to look up: numbers and ipc."""
+    """Return (name, port) of an address whose host is a name; None for a numeric host or an ipc path."""
     scheme, _, rest = address.partition("://")
     host, _, port = rest.rpartition(":")
     return None if scheme == "ipc" or _numeric(host) is not None else (host, int(port))
 
 
 def look_up(name: str, port: int) -> list[str]:
-    """Every numeric host that a name stands for now; blocks. Raises OSError while it stands for none."""
+    """Return every numeric host to which a name resolves now; blocks. Raises: OSError if it resolves to none."""
     return [str(entry[4][0]) for entry in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)]
 
 
 def tcp_address(host: str, port: int) -> str:
-    """The address of a numeric host."""
+    """Return tcp://host:port for a numeric host, an IPv6 host in brackets."""
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
 
@@ -52,7 +52,7 @@ def is_local(address: str) -> bool:
 
 
 def refuse_open_bind(bind: str) -> None:
-    """Without keys only this machine may connect."""
+    """Raise ConfigError unless only this machine can connect to an address that is bound without keys."""
     if not is_local(bind):
         raise ConfigError(
             f"{bind} is open to the network and there are no keys: anyone could send. Make keys with  "
@@ -62,7 +62,7 @@ def refuse_open_bind(bind: str) -> None:
 
 
 def refuse_open_dial(address: str) -> None:
-    """Without keys anybody on the way could read, and answer."""
+    """Raise ConfigError if an address is across the network: without keys anybody on the way could read and answer."""
     if not is_local(address):
         raise ConfigError(
             f"{address} is across the network and there are no keys: anyone on the way could read and answer. Take the "
@@ -72,7 +72,11 @@ def refuse_open_dial(address: str) -> None:
 
 
 def lock_ipc_path(bind: str) -> int | None:
-    """Hold a lock beside an ipc path: a second bind would take the path over without an error."""
+    """Lock a file beside an ipc path: a second bind would take the path over without an error.
+
+    Returns: the descriptor that holds the lock; None for an address that is no ipc path.
+    Raises: ConfigError if another process holds the lock, or the file cannot be opened.
+    """
     if not bind.startswith("ipc://"):
         return None
     path = Path(bind.removeprefix("ipc://") + ".lock")

@@ -15,12 +15,12 @@ from time import perf_counter
 
 SHARE = 0.03  # of the server's time
 BURST_S = 1.0
-OWN_S, GREETING_S = 0.05, 0.05  # what a connection begins with; what is given back to those that it paid with
-PAUSE_S = 0.02  # of time that a payer has again when it is heard again
+OWN_S, GREETING_S = 0.05, 0.05  # time that a connection begins with; most that is given back for its greeting
+PAUSE_S = 0.02  # time that a payer without any left must have regained before it is read again
 PRUNE_EVERY_S = 1.0
 MAX_PAYERS = 65_536  # those that paid longest ago are forgiven first
-DROPPED_MESSAGES, DROPPED_BYTES = 200, 64 << 20  # of one connection: then it is ended
-ENDED_AGAIN_S = 2.0  # what an ended connection had sent before is still read for a moment
+DROPPED_MESSAGES, DROPPED_BYTES = 200, 64 << 20  # a connection is ended when so much of it was dropped
+ENDED_AGAIN_S = 2.0  # for so long it is not ended again: what it had sent before is still arriving
 STRANGERS = ""
 
 Payer = str | bytes
@@ -31,12 +31,12 @@ class Budget:
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self._clock = clock
-        self._accounts: dict[Payer, tuple[float, float]] = {}  # what was left, s, and when
+        self._accounts: dict[Payer, tuple[float, float]] = {}  # time that was left, seconds, and when
         self._barred: dict[Payer, float] = {}  # until when
         self._prune_at = 0.0
 
     def admits(self, payer: Payer) -> bool:
-        """Whether its messages are read now."""
+        """Whether this payer's messages are read now."""
         until = self._barred.get(payer)
         if until is None:
             return True
@@ -51,7 +51,7 @@ class Budget:
         return not self._barred
 
     def charge(self, payer: Payer, seconds: float) -> None:
-        """A message of this payer took so long and moved nothing on; a negative time is given back."""
+        """Take from a payer's account the time that a useless message took; a negative time is given back."""
         now = self._clock()
         left, since = self._accounts.pop(payer, (BURST_S if isinstance(payer, str) else OWN_S, now))
         left = min(BURST_S, left + SHARE * (now - since)) - seconds
@@ -72,8 +72,8 @@ class Turnstile:
     """Lets a router's messages through, or drops them and at last ends their connection. Owned by the router's loop.
 
     Args:
-      payer: of a route: itself, once it pays for itself; a key, or "" for all strangers, before.
-      hang_up: ends the connection that the newest message came over; whether it could.
+      payer: returns who pays for a route: the route itself once it was useful, before that its key, or "" without keys.
+      hang_up: ends the connection that the newest message came over; returns whether that succeeded.
       on_ended: called with a route when its connection was ended.
     """
 
@@ -85,14 +85,14 @@ class Turnstile:
         self._payer, self._hang_up, self._on_ended, self._clock = payer, hang_up, on_ended, clock
         self._dropped: dict[bytes, tuple[int, int]] = {}  # messages and bytes of each route that is being dropped
         self._ended: dict[bytes, float] = {}  # when
-        self._greetings: dict[bytes, tuple[Payer, float]] = {}  # who paid what for connections that pay not yet
+        self._greetings: dict[bytes, tuple[Payer, float]] = {}  # route → who has paid for it so far, and how much
 
     def admits(self, route: bytes) -> bool:
         """Whether a message over this route is to be read."""
         return self._budget.is_quiet or self._budget.admits(self._payer(route))
 
     def charge(self, route: bytes, seconds: float) -> None:
-        """A message over this route took so long and moved nothing on."""
+        """Charge a route's payer for a useless message that took so long."""
         payer = self._payer(route)
         if isinstance(payer, str):
             _, paid = self._greetings.pop(route, (payer, 0.0))
@@ -104,13 +104,13 @@ class Turnstile:
             self._dropped.clear()
 
     def welcome(self, route: bytes) -> None:
-        """This connection has moved something on: it pays for itself from now on."""
+        """Let a route pay for itself from now on, because it was useful, and give back what its greeting cost."""
         payer, paid = self._greetings.pop(route, (STRANGERS, 0.0))
         if paid:
             self._budget.charge(payer, -paid)
 
     def drop(self, route: bytes, size: int) -> None:
-        """A message of so many bytes was not read."""
+        """Count a message of `size` bytes that was not read, and end the connection after too many of them."""
         messages, octets = self._dropped.get(route, (0, 0))
         messages, octets = messages + 1, octets + size
         self._dropped[route] = messages, octets

@@ -28,9 +28,9 @@ def hang_up(descriptor: int, endpoint: str) -> bool:
 
 
 def received_bytes(endpoint: str) -> dict[tuple[int, int], int]:
-    """What came so far over each TCP connection that was accepted at this endpoint, by descriptor and inode.
+    """Return the bytes received so far over each TCP connection that was accepted at this endpoint.
 
-    Empty where the kernel does not tell.
+    Keys are (descriptor, inode). Empty where the kernel does not tell.
     """
     found = {}
     for descriptor in _descriptors():
@@ -49,7 +49,7 @@ def received_bytes(endpoint: str) -> dict[tuple[int, int], int]:
 
 
 def _descriptors() -> Iterator[int]:
-    """Numbers of all files and sockets that this process has open; none where there is no /proc."""
+    """Yield the descriptors of all files and sockets that this process has open; none where there is no /proc."""
     try:
         names = os.listdir("/proc/self/fd")
     except OSError:
@@ -58,7 +58,10 @@ def _descriptors() -> Iterator[int]:
 
 
 def _accepted(descriptor: int, endpoint: str) -> socket.socket | None:
-    """A duplicate of this descriptor, if it is a connection that was accepted at the endpoint."""
+    """Return a duplicate of this descriptor, for the caller to close, if it is a connection accepted at the endpoint.
+
+    None if it is anything else.
+    """
     try:
         duplicate = os.dup(descriptor)
     except OSError:
@@ -78,7 +81,7 @@ def _accepted(descriptor: int, endpoint: str) -> socket.socket | None:
 
 
 def _is_at(connection: socket.socket, endpoint: str) -> bool:
-    """Whether its own end has the endpoint's address."""
+    """Whether the local address of a connection is the endpoint's."""
     name = connection.getsockname()
     if endpoint.startswith("ipc://"):
         return connection.family == socket.AF_UNIX and name == endpoint.removeprefix("ipc://")

@@ -1,8 +1,8 @@
-"""One conversation with whoever answers at any of several addresses: what a name stands for may change under it.
+"""A connection to whichever of several addresses answers, while the addresses behind a name may change.
 
-A service that is started again in another place keeps its name and loses its number, and a name may stand for several
-numbers of which one answers (localhost is ::1 and 127.0.0.1). So every address has a Dealer, and one of those that are
-connected is in use, until it is lost or passed over. Names, numbers and ipc paths may be mixed.
+A service that is started again elsewhere keeps its name and gets another numeric address, and a name may resolve to
+several of which one answers (localhost is ::1 and 127.0.0.1). So every address has a Dealer, and one of those that are
+connected is in use, until it is lost or passed over. Names, numeric addresses and ipc paths may be mixed.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from seedbed.shared.net.resolver import Lookup, Resolver
 
 
 class Dialler:
-    """Offers what a Dealer does. Owned by the loop's thread; memory: a socket for each address."""
+    """Sends and receives like a Dealer, over one of several addresses. Owned by the loop; a socket for each address."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Dialler:
 
     @property
     def address(self) -> str:
-        """The one in use; empty while there is none."""
+        """The address in use; empty while none is connected."""
         return self._in_use
 
     def send(self, frames: Sequence[Buffer]) -> bool:
@@ -58,9 +58,9 @@ class Dialler:
         return dealer is not None and dealer.send(frames)
 
     def pass_over(self) -> bool:
-        """Whoever is in use does not serve us: let another have a try, if one is connected. Whether one was.
+        """Change to the next connected address, because the one in use does not serve us; return whether it changed.
 
-        An address that its name stands for no longer is given up whether or not there is another.
+        An address to which its name no longer resolves is given up even if no other is connected.
         """
         former = self._in_use
         place = self._listed.index(former) + 1 if former in self._listed else 0
@@ -69,7 +69,7 @@ class Dialler:
         return self._in_use != former
 
     def complaints(self, now: float) -> list[str]:
-        """What keeps it from being connected, for people; empty if it is."""
+        """Return sentences on what keeps it from being connected; empty if it is connected."""
         if self._in_use:
             return []
         if self.refusal:
@@ -88,7 +88,7 @@ class Dialler:
     # Within
 
     def _found(self, addresses: list[str]) -> None:
-        """What the names stand for now; whoever is in use stays until it is lost or passed over."""
+        """Take the addresses to which the names resolve now; the one in use stays until it is lost or passed over."""
         self._listed = addresses
         for address in addresses:
             if address not in self._dealers:
@@ -103,7 +103,7 @@ class Dialler:
         self._hang_up()
 
     def _hang_up(self) -> None:
-        """On addresses that are neither listed nor in use."""
+        """Close the connections to addresses that are neither listed nor in use."""
         for address in [item for item in self._dealers if item not in self._listed and item != self._in_use]:
             self._dealers.pop(address).close()
 

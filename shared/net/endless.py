@@ -15,9 +15,9 @@ from seedbed.shared.net.reactor import Channel
 from seedbed.shared.runtime.allocator import release_freed_memory
 
 LOOK_EVERY_S = 0.2
-GROWTH_BYTES = 32 << 20  # of the process, since it was looked at closely for the last time
-CLOSE_LOOKS = 10  # after it has grown
-SUSPICIOUS_BYTES = 1 << 20  # without a message: it is looked at on
+GROWTH_BYTES = 32 << 20  # growth of the process, since the last close look, that starts close looks
+CLOSE_LOOKS = 10  # number of close looks after the process has grown
+SUSPICIOUS_BYTES = 1 << 20  # received over a connection without a message: close looks go on
 RELEASE_AFTER_S = 1.0  # libzmq frees what it kept when its own thread has seen the end
 
 
@@ -27,7 +27,7 @@ class EndlessWatch:
     Args:
       limit_bytes: the largest whole message.
       on_ended: called when a connection was ended.
-      memory: of this process, bytes.
+      memory: returns the memory of this process, bytes.
     """
 
     def __init__(
@@ -38,11 +38,11 @@ class EndlessWatch:
         self._on_ended, self._memory = on_ended, memory
         self._calm_bytes = self._memory()
         self._looks_left = 0
-        self._known: dict[tuple[int, int], int] = {}  # received when its newest message had come
+        self._known: dict[tuple[int, int], int] = {}  # bytes received when its newest message came
         self._timer = loop.call_later(LOOK_EVERY_S, self._look)
 
     def close(self) -> None:
-        """Stop the timer; before the channel is closed. Idempotent."""
+        """Stop watching. Call it before the channel is closed. Idempotent."""
         self._timer.cancel()
 
     def _look(self) -> None:
@@ -57,7 +57,7 @@ class EndlessWatch:
             self._channel.senders = set()
 
     def _look_closely(self) -> None:
-        """Compare; go on for as long as something is received that is no message."""
+        """End connections that received more than a message may have and completed none; go on while others grow."""
         heard, self._channel.senders = self._channel.senders or set(), set()
         received = received_bytes(self._endpoint)
         is_drained = self._channel.is_drained()

@@ -199,8 +199,8 @@ class Dealer:
 class Router:
     """The answering end of a link: many peers, each behind a route that the socket assigned.
 
-    Those who send what moves nothing on have a share of the time and no more (`seedbed.shared.net.budget`), and those
-    whose message does not end are hung up on (`seedbed.shared.net.endless`).
+    Peers whose messages are useless get a small share of the server's time (`seedbed.shared.net.budget`), and peers
+    whose message does not end are disconnected (`seedbed.shared.net.endless`).
     """
 
     def __init__(
@@ -228,7 +228,7 @@ class Router:
           on_refused: called with a short reason, and who it was, when someone was not let in, or hung up on: "flood"
             or "endless".
           on_revoked: called with the routes whose keys were revoked; no message of theirs comes any more.
-          memory: of this process, bytes.
+          memory: returns the memory of this process, bytes.
         Raises: ConfigError if the address is malformed, open to the network without keys, or taken, or a key is wrong.
         """
         check_address(bind)
@@ -292,7 +292,7 @@ class Router:
         self._channel.close(linger_ms)
 
     def _deliver(self, frames: list[bytes]) -> bool:
-        """Split the route off; with keys only those that are admitted get through. Whether it moved something on."""
+        """Split the route off and hand the message on if its key is admitted; return whether it was useful."""
         route = frames[0]
         del frames[0]
         if self._guard is not None and route not in self._owners and not self._admit(self._guard, route):
@@ -305,11 +305,14 @@ class Router:
         return is_useful
 
     def _payer(self, route: bytes) -> Payer:
-        """Who pays for what comes over a route."""
+        """Return who pays for useless messages over a route: itself once it was useful, before that its key or ""."""
         return route if route in self._useful else self._owners.get(route, ("", STRANGERS))[1]
 
     def _admit(self, guard: KeyGuard, route: bytes) -> bool:
-        """A route is seen for the first time, or again after its key was revoked: ask whose it is."""
+        """Return whether the key behind a new route is admitted, and if so remember whose it is.
+
+        A route is new when it is seen for the first time, or again after its key was revoked.
+        """
         user_id, key = self._channel.peer_property(USER_ID), self._channel.peer_property(KEY)
         if not guard.access.admits(user_id, key):
             self._on_refused("revoked", user_id)
@@ -319,7 +322,7 @@ class Router:
         return True
 
     def _judge_anew(self) -> None:
-        """The list of keys changed: part with those who are no longer on it."""
+        """After the list of keys changed, forget the routes whose keys are no longer on it and call `on_revoked`."""
         if self._guard is None:  # nobody's key is asked for
             return
         access = self._guard.access
@@ -330,7 +333,7 @@ class Router:
             self._on_revoked(revoked)
 
     def _let_go(self) -> None:
-        """Of whoever watches the socket, and of an ipc path."""
+        """Close what watches the socket, and release the lock of an ipc path."""
         self._handshakes.close()
         if self._guard is not None:
             self._guard.close()
@@ -340,20 +343,20 @@ class Router:
 
 
 def _make_room(routes: dict[bytes, Any]) -> None:
-    """Forget the older half when it is full."""
+    """Forget the older half of the routes if there are MAX_ROUTES."""
     if len(routes) >= MAX_ROUTES:
         for former in list(routes)[: MAX_ROUTES // 2]:
             del routes[former]
 
 
 def _nobody_asks(_reason: str, _peer: str) -> None:
-    """Nobody wants to hear of refusals."""
+    """Do nothing about a refusal: the default of `on_refused`."""
 
 
 def _set_options(
     socket: zmq.Socket[bytes], options: dict[zmq.SocketOption, int], address: str, max_frame_bytes: int
 ) -> None:
-    """Everything that must be set before bind or connect."""
+    """Set all socket options that must be set before bind or connect."""
     for option, value in options.items():
         socket.setsockopt(option, value)
     socket.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes)

@@ -1,4 +1,4 @@
-"""Tells of connections to a server that ended before their handshake was done: no ZeroMQ, no key, another's key."""
+"""Reports connections to a server that ended before their handshake was done: no ZeroMQ, no key, or another's key."""
 
 from collections.abc import Callable
 
@@ -23,7 +23,7 @@ class FailedHandshakes:
         self._monitor = reactor.open(monitor, self._failed)
 
     def close(self) -> None:
-        """Before the watched socket is closed. Idempotent."""
+        """Stop watching. Call it before the watched socket is closed. Idempotent."""
         if not self._monitor.is_closed:
             self._socket.disable_monitor()  # first: an event that nobody takes stops libzmq's I/O thread
             self._monitor.close()

@@ -77,7 +77,7 @@ class Keyring:
         return made
 
     def _check_known(self, role: Role, pair: KeyPair, own: Path) -> None:
-        """A client knows the servers that it dials, and they know it."""
+        """Raise ConfigError unless a client holds the keys of the servers that it dials, and they hold its key."""
         for server in SERVERS:
             listed = self.folder / server / CLIENTS / client_file(pair)
             is_client = (own / f"{server}.pub").exists() and role is not server
@@ -161,7 +161,7 @@ class Keyring:
         return key
 
     def _remove_pair(self, key: PublicKey, own: Path) -> None:
-        """The pair of a revoked key opens nothing; without it the name is free again."""
+        """Remove the pair of a revoked key, which opens nothing any more, so that its name is free again."""
         try:
             if read_pair(own / CLIENT_KEY).public != key.public:
                 return
@@ -183,7 +183,7 @@ class Keyring:
         return _public(read_pair(file))
 
     def _refuse_taken(self, role: Role, name: str) -> None:
-        """A name must not come to stand for another key while servers admit the first."""
+        """Raise ConfigError if a server admits a key of this name: the name must not come to mean another key."""
         for server in SERVERS:
             file = self.folder / server / CLIENTS / f"{role}-{name}.pub"
             if file.exists():
@@ -227,7 +227,10 @@ def _refuse_existing(file: Path) -> None:
 
 
 def _make_folder(folder: Path) -> None:
-    """Ours alone, or our group's as well where that is asked for, whatever the umask; one that is there stays."""
+    """Make a folder that only its owner, or also the shared group, may read, whatever the umask.
+
+    A folder that exists is left as it is. Raises: ConfigError if it cannot be made.
+    """
     try:
         for path in (*reversed(folder.parents), folder):
             if not path.exists():
@@ -250,7 +253,7 @@ def _write_public(file: Path, key: PublicKey) -> None:
 
 
 def _lines(key: PublicKey) -> list[str]:
-    """Z85 has no quotes and no backslash, so that it needs no escapes in TOML."""
+    """Return a public key as lines of TOML. Z85 has no quotes and no backslash, so that it needs no escapes."""
     return [f'role = "{key.role}"', f'name = "{key.name}"', f'public = "{key.public}"']
 
 
@@ -263,7 +266,10 @@ def _share(place: Path | int, mode: int) -> None:
 
 
 def _write(file: Path, lines: list[str], mode: int) -> None:
-    """Write a file that is not there yet; whoever looks at its final name sees all of it."""
+    """Write a file that does not exist yet; whoever looks at its name sees all of it or nothing.
+
+    Raises: ConfigError if it exists or cannot be written.
+    """
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -31,7 +31,7 @@ _Z85_KEY = re.compile(r"[0-9a-zA-Z.:+=^!/*?&<>()\[\]{}@%$#-]{40}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicKey:
-    """Whose key it is, and the key as 40 characters of Z85."""
+    """A public key, as 40 characters of Z85, with the role and name of its owner."""
 
     role: Role
     name: str
@@ -45,14 +45,14 @@ class PublicKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyPair(PublicKey):
-    """With its secret half, which no text of this object shows."""
+    """A public key and its secret half, which `repr` does not show."""
 
     secret: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DialKeys:
-    """What a dealer needs: its own pair, and the public key of the one server that it will talk to."""
+    """The keys that a dealer needs: its own pair, and the public key of the one server that it will talk to."""
 
     pair: KeyPair
     server: PublicKey
@@ -84,7 +84,10 @@ def dial_keys(folder: Path | None, role: Role, server: Role) -> DialKeys | None:
 
 
 def bind_keys(folder: Path | None, role: Role) -> BindKeys | None:
-    """The keys of a server, and where it finds its clients'; None without a folder. Arguments and errors as above."""
+    """Return a server's keys and the folder of its clients' keys; None without a folder.
+
+    Arguments and errors are those of `dial_keys`.
+    """
     if folder is None:
         return None
     own = _role_folder(folder, role)
@@ -94,7 +97,7 @@ def bind_keys(folder: Path | None, role: Role) -> BindKeys | None:
 
 
 def read_clients(folder: Path) -> tuple[dict[str, PublicKey], list[str]]:
-    """Who may connect, by public key, and what is wrong with files that are skipped.
+    """Return the keys of those who may connect, by public key, and a message for each file that was skipped.
 
     Raises: ConfigError if the folder cannot be read or others may write to it.
     """
@@ -119,14 +122,14 @@ def read_clients(folder: Path) -> tuple[dict[str, PublicKey], list[str]]:
 
 
 def client_file(key: PublicKey) -> str:
-    """Name of a client's file in a server's folder."""
+    """Return the name of a client's file in a server's folder `clients`."""
     return f"{key.role}-{key.name}.pub"
 
 
 def read_pair(file: Path) -> KeyPair:
-    """A secret file; others must not be able to read it.
+    """Read a secret key file, which others must not be able to read.
 
-    Raises: ConfigError naming the file.
+    Raises: ConfigError naming the file; MissingKeyError, one of these, if it does not exist.
     """
     table = _read(file, is_secret=True)
     secret = str(table.get("secret", ""))
@@ -136,18 +139,18 @@ def read_pair(file: Path) -> KeyPair:
 
 
 def read_public(file: Path) -> PublicKey:
-    """A public file.
+    """Read a public key file.
 
-    Raises: ConfigError naming the file.
+    Raises: ConfigError naming the file; MissingKeyError, one of these, if it does not exist.
     """
     table = _read(file, is_secret=False)
     return PublicKey(role=Role(table["role"]), name=table["name"], public=table["public"])
 
 
 def check_name(name: str) -> str:
-    """The name of a key, if it can be one.
+    """Return the name unchanged if a key can have it.
 
-    Raises: ConfigError.
+    Raises: ConfigError if it cannot.
     """
     if not _NAME.fullmatch(name):
         raise ConfigError(f"{name!r} is no name for a key: 1 to 64 letters, digits, dots, dashes and underscores")
@@ -155,17 +158,21 @@ def check_name(name: str) -> str:
 
 
 class MissingKeyError(ConfigError):
-    """A key file that is not there."""
+    """Raised for a key file that does not exist."""
 
 
 def shared_group() -> int | None:
-    """The group that may read the secrets here, where services run as several users; None: nobody but their owner."""
+    """Return the id of the group that may read the secrets here, for services of several users; None: only owners."""
     given = os.environ.get(GROUP_VARIABLE, "")
     return int(given) if given.isdecimal() else None
 
 
 def _role_folder(folder: Path, role: Role) -> Path:
-    """The folder itself if it is the role's, else the role's within it, else the only or default key's within that."""
+    """Return the folder that holds the key of a role.
+
+    That is the folder itself, or the role's folder within it, or within that the folder of the only or default key.
+    Raises: ConfigError if there is no such key, several to choose from, or others may write to the folder.
+    """
     if not zmq.has("curve"):
         raise ConfigError("runtime.keys: the installed libzmq has no CURVE: pip install --force-reinstall pyzmq")
     if not folder.is_dir():
@@ -186,7 +193,10 @@ def _role_folder(folder: Path, role: Role) -> Path:
 
 
 def _read(file: Path, *, is_secret: bool) -> dict[str, str]:
-    """The table of a key file, its role, name and public key checked. No error shows what the file holds."""
+    """Return a key file's table after a check of its permissions, role, name and public key.
+
+    Raises: ConfigError; no message shows what the file holds.
+    """
     try:
         with file.open("rb") as stream:
             state = os.fstat(stream.fileno())
@@ -222,7 +232,7 @@ def _expect(key: PublicKey, role: Role, file: Path) -> None:
 
 
 def _refuse_writable(folder: Path) -> None:
-    """Whoever may write here could put keys of their own in, unless it is mounted read-only."""
+    """Raise ConfigError if others may write to a folder and could add keys; a read-only mount is accepted."""
     try:
         mode = stat.S_IMODE(folder.stat().st_mode)
         is_writable = mode & 0o022 and not _is_read_only(folder)
@@ -233,5 +243,5 @@ def _refuse_writable(folder: Path) -> None:
 
 
 def _is_read_only(path: Path) -> bool:
-    """Whether it is mounted so that nobody can write, whatever its mode says."""
+    """Whether a path is mounted read-only, whatever its mode says."""
     return bool(os.statvfs(path).f_flag & os.ST_RDONLY)

@@ -55,16 +55,16 @@ class ReactorStatistics:
 
 
 class Gate(Protocol):
-    """Says which messages of a router are read, and hears what those cost that moved nothing on."""
+    """Decides which messages of a router are read, and is told what useless messages have cost."""
 
     def admits(self, route: bytes) -> bool:
         """Whether the next message, which came over this route, is to be read."""
 
     def charge(self, route: bytes, seconds: float) -> None:
-        """A message over this route was read and handled in so long, and moved nothing on."""
+        """Take note that a message over this route was useless, and how long it took to read and handle it."""
 
     def drop(self, route: bytes, size: int) -> None:
-        """A message of so many bytes was not read."""
+        """Take note that a message of `size` bytes over this route was dropped unread."""
 
 
 class Channel:
@@ -103,7 +103,7 @@ class Channel:
         return self._is_closed
 
     def is_drained(self) -> bool:
-        """Whether nothing waits to be read. What does is read soon, for this look may have used up its wake-up."""
+        """Whether no message waits to be read. If one does, a read is scheduled: this look may use up its wake-up."""
         if not self._is_unfinished and not self._raw_get(_EVENTS) & _POLLIN:
             return True
         if not self._is_draining and not self._is_armed and not self._is_closed:
@@ -111,9 +111,9 @@ class Channel:
         return False
 
     def peer_property(self, name: str) -> str:
-        """What the handshake said of the sender of the message that is being handed on; empty if nothing.
+        """Return a property, set in the handshake, of the sender of the message being handed on; empty if it has none.
 
-        A look costs something: ask once for each route.
+        This takes time: ask once for each route.
         """
         try:
             return str(self._newest.get(name)) if self._newest is not None else ""
@@ -121,14 +121,14 @@ class Channel:
             return ""
 
     def sender(self) -> int:
-        """Descriptor that the newest message came over; -1 if libzmq does not say."""
+        """Return the descriptor that the newest message came over; -1 if libzmq does not say."""
         try:
             return int(self._newest.get(zmq.SRCFD)) if self._newest is not None else -1
         except zmq.ZMQError:
             return -1
 
     def send(self, frames: Sequence[Buffer]) -> bool:
-        """Queue one message, copied. Never blocks: False without a peer or room for it."""
+        """Queue one message, copied, without blocking; return False if there is no peer, or no room for it."""
         if self._is_closed:
             return False
         if not self._is_draining and not self._is_armed:
@@ -170,7 +170,7 @@ class Channel:
                 return
 
     def _arm(self) -> None:
-        """Look again before the loop sleeps."""
+        """Schedule another look at the socket before the loop sleeps."""
         self._is_armed = True
         self._loop.call_soon(self._look)
 
@@ -277,19 +277,19 @@ class Reactor:
         Args:
           on_frames: called for each message; may send, and may close any channel. Returns False if it moved nothing on.
           on_drained: called whenever the socket has just been emptied.
-          gate: of a router: whose messages are read.
+          gate: decides which messages of a router are read; None: all.
         """
         channel = Channel(self, socket, on_frames, on_drained, gate)
         self._channels.add(channel)
         return channel
 
     def forget(self, channel: Channel) -> None:
-        """Take a closed channel off the books, keeping its figures."""
+        """Stop tracking a closed channel; its counters stay in the totals."""
         self._channels.discard(channel)
         self._past = [past + figure for past, figure in zip(self._past, _figures(channel), strict=True)]
 
     def statistics(self) -> ReactorStatistics:
-        """Figures so far. Any thread may call it."""
+        """Return the totals of all channels and the loop's lag. Any thread may call it."""
         totals = [sum(column) for column in zip(self._past, *map(_figures, tuple(self._channels)), strict=True)]
         return ReactorStatistics(
             **dict(zip(FIGURES, totals, strict=True)),

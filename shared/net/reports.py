@@ -51,7 +51,7 @@ class Reports:
         self._given: dict[bytes, tuple[float, int]] = {}  # to each route: when its page was written; its picture
 
     def take(self, route: bytes, frames: Sequence[bytes]) -> bool:
-        """Whether this message is a monitor's matter: then it is answered here, or refused.
+        """Answer a message if it comes from a monitor or is a LOOK; return False, and do nothing, for any other.
 
         Raises: RemoteWireError for a LOOK from somebody who may not look, and for anything else from a monitor.
         """

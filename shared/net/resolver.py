@@ -1,8 +1,8 @@
-"""Names → numeric addresses, looked up again every two seconds: replicas come, go, and come back under other numbers.
+"""Resolves names to numeric addresses every two seconds, because replicas come, go, and return at other addresses.
 
-Looking up blocks for as long as it likes, so it is done in a thread, one name after the other; whoever asked hears of
-it when something changed. A name that cannot be looked up now keeps the addresses that it had: whoever dials them
-judges by what they answer, not by what a name server says.
+A look-up may block for long, so it is done in a thread, one name after the other; a callback is told when the addresses
+change. A name that cannot be resolved keeps the addresses that it had: whether they still serve is for those to judge
+who dial them, not for a name server.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class Resolver:
         self._on_found, self._lookup, self._every_s = on_found, lookup, every_s
         self._names = {address: name for address in addresses if (name := split_name(address)) is not None}
         self._found: dict[str, list[str]] = {item: [] if item in self._names else [item] for item in addresses}
-        self._missing: dict[str, tuple[float, str]] = {}  # since when a name stands for nobody, and what was said
+        self._missing: dict[str, tuple[float, str]] = {}  # name → since when it resolves to nothing, and why
         self._told: list[str] = []
         self._stopping = threading.Event()
         self._tell()
@@ -52,7 +52,7 @@ class Resolver:
             threading.Thread(target=self._follow, name="resolve", daemon=True).start()
 
     def complaints(self, now: float) -> list[str]:
-        """Names that stand for nobody, for people. `now` is the loop's time."""
+        """Return a sentence for each name that does not resolve. `now` is the loop's time, seconds."""
         return [
             f"{address} does not resolve, for {now - since:.0f} s ({cause}): is that service up, and its name right?"
             for address, (since, cause) in self._missing.items()
@@ -69,7 +69,7 @@ class Resolver:
         self.close()
 
     def _follow(self) -> None:
-        """In the thread, until told to stop."""
+        """Look up all names again and again until closed. Runs in the thread."""
         while not self._stopping.is_set():
             for address, (name, port) in self._names.items():
                 cause = ""
@@ -85,7 +85,7 @@ class Resolver:
             self._stopping.wait(self._every_s)
 
     def _take(self, address: str, found: list[str], cause: str) -> None:
-        """In the loop: a look-up is done."""
+        """Take the result of one look-up. Runs in the loop."""
         if self._stopping.is_set():
             return
         if found:

@@ -1,11 +1,11 @@
-"""Who may be at the ends of a link, and whom each server takes messages from."""
+"""The roles of those at the ends of a link, and the roles from which each server takes messages."""
 
 from collections.abc import Mapping
 from enum import StrEnum
 
 
 class Role(StrEnum):
-    """What a key's owner is."""
+    """The role of a key's owner."""
 
     ENVIRONMENT = "environment"
     INFERENCE = "inference"

@@ -52,7 +52,7 @@ class AccessList:
         return known is not None and known.user_id == user_id and known.role in self._accepts
 
     def answer(self, request: Sequence[bytes]) -> ZapReply:
-        """Judge one question of libzmq's; never raises.
+        """Return the answer to one of libzmq's questions whether a key may connect; never raises.
 
         Args:
           request: version, request id, domain, address, routing id, mechanism, key u8 [32].
@@ -117,7 +117,7 @@ class KeyGuard:
         self._timer: asyncio.TimerHandle = reactor.loop.call_later(RELOAD_S, self._reload_again)
 
     def protect(self, socket: zmq.Socket[bytes]) -> None:
-        """Make a socket ask us about everyone; before it is bound."""
+        """Make a socket ask this guard about every new connection. Call it before the socket is bound."""
         pair = self.keys.pair
         socket.setsockopt(zmq.CURVE_SERVER, 1)
         socket.setsockopt(zmq.CURVE_SECRETKEY, pair.secret.encode())
@@ -142,7 +142,7 @@ class KeyGuard:
             self._on_changed()
 
     def close(self) -> None:
-        """Stop answering; before the guarded socket is closed. Idempotent."""
+        """Stop answering. Call it before the guarded socket is closed. Idempotent."""
         self._timer.cancel()
         self._channel.close()
 
@@ -168,9 +168,9 @@ def _property(name: str, value: str) -> bytes:
 
 
 def _look(folder: Path) -> Signature:
-    """Names, inodes, times of change and sizes: differs when a file came, went, or changed in content or mode.
+    """Return a signature of a folder, which differs after a file came, went, or changed in content or mode.
 
-    Empty if the folder cannot be read.
+    It holds names, inodes, times of change and sizes, and is empty if the folder cannot be read.
     """
     found = []
     try:

@@ -40,18 +40,18 @@ class Decision(NamedTuple):
 
 
 class ActingRule:
-    """How actions are chosen. Stateless: all randomness is the noise that it is given back."""
+    """Chooses actions from a policy's outputs. Stateless: its only randomness is the noise that it is passed."""
 
-    records: ClassVar[tuple[RecordField, ...]] = ()  # what it can record, each for a transition
+    records: ClassVar[tuple[RecordField, ...]] = ()  # the fields that it can record for each transition
 
     def noise(
         self, distribution: ActionDistribution, seed: int, block: int, ticks: int, slots: range
     ) -> tuple[Array, ...]:
-        """What `decide` needs of randomness, each [ticks, lanes, ...]; the same for the same arguments.
+        """Return the random arrays that `decide` needs, each [ticks, lanes, ...]; the same for the same arguments.
 
         Args:
-          seed, block: of the group, and which of its blocks of ticks this is.
-          slots: numbers of the lanes, which no others of this inference have at the time.
+          seed, block: the group's seed, and the number of this block of ticks.
+          slots: the lanes' slots, which are unique within this inference at the time.
         """
         return distribution.noise(seed, block, ticks, len(slots))
 
@@ -74,7 +74,7 @@ class ActingRule:
 
 
 class Sample(ActingRule):
-    """From the policy's distribution."""
+    """Samples actions from the policy's distribution."""
 
     records = (RECORDED_LOG_PROB,)
 
@@ -86,7 +86,7 @@ class Sample(ActingRule):
         mask: Tensor | None,
         wanted: Collection[str],
     ) -> Decision:
-        """An action, and its log-probability if it is wanted."""
+        """Return sampled actions, and their log-probabilities, f32 [B], if these are wanted."""
         if LOG_PROB not in wanted:
             return Decision(distribution.sample(outputs.params, noise, mask), {})
         action, log_prob = distribution.sample_with_log_prob(outputs.params, noise, mask)
@@ -110,7 +110,7 @@ class Mode(ActingRule):
         mask: Tensor | None,
         wanted: Collection[str],
     ) -> Decision:
-        """The mode of every component."""
+        """Return the mode of every component of the action; nothing is recorded."""
         return Decision(distribution.mode(outputs.params, mask), {})
 
 
@@ -120,7 +120,7 @@ RULES: Mapping[str, type[ActingRule]] = {"sample": Sample, "mode": Mode}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """What inference does for an algorithm: how it acts, and what it records of that. Travels in the manifest."""
+    """How inference acts for an algorithm, and what it records of that. The weights' manifest carries it."""
 
     rule: str = "sample"  # a name of RULES, or module:Class
     parameters: Mapping[str, Any] = field(default_factory=dict)  # of the rule
@@ -129,7 +129,7 @@ class Recording:
     overlap: int = 0  # transitions of the unroll before that an unroll stores again: its loss leaves them out
 
     def make_rule(self) -> ActingRule:
-        """The rule. Raises: ConfigError if there is none, or it takes no such parameters."""
+        """Return the acting rule. Raises: ConfigError if it does not exist, or does not take these parameters."""
         setting = f"acting rule {self.rule!r}"
         kind = RULES.get(self.rule) or load_class(self.rule, setting, known=RULES, base=ActingRule)
         try:
@@ -138,7 +138,7 @@ class Recording:
             raise ConfigError(f"{setting}: {error}") from error
 
     def make_record(self, policy: "Policy") -> RecordSpec:
-        """What is recorded of a policy that acts so. Raises: ConfigError naming what the rule cannot record."""
+        """Return what an unroll of this policy records. Raises: ConfigError naming what the rule cannot record."""
         available = {item.name: item for item in self.make_rule().records}
         if missing := [name for name in self.decided if name not in available]:
             known = ", ".join(available) or "nothing"
@@ -149,15 +149,15 @@ class Recording:
         )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in the manifest's `extra`."""
+        """Return the recording as JSON values, for the manifest's `extra`."""
         acting = {"rule": self.rule, "parameters": dict(self.parameters), "decided": list(self.decided)}
         return {"unroll_length": self.unroll_length, "overlap": self.overlap, "acting": acting}
 
     @classmethod
     def from_json(cls, obj: Mapping[str, Any]) -> "Recording":
-        """What a manifest's `extra` says; without "acting", as of earlier versions, actions are sampled.
+        """Return the recording in a manifest's `extra`; without "acting", as in earlier versions, actions are sampled.
 
-        Raises: RemoteWireError.
+        Raises: RemoteWireError if it cannot be read.
         """
         acting = obj.get("acting", {"rule": "sample", "parameters": {}, "decided": [LOG_PROB]})
         if type(acting) is not dict:

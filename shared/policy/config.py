@@ -8,7 +8,7 @@ from seedbed.shared.runtime.config import Section
 
 
 class PolicyConfig(Section):
-    """The learner reads it; inference gets it with the weights' manifest."""
+    """[policy]: the settings of the policy's network. Inference gets them with the weights' manifest."""
 
     network: str = Field("mlp", description="mlp, impala_shallow, impala_deep, football, or module:Class of your own.")
     network_kwargs: dict[str, Any] = Field({}, description="Passed to the torso's constructor.")

@@ -62,13 +62,13 @@ class FrameStacks:
     index: Tensor | None = None  # i64 [N·K], which frames make up the stacks, oldest first; None: each, in order
 
     def of(self, prepared_F: Tensor) -> Tensor:
-        """What was made of each frame, [F, ...], as stacks [N, K, ...]."""
+        """Arrange what was computed for each frame, [F, ...], in stacks [N, K, ...]."""
         chosen = prepared_F if self.index is None else prepared_F.index_select(0, self.index)
         return chosen.view(-1, self.depth, *chosen.shape[1:])
 
 
 def stack_frames(frame_TB: Tensor, first_TB: Tensor, earlier_BK: Tensor) -> tuple[FrameStacks, Tensor]:
-    """Each row's last K frames, oldest first; a `first` row's are its own frame, repeated.
+    """Stack each row's last K frames, oldest first; the stack of a `first` row is its own frame, repeated.
 
     Args:
       frame_TB: [T, B, *].

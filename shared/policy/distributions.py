@@ -34,7 +34,7 @@ _KEY = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class ActionEvaluation:
-    """Of one set of parameters, each [...] f32."""
+    """The log-probabilities and entropies of actions, each f32 [...]."""
 
     log_prob: Tensor
     entropy: Tensor
@@ -145,7 +145,7 @@ class ActionDistribution(nn.Module):
         return self._choose(params, mask, None)
 
     def _choose(self, params: Tensor, mask: Tensor | None, noise: list[Tensor] | None) -> Tensor:
-        """Own action with noise, or the mode without."""
+        """Return own actions f32 [N, A]: sampled with the noise, or the mode if it is None."""
         parts = []
         if self.num_components:
             logits = params[..., : self.num_logits]

@@ -29,7 +29,7 @@ class _Tanh(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        """The value, kept for the derivative."""
+        """Return tanh x, and keep it for the derivative."""
         y = (x + x).sigmoid_().mul_(2).sub_(1)
         ctx.save_for_backward(y)
         return y
@@ -55,7 +55,7 @@ _ACTIVATIONS = {"tanh": tanh, "relu": torch.relu, "elu": F.elu}
 
 
 class Torso(nn.Module):
-    """What every torso offers."""
+    """The base class of torsos, which turn prepared observations into features."""
 
     output_size: int
     patch = 0  # 0: whole images
@@ -66,7 +66,7 @@ class Torso(nn.Module):
 
 
 def make_torso(config: PolicyConfig, image_shapes: Sequence[ImageShape], vector_size: int) -> Torso:
-    """The torso that the configuration names. Raises ConfigError naming what to change."""
+    """Make the torso that the configuration names. Raises: ConfigError naming what to change."""
     kwargs: dict[str, Any] = dict(config.network_kwargs)
     if config.network == "mlp":
         kwargs = {"hidden": tuple(config.hidden), "activation": config.activation} | kwargs
@@ -169,7 +169,7 @@ class _ImageTorso(Torso):
         self.output_size = size
 
     def _arranged(self, shape: ImageShape) -> tuple[int, ...]:
-        """What one image comes as."""
+        """Return the shape in which one image arrives, without the batch axis: whole, or cut into patches."""
         channels, height, width = shape
         patch = self.patch
         return (channels, height // patch, width // patch, patch**2) if patch else shape
@@ -277,7 +277,7 @@ def _at_least(shapes: Sequence[ImageShape], size: int) -> Sequence[ImageShape]:
 
 
 def _join(parts: list[Tensor], vector: Tensor | None) -> Tensor:
-    """Features of several sources side by side."""
+    """Concatenate the features of several sources, and the vector if there is one, on the last axis."""
     if vector is not None:
         if not parts:
             return vector

@@ -112,7 +112,7 @@ class ObservationEncoder(nn.Module):
         self._is_plain = only is not None and only.kind == "box" and only.dtype == "float32" and not self.normalised
 
     def normalisers(self) -> tuple[LeafNormaliser, ...]:
-        """Statistics of images and of what no bounds scale; empty unless normalisation is on."""
+        """Return the statistics of each leaf that is normalised; empty unless normalisation is on."""
         return tuple(
             LeafNormaliser(
                 index,
@@ -124,7 +124,7 @@ class ObservationEncoder(nn.Module):
         )
 
     def _is_unbounded(self, index: int) -> bool:
-        """Whether a leaf holds integers whose bounds say nothing."""
+        """Whether a leaf holds integers that no bounds scale."""
         return is_integer_box(self.leaves[index]) and not self._is_scaled[index]
 
     def forward(
@@ -151,7 +151,7 @@ class ObservationEncoder(nn.Module):
     def _image(
         self, index: int, leaf: Leaf, stacks: FrameStacks, dtype: torch.dtype, memory_format: torch.memory_format
     ) -> Tensor:
-        """One leaf. Each frame is scaled once, however many stacks it is in."""
+        """Return one image leaf as the torso takes it. Each frame is scaled once, however many stacks it is in."""
         frames = self._arranged(stacks.frames, leaf)
         if index in self.normalised:
             mean = self._arranged(self.get_buffer(f"mean_{index}").view(1, *leaf.shape), leaf)
@@ -175,7 +175,7 @@ class ObservationEncoder(nn.Module):
         return to_patches(_channels_first(frames, leaf.image), self.patch) if self.patch else frames
 
     def _vector(self, index: int, leaf: Leaf, value: Tensor) -> Tensor:
-        """One leaf's frames as f32 [F, columns]."""
+        """Return one leaf's frames as columns of the vector, f32 [F, columns]."""
         if leaf.nvec:
             number = value.reshape(value.shape[0], -1).long() - self.get_buffer(f"_starts_{index}")
             number = number.index_select(-1, self.get_buffer(f"_component_{index}"))
@@ -204,7 +204,7 @@ def _is_float(leaf: Leaf) -> bool:
 
 
 def _check_codes(leaves: Sequence[Leaf], codes: Sequence[int], asked: int) -> None:
-    """Raises ConfigError where there is no grid, or one too large to be one-hot."""
+    """Raise ConfigError if `grid_codes` is set and there is no grid, or one too large to be one-hot."""
     if asked and not any(codes):
         raise ConfigError(
             f"[policy] grid_codes = {asked}: the observation has no grid, that is no integer Box of rank 2 or 3"
@@ -218,7 +218,7 @@ def _check_codes(leaves: Sequence[Leaf], codes: Sequence[int], asked: int) -> No
 
 
 def _columns(leaf: Leaf) -> int:
-    """Columns of one frame of a leaf that is no image."""
+    """Return how many columns of the vector one frame of a leaf takes that is no image."""
     return BYTE_VALUES if leaf.kind == "text" else leaf.num_categories or leaf.num_elements
 
 
@@ -244,7 +244,7 @@ def to_patches(image: Tensor, size: int) -> Tensor:
 
 
 def _joined(value: Tensor | FrameStacks) -> Tensor:
-    """Rows, or stacks of them, side by side [N, columns]."""
+    """Return rows, or the frames of stacks side by side, as [N, columns]."""
     return value.flatten(1) if isinstance(value, Tensor) else value.of(value.frames).flatten(1)
 
 

@@ -91,7 +91,7 @@ class Policy(nn.Module):
         self.use(Precision())
 
     def _state_fields(self) -> tuple[RecordField, ...]:
-        """Stacks, hidden, cell, previous action: those that there are, in this order."""
+        """Return the fields of a lane's state: of frame stacks, hidden, cell and previous action, those in use."""
         fields = []
         for index in self._stacked:
             leaf = self.encoder.leaves[index]
@@ -104,14 +104,14 @@ class Policy(nn.Module):
         return tuple(fields)
 
     def initial_state(self, lanes: int, device: torch.device | str = "cpu") -> State:
-        """Zeros, for lanes whose first row comes next."""
+        """Return a state of zeros, for lanes whose first row comes next."""
         return tuple(
             torch.zeros((lanes, *item.shape), dtype=getattr(torch, item.dtype), device=device)
             for item in self.state_fields
         )
 
     def use(self, precision: Precision) -> None:
-        """Compute the torso like this from now on. Moves convolution weights: call it before `FlatParameters`."""
+        """Set the precision of the torso. Moves convolution weights: call it before `FlatParameters`."""
         self.precision = precision
         self._dtype: torch.dtype = getattr(torch, precision.dtype)
         self._format = torch.channels_last if precision.channels_last else torch.contiguous_format
@@ -152,9 +152,9 @@ class Policy(nn.Module):
         return PolicyOutput(params, value, tuple(next_state))
 
     def torso_features(self, leaves: Sequence[Tensor | FrameStacks]) -> tuple[Tensor, Tensor | None]:
-        """Of leaves [N, ...], or stacks of their frames: features f32 [N, features], and the value's if it has a torso.
+        """Return the features f32 [N, features] of leaves [N, ...] or of stacks, and those of the value's own torso.
 
-        The latter is None where the value is read from the former.
+        The latter are None where the value has no torso of its own.
         """
         images, vector = self.encoder(leaves, self._dtype, self._format)
         if not self._has_low_precision:
@@ -170,7 +170,7 @@ class Policy(nn.Module):
     def _remembered(
         self, features_TBF: Tensor, reward: Tensor, first: Tensor, action: Tensor | None, state: State
     ) -> tuple[Tensor, list[Tensor]]:
-        """LSTM outputs [T, B, H], and its part of the next state."""
+        """Return the LSTM's outputs [T, B, H] and its part of the next state: hidden, cell, previous action if used."""
         assert self.core is not None
         hidden, cell = state[len(self._stacked) : len(self._stacked) + 2]
         keep = first.logical_not().unsqueeze(-1).float()
@@ -188,7 +188,7 @@ class Policy(nn.Module):
         return output, [hidden, cell, *([state[-1]] if self._has_previous_action else [])]
 
     def remember(self, state: State, own_action: Tensor) -> State:
-        """The state of `forward` once the action f32 [B, A] at its last row is known."""
+        """Return `forward`'s state completed with the action f32 [B, A] at its last row."""
         if not self._has_previous_action:
             return state
         return (*state[:-1], self.distribution.encode(own_action))
@@ -205,7 +205,7 @@ class Policy(nn.Module):
         *,
         wanted: Collection[str] = (),
     ) -> Acted:
-        """One tick for B lanes.
+        """Choose the actions of one tick for B lanes.
 
         Args:
           obs, reward, first: leaves [B, ...], f32 [B] and bool [B].
@@ -231,7 +231,7 @@ class Policy(nn.Module):
 
 
 def _make_head(features: int, num_outputs: int) -> nn.Linear:
-    """Action parameters and, as the last row, the value: one matrix, so that acting needs one product."""
+    """Make the layer that gives the action parameters and, as its last output, the value: one product for both."""
     policy, value = nn.Linear(features, num_outputs), nn.Linear(features, 1)
     initialise(policy, POLICY_GAIN)
     initialise(value, 1.0)

@@ -28,21 +28,21 @@ DTYPES = ("float32", "bfloat16")
 REQUESTS = {"auto": None, "fp32": "float32", "float32": "float32", "bf16": "bfloat16", "bfloat16": "bfloat16"}
 NUM_MEASURED = 3  # passes after a warm-up one; the fastest counts
 MAX_MEASURE_S = 1.5  # per candidate
-HOPELESS = 4.0  # a first pass that takes so many times the best: bf16 without instructions for it
+HOPELESS = 4.0  # a candidate is given up if its first pass takes so many times the best: bf16 without instructions
 MIN_GAIN = 1.1  # bf16 costs accuracy: it has to be this much faster
 SMALL_PARAMETERS = 200_000  # a torso without images and with fewer gains nothing: not measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """A choice. The default is plain fp32."""
+    """How to compute a torso: dtype and memory format. The default is plain float32."""
 
     dtype: str = "float32"  # of the torso; everything behind it is always float32
     channels_last: bool = False
 
 
 def processor_name() -> str:
-    """What this machine computes with, as it calls itself: the cache's key."""
+    """Return the name of this machine's GPU, or of its processor if there is none; part of the cache's key."""
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     try:
@@ -61,12 +61,12 @@ def choose_precision(
     device: torch.device | str = "cpu",
     cache: Path | None = None,
 ) -> Precision:
-    """The fastest way to train this policy's torso on batches of `rows` rows.
+    """Return the fastest precision to train this policy's torso on batches of `rows` rows, measured or cached.
 
     Args:
-      policy: as built; left as it was found, its weights untouched.
+      policy: the policy to measure; it is left unchanged.
       requested: "auto", or "fp32" or "bf16" to fix the dtype (the memory format is measured nevertheless).
-      cache: JSON file to read the choice from, or to add it to; none: measure always.
+      cache: JSON file to read the choice from, or to add it to; None: always measure.
     Raises: ConfigError for an unknown request.
     """
     if requested not in REQUESTS:
@@ -105,7 +105,7 @@ def _candidates(policy: "Policy", fixed: str | None, has_images: bool) -> list[P
 def _measure_all(
     policy: "Policy", candidates: Sequence[Precision], rows: int, device: torch.device
 ) -> dict[Precision, float]:
-    """Seconds of one forward and backward pass with each candidate."""
+    """Return the seconds of one forward and backward pass with each candidate."""
     before = policy.precision
     where = next(policy.parameters()).device
     gradients = [parameter.grad for parameter in policy.parameters()]
@@ -126,7 +126,7 @@ def _measure_all(
 
 
 def _random_leaves(policy: "Policy", rows: int, device: torch.device) -> list[Tensor | FrameStacks]:
-    """Observations of `rows` rows that look like images; numbers elsewhere are zeros."""
+    """Return observations of `rows` rows: random pixels for images, zeros for all other leaves."""
     leaves: list[Tensor | FrameStacks] = []
     for leaf, is_stacked in zip(policy.encoder.leaves, policy.encoder.stacked, strict=True):
         shape, dtype = (rows, *leaf.wire_shape), getattr(torch, leaf.wire_dtype)
@@ -145,7 +145,10 @@ def _train_once(policy: "Policy", leaves: Sequence[Tensor | FrameStacks]) -> Non
 
 
 def _fastest(work: Callable[[], None], device: torch.device, *, enough_s: float) -> float:
-    """Seconds of the fastest of a few runs, after one to warm up; of that one if it took longer than `enough_s`."""
+    """Return the seconds of the fastest of a few runs of `work`, without the first, which warms up.
+
+    If the first takes longer than `enough_s`, or than all runs may, its own time is returned.
+    """
     best, started = float("inf"), time.perf_counter()
     for number in range(1 + NUM_MEASURED):
         before = time.perf_counter()
@@ -167,7 +170,7 @@ def _cache_key(policy: "Policy", rows: int, requested: str, device: str) -> str:
 
 
 def _read_cache(cache: Path | None) -> dict[str, Precision]:
-    """What is cached; an unreadable or foreign file counts as empty, for it can be measured again."""
+    """Return the cached choices by key; empty for an unreadable or foreign file, since all can be measured again."""
     if cache is None:
         return {}
     try:
@@ -184,7 +187,7 @@ def _read_cache(cache: Path | None) -> dict[str, Precision]:
 
 
 def _write_cache(cache: Path, key: str, choice: Precision) -> None:
-    """Keep a choice for the next start, unless the disk refuses: then that measures again."""
+    """Add a choice to the cache. If the disk refuses, the next start measures again."""
     known = _read_cache(cache) | {key: choice}
     temporary = cache.with_name(f"{cache.name}.{os.getpid()}")
     try:

@@ -25,13 +25,16 @@ class Scale:
 
     @property
     def divisor(self) -> float | None:
-        """What every element is divided by, where that is all; None where elements differ or are shifted."""
+        """The number that all elements are divided by; None if elements differ, or a lower bound is subtracted too."""
         is_even = not self.low.any() and bool((self.span == self.span[0]).all())
         return float(self.span[0]) if is_even else None
 
 
 def scale_of(leaf: Leaf, *, by_bounds: bool) -> Scale | None:
-    """How a leaf is scaled; None: not at all. Without `by_bounds` every uint8 box is divided by 255, and no other."""
+    """Return how a leaf is scaled; None if it is not.
+
+    Without `by_bounds` every uint8 box is divided by 255, and no other leaf is scaled.
+    """
     if not is_integer_box(leaf):
         return None
     if not by_bounds:
@@ -50,7 +53,7 @@ def _scale(low: Array, high: Array) -> Scale:
 
 
 def bounds_matter(space: Space) -> bool:
-    """Whether a policy of this space sees anything otherwise by bounds than without them."""
+    """Whether a policy of this space sees other values with scaling by bounds than without."""
     scales = [(leaf.dtype, scale_of(leaf, by_bounds=True)) for leaf in space.leaves() if is_integer_box(leaf)]
     return any(dtype != "uint8" or scale is None or scale.divisor != MAX_BYTE for dtype, scale in scales)
 

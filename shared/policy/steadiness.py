@@ -1,4 +1,4 @@
-"""Whether a torso gives a row the same features whenever, and beside whichever rows, it is computed.
+"""Checks that a torso gives a row the same features each time, whichever other rows are in its batch.
 
 Inference computes a row once, in one batch, and the learner again, in another. Where the two differ, log π - log μ is
 not 0 at equal weights, and every importance weight is wrong: so randomness and statistics of a batch are refused.
@@ -22,11 +22,11 @@ WITH_RATE = (nn.RNNBase, nn.MultiheadAttention)  # random unless their `dropout`
 
 
 def check_steady(torso: nn.Module, image_shapes: Sequence[tuple[int, int, int]], vector_size: int, name: str) -> None:
-    """Look at a torso's modules, then compute a few rows with it, as inference and the learner will.
+    """Check a torso's modules, then compute a few rows with it as inference and the learner will, and compare.
 
     Args:
-      name: what `policy.network` says, for the message.
-    Raises: ConfigError that names the module, or what its rows have shown, and the remedy.
+      name: the value of `policy.network`, for the message.
+    Raises: ConfigError naming the module, or what differed between the rows, and the remedy.
     """
     where = f"[policy] network = {name!r}:"
     for path, module in torso.named_modules():
@@ -47,7 +47,7 @@ def check_steady(torso: nn.Module, image_shapes: Sequence[tuple[int, int, int]],
 
 
 def _problem_of(module: nn.Module) -> str:
-    """Why a module has no place in a policy; empty if it may have."""
+    """Return why a module cannot be part of a policy; empty if it can."""
     if isinstance(module, _NormBase) and (module.track_running_stats or "Batch" in type(module).__name__):
         return "has statistics of whole batches, and inference sees other batches than the learner: use nn.LayerNorm"
     if isinstance(module, RANDOM) and getattr(module, "p", 1.0) > 0:
@@ -60,7 +60,7 @@ def _problem_of(module: nn.Module) -> str:
 def _random_rows(
     image_shapes: Sequence[tuple[int, int, int]], vector_size: int, *, patch: int
 ) -> tuple[list[Tensor], Tensor | None]:
-    """Inputs as a torso gets them, the same ones each time."""
+    """Return random images and a vector as a torso gets them, the same each time; the vector is None if it is empty."""
     generator = torch.Generator().manual_seed(0)
     images = []
     for channels, height, width in image_shapes:
@@ -70,7 +70,7 @@ def _random_rows(
 
 
 def _features(torso: nn.Module, images: list[Tensor], vector: Tensor | None, *, where: str) -> Tensor:
-    """What the torso computes. Raises: ConfigError with the place in its code that raised, or for another shape."""
+    """Return the torso's features. Raises: ConfigError with the place in its code that raised, or for a wrong shape."""
     try:
         features = torso(list(images), vector)
     except FORWARD_ERRORS as error:
@@ -83,6 +83,6 @@ def _features(torso: nn.Module, images: list[Tensor], vector: Tensor | None, *, 
 
 
 def _differ(features: Tensor, others: Tensor) -> bool:
-    """Beyond rounding. What is not finite differs from nothing: training tells of that."""
+    """Whether features differ by more than rounding. NaN counts as equal to anything: training reports it."""
     apart = (features - others).abs().nan_to_num()
     return bool(apart.max() > TOLERANCE * max(1.0, float(features.nan_to_num().abs().max())))

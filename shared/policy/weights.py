@@ -40,7 +40,7 @@ class TensorPlace:
     offset: int
 
     def view(self, flat: Tensor) -> Tensor:
-        """The tensor on the flat buffer's memory."""
+        """Return the tensor as a view of the flat buffer's memory."""
         return flat.as_strided(self.shape, self.strides, flat.storage_offset() + self.offset)
 
 
@@ -54,7 +54,10 @@ class Plan:
 
 
 def plan_layout(module: nn.Module) -> Plan:
-    """The plan of a module's parameters and persistent buffers, in their present memory formats."""
+    """Return the plan of a module's parameters and persistent buffers, in their present memory formats.
+
+    Raises: LocalWireError if one of them is not float32.
+    """
     parameters = dict(module.named_parameters())
     tensors: dict[str, Tensor] = module.state_dict(keep_vars=True)
     buffers = {name: tensor for name, tensor in tensors.items() if name not in parameters}
@@ -113,7 +116,7 @@ class FlatParameters:
         self._host = self._staging.numpy()
 
     def cast_(self, module: nn.Module, dtype: torch.dtype) -> None:
-        """Keep this part of the module in `dtype`, converted once per `load_`. It can only act from now on."""
+        """Keep this part of the module in `dtype`, converted at each `load_`. From now on it can act, but not learn."""
         for name, parameter in self._named_parameters_of(module).items():
             view = next(place for place in self.plan.places if place.name == name).view(self.flat)
             parameter.requires_grad_(False)
@@ -126,7 +129,7 @@ class FlatParameters:
         return {name: tensor for name, tensor in self._tensors.items() if id(tensor) in own}
 
     def export(self) -> bytes:
-        """A copy of the flat buffer, little-endian float32."""
+        """Return a copy of the flat buffer as little-endian float32 bytes."""
         return self.flat.cpu().numpy().tobytes()
 
     @torch.no_grad()
@@ -144,7 +147,7 @@ class FlatParameters:
             target.copy_(source)
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
-        """Any tensor laid out like `flat` or `trained` (a moment of the optimiser) as named tensors on its memory."""
+        """Return named views of any tensor laid out like `flat` or `trained`, such as a moment of the optimiser."""
         return {
             place.name: place.view(flat) for place in self.plan.places if place.offset < flat.numel()
         }  # fmt: skip
@@ -165,13 +168,13 @@ class Manifest:
 
     @property
     def extra(self) -> dict[str, Any]:
-        """What the learner added: a `Recording`."""
+        """The learner's additions: a `Recording` as JSON values."""
         found: dict[str, Any] = self.body.get("extra", {})
         return found
 
     @cached_property
     def digest(self) -> str:
-        """Sixteen hex digits: the same policy in the same layout."""
+        """Sixteen hex digits that are equal for the same policy in the same layout."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
     def to_json(self) -> str:
@@ -182,7 +185,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str) -> "Manifest":
-        """Raises RemoteWireError unless every tensor lies within the buffer."""
+        """Read a manifest from JSON. Raises: RemoteWireError if it is none, or a tensor lies outside the buffer."""
         try:
             whole = json.loads(text)
             if (number := whole.pop("format")) != MANIFEST_FORMAT:
@@ -205,9 +208,10 @@ def _read_place(item: Any, num_elements: int) -> TensorPlace:
 
 
 def make_manifest(policy: Policy, recording: Recording) -> Manifest:
-    """The manifest of a policy as it stands (call `use` first), and of what inference does with it for the learner.
+    """Return the manifest of a policy in its present precision, with what inference is to record of it.
 
-    Settings that came later are left out where they mean what their absence does, so that earlier versions can read it.
+    Call `Policy.use` first. Settings that came later are left out where their absence means the same, so that earlier
+    versions can read the manifest.
     """
     plan = plan_layout(policy)
     config = policy.config.model_dump(mode="json")
@@ -222,7 +226,7 @@ def make_manifest(policy: Policy, recording: Recording) -> Manifest:
 
 
 def policy_from_manifest(manifest: Manifest) -> Policy:
-    """An untrained policy of this manifest, on the CPU; fill it through `FlatParameters` or `acting_parameters`.
+    """Make an untrained policy of this manifest, on the CPU; load it through `FlatParameters` or `acting_parameters`.
 
     Raises: RemoteWireError if the manifest contradicts itself or this library would lay the weights out otherwise.
     """
@@ -246,12 +250,12 @@ def policy_from_manifest(manifest: Manifest) -> Policy:
 
 
 def _meant_by_absence(spec: EnvSpec) -> dict[str, Any]:
-    """[policy] settings that manifests of this format have not always had, and what it means that one is not there."""
+    """Return the values of those [policy] settings that an older manifest may lack, by name."""
     return {"scale_observation": not bounds_matter(spec.observation), "value_network": "shared", "grid_codes": 0}
 
 
 def acting_parameters(policy: Policy) -> FlatParameters:
-    """The flat weights of a policy that only acts: torsos are kept in their compute dtype, cast once per version."""
+    """Return the flat weights of a policy that only acts: its torsos stay in their compute dtype, cast at each load."""
     parameters = FlatParameters(policy)
     dtype: torch.dtype = getattr(torch, policy.precision.dtype)
     if dtype != torch.float32:

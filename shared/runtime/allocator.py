@@ -51,7 +51,7 @@ def release_freed_memory() -> bool:
 
 @cache
 def _glibc() -> ctypes.CDLL | None:
-    """The C library, if it is glibc."""
+    """Return the C library if it is glibc, else None."""
     libc = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
     if libc is None or not all(hasattr(libc, name) for name in ("mallopt", "malloc_trim")):
         return None

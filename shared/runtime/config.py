@@ -78,7 +78,7 @@ class RunConfig(Section):
     @field_validator("name")
     @classmethod
     def _check_name(cls, value: str) -> str:
-        """It becomes part of a folder's name."""
+        """Refuse a name that cannot be part of a folder's name."""
         if not value.strip() or not value.isprintable() or "/" in value or value.startswith("."):
             raise ValueError("a name that a folder can have is expected: not empty, no slash, no dot at its start")
         return value
@@ -86,14 +86,14 @@ class RunConfig(Section):
     @field_validator("until")
     @classmethod
     def _check_until(cls, value: str) -> str:
-        """A condition; which statistics there are is known when the first environment has come."""
+        """Refuse what is no condition. Whether its statistic exists is known only when an environment has connected."""
         if value.strip():
             read_condition(value)
         return value.strip()
 
     @property
     def goals(self) -> dict[str, Condition]:
-        """What ends the run once an evaluation reaches it, by the setting that says so: any one of them is enough."""
+        """The conditions, by their setting, of which any one ends the run once an evaluation meets it."""
         goals = {}
         if self.until_return is not None:
             goals["until_return"] = Condition("return", ">=", self.until_return)
@@ -116,7 +116,7 @@ class RunConfig(Section):
 
 
 def join_env(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """An [env] table with another one's values over it; kwargs are joined key by key."""
+    """Return an [env] table with the values of `own` over those of `shared`; kwargs are joined key by key."""
     env = {**shared, **own}
     if isinstance(shared.get("kwargs"), dict) and isinstance(own.get("kwargs"), dict):
         env["kwargs"] = {**shared["kwargs"], **own["kwargs"]}
@@ -160,9 +160,10 @@ class EnvConfig(Section):
         return self.id.startswith("ALE/") or self.backend in ("ale", "ale_sync")
 
     def with_differences(self, differences: Mapping[str, Any]) -> "EnvConfig":
-        """Another environment's settings that are announced as these, kwargs joined key by key.
+        """Return these settings changed by `differences`, kwargs joined key by key.
 
-        Raises: ValidationError.
+        The result announces itself as these settings: its `settings` are those of the original.
+        Raises: ValidationError for a key or value that cannot be.
         """
         joined = join_env(self.model_dump(exclude_unset=True), differences)
         changed = EnvConfig.model_validate(joined)
@@ -170,9 +171,9 @@ class EnvConfig(Section):
         return changed
 
     def settings(self) -> Settings:
-        """(name, value as JSON), sorted by name: what must agree between the actors of one run.
+        """Return (name, value as JSON) pairs, sorted by name, of what must agree between the actors of one run.
 
-        A program of its own decides for itself where nothing is said.
+        With `service` only settings that are given are among them: its program chooses the others itself.
         """
         if self._stands_for is not None:
             return self._stands_for
@@ -217,7 +218,7 @@ class EvalConfig(Section):
     @field_validator("env")
     @classmethod
     def _check_env(cls, value: dict[str, Any]) -> dict[str, Any]:
-        """Only what leaves observations and actions as they are, with values that it may have."""
+        """Refuse keys that could change observations or actions, and values that a key cannot have."""
         for key in value:
             if key in ("id", "backend"):
                 raise ValueError(f"{key}: an evaluation plays the run's environment on the run's back-end")
@@ -227,7 +228,7 @@ class EvalConfig(Section):
         return value
 
     def own_env(self, env: EnvConfig) -> EnvConfig:
-        """What evaluations step in a run of this environment; to the run's services it passes for that."""
+        """Return the environment of evaluations, `env` with [eval]'s differences; it announces itself as `env`."""
         return env.with_differences(self.env) if self.env else env
 
 
@@ -285,13 +286,13 @@ def load_settings(
     *,
     below: recipes.Tables | None = None,
 ) -> S:
-    """The model, filled from recipe, file, environment and words.
+    """Return the model, filled from recipe, file, environment variables and words, the later over the earlier.
 
     Args:
-      model: its fields are the sections that the caller reads.
-      file: experiment TOML, or none.
+      model: the model whose fields are the sections that the caller reads.
+      file: the experiment's TOML file, or None.
       overrides: words like "learner.batch=32"; the value is TOML, or else a plain string.
-      below: what counts least, in place of the settings that `run.recipe` stands for.
+      below: tables of settings to use in place of those of the recipe that `run.recipe` names.
     Raises: ConfigError naming source and key, with the nearest known name.
     """
     merged: dict[str, Any] = {}
@@ -328,7 +329,7 @@ def load_settings(
 
 
 def read_section(section: str, model: type[S], values: Mapping[str, Any]) -> S:
-    """One section's values as a model that only its reader knows. Raises: ConfigError naming section and key."""
+    """Return one section's values as a checked model. Raises: ConfigError naming section and key."""
     whole = create_model("Whole", **{section: (model, ...)})  # type: ignore[call-overload]
     try:
         found: S = getattr(whole.model_validate({section: dict(values)}), section)
@@ -338,9 +339,9 @@ def read_section(section: str, model: type[S], values: Mapping[str, Any]) -> S:
 
 
 def _find_recipe(merged: Mapping[str, Any]) -> recipes.Tables:
-    """The settings of the recipe that is named, if one is.
+    """Return the settings of the recipe that `run.recipe` names; empty if it names none.
 
-    Raises: ConfigError where it is still to be chosen: nobody but `seedbed train` looks at the environment.
+    Raises: ConfigError if the recipe is still to be chosen: only `seedbed train` looks at the environment.
     """
     run = merged.get("run", {})
     name = run.get("recipe", "") if isinstance(run, dict) else ""
@@ -353,7 +354,7 @@ def _find_recipe(merged: Mapping[str, Any]) -> recipes.Tables:
 
 
 def read_toml(file: Path) -> dict[str, Any]:
-    """The file's tables; a missing or broken file is a ConfigError."""
+    """Return the tables of a TOML file. Raises: ConfigError if it is missing or broken."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8-sig"))  # Windows' editors put a mark before the text
     except FileNotFoundError as error:
@@ -408,7 +409,7 @@ def _place(
 
 
 def _give_way(own: Any, path: Sequence[str], value: Any) -> None:
-    """Drop from a task's own [env] what is now said for all tasks; of `kwargs`, joined key by key, those keys."""
+    """Drop from a task's own [env] a key that a word or variable has set for all tasks; of `kwargs`, only its keys."""
     if not isinstance(own, dict) or not path:
         return
     if path[0] != "kwargs":
@@ -470,7 +471,7 @@ def _describe(
 
 
 def _is_inherited(detail: ErrorDetails, error: ValidationError) -> bool:
-    """Whether a task has this fault from [env], where it is told."""
+    """Whether a task's error only repeats one of [env], which is reported there."""
     section, *path = detail["loc"]
     said = {(item["loc"], item["type"]) for item in error.errors()}
     return section == "tasks" and (tuple(path[1:]), detail["type"]) in said
@@ -523,7 +524,7 @@ def _is_union(annotation: Any) -> bool:
 
 
 def suggest(name: str, known: Sequence[str]) -> str:
-    """`; did you mean …?` where something is near, else the list of what is known, unless it is long."""
+    """Return `; did you mean …?` if a known name is similar, else `; known: …` unless that list is empty or long."""
     if near := _nearest(name, known):
         return near
     return f"; known: {', '.join(known)}" if 0 < len(known) <= MAX_LISTED else ""
@@ -535,6 +536,6 @@ def _nearest_quoted(detail: ErrorDetails) -> str:
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:
-    """`; did you mean …?` where something is near, else nothing."""
+    """Return `; did you mean …?` with the most similar known name; "" if none is similar."""
     near = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {near[0]!r}?" if near else ""

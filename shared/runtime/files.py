@@ -24,7 +24,7 @@ REMEDIES = {
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Write, make, rename or remove `path` inside. Raises: StorageError for any OSError."""
+    """A context in which to write, make, rename or remove `path`. Raises: StorageError for any OSError in it."""
     try:
         yield
     except OSError as error:

@@ -1,8 +1,8 @@
-"""Whether the service of this container is ready: exit status 0 or 1, and a line why.
+"""Checks whether the service of this container is ready: exit status 0 or 1, and a line that says why.
 
     python -m seedbed.shared.runtime.health [--alive]
 
-With `--alive` the question is whether it still answers, once it was ready: for who starts services anew that hang.
+With `--alive` it checks whether a service that was ready still answers, for a supervisor that restarts hung services.
 Ready means that it wrote its status file, and that the page named there answers for the same life. A service that was
 refused for good leaves its cause beside; then that is what is said. Where several processes share a container, its file
 names theirs, and all must be ready. Nothing but the standard library is imported: a container asks every few seconds.
@@ -23,10 +23,10 @@ MAX_PAGE_BYTES = 4 * 1024 * 1024
 
 
 def judge(environment: Mapping[str, str]) -> str:
-    """What is wrong; empty if the service is ready.
+    """Return what keeps the service from being ready; empty if it is ready.
 
     Args:
-      environment: names the two files.
+      environment: variables, of which CAUSE_VARIABLE and STATUS_VARIABLE name the two files.
     """
     if cause := read_cause(environment.get(CAUSE_VARIABLE, "")):
         return cause
@@ -37,7 +37,7 @@ def judge(environment: Mapping[str, str]) -> str:
 
 
 def judge_alive(environment: Mapping[str, str]) -> str:
-    """What is wrong with a service that was ready and answers no more; empty while it starts, or holds a cause."""
+    """Return why a service that was ready no longer answers; empty if it does, is starting, or has left a cause."""
     file = environment.get(STATUS_VARIABLE, "")
     if read_cause(environment.get(CAUSE_VARIABLE, "")) or not Path(file).is_file():
         return ""
@@ -45,7 +45,7 @@ def judge_alive(environment: Mapping[str, str]) -> str:
 
 
 def _judge_status(file: str) -> str:
-    """What is wrong with the service that writes this status file."""
+    """Return what is wrong with the service that writes this status file; empty if nothing is."""
     try:
         status = json.loads(Path(file).read_bytes())
         if PARTS in status:
@@ -67,7 +67,7 @@ def _judge_status(file: str) -> str:
 
 
 def read_cause(file: str) -> str:
-    """The error that a service left when it ended; empty if there is none."""
+    """Return the error that a service left in this file when it ended; empty if there is none."""
     try:
         return Path(file).read_text(errors="replace").strip() if file else ""
     except OSError:
@@ -75,7 +75,7 @@ def read_cause(file: str) -> str:
 
 
 def leave_cause(text: str) -> None:
-    """Keep the error that ends this process where the container's health, or an orchestrator, looks for it."""
+    """Write the error that ends this process into the file that CAUSE_VARIABLE names, if it names one."""
     file = os.environ.get(CAUSE_VARIABLE, "")
     if file:
         try:
@@ -85,7 +85,7 @@ def leave_cause(text: str) -> None:
 
 
 def _read(address: str, path: str) -> str:
-    """A page's text. Raises: OSError, HTTPException."""
+    """Return a page's text, at most MAX_PAGE_BYTES of it. Raises: OSError, HTTPException."""
     connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S)
     try:
         connection.request("GET", path)
@@ -95,7 +95,7 @@ def _read(address: str, path: str) -> str:
 
 
 def _visit_site(address: str) -> str:
-    """A web page is ready when it answers, even if it asks for a token. Raises as `_read`."""
+    """Return what is wrong with a web page; empty if it answers, even by asking for a token. Raises: as `_read`."""
     connection = http.client.HTTPConnection(address.removeprefix("http://").strip("/"), timeout=TIMEOUT_S)
     try:
         connection.request("HEAD", "/")

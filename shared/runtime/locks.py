@@ -1,6 +1,6 @@
-"""A file that one process holds for as long as it lives, and the question whether somebody does. Blocking.
+"""Locks a file for as long as a process lives, and tells whether a file is locked. Blocks for a fraction of a second.
 
-The kernel keeps the lock (`flock`), so it ends with its holder, whatever kills that.
+The kernel keeps the lock (`flock`), so it ends with the process that holds it, however that ends.
 """
 
 import fcntl
@@ -13,14 +13,14 @@ ATTEMPTS, BETWEEN_S = 10, 0.02  # `is_held` itself holds the file for a moment
 
 
 class HeldError(Exception):
-    """Another process holds the file: its text says which, where and since when."""
+    """Raised if another process holds the file: the message says which, on which machine and since when."""
 
 
 def take(path: Path) -> int:
-    """Hold a file, made if need be, and write into it who does.
+    """Lock a file, which is made if it does not exist, and write into it which process holds it.
 
-    Returns: its descriptor, for `os.close`, which lets the file go.
-    Raises: HeldError; OSError if the file cannot be opened or written.
+    Returns: the file's descriptor; `os.close` releases the lock.
+    Raises: HeldError if another process holds it, OSError if it cannot be opened or written.
     """
     held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:

@@ -20,33 +20,34 @@ MAX_FILE_BYTES, KEPT_FILES = 16 << 20, 2  # of a log file, and of those before i
 
 
 class Log(Protocol):
-    """What a service calls: one method for each level, an event, and its figures."""
+    """The logger that a service calls: one method for each level, with an event's name and its values."""
 
     def debug(self, event: str, **figures: Any) -> None:
-        """Of interest to who changes the code."""
+        """Log something that matters only to those who change the code."""
 
     def info(self, event: str, **figures: Any) -> None:
-        """Something happened that a reader of the run wants to know."""
+        """Log something that a reader of the run wants to know."""
 
     def warning(self, event: str, **figures: Any) -> None:
-        """Something is wrong and is being dealt with."""
+        """Log that something is wrong and is being dealt with."""
 
     def error(self, event: str, **figures: Any) -> None:
         """Log that something failed."""
 
     def exception(self, event: str, **figures: Any) -> None:
-        """Something failed; with the traceback of the exception being handled."""
+        """Log that something failed, with the traceback of the exception being handled."""
 
 
 def configure(service: str, name: str, incarnation: int, runtime: RuntimeConfig, stream: TextIO | None = None) -> Log:
-    """Set up the process's logs, anew if they were before.
+    """Set up the process's logs, in place of an earlier setup, and return the service's logger.
 
     Args:
-      service: its role, e.g. "inference".
-      name: of this process among its like.
-      incarnation: of this process.
+      service: the service's role, e.g. "inference".
+      name: the name of this process among those of its role.
+      incarnation: the number of this process's life, which is logged in hexadecimal.
       runtime: level, format and file.
-      stream: instead of stderr.
+      stream: where to write instead of stderr.
+    Raises: ConfigError if the log file cannot be opened.
     """
     stream = stream or sys.stderr
     constants = {"service": service, "name": name, "incarnation": f"{incarnation:x}"}
@@ -99,7 +100,7 @@ def configure(service: str, name: str, incarnation: int, runtime: RuntimeConfig,
 
 
 def close() -> None:
-    """Close what `configure` opened."""
+    """Close the handlers that `configure` opened."""
     root = logging.getLogger()
     for handler in [item for item in root.handlers if isinstance(item.formatter, structlog.stdlib.ProcessorFormatter)]:
         root.removeHandler(handler)

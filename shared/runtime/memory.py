@@ -1,4 +1,4 @@
-"""How much memory there is, for the machine, the container and this process."""
+"""Tells how much memory the machine, the container and this process have."""
 
 import os
 from pathlib import Path
@@ -8,13 +8,16 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def memory_limit(total: int) -> int:
-    """The machine's memory, or the container's share of it, bytes."""
+    """Return the machine's memory `total`, or the container's limit if that is less, bytes."""
     limit = _number(_CGROUP / "memory.max")
     return min(total, limit) if limit is not None else total
 
 
 def available_bytes() -> int | None:
-    """What this process may still take before the system or the container runs out; None where nobody tells."""
+    """Return how much memory this process may still take before the system or container runs out, bytes.
+
+    None where the system does not tell.
+    """
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         left = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
@@ -25,7 +28,7 @@ def available_bytes() -> int | None:
 
 
 def resident_bytes() -> int:
-    """Memory of this process; 0 where the system does not tell."""
+    """Return the resident memory of this process, bytes; 0 where the system does not tell."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
     except (OSError, ValueError, IndexError):
@@ -33,7 +36,7 @@ def resident_bytes() -> int:
 
 
 def _number(file: Path) -> int | None:
-    """The number in a file, if there is one: "max" is none."""
+    """Return the number in a file; None if it cannot be read or holds no number, such as "max"."""
     try:
         return int(file.read_text())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Where `module:function` and `module:Class` of a configuration are looked for, and where in them a mistake lies."""
+"""Imports what a configuration names as `module:function` or `module:Class`, and finds where in it an error lies."""
 
 import importlib.util
 import os
@@ -24,14 +24,14 @@ OURS = tuple(
 
 
 def look_for_modules_here() -> None:
-    """Let them name what lies in the working directory; behind the packages installed, so that none is hidden."""
+    """Make modules in the working directory importable, after the installed packages, so that they hide none."""
     here = os.getcwd()
     if here not in sys.path:
         sys.path.append(here)
 
 
 def import_module(name: str) -> ModuleType:
-    """The module of this name; of ours also by the name that it had before they were in `seedbed`."""
+    """Import a module. Seedbed's own are also found by the names that they had before they were in `seedbed`."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -47,13 +47,13 @@ def import_module(name: str) -> ModuleType:
 def load_class(
     name: str, setting: str, *, known: Iterable[str], base: type[C], shown: type[Any] | None = None
 ) -> type[C]:
-    """The class that `module:Class` names.
+    """Return the class that `module:Class` names.
 
     Args:
-      setting: what to call it in errors, as "[policy] network = 'x'".
-      known: names that are no classes of somebody's own, of which this one is none.
-      base: what it must be a subclass of.
-      shown: what errors say instead of that.
+      setting: what errors call it, as "[policy] network = 'x'".
+      known: the built-in names, none of which is `name`; an error suggests the nearest of them.
+      base: the class that it must be a subclass of.
+      shown: the class that errors name instead of `base`; None: `base`.
     Raises: ConfigError with the file and line at fault.
     """
     module_name, colon, class_name = name.partition(":")
@@ -71,7 +71,10 @@ def load_class(
 
 
 def describe_failure(error: BaseException) -> str:
-    """Type and message of what foreign code raised, and where in the user's code. The message may itself be broken."""
+    """Return type, message and place in the user's code of an error that foreign code raised.
+
+    The message is left out if the error fails to produce it.
+    """
     try:
         said = str(error)
     except Exception:
@@ -83,7 +86,7 @@ def describe_failure(error: BaseException) -> str:
 
 
 def describe_import_failure(error: BaseException) -> str:
-    """As `describe_failure`, with what to do about a module that is missing or hidden."""
+    """Return what `describe_failure` does and, if a module is missing, what to do about it."""
     said = describe_failure(error)
     if not isinstance(error, ImportError) or not error.name:
         return said
@@ -103,9 +106,9 @@ def _is_ours(name: str) -> bool:
 
 
 def place_of(error: BaseException) -> str:
-    """ "file, line 12" where an error left the user's own code: neither ours, nor Python's, nor an installed package's.
+    """Return where an error left the user's own code, as "file, line 12"; empty if none of that code was involved.
 
-    Empty if none of it was on the way.
+    Files of seedbed, of Python and of installed packages are not the user's own.
     """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{shown_path(error.filename)}, line {error.lineno}"
@@ -121,6 +124,6 @@ def is_users(file: str) -> bool:
 
 
 def shown_path(file: str) -> str:
-    """As seen from the working directory, if it lies there."""
+    """Return a path relative to the working directory if it lies within, else the absolute path."""
     path = Path(file).absolute()
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -25,9 +25,9 @@ MEMORY = "memory"
 
 
 def check_name(name: str) -> str:
-    """The name, if a recipe may be called so; "", "none" and "auto" may be, the latter with +memory.
+    """Return the name unchanged if `run.recipe` may have it: a recipe's, "", "none", "auto" or "auto+memory".
 
-    Raises: ValueError with what is known.
+    Raises: ValueError naming what is known.
     """
     kind, *facets = name.split("+")
     if kind == AUTO:
@@ -43,22 +43,22 @@ def check_name(name: str) -> str:
 
 
 def kind_of(name: str) -> str:
-    """A recipe's name without what comes on top."""
+    """Return the kind in a recipe's name: the part before the first "+"."""
     return name.partition("+")[0]
 
 
 def is_named(name: Any) -> bool:
-    """Whether this names a recipe whose settings can be looked up: not "auto", and not none at all."""
+    """Whether this names a recipe whose settings can be read, unlike "auto", "none" and the empty name."""
     return isinstance(name, str) and kind_of(name) in KINDS
 
 
 def is_open(name: Any) -> bool:
-    """Whether a recipe is asked for and not chosen yet."""
+    """Whether this asks for a recipe that is still to be chosen: "auto", with or without +memory."""
     return name in (AUTO, f"{AUTO}+{MEMORY}")
 
 
 def read_recipe(name: str) -> dict[str, dict[str, Any]]:
-    """The settings of a recipe. Raises: ConfigError for a name that is none."""
+    """Return the settings of a recipe, section by section. Raises: ConfigError for a name that no recipe may have."""
     try:
         kind, *facets = check_name(name).split("+")
     except ValueError as error:
@@ -71,17 +71,17 @@ def read_recipe(name: str) -> dict[str, dict[str, Any]]:
 
 @cache
 def read_part(part: str) -> tuple[str, Tables]:
-    """One recipe file: what it is for, and its sections."""
+    """Read one recipe file and return what it is for, in one line, and its sections."""
     tables = tomllib.loads((FOLDER / f"{part}.toml").read_text(encoding="utf-8"))
     return str(tables.pop("about")), tables
 
 
 def lay(tables: Mapping[str, Any], *, over: Mapping[str, Any]) -> dict[str, Any]:
-    """Sections with others over them, key by key.
+    """Return the sections of `over` with those of `tables` laid over them, key by key: `tables` wins.
 
-    Settings of another algorithm are not kept: where the upper tables name one, the lower [algorithm] is left out
-    unless it is the same, and how often [learner] uses a batch. So is `network_kwargs` below another `policy.network`,
-    and `value_network` below an LSTM.
+    Settings of another algorithm are not kept: where `tables` names another than `over`, the latter's [algorithm] is
+    left out, and how often its [learner] uses a batch. So are `network_kwargs` below another `policy.network`, and
+    `value_network` below an LSTM.
     """
     joined: dict[str, Any] = dict(over)
     if _is_other_algorithm(tables.get("algorithm"), over.get("algorithm")):
@@ -103,7 +103,7 @@ def _is_other_algorithm(above: Any, below: Any) -> bool:
 
 
 def _fitting(section: str, below: Mapping[str, Any], above: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What of a section still means something under what is said above it."""
+    """Return the values of a lower section that still make sense with the values laid over it."""
     if section == "policy" and above.get("lstm"):
         below = {key: value for key, value in below.items() if key != "value_network"}  # a memory serves both
     if section == "policy" and above.get("network", below.get("network")) != below.get("network"):

@@ -1,4 +1,4 @@
-"""Peers that were not let in: counted by reason at /metrics, and told at most once a minute for each reason."""
+"""Counts refused peers by reason at /metrics, and logs them at most once a minute for each reason."""
 
 import time
 from collections.abc import Callable

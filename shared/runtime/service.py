@@ -37,7 +37,7 @@ DIE_WITH_PARENT = "SEEDBED_DIE_WITH_PARENT"  # the parent's process id, or 1 whe
 MAX_DRAIN_S = 30.0
 SAVE_DRAIN_S = 75.0  # of a learner, whose last checkpoint may be large, on a slow disk
 LINGER_BEAT_S = 0.05
-RELEASE_EVERY_S = 120.0  # of freed memory: it stops everything for some 10 ms
+RELEASE_EVERY_S = 120.0  # between two releases of freed memory, each of which stops everything for some 10 ms
 OVER = "this service has nothing left to do: its run is over"  # left as the cause of an end that nobody asked for
 SAME_REQUEST_S = 0.3  # signals that follow one within this are the same request
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
@@ -47,13 +47,13 @@ S = TypeVar("S", bound=BaseModel)
 
 
 class RepeatedSignals:
-    """Tells asking twice from asking once in two signals: `timeout` sends its own to the process and to its group."""
+    """Tells a second request to stop from one that comes as two signals: `timeout` signals a process and its group."""
 
     def __init__(self) -> None:
         self._last = float("-inf")
 
     def is_new(self, now: float) -> bool:
-        """Whether a signal is a request of its own."""
+        """Whether a signal at time `now`, seconds, is a request of its own and no repetition of the last."""
         if now - self._last < SAME_REQUEST_S:
             return False
         self._last = now
@@ -129,7 +129,7 @@ class Service:
             self._failure.set_exception(error)
 
     async def linger(self, is_over: Callable[[float], bool]) -> None:
-        """Stay until it is over at the loop's time, or a signal comes."""
+        """Wait until `is_over(the loop's time)` is true or the service is asked to stop."""
         loop = asyncio.get_running_loop()
         while not is_over(loop.time()):
             with contextlib.suppress(TimeoutError):
@@ -175,7 +175,7 @@ class Service:
         await self._failure
 
     async def _limit_drain(self) -> None:
-        """A service that was told to stop may take its time, but not for ever."""
+        """Raise StuckError if the service still runs MAX_DRAIN_S (learner: SAVE_DRAIN_S) after it was told to stop."""
         await self.stopping.wait()
         limit_s = SAVE_DRAIN_S if self.service == "learner" else MAX_DRAIN_S
         await asyncio.sleep(limit_s)
@@ -184,13 +184,13 @@ class Service:
         )
 
     def _place(self) -> str:
-        """Where the work waits, innermost last."""
+        """Return where the service's work waits: its functions and lines, the innermost last."""
         frames = self._main.get_stack() if self._main is not None else []
         places = [f"{frame.f_code.co_qualname} (line {frame.f_lineno})" for frame in frames]
         return ", ".join(places) or "a place that it does not tell"
 
     def _signalled(self, number: int) -> None:
-        """First signal: drain. Second: end at once."""
+        """Drain at the first signal; end at once at the second."""
         name = signal.Signals(number).name
         if not self._insistence.is_new(time.monotonic()):
             return
@@ -199,7 +199,7 @@ class Service:
         self.stop(name)
 
     def _callback_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A bug in a callback of the loop ends the service: going on half-broken would look healthy."""
+        """End the service for a bug in a callback of the loop: going on half-broken would look healthy."""
         error = context.get("exception")
         if isinstance(error, BaseException) and "future" not in context:
             self.fail(error)
@@ -213,13 +213,13 @@ def main_from(
     serve: Callable[[S, Service], Awaitable[int]],
     argv: Sequence[str] | None = None,
 ) -> int:
-    """A service's `main`: read `[EXPERIMENT.toml] [section.key=value …]`, serve, return the exit code.
+    """Run a service's `main`: read `[EXPERIMENT.toml] [section.key=value …]`, serve, and return the exit code.
 
     Args:
-      service: its role, e.g. "inference".
-      settings_model: the sections it reads; `runtime` is one of them.
-      serve: the work, given settings and service; returns the exit code.
-      argv: the words after the program's name; none: this process's.
+      service: the service's role, e.g. "inference".
+      settings_model: the sections that it reads; `runtime` is one of them.
+      serve: the service's work, given settings and service; returns the exit code.
+      argv: the words after the program's name; None: this process's.
     """
     die_with_parent()
     look_for_modules_here()
@@ -233,7 +233,10 @@ def main_from(
 
 
 def leave(code: int) -> NoReturn:
-    """End the process. If a thread is still stuck in somebody's simulator, nothing is torn down: some hang or abort."""
+    """End the process with this exit code.
+
+    If a thread still runs, it is stuck in somebody's simulator, and nothing is torn down: some would hang or abort.
+    """
     if threading.active_count() > 1:
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()
@@ -243,7 +246,7 @@ def leave(code: int) -> NoReturn:
 
 
 def run_service(main: Callable[[Service], Awaitable[int]], runtime: RuntimeConfig, service: str) -> int:
-    """Run `main` as a service on a loop of its own; its exit code."""
+    """Run `main` as a service on an event loop of its own and return its exit code."""
     os.nice(runtime.nice)
     if service != "actor":  # simulators may have threads of their own, which would wait for each other
         share_one_arena()
@@ -258,14 +261,14 @@ def run_service(main: Callable[[Service], Awaitable[int]], runtime: RuntimeConfi
 
 
 async def _give_back_memory() -> None:
-    """What is free, every two minutes."""
+    """Release freed memory to the system every RELEASE_EVERY_S."""
     while True:
         await asyncio.sleep(RELEASE_EVERY_S)
         release_freed_memory()
 
 
 async def _serve(main: Callable[[Service], Awaitable[int]], runtime: RuntimeConfig, service: str) -> int:
-    """Enter, work, leave; every way out becomes an exit code."""
+    """Enter the service, run `main` and leave the service; return an exit code for every way in which that ends."""
     running = Service(service, runtime)
     try:
         async with running:
@@ -285,7 +288,7 @@ async def _serve(main: Callable[[Service], Awaitable[int]], runtime: RuntimeConf
 
 
 def report(name: str, error: SeedbedError) -> int:
-    """One clear line on stderr for each line of the error, left as the cause where one is asked for; its exit code."""
+    """Print each line of the error to stderr, leave it as the cause of the end, and return its exit code."""
     leave_cause(str(error) or type(error).__name__)
     for line in str(error).splitlines() or [type(error).__name__]:
         _say(f"seedbed {name}: {line}")
@@ -293,13 +296,16 @@ def report(name: str, error: SeedbedError) -> int:
 
 
 def _say(line: str) -> None:
-    """To stderr, if it takes it: a full disk or a closed pipe there changes no exit code."""
+    """Print a line to stderr, if possible: a full disk or a closed pipe there must not change the exit code."""
     with contextlib.suppress(OSError, ValueError):
         print(line, file=sys.stderr, flush=True)
 
 
 def split_words(argv: Sequence[str]) -> tuple[Path | None, list[str]]:
-    """(experiment file, overrides) of a service's command line; `--config FILE` is understood as well."""
+    """Return the experiment file, or None, and the overrides in a service's command line, which may have `--config`.
+
+    Raises: ConfigError for any other option.
+    """
     words = [word for word in argv if word != "--config"]
     for word in words:
         if word.startswith("-"):
@@ -320,7 +326,7 @@ def die_with_parent() -> None:
 
 
 def _first_cause(error: BaseException) -> BaseException:
-    """The error to report of a group: one of our own if there is one, else the first."""
+    """Return the error of an exception group to report: the first SeedbedError, or else the first of all."""
     if not isinstance(error, BaseExceptionGroup):
         return error
     causes = [_first_cause(inner) for inner in error.exceptions]
@@ -328,7 +334,7 @@ def _first_cause(error: BaseException) -> BaseException:
 
 
 def _write_atomically(path: Path, text: str) -> None:
-    """Readers see the old file or the whole new one."""
+    """Write a file so that readers see the old text or all of the new one. Raises: StorageError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)

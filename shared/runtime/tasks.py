@@ -1,6 +1,6 @@
 """[tasks.NAME]: several environments that one policy learns at once, each with its own settings, weight and scores.
 
-`[env]` has what they share; a task's `env` says what is its own. Weights are those of a task's share in every batch.
+`[env]` has what they share; a task's `env` has what differs. A task's weight decides its share of every batch.
 """
 
 import re
@@ -77,11 +77,11 @@ class RunSettings(BaseModel):
 
     @property
     def policy_env_id(self) -> str:
-        """What the policy's environment is called."""
+        """The id of the policy's environment: [env]'s, or SEVERAL in a run with tasks."""
         return SEVERAL if self.tasks else self.env.id
 
     def env_of(self, task: str) -> EnvConfig:
-        """The environment of a task; [env] without tasks. Raises: ConfigError for a name that is none of the run's."""
+        """Return a task's environment, or [env] in a run without tasks. Raises: ConfigError for an unknown task."""
         if not self.tasks:
             return self.env
         check_task(task, self.tasks)
@@ -104,7 +104,10 @@ def check_task(name: str, tasks: Mapping[str, object], key: str = "task") -> Non
 
 
 def normalised_weights(tasks: Mapping[str, TaskConfig]) -> dict[str, float]:
-    """Each task's share, in the order of the file, summing to 1; one nameless task where there are none."""
+    """Return each task's share of a batch by name, in the order of the file; the sum is 1.
+
+    In a run without tasks there is one share, of the name "".
+    """
     if not tasks:
         return {"": 1.0}
     total = sum(task.weight for task in tasks.values())

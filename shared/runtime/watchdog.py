@@ -1,4 +1,4 @@
-"""Ends the process when its work does not come back, in a thread or in the loop, whoever holds the interpreter lock."""
+"""Ends the process when its work hangs, in a thread or in the loop, even with the interpreter lock held."""
 
 import faulthandler
 import os
@@ -9,16 +9,17 @@ GRACE_S = 5.0
 
 
 class Watchdog:
-    """Two dogs: the loop looks at the thread, and a C thread of `faulthandler` looks at the loop.
+    """Two watchdogs: the loop watches the thread, and a C thread of `faulthandler` watches the loop.
 
-    A job in the thread that waits for something for ever is found by the first. One that computes for ever without
-    giving up the interpreter lock stops the loop as well, and is found by the second, like one that runs in the loop.
-    Both print where it hangs and end the process with 1, so that its supervisor starts it again.
+    The first finds a job in the thread that waits for ever. The second finds a job in the loop that hangs, and one in
+    the thread that never gives up the interpreter lock, which stops the loop as well. Both print where the job hangs
+    and end the process with exit status 1, so that its supervisor starts it again.
 
     Args:
-      busy_s: how long the thread's present job has been running, seconds; 0 when idle.
-      report: called with the time before the first dog ends the process.
-      grace_s: how much later the second dog bites, so that the loop can say in the log what happened.
+      busy_s: returns how long the thread's present job has been running, seconds; 0 when idle.
+      hang_s: a job that runs for longer than this hangs, seconds.
+      report: called with the job's running time, seconds, before the first watchdog ends the process.
+      grace_s: how much later than the first the second ends the process, so that the loop can log why, seconds.
     """
 
     def __init__(
@@ -27,11 +28,11 @@ class Watchdog:
         self._busy_s, self._hang_s, self._report, self._grace_s = busy_s, hang_s, report, grace_s
 
     def is_hanging(self) -> bool:
-        """The present job takes longer than any may."""
+        """Whether the present job has been running for longer than `hang_s`."""
         return self._busy_s() > self._hang_s
 
     def pet(self) -> None:
-        """Look, and say that the loop lives; call it every second."""
+        """End the process if the thread hangs, and tell the second watchdog that the loop runs. Call it each second."""
         if self.is_hanging():
             self._report(self._busy_s())
             faulthandler.dump_traceback(file=sys.__stderr__ or sys.stderr)
