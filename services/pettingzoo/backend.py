@@ -22,6 +22,7 @@ from seedbed.actor_svc.backends.backend import (
     RowViews,
     ValueCheck,
     call_environment,
+    read_figure,
     read_picture,
     read_traits,
 )
@@ -221,7 +222,7 @@ class AgentBackend:
         for row, lane in enumerate(lanes.tolist()):
             world, agent = divmod(lane, len(self._agents))
             info = self._worlds[world].info.get(self._agents[agent], {})
-            table[row] = [float(info.get(name, np.nan)) for name in names]
+            table[row] = [read_figure(info.get(name, np.nan)) for name in names]
         return table
 
     def render(self) -> Array | None:
@@ -229,9 +230,12 @@ class AgentBackend:
         return call_environment(read_picture, call_environment(self._worlds[0].env.render))
 
     def close(self) -> None:
-        """Close every world. Raises: EnvError if one fails to close."""
-        for world in self._worlds:
-            call_environment(world.env.close)
+        """Close every world; one that fails to close is only noted in `last_failure`."""
+        for index, world in enumerate(self._worlds):
+            try:
+                call_environment(world.env.close)
+            except EnvError as error:
+                self._repairs.last_failure = f"world {index}: close: {error}"
 
 
 class _Described:

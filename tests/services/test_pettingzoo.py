@@ -98,6 +98,22 @@ def test_action_masks(where):
     assert group.views.mask.tolist() == [[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]]
 
 
+def test_a_world_that_fails_to_close_leaves_no_other_open(monkeypatch):
+    """The failure is told, not raised."""
+    closed = []
+
+    def close(world):
+        closed.append(world)
+        raise RuntimeError("stuck")
+
+    monkeypatch.setattr("tests.support.arena.Arena.close", close, raising=False)
+    group = arena(6)
+    closed.clear()  # one that was only asked for its spaces
+    group.close()
+    assert len(closed) == 2
+    assert "stuck" in group.counters().last_failure
+
+
 @pytest.mark.parametrize(("action", "said"), [(2, "neither terminated nor truncated"), (3, "NaN"), (4, "burnt down")])
 def test_failing_world_is_made_anew(action, said):
     """Only its own lanes begin anew, and the reason is told."""
