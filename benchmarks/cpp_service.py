@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from seedbed.services.cli.doctor import machine_label
-from seedbed.services.cli.plan import service_environment
+from seedbed.services.cli.machine import service_environment
 from seedbed.services.cli.scrape import read_page, read_status
 from seedbed.shared.runtime.service import DIE_WITH_PARENT
 

@@ -23,8 +23,10 @@ from pathlib import Path
 
 from seedbed.learner_svc.run_folder import to_toml
 from seedbed.services.cli.doctor import machine_label
-from seedbed.services.cli.experiment import SNAPSHOT, Experiment, load_experiment
-from seedbed.services.cli.plan import Process, plan_run, service_environment, usable_cores
+from seedbed.services.cli.experiment import Experiment, load_experiment
+from seedbed.services.cli.machine import service_environment
+from seedbed.services.cli.plan import Process, plan_run, usable_cores
+from seedbed.services.cli.runs import SNAPSHOT
 from seedbed.services.cli.scrape import read_page, read_status
 from seedbed.services.cli.training import read_summary, reserved_addresses
 from seedbed.shared.runtime.service import DIE_WITH_PARENT

@@ -1,6 +1,8 @@
 """The floors of the code: who may import whom, and what nobody may use, read from the source of every package."""
 
 import ast
+import importlib
+import importlib.util
 import re
 import sys
 from collections.abc import Iterator
@@ -202,6 +204,22 @@ def test_a_class_name_is_used_once() -> None:
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(file)
     assert {name: files for name, files in places.items() if len(files) > 1} == {}
+
+
+@pytest.mark.parametrize("file", _sources(*PROGRAMS, "docs"))
+def test_programs_import_what_there_is(file: str) -> None:
+    """They are started by hand: nobody else would notice that a name has moved."""
+    missing = []
+    for node in ast.walk(_tree(file)):
+        if isinstance(node, ast.ImportFrom) and _top(node.module or "") == "seedbed":
+            module = importlib.import_module(node.module or "")
+            names = [name.name for name in node.names]
+            missing += [name for name in names if not hasattr(module, name) and not _is_module(f"{node.module}.{name}")]
+    assert missing == []
+
+
+def _is_module(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
 
 
 def test_programs_beside_us_import_nothing_of_ours() -> None:
