@@ -70,7 +70,8 @@ SUITE = (
     Entry(name="mountaincar", env="MountainCarContinuous-v0", target=90, steps=1_000_000, minutes=5, seeds=3),
     # No threshold. zoo: -172 ± 104 over episodes; about -150 is the best that is known.
     Entry(name="pendulum", env="Pendulum-v1", target=-200, steps=1_000_000, minutes=5, seeds=3),
-    Entry(name="lunarlander", env="LunarLander-v3", target=200, steps=1_000_000, minutes=10),  # threshold; zoo: 242
+    # threshold; zoo: 242
+    Entry(name="lunarlander", env="LunarLander-v3", target=200, steps=1_000_000, minutes=10, seeds=3),
     # threshold 300; zoo: 213 ± 129 after 5 M steps
     Entry(name="bipedal", env="BipedalWalker-v3", target=250, steps=3_000_000, minutes=20),
     # threshold 8; the shortest ways pay 7.9 in the mean, so that a hundred episodes lie around it
@@ -85,7 +86,7 @@ SUITE = (
     ),
     # MiniGrid's return is 1 - 0.9 · steps / limit: 0.9 and more is the goal on a short way. By EnvPool.
     Entry(name="minigrid-empty", env="MiniGrid-Empty-8x8-v0", target=0.9, steps=1_000_000, minutes=5, seeds=3),
-    Entry(name="minigrid-doorkey", env="MiniGrid-DoorKey-6x6-v0", target=0.9, steps=2_000_000, minutes=10),
+    Entry(name="minigrid-doorkey", env="MiniGrid-DoorKey-6x6-v0", target=0.9, steps=2_000_000, minutes=10, seeds=3),
     Entry(name="minigrid-memory", env="MiniGrid-MemoryS7-v0", target=0.9, steps=3_000_000, minutes=15, memory=True),
     # Four cues: 0.25 is chance, 1 the best.
     Entry(
@@ -103,14 +104,16 @@ SUITE = (
         words=("env.kwargs.num_levels=200",),
     ),
     Entry(
-        name="double-pendulum", env="InvertedDoublePendulum-v5", target=9100, steps=1_000_000, minutes=10,
+        name="double-pendulum", env="InvertedDoublePendulum-v5", target=9100, steps=1_000_000, minutes=10, seeds=3,
         words=("env.backend=envpool",),
     ),  # threshold
     Entry(
-        name="hopper", env="Hopper-v5", target=2383, steps=1_000_000, minutes=10, words=("env.backend=envpool",)
+        name="hopper", env="Hopper-v5", target=2383, steps=1_000_000, minutes=10, seeds=3,
+        words=("env.backend=envpool",),
     ),  # CleanRL: 2383 ± 272; zoo: 2410
     Entry(
-        name="cheetah", env="HalfCheetah-v5", target=1443, steps=1_000_000, minutes=10, words=("env.backend=envpool",)
+        name="cheetah", env="HalfCheetah-v5", target=1443, steps=1_000_000, minutes=10, seeds=3,
+        words=("env.backend=envpool",),
     ),  # CleanRL: 1443 ± 46; zoo, with settings of its own: 5819
 )  # fmt: skip
 
