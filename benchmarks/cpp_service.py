@@ -24,9 +24,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from seedbed.services.cli.doctor import machine_label
-from seedbed.services.cli.machine import service_environment
-from seedbed.services.cli.scrape import read_page, read_status
+from seedbed.services.tools.cli.doctor import machine_label
+from seedbed.services.tools.cli.machine import service_environment
+from seedbed.services.tools.cli.scrape import read_page, read_status
 from seedbed.shared.runtime.service import DIE_WITH_PARENT
 
 SERVICE = Path(__file__).parents[1] / "services" / "corridor_cpp"

@@ -35,9 +35,9 @@ import zmq
 from gymnasium.spaces import Box, Dict
 
 from seedbed.actor_svc.envs import make_group
-from seedbed.services.cli.doctor import machine_label
-from seedbed.services.cli.machine import stolen_s
-from seedbed.services.cli.scrape import read_page, read_status
+from seedbed.services.tools.cli.doctor import machine_label
+from seedbed.services.tools.cli.machine import stolen_s
+from seedbed.services.tools.cli.scrape import read_page, read_status
 from seedbed.shared.protocol.codec import encode
 from seedbed.shared.protocol.messages import Hello, Look, ProducerHello
 from seedbed.shared.protocol.rows import EnvSpec

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import psutil
 
-from seedbed.services.cli.doctor import machine_label
-from seedbed.services.cli.scrape import read_status
+from seedbed.services.tools.cli.doctor import machine_label
+from seedbed.services.tools.cli.scrape import read_status
 
 START_S = 60.0
 SETTLE_S = 5.0  # between the start of the last service and the first reading

@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/learning.py cartpole --seeds 5
     .venv/bin/python benchmarks/learning.py memory --seeds 3 --label memory-feedforward policy.lstm=0
 
-Prints one JSON object for each seed and one for all of them; what its figures mean stands in `services/cli/seeds.py`.
+Prints one JSON object for each seed and one for all of them (`services/tools/cli/seeds.py` says what the figures mean).
 With --out FOLDER it writes FOLDER/LABEL.csv and FOLDER/LABEL.png, the curves of all seeds.
 """
 
@@ -16,8 +16,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from seedbed.services.cli.experiment import find_experiment
-from seedbed.services.cli.seeds import read_result, train_seeds
+from seedbed.services.tools.cli.experiment import find_experiment
+from seedbed.services.tools.cli.seeds import read_result, train_seeds
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -21,14 +21,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from seedbed.learner_svc.run_folder import to_toml
-from seedbed.services.cli.doctor import machine_label
-from seedbed.services.cli.experiment import Experiment, load_experiment
-from seedbed.services.cli.machine import service_environment
-from seedbed.services.cli.plan import Process, plan_run, usable_cores
-from seedbed.services.cli.runs import SNAPSHOT
-from seedbed.services.cli.scrape import read_page, read_status
-from seedbed.services.cli.training import read_summary, reserved_addresses
+from seedbed.learner_svc.run.folder import to_toml
+from seedbed.services.tools.cli.doctor import machine_label
+from seedbed.services.tools.cli.experiment import Experiment, load_experiment
+from seedbed.services.tools.cli.machine import service_environment
+from seedbed.services.tools.cli.plan import Process, plan_run, usable_cores
+from seedbed.services.tools.cli.runs import SNAPSHOT
+from seedbed.services.tools.cli.scrape import read_page, read_status
+from seedbed.services.tools.cli.training import read_summary, reserved_addresses
 from seedbed.shared.runtime.service import DIE_WITH_PARENT
 
 PHASES = ((1, 1), (2, 1), (4, 1), (4, 2), (2, 2), (1, 2), (1, 1))  # actors, replicas

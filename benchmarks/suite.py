@@ -27,10 +27,10 @@ from typing import Any
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from seedbed.services.cli.app import log_warnings_only
-from seedbed.services.cli.doctor import machine_label
-from seedbed.services.cli.experiment import choose_source
-from seedbed.services.cli.seeds import read_result, train_seeds
+from seedbed.services.tools.cli.app import log_warnings_only
+from seedbed.services.tools.cli.doctor import machine_label
+from seedbed.services.tools.cli.experiment import choose_source
+from seedbed.services.tools.cli.seeds import read_result, train_seeds
 from seedbed.shared.errors import SeedbedError
 
 COLUMNS_OF_PANELS = 4

@@ -103,7 +103,7 @@ class Engine:
     def _build(self, manifest: Manifest) -> Loaded:
         policy = policy_from_manifest(manifest).to(self.device).eval()
         recording = Recording.from_json(manifest.extra)
-        record = recording.make_record(policy)
+        record = recording.make_record(policy.spec, policy.state_fields)
         wanted = frozenset(item.name for item in record.decided)
         return Loaded(policy, acting_parameters(policy), manifest, recording.make_rule(), record, wanted)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from seedbed.learner_svc.algorithm_config import AlgorithmConfig, VTraceConfig
+from seedbed.learner_svc.algorithms.config import AlgorithmConfig, VTraceConfig
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.policy.config import PolicyConfig
 from seedbed.shared.runtime.config import EvalConfig, RuntimeConfig, Section

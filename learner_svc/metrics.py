@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping
 
 from prometheus_client import Histogram
 
-from seedbed.learner_svc.lag import LAG_BOUNDS
-from seedbed.learner_svc.producer_sessions import ProducerSessions
-from seedbed.learner_svc.run import Run
-from seedbed.learner_svc.run_writer import RunWriter
-from seedbed.learner_svc.tasks import TaskRecord
-from seedbed.learner_svc.update_metrics import UpdateMetrics
+from seedbed.learner_svc.algorithms.lag import LAG_BOUNDS
+from seedbed.learner_svc.learning.update_metrics import UpdateMetrics
+from seedbed.learner_svc.link.producer_sessions import ProducerSessions
+from seedbed.learner_svc.run.run import Run
+from seedbed.learner_svc.run.tasks import TaskRecord
+from seedbed.learner_svc.run.writer import RunWriter
 from seedbed.shared.figures import columns, learner
 from seedbed.shared.figures.declare import Metric
 from seedbed.shared.figures.service import LOOP_LAG

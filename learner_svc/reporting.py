@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from seedbed.learner_svc.config import LearnerSettings, check_lag
-from seedbed.learner_svc.producer_sessions import ProducerSessions, UnrollKey
-from seedbed.learner_svc.run import Run
-from seedbed.learner_svc.run_writer import RestartCounter, summarise
+from seedbed.learner_svc.learning.update_metrics import UpdateMetrics
+from seedbed.learner_svc.link.producer_sessions import ProducerSessions, UnrollKey
+from seedbed.learner_svc.run.run import Run
+from seedbed.learner_svc.run.writer import RestartCounter, summarise
 from seedbed.learner_svc.sources.source import FilledBatch
-from seedbed.learner_svc.update_metrics import UpdateMetrics
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.figures import columns, inference
 

@@ -13,13 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from seedbed.learner_svc import checkpoint as checkpoints
-from seedbed.learner_svc.algorithms import recording_of
+from seedbed.learner_svc.algorithms.registry import recording_of
 from seedbed.learner_svc.config import LearnerSettings
 from seedbed.learner_svc.finished import tell_finished
-from seedbed.learner_svc.history import History
-from seedbed.learner_svc.metrics import register
-from seedbed.learner_svc.producer_sessions import (
+from seedbed.learner_svc.learning.trainer import Trainer
+from seedbed.learner_svc.learning.update_metrics import UpdateMetrics
+from seedbed.learner_svc.link.producer_sessions import (
     Action,
     Identity,
     ProducerSessions,
@@ -28,19 +27,20 @@ from seedbed.learner_svc.producer_sessions import (
     UnrollCame,
     UnrollKey,
 )
-from seedbed.learner_svc.publish import Publisher
+from seedbed.learner_svc.link.publish import Publisher
+from seedbed.learner_svc.link.sizes import judge_size
+from seedbed.learner_svc.metrics import register
 from seedbed.learner_svc.reporting import Reporter
-from seedbed.learner_svc.run import Run
-from seedbed.learner_svc.run_folder import RunFolder
-from seedbed.learner_svc.run_writer import RestartCounter, RunWriter, finished_before, restore
-from seedbed.learner_svc.sizes import judge_size
+from seedbed.learner_svc.run import checkpoint as checkpoints
+from seedbed.learner_svc.run.folder import RunFolder
+from seedbed.learner_svc.run.history import History
+from seedbed.learner_svc.run.run import Run
+from seedbed.learner_svc.run.standstill import Deaths
+from seedbed.learner_svc.run.tasks import TaskBook, task_environments
+from seedbed.learner_svc.run.writer import RestartCounter, RunWriter, finished_before, restore
 from seedbed.learner_svc.sources.queue import QueueSource
 from seedbed.learner_svc.sources.source import Source
-from seedbed.learner_svc.standstill import Deaths
-from seedbed.learner_svc.tasks import TaskBook, task_environments
-from seedbed.learner_svc.trainer import Trainer
 from seedbed.learner_svc.training import Parts, Training
-from seedbed.learner_svc.update_metrics import UpdateMetrics
 from seedbed.shared.errors import CheckpointError, ConfigError, RemoteWireError, SeedbedError
 from seedbed.shared.net.endpoints import Router
 from seedbed.shared.net.keys import bind_keys

@@ -17,20 +17,21 @@ from typing import Any, TypeVar
 
 from prometheus_client import Histogram
 
-from seedbed.learner_svc import checkpoint as checkpoints
-from seedbed.learner_svc.batch import Batch
-from seedbed.learner_svc.checkpoint_schedule import CheckpointSchedule
 from seedbed.learner_svc.config import LearnerSettings
-from seedbed.learner_svc.measure import EvaluationResult, measure
-from seedbed.learner_svc.producer_sessions import Action, EpisodesCame, ProducerSessions, UnrollCame, UnrollKey
-from seedbed.learner_svc.publish import Publisher
+from seedbed.learner_svc.learning.trainer import Trained, Trainer
+from seedbed.learner_svc.learning.update_metrics import UpdateMetrics
+from seedbed.learner_svc.link.producer_sessions import Action, EpisodesCame, ProducerSessions, UnrollCame, UnrollKey
+from seedbed.learner_svc.link.publish import Publisher
 from seedbed.learner_svc.reporting import Reporter
-from seedbed.learner_svc.run import Run
-from seedbed.learner_svc.run_writer import RestartCounter, RunWriter, checkpoint_meta
+from seedbed.learner_svc.run import checkpoint as checkpoints
+from seedbed.learner_svc.run.checkpoint import Snapshot
+from seedbed.learner_svc.run.checkpoint_schedule import CheckpointSchedule
+from seedbed.learner_svc.run.measure import EvaluationResult, measure
+from seedbed.learner_svc.run.run import Run
+from seedbed.learner_svc.run.tasks import count_parts, reward_scales
+from seedbed.learner_svc.run.writer import RestartCounter, RunWriter, checkpoint_meta
+from seedbed.learner_svc.sources.batch import Batch
 from seedbed.learner_svc.sources.source import FilledBatch, Source
-from seedbed.learner_svc.tasks import count_parts, reward_scales
-from seedbed.learner_svc.trainer import Snapshot, Trained, Trainer
-from seedbed.learner_svc.update_metrics import UpdateMetrics
 from seedbed.shared.figures import columns
 from seedbed.shared.protocol.ledger import Ledger
 from seedbed.shared.protocol.messages import Evaluation, RunState

@@ -1,6 +1,7 @@
 """The floors of the code: who may import whom, and what nobody may use, read from the source of every package."""
 
 import ast
+import graphlib
 import importlib
 import importlib.util
 import re
@@ -21,7 +22,7 @@ MAY_IMPORT = {  # of our own packages; `services` is on top
     "learner_svc": {"shared", "learner_svc"},
     "services": set(PACKAGES),
 }
-MAY_IMPORT_TORCH = ("shared/policy/", "inference_svc/", "learner_svc/", "services/cli/")
+MAY_IMPORT_TORCH = ("shared/policy/", "inference_svc/", "learner_svc/", "services/tools/cli/")
 TORCH = {"torch", "safetensors"}
 ONLY_IN = {"zmq": "shared/net/", "msgpack": "shared/protocol/codec.py"}
 CODE_FROM_DATA = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}  # reading runs code
@@ -40,12 +41,12 @@ SHELLS = {  # where the loop is; everything else takes `now` and returns
     "learner_svc/finished.py",
     "learner_svc/service.py",
     "learner_svc/training.py",
-    "services/cli/bench/transport_peers.py",
-    "services/monitor/links.py",
-    "services/monitor/service.py",
-    "services/monitor/web.py",
-    "services/cli/env/browser.py",
-    "services/cli/env/link.py",
+    "services/tools/cli/bench/transport_peers.py",
+    "services/tools/monitor/links.py",
+    "services/tools/monitor/service.py",
+    "services/tools/monitor/web.py",
+    "services/tools/cli/env/browser.py",
+    "services/tools/cli/env/link.py",
     "shared/runtime/service.py",
 }
 MAY_CATCH_ALL = {  # each says why
@@ -110,6 +111,17 @@ def test_our_packages_are_imported_by_their_whole_name() -> None:
     assert {path.name for path in (ROOT / "src" / "seedbed").iterdir()} >= {"__init__.py", *PACKAGES}
     wrong = [(file, name) for file in EVERYTHING for name in _imports(_tree(file)) if name.startswith("without")]
     assert wrong == []
+
+
+def test_no_imports_run_in_a_circle() -> None:
+    """Neither within functions nor for types alone."""
+    modules = {file.removesuffix(".py").removesuffix("/__init__").replace("/", "."): file for file in FILES}
+    graph = {module: modules.keys() & set(_imports(_tree(file))) - {module} for module, file in modules.items()}
+    packages = {module for module, file in modules.items() if file.endswith("__init__.py")}
+    for module, imported in graph.items():
+        # `from package import module` also names the package, which has run by then
+        graph[module] = {name for name in imported if not (name in packages and module.startswith(f"{name}."))}
+    graphlib.TopologicalSorter(graph).prepare()  # a circle raises CycleError with its modules
 
 
 @pytest.mark.parametrize("package", PACKAGES)

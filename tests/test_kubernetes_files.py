@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from seedbed.services.cli.settings import list_settings
-from seedbed.services.container.role import ContainerRole
+from seedbed.services.tools.cli.settings import list_settings
+from seedbed.services.tools.container.role import ContainerRole
 from seedbed.shared.net.keyring import Keyring
 from seedbed.shared.net.keys import bind_keys, dial_keys
 from seedbed.shared.net.roles import Role as KeyRole

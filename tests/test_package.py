@@ -122,7 +122,7 @@ def test_an_experiment_is_trained_by_its_name_in_an_empty_folder(installed, tmp_
     assert (empty / "run" / "summary.json").is_file()
     listed = run(
         sys.executable, "-c",
-        "import seedbed.services.cli.experiment as e; print(*e.experiment_names(), e.EXPERIMENTS)",
+        "import seedbed.services.tools.cli.experiment as e; print(*e.experiment_names(), e.EXPERIMENTS)",
         folder=empty, PYTHONPATH=str(installed),
     )  # fmt: skip
     names, place = listed.split()[:-1], Path(listed.split()[-1])

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from seedbed.learner_svc.algorithm_config import ActorCriticConfig
 from seedbed.learner_svc.algorithms.algorithm import Algorithm
-from seedbed.learner_svc.batch import Experience, first_rows
-from seedbed.learner_svc.normaliser import ValueNormaliser
-from seedbed.learner_svc.optimiser import FlatOptimiser
+from seedbed.learner_svc.algorithms.config import ActorCriticConfig
+from seedbed.learner_svc.learning.normaliser import ValueNormaliser
+from seedbed.learner_svc.learning.optimiser import FlatOptimiser
+from seedbed.learner_svc.sources.batch import Experience, first_rows
 from seedbed.shared.figures import columns
 from seedbed.shared.policy.distributions import ActionEvaluation
 from seedbed.shared.policy.policy import Policy, PolicyOutput

@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from seedbed.learner_svc.algorithm_config import AlgorithmSettings
-from seedbed.learner_svc.batch import Experience
+from seedbed.learner_svc.algorithms.config import AlgorithmSettings
+from seedbed.learner_svc.sources.batch import Experience
 from seedbed.shared.policy.acting import Recording
 from seedbed.shared.policy.policy import Policy
 

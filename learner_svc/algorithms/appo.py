@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from seedbed.learner_svc.algorithm_config import AppoConfig
 from seedbed.learner_svc.algorithms.actor_critic import (
     ActorCritic,
     clipped_gain,
@@ -26,8 +25,9 @@ from seedbed.learner_svc.algorithms.actor_critic import (
     standardise,
 )
 from seedbed.learner_svc.algorithms.algorithm import LossOutput, Prepared
-from seedbed.learner_svc.batch import Experience, discounts
-from seedbed.learner_svc.returns import gae, lambda_advantage, vtrace
+from seedbed.learner_svc.algorithms.config import AppoConfig
+from seedbed.learner_svc.algorithms.returns import gae, lambda_advantage, vtrace
+from seedbed.learner_svc.sources.batch import Experience, discounts
 from seedbed.shared.figures import columns
 from seedbed.shared.policy.policy import Policy
 

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from seedbed.learner_svc.algorithm_config import VTraceConfig
 from seedbed.learner_svc.algorithms.actor_critic import (
     ActorCritic,
     clipped_gain,
@@ -23,8 +22,9 @@ from seedbed.learner_svc.algorithms.actor_critic import (
     target_moments,
 )
 from seedbed.learner_svc.algorithms.algorithm import LossOutput, Prepared
-from seedbed.learner_svc.batch import Experience, discounts
-from seedbed.learner_svc.returns import vtrace
+from seedbed.learner_svc.algorithms.config import VTraceConfig
+from seedbed.learner_svc.algorithms.returns import vtrace
+from seedbed.learner_svc.sources.batch import Experience, discounts
 from seedbed.shared.policy.policy import Policy
 
 MAX_KL_LOG_RHO = 3.0  # bounds one row's pull on the policy where ω explodes

@@ -9,7 +9,7 @@ Shape suffixes: B lanes, P parameters, A own-action columns, M mask columns.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -17,10 +17,8 @@ from seedbed.shared.errors import ConfigError, RemoteWireError
 from seedbed.shared.policy.distributions import ActionDistribution
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.protocol.recording import LOG_PROB, RECORDED_LOG_PROB, RecordField, RecordSpec
+from seedbed.shared.protocol.rows import EnvSpec
 from seedbed.shared.runtime.modules import load_class
-
-if TYPE_CHECKING:
-    from seedbed.shared.policy.policy import Policy
 
 MAX_ROWS = 1 << 16  # of an unroll, as a manifest may say
 
@@ -137,15 +135,18 @@ class Recording:
         except (TypeError, ValueError) as error:
             raise ConfigError(f"{setting}: {error}") from error
 
-    def make_record(self, policy: "Policy") -> RecordSpec:
-        """Return what an unroll of this policy records. Raises: ConfigError naming what the rule cannot record."""
+    def make_record(self, spec: EnvSpec, state: Sequence[RecordField]) -> RecordSpec:
+        """Return what an unroll records of an environment, and of a policy with these state fields.
+
+        Raises: ConfigError naming what the rule cannot record.
+        """
         available = {item.name: item for item in self.make_rule().records}
         if missing := [name for name in self.decided if name not in available]:
             known = ", ".join(available) or "nothing"
             raise ConfigError(f"acting rule {self.rule!r} records {known}, and not {', '.join(missing)}")
         return RecordSpec(
-            policy.spec, self.unroll_length, self.overlap,
-            decided=tuple(available[name] for name in self.decided), state=policy.state_fields,
+            spec, self.unroll_length, self.overlap,
+            decided=tuple(available[name] for name in self.decided), state=tuple(state),
         )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:

@@ -1,10 +1,21 @@
 """[policy]: which network plays, what it remembers, and how it speaks its actions."""
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from seedbed.shared.runtime.config import Section
+
+DTYPES = ("float32", "bfloat16")  # of a torso
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """How to compute a torso: dtype and memory format. The default is plain float32."""
+
+    dtype: str = "float32"  # of the torso; everything behind it is always float32
+    channels_last: bool = False
 
 
 class PolicyConfig(Section):

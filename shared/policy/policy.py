@@ -20,12 +20,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seedbed.shared.policy.acting import MODE, ActingOutputs, ActingRule
-from seedbed.shared.policy.config import PolicyConfig
+from seedbed.shared.policy.config import PolicyConfig, Precision
 from seedbed.shared.policy.cores import FrameStacks, Lstm, stack_frames
 from seedbed.shared.policy.distributions import ActionDistribution
 from seedbed.shared.policy.networks import Torso, dense, initialise, make_torso
 from seedbed.shared.policy.observations import LeafNormaliser, ObservationEncoder
-from seedbed.shared.policy.precision import Precision
 from seedbed.shared.protocol.recording import Per, RecordField
 from seedbed.shared.protocol.rows import EnvSpec
 

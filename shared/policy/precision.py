@@ -11,34 +11,23 @@ import os
 import platform
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from seedbed.shared.errors import ConfigError
+from seedbed.shared.policy.config import DTYPES, Precision
 from seedbed.shared.policy.cores import FrameStacks
+from seedbed.shared.policy.policy import Policy
 
-if TYPE_CHECKING:
-    from seedbed.shared.policy.policy import Policy
-
-DTYPES = ("float32", "bfloat16")
 REQUESTS = {"auto": None, "fp32": "float32", "float32": "float32", "bf16": "bfloat16", "bfloat16": "bfloat16"}
 NUM_MEASURED = 3  # passes after a warm-up one; the fastest counts
 MAX_MEASURE_S = 1.5  # per candidate
 HOPELESS = 4.0  # a candidate is given up if its first pass takes so many times the best: bf16 without instructions
 MIN_GAIN = 1.1  # bf16 costs accuracy: it has to be this much faster
 SMALL_PARAMETERS = 200_000  # a torso without images and with fewer gains nothing: not measured
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Precision:
-    """How to compute a torso: dtype and memory format. The default is plain float32."""
-
-    dtype: str = "float32"  # of the torso; everything behind it is always float32
-    channels_last: bool = False
 
 
 def processor_name() -> str:
@@ -54,7 +43,7 @@ def processor_name() -> str:
 
 
 def choose_precision(
-    policy: "Policy",
+    policy: Policy,
     *,
     rows: int,
     requested: str = "auto",
@@ -87,7 +76,7 @@ def choose_precision(
     return choice
 
 
-def _candidates(policy: "Policy", fixed: str | None, has_images: bool) -> list[Precision]:
+def _candidates(policy: Policy, fixed: str | None, has_images: bool) -> list[Precision]:
     num_parameters = sum(parameter.numel() for parameter in policy.torso.parameters())
     if fixed is not None:
         dtypes: Sequence[str] = (fixed,)
@@ -103,7 +92,7 @@ def _candidates(policy: "Policy", fixed: str | None, has_images: bool) -> list[P
 
 
 def _measure_all(
-    policy: "Policy", candidates: Sequence[Precision], rows: int, device: torch.device
+    policy: Policy, candidates: Sequence[Precision], rows: int, device: torch.device
 ) -> dict[Precision, float]:
     """Return the seconds of one forward and backward pass with each candidate."""
     before = policy.precision
@@ -125,7 +114,7 @@ def _measure_all(
     return seconds
 
 
-def _random_leaves(policy: "Policy", rows: int, device: torch.device) -> list[Tensor | FrameStacks]:
+def _random_leaves(policy: Policy, rows: int, device: torch.device) -> list[Tensor | FrameStacks]:
     """Return observations of `rows` rows: random pixels for images, zeros for all other leaves."""
     leaves: list[Tensor | FrameStacks] = []
     for leaf, is_stacked in zip(policy.encoder.leaves, policy.encoder.stacked, strict=True):
@@ -140,7 +129,7 @@ def _random_leaves(policy: "Policy", rows: int, device: torch.device) -> list[Te
     return leaves
 
 
-def _train_once(policy: "Policy", leaves: Sequence[Tensor | FrameStacks]) -> None:
+def _train_once(policy: Policy, leaves: Sequence[Tensor | FrameStacks]) -> None:
     sum(part.sum() for part in policy.torso_features(leaves) if part is not None).backward()  # type: ignore[union-attr]
 
 
@@ -164,7 +153,7 @@ def _fastest(work: Callable[[], None], device: torch.device, *, enough_s: float)
     return best
 
 
-def _cache_key(policy: "Policy", rows: int, requested: str, device: str) -> str:
+def _cache_key(policy: Policy, rows: int, requested: str, device: str) -> str:
     network = [policy.config.model_dump(), policy.encoder.image_shapes, policy.encoder.vector_size]
     return json.dumps([processor_name(), torch.__version__, device, network, rows, requested], sort_keys=True)
 

@@ -20,9 +20,8 @@ from torch import Tensor, nn
 
 from seedbed.shared.errors import ConfigError, LocalWireError, RemoteWireError
 from seedbed.shared.policy.acting import Recording
-from seedbed.shared.policy.config import PolicyConfig
+from seedbed.shared.policy.config import DTYPES, PolicyConfig, Precision
 from seedbed.shared.policy.policy import Policy
-from seedbed.shared.policy.precision import DTYPES, Precision
 from seedbed.shared.policy.scaling import bounds_matter
 from seedbed.shared.protocol.rows import EnvSpec, spec_from_wire, spec_to_wire
 

@@ -19,7 +19,14 @@ FORMER_PACKAGES = ("shared", "actor_svc", "inference_svc", "learner_svc", "servi
 SOURCE = Path(__file__).parents[2]
 OURS = tuple(
     f"{SOURCE / name}{os.sep}"
-    for name in ("shared", "actor_svc", "inference_svc", "learner_svc", "services/cli", "services/container")
+    for name in (
+        "shared",
+        "actor_svc",
+        "inference_svc",
+        "learner_svc",
+        "services/tools/cli",
+        "services/tools/container",
+    )
 )
 
 

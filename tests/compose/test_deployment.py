@@ -8,7 +8,7 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from seedbed.services.cli.env.scaffold import choose_place, write_service
+from seedbed.services.tools.cli.env.scaffold import choose_place, write_service
 from tests.support.compose_stack import (
     BUILD_S,
     COMMANDS,

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from seedbed.services.cli.plan import usable_cores
+from seedbed.services.tools.cli.plan import usable_cores
 from tests.support.compose_stack import docker, inspect
 from tests.support.deployment import PATIENCE, wait_until
 

@@ -10,8 +10,8 @@ import pytest
 import typer
 
 from docs.generator import dashboard, reference
-from seedbed.services.cli.app import app
-from seedbed.services.cli.settings import list_settings
+from seedbed.services.tools.cli.app import app
+from seedbed.services.tools.cli.settings import list_settings
 from seedbed.shared.figures import actor, inference, learner, monitor, service
 from seedbed.shared.figures.columns import COLUMNS
 from seedbed.shared.figures.declare import declared

@@ -27,10 +27,10 @@ from pydantic import TypeAdapter
 
 from seedbed.inference_svc.engine import Engine, LaneBlock
 from seedbed.inference_svc.unrolls import UnrollWriter
-from seedbed.learner_svc.algorithm_config import AlgorithmConfig
-from seedbed.learner_svc.batch import Batch
+from seedbed.learner_svc.algorithms.config import AlgorithmConfig
+from seedbed.learner_svc.learning.update import Updater
+from seedbed.learner_svc.sources.batch import Batch
 from seedbed.learner_svc.sources.queue import QueueSource
-from seedbed.learner_svc.update import Updater
 from seedbed.shared.policy.acting import Recording
 from seedbed.shared.policy.policy import Policy
 from seedbed.shared.policy.weights import FlatParameters, make_manifest
@@ -106,7 +106,10 @@ class Inference:
     def __init__(self, policy: Policy, weights: bytes) -> None:
         self.random = np.random.default_rng(5)
         recording = Recording(unroll_length=T)
-        self.manifest, self.record = make_manifest(policy, recording), recording.make_record(policy)
+        self.manifest, self.record = (
+            make_manifest(policy, recording),
+            recording.make_record(policy.spec, policy.state_fields),
+        )
         self.engine = Engine(torch.device("cpu"))
         self.load(0, weights)
         self.groups: list[LaneBlock] = []

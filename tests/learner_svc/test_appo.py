@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from seedbed.learner_svc.algorithm_config import AppoConfig
 from seedbed.learner_svc.algorithms.appo import MAX_RATE_FACTOR, Appo
-from seedbed.learner_svc.batch import discounts, first_rows
-from seedbed.learner_svc.returns import gae, lambda_advantage, vtrace
+from seedbed.learner_svc.algorithms.config import AppoConfig
+from seedbed.learner_svc.algorithms.returns import gae, lambda_advantage, vtrace
+from seedbed.learner_svc.sources.batch import discounts, first_rows
 from seedbed.shared.protocol.messages import pack_version
 from tests.learner_svc.test_vtrace import drift, make_experience
 from tests.support.experience import EPOCH, make_batch, make_policy, make_updater

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from seedbed.learner_svc.batch import Batch, discounts, first_rows, present_rows, valid_transitions
+from seedbed.learner_svc.sources.batch import Batch, discounts, first_rows, present_rows, valid_transitions
 from seedbed.learner_svc.sources.source import allocate
 from seedbed.shared.protocol.recording import RecordSpec
 from seedbed.shared.protocol.rows import Flags

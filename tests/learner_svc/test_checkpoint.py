@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from seedbed.learner_svc.checkpoint import clean, list_checkpoints, load, load_latest, save
+from seedbed.learner_svc.run.checkpoint import clean, list_checkpoints, load, load_latest, save
 from seedbed.shared.errors import CheckpointError, StorageError
 from tests.support.full_disk import full_disk
 

@@ -1,9 +1,9 @@
 """When snapshots are taken and as what they are kept."""
 
-from seedbed.learner_svc.checkpoint_schedule import CheckpointSchedule
-from seedbed.learner_svc.measure import EvaluationResult
-from seedbed.learner_svc.run import Run
-from seedbed.learner_svc.trainer import Snapshot
+from seedbed.learner_svc.run.checkpoint import Snapshot
+from seedbed.learner_svc.run.checkpoint_schedule import CheckpointSchedule
+from seedbed.learner_svc.run.measure import EvaluationResult
+from seedbed.learner_svc.run.run import Run
 from seedbed.shared.runtime.config import EvalConfig, RunConfig
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from seedbed.learner_svc.history import FIRST_COLUMNS, History, draw_curves, read_metrics, task_panels
+from seedbed.learner_svc.run.history import FIRST_COLUMNS, History, draw_curves, read_metrics, task_panels
 from seedbed.shared.errors import StorageError
 from tests.support.full_disk import full_disk
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from seedbed.learner_svc.algorithm_config import VTraceConfig
-from seedbed.learner_svc.checkpoint import Checkpoint, load_latest, save
-from seedbed.learner_svc.initial_weights import find_source, start_from
-from seedbed.learner_svc.update import Updater
+from seedbed.learner_svc.algorithms.config import VTraceConfig
+from seedbed.learner_svc.learning.initial_weights import find_source, start_from
+from seedbed.learner_svc.learning.update import Updater
+from seedbed.learner_svc.run.checkpoint import Checkpoint, load_latest, save
 from seedbed.shared.errors import CheckpointError, ConfigError
-from seedbed.shared.policy.precision import Precision
+from seedbed.shared.policy.config import Precision
 from seedbed.shared.policy.weights import FlatParameters, make_manifest
 from seedbed.shared.protocol.rows import EnvSpec
 from seedbed.shared.protocol.spaces import space_from_gymnasium

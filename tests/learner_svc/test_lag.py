@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seedbed.learner_svc.lag import LAG_BOUNDS, NUM_LAG_BUCKETS, lag_histogram, name_buckets, policy_lag
+from seedbed.learner_svc.algorithms.lag import LAG_BOUNDS, NUM_LAG_BUCKETS, lag_histogram, name_buckets, policy_lag
 from seedbed.shared.protocol.messages import pack_version
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from seedbed.learner_svc.checkpoint import list_checkpoints, load, load_latest
-from seedbed.learner_svc.history import read_metrics
+from seedbed.learner_svc.run.checkpoint import list_checkpoints, load, load_latest
+from seedbed.learner_svc.run.history import read_metrics
 from seedbed.shared.net.keyring import Keyring
 from seedbed.shared.net.keys import dial_keys
 from seedbed.shared.net.reactor import Reactor

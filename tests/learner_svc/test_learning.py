@@ -6,8 +6,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from seedbed.learner_svc.batch import Batch
-from seedbed.learner_svc.update import Updater
+from seedbed.learner_svc.learning.update import Updater
+from seedbed.learner_svc.sources.batch import Batch
 from seedbed.shared.policy.acting import Sample
 from seedbed.shared.policy.config import PolicyConfig
 from seedbed.shared.policy.policy import Policy

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seedbed.learner_svc.normaliser import ObservationNormaliser, RunningMoments, ValueNormaliser
+from seedbed.learner_svc.learning.normaliser import ObservationNormaliser, RunningMoments, ValueNormaliser
 from seedbed.shared.policy.observations import LeafNormaliser
 
 CPU = torch.device("cpu")

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seedbed.learner_svc.algorithm_config import AlgorithmSettings
-from seedbed.learner_svc.optimiser import FlatOptimiser, learning_rate_at
+from seedbed.learner_svc.algorithms.config import AlgorithmSettings
+from seedbed.learner_svc.learning.optimiser import FlatOptimiser, learning_rate_at
 
 
 def test_rmsprop_has_eps_inside_the_root():

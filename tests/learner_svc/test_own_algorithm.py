@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from seedbed.inference_svc.engine import Engine
-from seedbed.learner_svc.algorithms import find_algorithm, recording_of
-from seedbed.learner_svc.update import Updater
+from seedbed.learner_svc.algorithms.registry import find_algorithm, recording_of
+from seedbed.learner_svc.learning.update import Updater
 from seedbed.shared.errors import CheckpointError, ConfigError, RemoteWireError
 from seedbed.shared.policy.acting import Recording
 from seedbed.shared.policy.weights import FlatParameters, make_manifest
@@ -98,12 +98,12 @@ def test_what_the_rule_cannot_record_is_named():
     """Before anything acts."""
     policy, _ = make_policy()
     recording = recording_of(algorithm_config({"name": NAME}), 8)
-    record = recording.make_record(policy)
+    record = recording.make_record(policy.spec, policy.state_fields)
     assert [item.name for item in record.decided] == ["log_prob", "acting_value"]
     torch.manual_seed(0)
     broken = type(recording)(rule=recording.rule, decided=("log_prob", "temperature"), unroll_length=8)
     with pytest.raises(ConfigError, match="temperature"):
-        broken.make_record(policy)
+        broken.make_record(policy.spec, policy.state_fields)
 
 
 def test_a_frozen_network_is_kept_and_has_no_optimiser():

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from seedbed.learner_svc.producer_sessions import (
+from seedbed.learner_svc.link.producer_sessions import (
     MAX_STRIKES,
     MAX_STRUCK,
     Action,
@@ -19,8 +19,8 @@ from seedbed.learner_svc.producer_sessions import (
     SpecificationCame,
     UnrollCame,
 )
-from seedbed.learner_svc.publish import Publisher
-from seedbed.learner_svc.run import Run
+from seedbed.learner_svc.link.publish import Publisher
+from seedbed.learner_svc.run.run import Run
 from seedbed.learner_svc.sources.queue import QueueSource
 from seedbed.shared.protocol.codec import decode, encode
 from seedbed.shared.protocol.ledger import ONE_TASK, Ledger

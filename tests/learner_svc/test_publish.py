@@ -1,6 +1,6 @@
 """Weights for whoever asks."""
 
-from seedbed.learner_svc.publish import Publisher
+from seedbed.learner_svc.link.publish import Publisher
 from seedbed.shared.protocol.messages import Get, NotModified, Weights, pack_version
 
 V1, V2 = pack_version(1, 5), pack_version(1, 6)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seedbed.learner_svc.returns import gae, n_step, rescale_value, unrescale_value, vtrace
+from seedbed.learner_svc.algorithms.returns import gae, n_step, rescale_value, unrescale_value, vtrace
 
 GAMMA = 0.9
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from seedbed.learner_svc.measure import RETURN_WINDOW, EvaluationResult
-from seedbed.learner_svc.run import Counters, Run, is_used_up
+from seedbed.learner_svc.run.measure import RETURN_WINDOW, EvaluationResult
+from seedbed.learner_svc.run.run import Counters, Run, is_used_up
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.protocol.messages import RunState, pack_version
 from seedbed.shared.runtime.config import EvalConfig, RunConfig

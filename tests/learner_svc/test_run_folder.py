@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from seedbed.learner_svc.config import LearnerSettings
-from seedbed.learner_svc.run_folder import RunFolder, to_toml
+from seedbed.learner_svc.run.folder import RunFolder, to_toml
 from seedbed.shared.errors import ConfigError, StorageError
 from seedbed.shared.runtime.config import load_settings
 
 
 def test_a_second_learner_is_told_who_holds_the_folder(tmp_path: Path) -> None:
     """The lock excludes another process as well as another object, and ends with its holder."""
-    imports = "from pathlib import Path; from seedbed.learner_svc.run_folder import RunFolder"
+    imports = "from pathlib import Path; from seedbed.learner_svc.run.folder import RunFolder"
     script = f"{imports}; RunFolder(Path({str(tmp_path)!r}))"
     with RunFolder(tmp_path):
         with pytest.raises(ConfigError, match=r"held by process \d+ on .* since"):

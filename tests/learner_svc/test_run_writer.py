@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from seedbed.learner_svc.config import LearnerSettings
-from seedbed.learner_svc.measure import EvaluationResult
-from seedbed.learner_svc.run import Run
-from seedbed.learner_svc.run_writer import RestartCounter, summarise
+from seedbed.learner_svc.run.measure import EvaluationResult
+from seedbed.learner_svc.run.run import Run
+from seedbed.learner_svc.run.writer import RestartCounter, summarise
 from seedbed.shared.protocol.messages import pack_version
 from seedbed.shared.runtime.config import EnvConfig, RunConfig
 

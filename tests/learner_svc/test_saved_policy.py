@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from seedbed.learner_svc.checkpoint import Checkpoint
-from seedbed.learner_svc.saved_policy import read_policy
+from seedbed.learner_svc.run.checkpoint import Checkpoint
+from seedbed.learner_svc.run.saved_policy import read_policy
 from seedbed.shared.errors import CheckpointError
 from seedbed.shared.policy.weights import make_manifest
 from tests.support.experience import RECORDING, make_policy

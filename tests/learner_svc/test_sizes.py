@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from seedbed.learner_svc.config import LearnerConfig
-from seedbed.learner_svc.sizes import judge_size
+from seedbed.learner_svc.link.sizes import judge_size
 from seedbed.shared.protocol.spaces import space_from_gymnasium
 from tests.support.step_link import SPEC
 

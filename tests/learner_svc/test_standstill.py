@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from seedbed.learner_svc.standstill import FILE, MAX_LIVES, Deaths, StandstillError, died
+from seedbed.learner_svc.run.standstill import FILE, MAX_LIVES, Deaths, StandstillError, died
 from seedbed.shared.errors import ConfigError
 
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from seedbed.learner_svc.measure import RETURN_WINDOW, EvaluationResult
-from seedbed.learner_svc.run import Run
-from seedbed.learner_svc.tasks import TaskBook, count_parts, reward_scales, task_environments
+from seedbed.learner_svc.run.measure import RETURN_WINDOW, EvaluationResult
+from seedbed.learner_svc.run.run import Run
+from seedbed.learner_svc.run.tasks import TaskBook, count_parts, reward_scales, task_environments
 from seedbed.shared.protocol.messages import RunState, pack_version
 from seedbed.shared.runtime.config import EnvConfig, EvalConfig, RunConfig
 from seedbed.shared.runtime.tasks import TaskConfig

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from seedbed.learner_svc.batch import Batch
-from seedbed.learner_svc.checkpoint import load_latest, save
 from seedbed.learner_svc.config import LearnerSettings
-from seedbed.learner_svc.run import Run
+from seedbed.learner_svc.learning.trainer import Trainer
+from seedbed.learner_svc.run.checkpoint import load_latest, save
+from seedbed.learner_svc.run.run import Run
+from seedbed.learner_svc.sources.batch import Batch
 from seedbed.learner_svc.sources.queue import QueueSource
-from seedbed.learner_svc.trainer import Trainer
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.protocol.messages import pack_version
 from seedbed.shared.runtime.config import EvalConfig, RunConfig

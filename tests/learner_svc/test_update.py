@@ -7,7 +7,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from seedbed.learner_svc.checkpoint import load_latest, save
+from seedbed.learner_svc.run.checkpoint import load_latest, save
 from seedbed.shared.errors import CheckpointError, NumericsError
 from seedbed.shared.policy.acting import Recording
 from seedbed.shared.protocol.messages import pack_version

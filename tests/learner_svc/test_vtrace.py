@@ -8,11 +8,11 @@ import torch
 from gymnasium import spaces
 from pydantic import ValidationError
 
-from seedbed.learner_svc.algorithm_config import VTraceConfig
-from seedbed.learner_svc.algorithms import REGISTRY
+from seedbed.learner_svc.algorithms.config import VTraceConfig
+from seedbed.learner_svc.algorithms.registry import REGISTRY
+from seedbed.learner_svc.algorithms.returns import vtrace
 from seedbed.learner_svc.algorithms.vtrace import VTrace, kl_to_behaviour
-from seedbed.learner_svc.batch import Experience, discounts, first_rows, valid_transitions
-from seedbed.learner_svc.returns import vtrace
+from seedbed.learner_svc.sources.batch import Experience, discounts, first_rows, valid_transitions
 from tests.support.experience import make_batch, make_policy, make_spec
 
 

@@ -13,10 +13,10 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from seedbed.services.cli.app import main, service_words
-from seedbed.services.cli.bench.experiment import Point, rates
-from seedbed.services.cli.experiment import find_experiment, load_experiment
-from seedbed.services.cli.plan import Addresses, plan_run
+from seedbed.services.tools.cli.app import main, service_words
+from seedbed.services.tools.cli.bench.experiment import Point, rates
+from seedbed.services.tools.cli.experiment import find_experiment, load_experiment
+from seedbed.services.tools.cli.plan import Addresses, plan_run
 from seedbed.shared.errors import ConfigError, SeedbedError
 from seedbed.shared.runtime.service import DIE_WITH_PARENT
 
@@ -52,7 +52,7 @@ def test_completion_can_be_installed(tmp_path):
     """The script that a shell loads asks this command."""
     detection = "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"  # of who started us: no shell, perhaps
     environment = {**os.environ, "HOME": str(tmp_path), detection: "1"}
-    command = [sys.executable, "-m", "seedbed.services.cli.app", "--show-completion", "bash"]
+    command = [sys.executable, "-m", "seedbed.services.tools.cli.app", "--show-completion", "bash"]
     shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=ROOT)
     assert "_SEEDBED_COMPLETE" in shown.stdout
 
@@ -113,7 +113,7 @@ def test_a_services_words_name_the_file_of_an_experiment():
 def test_help_and_actors_need_no_torch():
     """An actor's machine has none, and --help must be quick."""
     code = (
-        "import sys; from seedbed.services.cli.app import main\n"
+        "import sys; from seedbed.services.tools.cli.app import main\n"
         "main(['--help']); main(['actor', '--help'])\n"
         "import seedbed.actor_svc.__main__\n"
         "sys.exit('torch' in sys.modules or 'gymnasium' not in sys.modules)"
@@ -155,7 +155,7 @@ def test_a_missing_extra_is_named_with_its_remedy():
         "import importlib.util, sys\n"
         "find = importlib.util.find_spec\n"
         "importlib.util.find_spec = lambda name, *rest: None if name == 'torch' else find(name, *rest)\n"
-        "from seedbed.services.cli.app import main\n"
+        "from seedbed.services.tools.cli.app import main\n"
         "sys.exit(main(['inference', 'cartpole']))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -226,7 +226,7 @@ def canonical(name):
 
 def test_results_of_benches_are_json_lines():
     """With bench and machine first."""
-    from seedbed.services.cli.bench import format_result
+    from seedbed.services.tools.cli.bench import format_result
 
     line = json.loads(format_result("pong", {"lanes": 4, "trained_steps_per_s": 2.5}))
     assert list(line)[:2] == ["bench", "machine"]

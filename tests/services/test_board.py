@@ -6,10 +6,10 @@ import math
 import pytest
 from rich.console import Console
 
-from seedbed.services.cli.board import Board, RunFigures
-from seedbed.services.cli.scrape import labelled
-from seedbed.services.cli.supervisor import Supervisor
-from seedbed.services.cli.table import (
+from seedbed.services.tools.cli.board import Board, RunFigures
+from seedbed.services.tools.cli.scrape import labelled
+from seedbed.services.tools.cli.supervisor import Supervisor
+from seedbed.services.tools.cli.table import (
     TerminalView,
     count,
     duration,

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from seedbed.services.cli.env.game import PersonsGame
-from seedbed.services.cli.env.in_process import CheckOptions
-from seedbed.services.cli.env.seat import seated
-from seedbed.services.cli.scrape import metrics_address, read_page, read_status
-from seedbed.services.cli.service_folder import ServiceFolder, ServiceManifest
+from seedbed.services.tools.cli.env.game import PersonsGame
+from seedbed.services.tools.cli.env.in_process import CheckOptions
+from seedbed.services.tools.cli.env.seat import seated
+from seedbed.services.tools.cli.scrape import metrics_address, read_page, read_status
+from seedbed.services.tools.cli.service_folder import ServiceFolder, ServiceManifest
 from seedbed.shared.net.endpoints import Router
 from seedbed.shared.net.keyring import Keyring
 from seedbed.shared.net.keys import Role, bind_keys
@@ -715,7 +715,7 @@ def test_it_trains_an_agent_though_inference_is_killed(built: Path, tmp_path: Pa
     with (tmp_path / "said").open("wb") as output:
         trainer = subprocess.Popen(
             [
-                sys.executable, "-m", "seedbed.services.cli.app", "train", str(FOLDER), "--run-dir", str(run_dir),
+                sys.executable, "-m", "seedbed.services.tools.cli.app", "train", str(FOLDER), "--run-dir", str(run_dir),
                 f"env.service={service}", "run.steps=80_000", "run.until_return=2",
             ],
             env=environment, stdout=output, stderr=output,

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from seedbed.services.cli import doctor
-from seedbed.services.cli.doctor import GIB, Finding, Grade, MachineFacts, TorchFacts, gather, judge
-from seedbed.services.cli.report import render_findings
+from seedbed.services.tools.cli import doctor
+from seedbed.services.tools.cli.doctor import GIB, Finding, Grade, MachineFacts, TorchFacts, gather, judge
+from seedbed.services.tools.cli.report import render_findings
 
 TORCH = TorchFacts(
     version="2.13.0", threads=8, accelerators=(), is_cuda_build=False, accelerator_bf16=False, bf16_speedup=2.5

@@ -11,11 +11,11 @@ from rich.console import Console
 
 from seedbed.actor_svc.envs import make_group
 from seedbed.actor_svc.pictures import as_rgb
-from seedbed.learner_svc.checkpoint import save
-from seedbed.learner_svc.run_folder import to_toml
-from seedbed.services.cli.evaluate import by_task, load_policy, play_episodes, record_video
-from seedbed.services.cli.report import report_evaluation
-from seedbed.services.cli.training import make_video
+from seedbed.learner_svc.run.checkpoint import save
+from seedbed.learner_svc.run.folder import to_toml
+from seedbed.services.tools.cli.evaluate import by_task, load_policy, play_episodes, record_video
+from seedbed.services.tools.cli.report import report_evaluation
+from seedbed.services.tools.cli.training import make_video
 from seedbed.shared.errors import CheckpointError, ConfigError
 from seedbed.shared.policy.config import PolicyConfig
 from seedbed.shared.policy.policy import Policy

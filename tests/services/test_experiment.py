@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from seedbed.learner_svc.run_folder import to_toml
-from seedbed.services.cli.experiment import experiment_names, find_experiment, load_experiment, write_words
-from seedbed.services.cli.runs import RECORD, Need, resolve_run
+from seedbed.learner_svc.run.folder import to_toml
+from seedbed.services.tools.cli.experiment import experiment_names, find_experiment, load_experiment, write_words
+from seedbed.services.tools.cli.runs import RECORD, Need, resolve_run
 from seedbed.shared.errors import ConfigError
 
 TEXT = """

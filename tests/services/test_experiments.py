@@ -6,8 +6,8 @@ import pytest
 
 from seedbed.actor_svc.config import ActorSettings
 from seedbed.learner_svc.config import LearnerSettings
-from seedbed.services.cli.experiment import LaunchSettings, check_lanes
 from seedbed.services.dmlab.levels import DMLAB_30
+from seedbed.services.tools.cli.experiment import LaunchSettings, check_lanes
 from seedbed.shared.runtime.config import load_settings
 
 EXPERIMENTS = sorted((Path(__file__).parents[2] / "compose" / "experiments").glob("*.toml"))

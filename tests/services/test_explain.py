@@ -3,8 +3,8 @@
 import pytest
 from rich.console import Console
 
-from seedbed.services.cli.explain import KNOBS, Bottleneck, Signals, diagnose, read_signals, summarise
-from seedbed.services.cli.report import render_diagnosis
+from seedbed.services.tools.cli.explain import KNOBS, Bottleneck, Signals, diagnose, read_signals, summarise
+from seedbed.services.tools.cli.report import render_diagnosis
 from seedbed.shared.errors import ConfigError
 
 

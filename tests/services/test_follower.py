@@ -3,8 +3,8 @@
 import json
 from types import SimpleNamespace
 
-from seedbed.services.cli.supervisor import Phase
-from seedbed.services.cli.training import Follower
+from seedbed.services.tools.cli.supervisor import Phase
+from seedbed.services.tools.cli.training import Follower
 
 
 class Watched:

@@ -11,13 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from seedbed.services.cli.evaluate import load_policy, play_episodes
-from seedbed.services.cli.experiment import choose_source, find_experiment, load_experiment
-from seedbed.services.cli.plan import Addresses, Process, plan_run
-from seedbed.services.cli.probe.ask import probe_environment
-from seedbed.services.cli.service_folder import find_folder, minded, open_service
-from seedbed.services.container.plan import Container, plan_service
-from seedbed.services.container.role import ContainerRole
+from seedbed.services.tools.cli.evaluate import load_policy, play_episodes
+from seedbed.services.tools.cli.experiment import choose_source, find_experiment, load_experiment
+from seedbed.services.tools.cli.plan import Addresses, Process, plan_run
+from seedbed.services.tools.cli.probe.ask import probe_environment
+from seedbed.services.tools.cli.service_folder import find_folder, minded, open_service
+from seedbed.services.tools.container.plan import Container, plan_service
+from seedbed.services.tools.container.role import ContainerRole
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.runtime.config import EnvConfig, parse_value
 from seedbed.shared.runtime.service import DIE_WITH_PARENT
@@ -57,7 +57,7 @@ def test_one_command_trains_it_and_one_evaluates_it(flags, tmp_path):
     run_dir, builds = tmp_path / "run", tmp_path / "builds"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SEEDBED_")}
     environment |= {"FLAGS_BUILDS": str(builds)}
-    command = [sys.executable, "-m", "seedbed.services.cli.app", "train", str(flags), "--run-dir", str(run_dir)]
+    command = [sys.executable, "-m", "seedbed.services.tools.cli.app", "train", str(flags), "--run-dir", str(run_dir)]
     log = run_dir / "logs" / "launcher.jsonl"
     with (tmp_path / "said").open("wb") as output:
         trainer = subprocess.Popen([*command, "run.steps=3_000"], env=environment, stdout=output, stderr=output)
@@ -189,7 +189,7 @@ def test_an_actor_of_such_an_experiment_becomes_the_program(flags):
     )
     process = subprocess.Popen(
         [
-            sys.executable, "-m", "seedbed.services.cli.app", "actor", str(flags / "experiment.toml"),
+            sys.executable, "-m", "seedbed.services.tools.cli.app", "actor", str(flags / "experiment.toml"),
             "actor.mode=eval", "actor.upstream=tcp://127.0.0.1:9,tcp://127.0.0.1:10",
         ],
     )  # fmt: skip

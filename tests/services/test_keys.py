@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from seedbed.services.cli.app import main
+from seedbed.services.tools.cli.app import main
 from seedbed.shared.net.keys import read_pair
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from seedbed.services.cli.launcher import Ended, Launcher, Reservation
-from seedbed.services.cli.plan import Process
-from seedbed.services.cli.supervisor import Outcome, Rules, Supervisor
+from seedbed.services.tools.cli.launcher import Ended, Launcher, Reservation
+from seedbed.services.tools.cli.plan import Process
+from seedbed.services.tools.cli.supervisor import Outcome, Rules, Supervisor
 from tests.support.full_disk import full_disk
 
 QUICK = Rules(first_delay_s=0.01, max_delay_s=0.02, leave_grace_s=0.01)
@@ -199,8 +199,8 @@ def test_a_second_request_kills_at_once(tmp_path):
 LAUNCHER_SCRIPT = """
 import sys
 from pathlib import Path
-from seedbed.services.cli.launcher import Launcher
-from seedbed.services.cli.plan import Process
+from seedbed.services.tools.cli.launcher import Launcher
+from seedbed.services.tools.cli.plan import Process
 
 class View:
     def happened(self, text): pass

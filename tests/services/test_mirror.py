@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from seedbed.learner_svc.run_folder import RunFolder
-from seedbed.services.cli.mirror import follow, send_run
+from seedbed.learner_svc.run.folder import RunFolder
+from seedbed.services.tools.cli.mirror import follow, send_run
 from seedbed.shared.errors import ConfigError, MissingExtraError
 from tests.support.deployment import wait_until
 

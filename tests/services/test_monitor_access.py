@@ -6,8 +6,8 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from seedbed.services.monitor.access import Access, AccessVerdict, Request, is_local_host, without_token
-from seedbed.services.monitor.exposition import MetricsSource, render
+from seedbed.services.tools.monitor.access import Access, AccessVerdict, Request, is_local_host, without_token
+from seedbed.services.tools.monitor.exposition import MetricsSource, render
 
 TOKEN = "correct-horse-battery"
 

@@ -5,15 +5,15 @@ import os
 import numpy as np
 import pytest
 
-from seedbed.services.cli.board import ServiceFigures
-from seedbed.services.cli.run_state import RunStatus, State
-from seedbed.services.monitor.alerts import Level, Reading, judge_disk, judge_run
-from seedbed.services.monitor.curves import Curves
-from seedbed.services.monitor.folder import Death, Status, WatchedFolder
-from seedbed.services.monitor.health import Health, map_services
-from seedbed.services.monitor.pages import Page, PageState, read_page
-from seedbed.services.monitor.reading import stalled_s
-from seedbed.services.monitor.table import COLUMNS
+from seedbed.services.tools.cli.board import ServiceFigures
+from seedbed.services.tools.cli.run_state import RunStatus, State
+from seedbed.services.tools.monitor.alerts import Level, Reading, judge_disk, judge_run
+from seedbed.services.tools.monitor.curves import Curves
+from seedbed.services.tools.monitor.folder import Death, Status, WatchedFolder
+from seedbed.services.tools.monitor.health import Health, map_services
+from seedbed.services.tools.monitor.pages import Page, PageState, read_page
+from seedbed.services.tools.monitor.reading import stalled_s
+from seedbed.services.tools.monitor.table import COLUMNS
 from seedbed.shared.protocol.messages import RunState
 from seedbed.shared.runtime.metrics import Metrics
 from tests.support.run_folders import log_launcher, row, write_run, write_status

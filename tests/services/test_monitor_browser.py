@@ -8,8 +8,8 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from seedbed.learner_svc.history import History
-from seedbed.services.monitor.health import STARTING_S
+from seedbed.learner_svc.run.history import History
+from seedbed.services.tools.monitor.health import STARTING_S
 from seedbed.shared.protocol.messages import pack_version
 from seedbed.shared.protocol.pictures import pack_picture
 from seedbed.shared.runtime.metrics import Metrics, describe_picture

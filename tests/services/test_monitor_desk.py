@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from seedbed.services.monitor.desk import FORGET_S, SILENT_S, WANTED_S, Desk
-from seedbed.services.monitor.pages import PageState
+from seedbed.services.tools.monitor.desk import FORGET_S, SILENT_S, WANTED_S, Desk
+from seedbed.services.tools.monitor.pages import PageState
 from seedbed.shared.errors import RemoteWireError
 from seedbed.shared.net.roles import Role
 from seedbed.shared.protocol.codec import encode

@@ -2,8 +2,8 @@
 
 import pytest
 
-from seedbed.services.cli.scrape import parse_families
-from seedbed.services.monitor.lag import LagHistogram, LagWindow, read_page, read_summary, view
+from seedbed.services.tools.cli.scrape import parse_families
+from seedbed.services.tools.monitor.lag import LagHistogram, LagWindow, read_page, read_summary, view
 from seedbed.shared.runtime.metrics import Metrics
 
 LOWS = (0, 1, 2, 4)

@@ -6,9 +6,9 @@ import struct
 import numpy as np
 import pytest
 
-from seedbed.services.cli.scrape import Fetched
-from seedbed.services.monitor.folder import Status
-from seedbed.services.monitor.pictures import fetch_picture, newest_picture, read_answer
+from seedbed.services.tools.cli.scrape import Fetched
+from seedbed.services.tools.monitor.folder import Status
+from seedbed.services.tools.monitor.pictures import fetch_picture, newest_picture, read_answer
 from seedbed.shared.errors import RemoteWireError
 from seedbed.shared.protocol.messages import pack_version
 from seedbed.shared.protocol.pictures import pack_picture

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from seedbed.services.cli.app import main as seedbed
-from seedbed.services.monitor.config import TOKEN_VARIABLE
-from seedbed.services.monitor.pages import Visitor
-from seedbed.services.monitor.watch import RunWatch
+from seedbed.services.tools.cli.app import main as seedbed
+from seedbed.services.tools.monitor.config import TOKEN_VARIABLE
+from seedbed.services.tools.monitor.pages import Visitor
+from seedbed.services.tools.monitor.watch import RunWatch
 from seedbed.shared.runtime.metrics import Metrics
 from tests.support.monitor_process import running
 from tests.support.run_folders import CONFIG, HEADER, log_launcher, row, write_run, write_status
@@ -21,8 +21,8 @@ from tests.support.run_folders import CONFIG, HEADER, log_launcher, row, write_r
 for module in ("starlette", "uvicorn"):
     pytest.importorskip(module, reason="the extra `monitor` is not installed")
 
-from seedbed.services.monitor.listening import MAX_CONNECTIONS  # noqa: E402  (needs both)
-from seedbed.services.monitor.service import main as monitor  # noqa: E402
+from seedbed.services.tools.monitor.listening import MAX_CONNECTIONS  # noqa: E402  (needs both)
+from seedbed.services.tools.monitor.service import main as monitor  # noqa: E402
 
 TOKEN = "1234567890123456e7"
 
@@ -83,7 +83,7 @@ def test_the_page_and_its_files_are_there_with_their_types(local):
     """Nothing comes from anywhere else, so it works offline."""
     status, headers, body = get(local, "/")
     assert (status, headers.get_content_type()) == (200, "text/html")
-    page = Path(__file__).parents[2] / "services" / "monitor" / "page"
+    page = Path(__file__).parents[2] / "services" / "tools" / "monitor" / "page"
     for file in page.rglob("*.*"):
         status, headers, content = get(local, f"/static/{file.relative_to(page)}")
         assert (status, content) == (200, file.read_bytes())

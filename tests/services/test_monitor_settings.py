@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from seedbed.services.monitor.logs import MAX_LINES, read_logs
-from seedbed.services.monitor.settings import HIDDEN, differences, flatten, hide_secrets
+from seedbed.services.tools.monitor.logs import MAX_LINES, read_logs
+from seedbed.services.tools.monitor.settings import HIDDEN, differences, flatten, hide_secrets
 
 
 def test_settings_are_flat_and_without_secrets():

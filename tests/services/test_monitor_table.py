@@ -5,9 +5,9 @@ import os
 import numpy as np
 import pytest
 
-from seedbed.services.monitor.curves import RECENT_ROWS, Curves
-from seedbed.services.monitor.table import MAX_TASKS, MetricsTable, parse_rows
-from seedbed.services.monitor.tail import LineTail
+from seedbed.services.tools.monitor.curves import RECENT_ROWS, Curves
+from seedbed.services.tools.monitor.table import MAX_TASKS, MetricsTable, parse_rows
+from seedbed.services.tools.monitor.tail import LineTail
 from tests.support.run_folders import HEADER, row, write_run, write_tasks_run
 
 FOREVER = float("inf")

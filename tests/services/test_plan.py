@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from seedbed.services.cli.experiment import load_experiment
-from seedbed.services.cli.machine import cgroup_quota, service_environment, usable_cores
-from seedbed.services.cli.plan import (
+from seedbed.services.tools.cli.experiment import load_experiment
+from seedbed.services.tools.cli.machine import cgroup_quota, service_environment, usable_cores
+from seedbed.services.tools.cli.plan import (
     Addresses,
     Process,
     limit_threads,

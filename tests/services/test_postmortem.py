@@ -2,7 +2,7 @@
 
 import json
 
-from seedbed.services.cli.postmortem import explain_output, last_words
+from seedbed.services.tools.cli.postmortem import explain_output, last_words
 
 LOG = '{"event": "service_ready", "level": "info", "timestamp": "t", "service": "learner"}'
 TRACEBACK = """Traceback (most recent call last):

@@ -1,7 +1,7 @@
 """What services print stays within bounds."""
 
-from seedbed.services.cli.postmortem import last_words
-from seedbed.services.cli.printed import KEPT_BYTES, MAX_BYTES, trim
+from seedbed.services.tools.cli.postmortem import last_words
+from seedbed.services.tools.cli.printed import KEPT_BYTES, MAX_BYTES, trim
 
 
 def test_a_file_that_grew_too_large_begins_anew_and_its_end_is_kept(tmp_path):

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from seedbed.learner_svc.run_folder import RunFolder
-from seedbed.services.cli.plan import Process
-from seedbed.services.cli.run_state import LEARNER_LOCK, HeldRun, RunStatus, State, read_status
-from seedbed.services.cli.training import tell_restarts
+from seedbed.learner_svc.run.folder import RunFolder
+from seedbed.services.tools.cli.plan import Process
+from seedbed.services.tools.cli.run_state import LEARNER_LOCK, HeldRun, RunStatus, State, read_status
+from seedbed.services.tools.cli.training import tell_restarts
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.runtime.locks import take
 
 FAILED = RunStatus(state=State.FAILED, service="learner", reason="died 5 times", last_words="\nmat1 and mat2\n  File x")
 HOLD = """
-import sys; from pathlib import Path; from seedbed.services.cli.run_state import HeldRun
+import sys; from pathlib import Path; from seedbed.services.tools.cli.run_state import HeldRun
 with HeldRun(Path(sys.argv[1])):
     print("held", flush=True); sys.stdin.read()
 """

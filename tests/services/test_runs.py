@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from seedbed.services.cli.app import main
-from seedbed.services.cli.completion import offer_experiments, offer_runs, offer_settings
-from seedbed.services.cli.listing import list_experiments, list_runs
-from seedbed.services.cli.run_state import HeldRun, RunStatus, State
-from seedbed.services.cli.runs import Need, resolve_run
+from seedbed.services.tools.cli.app import main
+from seedbed.services.tools.cli.completion import offer_experiments, offer_runs, offer_settings
+from seedbed.services.tools.cli.listing import list_experiments, list_runs
+from seedbed.services.tools.cli.run_state import HeldRun, RunStatus, State
+from seedbed.services.tools.cli.runs import Need, resolve_run
 from seedbed.shared.errors import ConfigError
 from tests.support.run_folders import row, write_run
 

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from seedbed.services.cli.scrape import (
+from seedbed.services.tools.cli.scrape import (
     Scraper,
     fetch,
     labelled,
@@ -59,7 +59,7 @@ def test_a_service_is_read_over_http(metrics):
 
 def test_a_proxy_of_the_users_is_not_asked(metrics):
     """It knows nothing of our loopback, and the table would stay empty."""
-    imports = "import sys; from seedbed.services.cli.scrape import read_page"
+    imports = "import sys; from seedbed.services.tools.cli.scrape import read_page"
     code = f"{imports}; sys.exit(read_page({metrics.address!r}) is None)"
     variables = {"http_proxy": "http://127.0.0.1:1", "no_proxy": ""}
     assert subprocess.run([sys.executable, "-c", code], env=os.environ | variables, check=False).returncode == 0

@@ -7,9 +7,9 @@ import struct
 import numpy as np
 import pytest
 
-from seedbed.services.cli.app import main
-from seedbed.services.cli.runs import resolve_source
-from seedbed.services.cli.seeds import draw, interval, write_csv
+from seedbed.services.tools.cli.app import main
+from seedbed.services.tools.cli.runs import resolve_source
+from seedbed.services.tools.cli.seeds import draw, interval, write_csv
 from seedbed.shared.errors import ConfigError
 from tests.support.run_folders import write_run
 

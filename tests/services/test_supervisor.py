@@ -2,7 +2,7 @@
 
 import pytest
 
-from seedbed.services.cli.supervisor import Outcome, Phase, Rules, Supervisor, describe_exit
+from seedbed.services.tools.cli.supervisor import Outcome, Phase, Rules, Supervisor, describe_exit
 
 NAMES = ["learner", "inference-0", "actor-0", "actor-1"]
 

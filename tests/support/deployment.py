@@ -21,10 +21,10 @@ from typing import Any, TypeVar
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
-from seedbed.learner_svc.checkpoint import Checkpoint, load_latest
-from seedbed.learner_svc.history import read_metrics
-from seedbed.services.cli.launcher import Reservation
-from seedbed.services.cli.scrape import read_page, read_status
+from seedbed.learner_svc.run.checkpoint import Checkpoint, load_latest
+from seedbed.learner_svc.run.history import read_metrics
+from seedbed.services.tools.cli.launcher import Reservation
+from seedbed.services.tools.cli.scrape import read_page, read_status
 
 T = TypeVar("T")
 PATIENCE = float(os.environ.get("SYSTEM_PATIENCE", "1"))  # more on a machine that is busy with other things

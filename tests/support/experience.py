@@ -7,9 +7,9 @@ import torch
 from gymnasium import spaces
 from pydantic import TypeAdapter
 
-from seedbed.learner_svc.algorithm_config import AlgorithmConfig
-from seedbed.learner_svc.batch import Batch
-from seedbed.learner_svc.update import Updater
+from seedbed.learner_svc.algorithms.config import AlgorithmConfig
+from seedbed.learner_svc.learning.update import Updater
+from seedbed.learner_svc.sources.batch import Batch
 from seedbed.shared.policy.acting import Recording
 from seedbed.shared.policy.config import PolicyConfig
 from seedbed.shared.policy.policy import Policy
@@ -107,4 +107,7 @@ def make_batch(
     }
     if mask is not None:
         tensors["mask"] = torch.from_numpy(mask)
-    return Batch(replace(recording, unroll_length=rows - 1 - recording.overlap).make_record(policy), tensors)
+    return Batch(
+        replace(recording, unroll_length=rows - 1 - recording.overlap).make_record(policy.spec, policy.state_fields),
+        tensors,
+    )

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from seedbed.services.monitor.config import TOKEN_VARIABLE
+from seedbed.services.tools.monitor.config import TOKEN_VARIABLE
 
 
 @contextmanager
 def running(runs, *words, token="", exit_code=0):
     """A monitor on an ephemeral port; what it printed, and (host, port). It ends with `exit_code`."""
     environment = {**os.environ, TOKEN_VARIABLE: token}
-    command = [sys.executable, "-m", "seedbed.services.monitor", f"monitor.runs={runs}", "monitor.port=0", *words]
+    command = [sys.executable, "-m", "seedbed.services.tools.monitor", f"monitor.runs={runs}", "monitor.port=0", *words]
     with (
         tempfile.TemporaryDirectory() as folder,
         subprocess.Popen(

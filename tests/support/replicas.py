@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from seedbed.services.cli.launcher import Reservation
+from seedbed.services.tools.cli.launcher import Reservation
 from seedbed.shared.net.keyring import Keyring
 from tests.support.deployment import PATIENCE, WORDS, ServiceProcess, known, wait_until
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from seedbed.learner_svc.checkpoint import list_checkpoints, save
+from seedbed.learner_svc.run.checkpoint import list_checkpoints, save
 
 
 def save_forever(folder: Path) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 from seedbed.actor_svc.client import Begin, Finished, GroupClient, Perform, ResetLanes, Send
 from seedbed.actor_svc.connection import ConnectionClient
 from seedbed.actor_svc.envs import make_group
-from seedbed.services.cli.env.in_process import CheckOptions
-from seedbed.services.cli.env.kit import Drills
-from seedbed.services.cli.env.life import Expected, Life, Wires
+from seedbed.services.tools.cli.env.in_process import CheckOptions
+from seedbed.services.tools.cli.env.kit import Drills
+from seedbed.services.tools.cli.env.life import Expected, Life, Wires
 from seedbed.shared.errors import RejectedError, RemoteWireError
 from seedbed.shared.protocol.codec import decode, encode
 from seedbed.shared.protocol.messages import Bye, Hello, Message

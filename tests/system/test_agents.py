@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from seedbed.learner_svc.history import read_metrics
+from seedbed.learner_svc.run.history import read_metrics
 from tests.support.deployment import living
 
 pytest.importorskip("pettingzoo", reason="pettingzoo is not installed")
@@ -34,7 +34,15 @@ def test_agents_that_die_train_with_those_that_live(tmp_path):
     """Nobody's episode is aborted, ends come early where an agent died, and an evaluation counts every agent's."""
     experiment, folder = tmp_path / "agents.toml", tmp_path / "run"
     experiment.write_text(EXPERIMENT)
-    command = [sys.executable, "-m", "seedbed.services.cli.app", "train", str(experiment), "--run-dir", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "seedbed.services.tools.cli.app",
+        "train",
+        str(experiment),
+        "--run-dir",
+        str(folder),
+    ]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SEEDBED_")}
     ended = subprocess.run(
         [*command, "--steps", "3000", *WORDS], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=90

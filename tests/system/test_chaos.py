@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from seedbed.learner_svc.checkpoint import load_latest
-from seedbed.services.cli.scrape import read_page, read_status
+from seedbed.learner_svc.run.checkpoint import load_latest
+from seedbed.services.tools.cli.scrape import read_page, read_status
 from seedbed.shared.net.keyring import Keyring
 from tests.support.deployment import DEADLINE_S, PATIENCE, applied_lanes, living, wait_until
 
@@ -174,7 +174,15 @@ def training(folder: Path, *, actors: int = 1, eval_every_s: float = 0, keys: st
             keys=keys,
         )
     )
-    command = [sys.executable, "-m", "seedbed.services.cli.app", "train", str(file), "--run-dir", str(folder / "run")]
+    command = [
+        sys.executable,
+        "-m",
+        "seedbed.services.tools.cli.app",
+        "train",
+        str(file),
+        "--run-dir",
+        str(folder / "run"),
+    ]
     with (folder / "output").open("wb") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
     try:

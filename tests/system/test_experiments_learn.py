@@ -17,7 +17,7 @@ needs_envpool = pytest.mark.skipif(importlib.util.find_spec("envpool") is None, 
 
 def train(folder, experiment, *words, seconds):
     """The figures of one seed: trained, evaluated, and played again on seeds that no evaluation has seen."""
-    command = [sys.executable, "-m", "seedbed.services.cli.app", "train", experiment, *words, "--seeds", "1"]
+    command = [sys.executable, "-m", "seedbed.services.tools.cli.app", "train", experiment, *words, "--seeds", "1"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SEEDBED_")}
     ended = subprocess.run(
         [*command, "--run-dir", str(folder), "--seconds", str(seconds), "launch.video=false"],

@@ -5,8 +5,8 @@ The resident actor has 12 lanes, in groups of 6; visitors that a test brings hav
 
 import signal
 
-from seedbed.learner_svc.checkpoint import Checkpoint
-from seedbed.services.cli.scrape import read_status
+from seedbed.learner_svc.run.checkpoint import Checkpoint
+from seedbed.services.tools.cli.scrape import read_status
 from tests.support.deployment import (
     BATCH,
     UNROLL_LENGTH,

@@ -1,6 +1,6 @@
 """The algorithm of docs/own_algorithm.md trains through every service: its acting rule, its field, its network."""
 
-from seedbed.learner_svc.checkpoint import load_latest
+from seedbed.learner_svc.run.checkpoint import load_latest
 from tests.support.deployment import Deployment, wait_until
 from tests.support.own_algorithm import NAME, write_module
 

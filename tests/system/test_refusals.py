@@ -7,7 +7,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from seedbed.services.cli.scrape import read_status
+from seedbed.services.tools.cli.scrape import read_status
 from seedbed.shared.protocol.codec import decode, encode
 from seedbed.shared.protocol.messages import Act, Challenge, Error, Hello, Reject, Step, Welcome
 from seedbed.shared.protocol.rows import Flags, step_layout

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from seedbed.learner_svc.checkpoint import load_latest
-from seedbed.services.cli.plan import usable_cores
+from seedbed.learner_svc.run.checkpoint import load_latest
+from seedbed.services.tools.cli.plan import usable_cores
 from tests.support.deployment import BATCH, PATIENCE, applied_lanes, living, wait_until
 from tests.support.replicas import (
     ACTOR_LANES,

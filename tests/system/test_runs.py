@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from seedbed.learner_svc.history import read_metrics
-from seedbed.services.cli.run_state import State, read_status
-from seedbed.services.cli.runs import last_step
+from seedbed.learner_svc.run.history import read_metrics
+from seedbed.services.tools.cli.run_state import State, read_status
+from seedbed.services.tools.cli.runs import last_step
 from seedbed.shared.figures.columns import COLUMNS
 from tests.support.deployment import living
 
@@ -29,7 +29,7 @@ def train(folder, *words: str) -> str:
     command = [
         sys.executable,
         "-m",
-        "seedbed.services.cli.app",
+        "seedbed.services.tools.cli.app",
         "train",
         "cartpole",
         "--run-dir",
@@ -92,7 +92,7 @@ def test_the_final_evaluation_may_be_cut_short(tmp_path):
     """Ctrl-C during it ends a run that is trained to its end, and its folder says so; what was trained is saved."""
     folder = tmp_path / "run"
     words = ["--run-dir", str(folder), *WORDS, "--seconds", "0.5", "eval.episodes=1000000"]
-    command = [sys.executable, "-m", "seedbed.services.cli.app", "train", "cartpole", *words]
+    command = [sys.executable, "-m", "seedbed.services.tools.cli.app", "train", "cartpole", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
         assert run.stdout is not None
         assert any(re.search(r"evaluating  episode \d+ of 1000000", line) for line in run.stdout)
@@ -114,7 +114,7 @@ def test_a_run_that_dies_at_the_same_place_again_and_again_ends_with_the_cause(t
     """Each life acts some steps, so that only what is saved tells that nothing goes on."""
     folder = tmp_path / "run"
     words = ["algorithm.learning_rate=1e30", "algorithm.grad_clip=0", "--run-dir", str(folder)]
-    command = [sys.executable, "-m", "seedbed.services.cli.app", "train", "cartpole", *words, *WORDS]
+    command = [sys.executable, "-m", "seedbed.services.tools.cli.app", "train", "cartpole", *words, *WORDS]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=150)
     assert ended.returncode == 78, ended.stdout
     status = read_status(folder)

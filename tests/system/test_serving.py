@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from seedbed.actor_svc.envs import make_group
-from seedbed.learner_svc.checkpoint import save
-from seedbed.learner_svc.run_folder import to_toml
-from seedbed.services.cli.launcher import Reservation
+from seedbed.learner_svc.run.checkpoint import save
+from seedbed.learner_svc.run.folder import to_toml
+from seedbed.services.tools.cli.launcher import Reservation
 from seedbed.shared.net.keyring import Keyring
 from seedbed.shared.policy.config import PolicyConfig
 from seedbed.shared.policy.policy import Policy
@@ -59,7 +59,7 @@ def served(tmp_path_factory):
         return made[-1]
 
     words = ["--serve", str(run), "--sample", "--which", "best", f"inference.bind={reservation.address}", keys]
-    service = Serving("seedbed.services.cli.app", "served", folder, words).start()
+    service = Serving("seedbed.services.tools.cli.app", "served", folder, words).start()
     try:
         yield service, actor
     finally:
@@ -127,7 +127,7 @@ def test_a_run_without_a_checkpoint_is_told_so(tmp_path):
     command = [
         sys.executable,
         "-m",
-        "seedbed.services.cli.app",
+        "seedbed.services.tools.cli.app",
         "inference",
         "--serve",
         str(tmp_path),

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 
-from seedbed.learner_svc.history import read_metrics
+from seedbed.learner_svc.run.history import read_metrics
 
 ENV = '[env]\nid = "seedbed.services.memory.env:make"\nkwargs = {cues = 2, min_delay = 0, max_delay = 1}\n'
 WORDS = (
@@ -19,7 +19,15 @@ def train(tmp_path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run to the end, without a terminal."""
     file = tmp_path / "two.toml"
     file.write_text(ENV)
-    command = [sys.executable, "-m", "seedbed.services.cli.app", "train", str(file), "--run-dir", str(tmp_path / "run")]
+    command = [
+        sys.executable,
+        "-m",
+        "seedbed.services.tools.cli.app",
+        "train",
+        str(file),
+        "--run-dir",
+        str(tmp_path / "run"),
+    ]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SEEDBED_")}
     return subprocess.run([*command, *words, *WORDS], env=environment, capture_output=True, text=True, timeout=90)
 

@@ -3,8 +3,8 @@
 import shutil
 import signal
 
-from seedbed.learner_svc.checkpoint import list_checkpoints, load
-from seedbed.learner_svc.history import read_metrics
+from seedbed.learner_svc.run.checkpoint import list_checkpoints, load
+from seedbed.learner_svc.run.history import read_metrics
 from tests.support.deployment import Deployment, known, wait_until
 from tests.support.full_disk import full_disk
 

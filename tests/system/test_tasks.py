@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from seedbed.services.cli.scrape import labelled
+from seedbed.services.tools.cli.scrape import labelled
 from tests.support.deployment import Deployment, wait_until
 
 ENV = (
@@ -128,7 +128,7 @@ def test_a_run_reports_each_task(tmp_path):
     )  # fmt: skip
     file = tmp_path / "two.toml"
     file.write_text("[run]\nname = 'two'\n")
-    seedbed = [sys.executable, "-m", "seedbed.services.cli.app"]
+    seedbed = [sys.executable, "-m", "seedbed.services.tools.cli.app"]
     ended = subprocess.run(
         [*seedbed, "train", str(file), "--run-dir", str(folder), *ENV, *words],
         capture_output=True, text=True, timeout=120,
@@ -156,7 +156,15 @@ def test_a_run_reports_each_task(tmp_path):
 def test_every_task_reaches_its_own_threshold(tmp_path):
     """One recurrent policy learns three delays: each remembered in nine of ten whole episodes, with a seed."""
     folder = tmp_path / "run"
-    seedbed = [sys.executable, "-m", "seedbed.services.cli.app", "train", "memory_tasks", "--run-dir", str(folder)]
+    seedbed = [
+        sys.executable,
+        "-m",
+        "seedbed.services.tools.cli.app",
+        "train",
+        "memory_tasks",
+        "--run-dir",
+        str(folder),
+    ]
     ended = subprocess.run([*seedbed, "launch.video=false"], capture_output=True, text=True, timeout=500)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     summary = json.loads((folder / "summary.json").read_text())

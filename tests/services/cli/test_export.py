@@ -7,9 +7,9 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from seedbed.learner_svc.checkpoint import Checkpoint
-from seedbed.services.cli.evaluate import EvaluationSettings, TrainedPolicy
-from seedbed.services.cli.export import export_policy
+from seedbed.learner_svc.run.checkpoint import Checkpoint
+from seedbed.services.tools.cli.evaluate import EvaluationSettings, TrainedPolicy
+from seedbed.services.tools.cli.export import export_policy
 from seedbed.shared.errors import ConfigError, StorageError
 from seedbed.shared.policy.acting import Sample
 from seedbed.shared.policy.weights import make_manifest

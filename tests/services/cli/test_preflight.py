@@ -7,9 +7,9 @@ import tomllib
 import pytest
 from rich.console import Console
 
-from seedbed.services.cli.app import main
-from seedbed.services.cli.experiment import RECIPE, RECORD, choose_source, load_experiment, write_words
-from seedbed.services.cli.preflight import look_before_start
+from seedbed.services.tools.cli.app import main
+from seedbed.services.tools.cli.experiment import RECIPE, RECORD, choose_source, load_experiment, write_words
+from seedbed.services.tools.cli.preflight import look_before_start
 from seedbed.shared.errors import ConfigError
 
 

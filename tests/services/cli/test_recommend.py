@@ -8,8 +8,8 @@ import pytest
 from gymnasium import spaces
 
 from seedbed.actor_svc.backends.backend import About
-from seedbed.services.cli.probe.record import Probe, from_json, to_json
-from seedbed.services.cli.recommend import choose_recipe
+from seedbed.services.tools.cli.probe.record import Probe, from_json, to_json
+from seedbed.services.tools.cli.recommend import choose_recipe
 from seedbed.shared.protocol.rows import EnvSpec
 from seedbed.shared.protocol.spaces import space_from_gymnasium
 from seedbed.shared.runtime.recipes import read_recipe

@@ -2,9 +2,9 @@
 
 import pytest
 
-from seedbed.services.cli.app import main
-from seedbed.services.cli.experiment import LaunchSettings
-from seedbed.services.cli.settings import list_settings
+from seedbed.services.tools.cli.app import main
+from seedbed.services.tools.cli.experiment import LaunchSettings
+from seedbed.services.tools.cli.settings import list_settings
 from seedbed.shared.errors import ConfigError
 
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from seedbed.services.cli.experiment import EXPERIMENTS
-from seedbed.services.container.plan import OVERRIDES, Container, plan_service
-from seedbed.services.container.role import ContainerRole
+from seedbed.services.tools.cli.experiment import EXPERIMENTS
+from seedbed.services.tools.container.plan import OVERRIDES, Container, plan_service
+from seedbed.services.tools.container.role import ContainerRole
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.runtime.config import parse_value
 

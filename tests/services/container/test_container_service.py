@@ -41,7 +41,7 @@ def health(environment):
 )
 def test_a_wrong_setting_is_told_and_not_restarted(environment, words):
     """Unhealthy with the cause, no exit; stopped, it ends with the status that it failed with."""
-    command = [sys.executable, "-m", "seedbed.services.cli.app", "container", *words]
+    command = [sys.executable, "-m", "seedbed.services.tools.cli.app", "container", *words]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         try:
             said = ""
@@ -61,7 +61,7 @@ def test_whoever_was_refused_goes_on_by_itself_once_that_is_mended(environment, 
     """Nobody starts it again: the file is written anew, and the service comes up."""
     experiment = tmp_path / "mine.toml"
     experiment.write_text('[env]\nid = "CartPole-v1"\n[actor]\nlanse = 2\n')
-    command = [sys.executable, "-m", "seedbed.services.cli.app", "container", "actor", str(experiment)]
+    command = [sys.executable, "-m", "seedbed.services.tools.cli.app", "container", "actor", str(experiment)]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         try:
             while "this is tried again" not in process.stderr.readline():
@@ -77,7 +77,15 @@ def finished(tmp_path):
     """A run that ended."""
     folder = tmp_path / "runs" / "cartpole"
     words = ["run.steps=500", "actor.lanes=16", "learner.batch=16", "eval.episodes=2", "eval.lanes=2", "eval.every_s=0"]
-    command = [sys.executable, "-m", "seedbed.services.cli.app", "train", "cartpole", f"--run-dir={folder}", *words]
+    command = [
+        sys.executable,
+        "-m",
+        "seedbed.services.tools.cli.app",
+        "train",
+        "cartpole",
+        f"--run-dir={folder}",
+        *words,
+    ]
     subprocess.run(command, check=True, capture_output=True, timeout=4 * TIMEOUT_S)
     return folder
 
@@ -87,7 +95,7 @@ def test_who_has_nothing_left_to_do_stays_where_that_is_asked_for(environment, f
     command = [
         sys.executable,
         "-m",
-        "seedbed.services.cli.app",
+        "seedbed.services.tools.cli.app",
         "container",
         "learner",
         "cartpole",
@@ -127,7 +135,15 @@ def test_a_service_is_healthy_once_it_is_ready(environment, tmp_path):
 @pytest.fixture
 def of_tasks(environment):
     """An actor's container of a run with three tasks."""
-    command = [sys.executable, "-m", "seedbed.services.cli.app", "container", "actor", "memory_tasks", "actor.lanes=2"]
+    command = [
+        sys.executable,
+        "-m",
+        "seedbed.services.tools.cli.app",
+        "container",
+        "actor",
+        "memory_tasks",
+        "actor.lanes=2",
+    ]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         try:
             wait_until(lambda: health(environment) == (True, "ready\n"), "all are ready")

@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from seedbed.services.container.owner import (
+from seedbed.services.tools.container.owner import (
     IMAGE_USER,
     UNKNOWN,
     User,

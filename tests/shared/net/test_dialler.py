@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from seedbed.services.cli.launcher import Reservation
+from seedbed.services.tools.cli.launcher import Reservation
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.net.dialler import Dialler
 from seedbed.shared.net.endpoints import Router

@@ -8,11 +8,10 @@ from pydantic import ValidationError
 
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.policy.acting import MODE
-from seedbed.shared.policy.config import PolicyConfig
+from seedbed.shared.policy.config import PolicyConfig, Precision
 from seedbed.shared.policy.cores import FrameStacks
 from seedbed.shared.policy.observations import ObservationEncoder, to_patches
 from seedbed.shared.policy.policy import Policy
-from seedbed.shared.policy.precision import Precision
 from seedbed.shared.protocol.recording import Per, RecordField
 from seedbed.shared.protocol.spaces import encode_text, space_from_gymnasium
 from tests.support.policy_cases import CASES, VECTOR, RandomActor, make_policy, make_spec

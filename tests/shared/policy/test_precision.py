@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from seedbed.shared.errors import ConfigError
-from seedbed.shared.policy.precision import Precision, choose_precision, processor_name
+from seedbed.shared.policy.config import Precision
+from seedbed.shared.policy.precision import choose_precision, processor_name
 from tests.support.policy_cases import make_policy
 
 

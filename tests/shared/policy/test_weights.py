@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from seedbed.shared.errors import RemoteWireError
-from seedbed.shared.policy.precision import Precision
+from seedbed.shared.policy.config import Precision
 from seedbed.shared.policy.weights import (
     ALIGNMENT,
     FlatParameters,

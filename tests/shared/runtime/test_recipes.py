@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from seedbed.services.cli.experiment import LaunchSettings
+from seedbed.services.tools.cli.experiment import LaunchSettings
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.runtime.config import load_settings
 from seedbed.shared.runtime.recipes import FACETS, KINDS, lay, read_recipe

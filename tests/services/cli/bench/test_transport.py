@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from seedbed.services.cli.bench import transport
-from seedbed.services.cli.bench.transport import IMAGES, SCENARIOS, TransportScenario, run_scenario
-from seedbed.services.cli.bench.transport_peers import OBSERVATION_BYTES, SPEC
+from seedbed.services.tools.cli.bench import transport
+from seedbed.services.tools.cli.bench.transport import IMAGES, SCENARIOS, TransportScenario, run_scenario
+from seedbed.services.tools.cli.bench.transport_peers import OBSERVATION_BYTES, SPEC
 from seedbed.shared.net.keyring import Keyring
 from seedbed.shared.protocol.rows import step_layout
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from seedbed.services.cli.app import main
+from seedbed.services.tools.cli.app import main
 from tests.support.browser import BROWSER, browsing
 
 for module in ("orjson", "starlette", "uvicorn"):
@@ -25,7 +25,7 @@ END_S = 60
 @contextmanager
 def playing(*words, exit_code=0):
     """The command in a process of its own; itself, and (host, port) of its page."""
-    command = [sys.executable, "-m", "seedbed.services.cli.app", "play", *words, "--browser"]
+    command = [sys.executable, "-m", "seedbed.services.tools.cli.app", "play", *words, "--browser"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             found = re.search(r"http://([\d.]+):(\d+)/", process.stdout.readline())

@@ -11,12 +11,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from seedbed.services.cli.app import main
-from seedbed.services.cli.env.in_process import CheckOptions
-from seedbed.services.cli.env.link import Notes, check_service
-from seedbed.services.cli.env.target import Listen, find_target
-from seedbed.services.cli.env.verdicts import RULES, has_failed
-from seedbed.services.cli.service_folder import ServiceFolder
+from seedbed.services.tools.cli.app import main
+from seedbed.services.tools.cli.env.in_process import CheckOptions
+from seedbed.services.tools.cli.env.link import Notes, check_service
+from seedbed.services.tools.cli.env.target import Listen, find_target
+from seedbed.services.tools.cli.env.verdicts import RULES, has_failed
+from seedbed.services.tools.cli.service_folder import ServiceFolder
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.net.keyring import Keyring
 from tests.support.deployment import wait_until
@@ -69,7 +69,7 @@ def test_the_table_names_every_check(capsys):
 def test_json_has_one_object_and_failures_exit_1(capsys):
     """For CI: name, verdict, what was found, why it matters, what to change."""
     words = ["env.kwargs={fault = 'bounds'}", "--json", "--soak-steps", "50"]
-    assert main(["env", "check", "tests.services.cli.env.test_in_process:make", *words]) == 1
+    assert main(["env", "check", "tests.services.tools.cli.env.test_in_process:make", *words]) == 1
     said = json.loads(capsys.readouterr().out)
     assert said["verdict"] == "fail"
     broken = [item for item in said["checks"] if item["verdict"] == "fail"]
@@ -184,7 +184,7 @@ def test_a_check_that_is_killed_takes_its_service_along(service):
     """Also by SIGKILL, which it cannot answer: a simulator that nobody steps would stay for good."""
     (service.folder / "actor.py").write_text(TELLS_WHO_IT_IS)
     told = service.folder / "pid"
-    command = [sys.executable, "-m", "seedbed.services.cli.app", "env", "check", str(service.folder)]
+    command = [sys.executable, "-m", "seedbed.services.tools.cli.app", "env", "check", str(service.folder)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as check:
         wait_until(told.is_file, "the service makes its environment")
         started = psutil.Process(int(told.read_text()))

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from seedbed.services.cli.env.in_process import CheckOptions, check_environment
-from seedbed.services.cli.env.verdicts import RuleVerdict, has_failed
+from seedbed.services.tools.cli.env.in_process import CheckOptions, check_environment
+from seedbed.services.tools.cli.env.verdicts import RuleVerdict, has_failed
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.runtime.config import EnvConfig
 
 QUICK = CheckOptions(lanes=3, soak_steps=60)
-HERE = "tests.services.cli.env.test_in_process"
+HERE = "tests.services.tools.cli.env.test_in_process"
 
 
 class Walk(gymnasium.Env[Any, Any]):

@@ -5,9 +5,9 @@ from dataclasses import replace
 import msgpack
 import pytest
 
-from seedbed.services.cli.env.drill import EXERCISES
-from seedbed.services.cli.env.kit import Stopped, UnknownVersion
-from seedbed.services.cli.env.verdicts import RuleVerdict, has_failed
+from seedbed.services.tools.cli.env.drill import EXERCISES
+from seedbed.services.tools.cli.env.kit import Stopped, UnknownVersion
+from seedbed.services.tools.cli.env.verdicts import RuleVerdict, has_failed
 from seedbed.shared.protocol.codec import encode
 from seedbed.shared.protocol.messages import Bye, Hello, Ping, Step, Welcome
 from tests.support.service_in_memory import Faults, Peer

@@ -13,12 +13,12 @@ from gymnasium import spaces
 from rich.console import Console
 
 from seedbed.actor_svc.envs import make_group
-from seedbed.services.cli.app import main
-from seedbed.services.cli.env.game import PersonsGame, PolicysGame
-from seedbed.services.cli.env.keys import action_keys, describe_keys, read_keys
-from seedbed.services.cli.env.scene import scene_of_group
-from seedbed.services.cli.env.screen import draw_picture, shrink
-from seedbed.services.cli.video import MIN_VIDEO_HEIGHT, make_shown_group, play_randomly
+from seedbed.services.tools.cli.app import main
+from seedbed.services.tools.cli.env.game import PersonsGame, PolicysGame
+from seedbed.services.tools.cli.env.keys import action_keys, describe_keys, read_keys
+from seedbed.services.tools.cli.env.scene import scene_of_group
+from seedbed.services.tools.cli.env.screen import draw_picture, shrink
+from seedbed.services.tools.cli.video import MIN_VIDEO_HEIGHT, make_shown_group, play_randomly
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.policy.config import PolicyConfig
 from seedbed.shared.protocol.spaces import space_from_gymnasium
@@ -123,7 +123,7 @@ def test_a_person_plays_step_by_step(group):
 
 def test_a_masked_action_is_refused():
     """It says so and does not step."""
-    made = make_group(EnvConfig(id="tests.services.cli.env.test_play:OnlySecond"), 1)
+    made = make_group(EnvConfig(id="tests.services.tools.cli.env.test_play:OnlySecond"), 1)
     game = PersonsGame(GroupSeat(made))
     game.press("0")
     assert game.note == "action 0 is not allowed now"
@@ -191,7 +191,7 @@ def test_play_in_a_terminal_leaves_it_as_it_was():
     termios = pytest.importorskip("termios")
     ours, theirs = pty.openpty()
     before = termios.tcgetattr(theirs)
-    command = [sys.executable, "-m", "seedbed.services.cli.app", "play", MEMORY.id]
+    command = [sys.executable, "-m", "seedbed.services.tools.cli.app", "play", MEMORY.id]
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "30"}
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
     try:
@@ -238,7 +238,7 @@ def test_record_writes_whole_episodes_of_random_play(tmp_path, capsys):
 def test_record_needs_something_to_show(tmp_path, capsys):
     """An environment without pictures is named."""
     words = ["--video", str(tmp_path / "x.mp4")]
-    assert main(["env", "record", "tests.services.cli.env.test_in_process:make", *words]) == 1
+    assert main(["env", "record", "tests.services.tools.cli.env.test_in_process:make", *words]) == 1
     assert "cannot be shown" in capsys.readouterr().err
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from seedbed.services.cli.env.in_process import CheckOptions
-from seedbed.services.cli.env.life import Wires
-from seedbed.services.cli.env.one_group import ALONE_S
-from seedbed.services.cli.env.played import PlayedGroup
+from seedbed.services.tools.cli.env.in_process import CheckOptions
+from seedbed.services.tools.cli.env.life import Wires
+from seedbed.services.tools.cli.env.one_group import ALONE_S
+from seedbed.services.tools.cli.env.played import PlayedGroup
 from seedbed.shared.protocol.codec import decode, encode
 from seedbed.shared.protocol.messages import (
     Act,

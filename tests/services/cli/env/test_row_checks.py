@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from seedbed.services.cli.env.row_checks import RowChecker, Tick, compare_episodes, fingerprint, read_tick
-from seedbed.services.cli.env.verdicts import RuleVerdict
+from seedbed.services.tools.cli.env.row_checks import RowChecker, Tick, compare_episodes, fingerprint, read_tick
+from seedbed.services.tools.cli.env.verdicts import RuleVerdict
 from seedbed.shared.errors import RemoteWireError
 from seedbed.shared.protocol.rows import EnvSpec, step_layout
 from seedbed.shared.protocol.spaces import space_from_gymnasium

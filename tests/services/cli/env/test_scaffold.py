@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from seedbed.services.cli.app import main
-from seedbed.services.cli.experiment import load_experiment
-from seedbed.services.cli.service_folder import read_manifest
-from seedbed.services.container.plan import Container, plan_service
-from seedbed.services.container.role import ContainerRole
+from seedbed.services.tools.cli.app import main
+from seedbed.services.tools.cli.experiment import load_experiment
+from seedbed.services.tools.cli.service_folder import read_manifest
+from seedbed.services.tools.container.plan import Container, plan_service
+from seedbed.services.tools.container.role import ContainerRole
 from seedbed.shared.errors import ConfigError
 
 yaml = pytest.importorskip("yaml", reason="PyYAML comes with the development extra")
@@ -57,8 +57,8 @@ def test_its_service_dials_from_any_folder(here):
 def test_its_files_agree_on_names(here, in_clone):
     """service.toml, experiment and environment; in a clone the package is seedbed.services.NAME."""
     if in_clone:
-        (here / "services" / "cli").mkdir(parents=True)
-        (here / "services" / "cli" / "app.py").touch()
+        (here / "services" / "tools" / "cli").mkdir(parents=True)
+        (here / "services" / "tools" / "cli" / "app.py").touch()
     assert main(["env", "new", "my_walk", "--vector"]) == 0
     folder = here / "services" / "my_walk" if in_clone else here / "my_walk"
     env_id = "seedbed.services.my_walk.env:make" if in_clone else "my_walk.env:make"

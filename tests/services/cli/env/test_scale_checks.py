@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from seedbed.services.cli.env.scale_checks import MIN_TICKS, ScaleWatch
-from seedbed.services.cli.env.verdicts import RuleVerdict
+from seedbed.services.tools.cli.env.scale_checks import MIN_TICKS, ScaleWatch
+from seedbed.services.tools.cli.env.verdicts import RuleVerdict
 from seedbed.shared.protocol.spaces import space_from_gymnasium
 
 GENERATOR = np.random.default_rng(1)

@@ -6,12 +6,12 @@ import sys
 import psutil
 import pytest
 
-from seedbed.services.cli.app import main
-from seedbed.services.cli.env.game import PersonsGame
-from seedbed.services.cli.env.in_process import CheckOptions
-from seedbed.services.cli.env.link import Notes
-from seedbed.services.cli.env.seat import seated
-from seedbed.services.cli.env.target import Listen, as_service, find_target
+from seedbed.services.tools.cli.app import main
+from seedbed.services.tools.cli.env.game import PersonsGame
+from seedbed.services.tools.cli.env.in_process import CheckOptions
+from seedbed.services.tools.cli.env.link import Notes
+from seedbed.services.tools.cli.env.seat import seated
+from seedbed.services.tools.cli.env.target import Listen, as_service, find_target
 from seedbed.shared.errors import EnvError
 from seedbed.shared.protocol.rows import Flags
 from seedbed.shared.runtime.config import EnvConfig
@@ -22,7 +22,7 @@ MEMORY = EnvConfig(id="seedbed.services.memory.env:make", kwargs={"cues": 2, "mi
 ACTOR = """
 import sys
 from seedbed.actor_svc.serve import serve
-from tests.services.cli.env.test_seat import MEMORY
+from tests.services.tools.cli.env.test_seat import MEMORY
 sys.exit(serve(MEMORY))
 """
 FRAGILE = """
@@ -62,7 +62,7 @@ def write_service(folder, program, env_id="seedbed.services.memory.env:make"):
 @pytest.fixture
 def importable(monkeypatch):
     """Services of other folders find the tests."""
-    monkeypatch.setenv("PYTHONPATH", str(__file__).removesuffix("/tests/services/cli/env/test_seat.py"))
+    monkeypatch.setenv("PYTHONPATH", str(__file__).removesuffix("/tests/services/tools/cli/env/test_seat.py"))
 
 
 def cue_of(scene):

@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from seedbed.services.cli.app import main
-from seedbed.services.cli.env.speed import choose_cores, shares
-from seedbed.services.cli.env.target import pinned
+from seedbed.services.tools.cli.app import main
+from seedbed.services.tools.cli.env.speed import choose_cores, shares
+from seedbed.services.tools.cli.env.target import pinned
 
 
 def test_shares_are_differences_of_stages():

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from seedbed.services.cli.env.target import Listen, find_environment, find_target
-from seedbed.services.cli.service_folder import ServiceFolder
+from seedbed.services.tools.cli.env.target import Listen, find_environment, find_target
+from seedbed.services.tools.cli.service_folder import ServiceFolder
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.runtime.config import EnvConfig
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from seedbed.services.cli.probe.ask import probe_environment
+from seedbed.services.tools.cli.probe.ask import probe_environment
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.runtime.config import EnvConfig
 

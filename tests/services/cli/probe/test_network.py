@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from seedbed.services.cli.probe.network import look, try_policy
-from seedbed.services.cli.probe.record import spec_to_json
+from seedbed.services.tools.cli.probe.network import look, try_policy
+from seedbed.services.tools.cli.probe.record import spec_to_json
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.policy.config import PolicyConfig
 from seedbed.shared.protocol.rows import EnvSpec

@@ -1,0 +1,37 @@
+"""The algorithms by name: each is one file with its loss and its own small state."""
+
+from collections.abc import Mapping
+
+from seedbed.learner_svc.algorithms.algorithm import Algorithm
+from seedbed.learner_svc.algorithms.appo import Appo
+from seedbed.learner_svc.algorithms.config import AlgorithmConfig, AlgorithmSettings, OwnAlgorithmConfig
+from seedbed.learner_svc.algorithms.vtrace import VTrace
+from seedbed.shared.policy.acting import Recording
+from seedbed.shared.policy.policy import Policy
+from seedbed.shared.runtime.config import read_section
+from seedbed.shared.runtime.modules import load_class
+
+REGISTRY: Mapping[str, type[Algorithm]] = {"vtrace": VTrace, "appo": Appo}
+
+
+def find_algorithm(config: AlgorithmConfig) -> tuple[type[Algorithm], AlgorithmSettings]:
+    """The class that a section [algorithm] names, and its settings as that class reads them.
+
+    Raises: ConfigError with the file and line, or the setting, at fault.
+    """
+    if not isinstance(config, OwnAlgorithmConfig):
+        return REGISTRY[config.name], config
+    kind = load_class(config.name, f"[algorithm] name = {config.name!r}", known=REGISTRY, base=Algorithm)
+    return kind, read_section("algorithm", kind.Settings, config.model_dump())
+
+
+def make_algorithm(config: AlgorithmConfig, policy: Policy) -> Algorithm:
+    """The algorithm that the configuration names, for one policy. Raises: ConfigError."""
+    kind, settings = find_algorithm(config)
+    return kind(settings, policy)
+
+
+def recording_of(config: AlgorithmConfig, unroll_length: int) -> Recording:
+    """How inference acts for an algorithm, and what it records. Raises: ConfigError."""
+    kind, settings = find_algorithm(config)
+    return kind.recording(settings, unroll_length)

@@ -1,0 +1,1 @@
+"""The update thread: batches in; weights, statistics and snapshots out."""

@@ -1,0 +1,67 @@
+"""Another run's weights as the start of this one (`learner.init_from`): policy and statistics, nothing else.
+
+The optimiser, every counter and the versions begin anew, so the run's record is its own. The environment may be another
+one, as long as its observations and actions are the same; precision and memory format are this run's.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import structlog
+import torch
+
+from seedbed.learner_svc.learning.update import Updater
+from seedbed.learner_svc.run.checkpoint import Checkpoint, load, load_latest
+from seedbed.learner_svc.run.saved_policy import read_policy
+from seedbed.shared.errors import CheckpointError, ConfigError
+from seedbed.shared.policy.config import PolicyConfig
+from seedbed.shared.protocol.rows import describe_difference
+
+log = structlog.get_logger(__name__)
+
+
+def find_source(path: Path) -> Checkpoint:
+    """The newest valid checkpoint of a run folder, or the one whose manifest is named.
+
+    Raises: ConfigError if there is none, CheckpointError if it cannot be read.
+    """
+    if path.is_file():
+        return load(path)
+    found = load_latest(path / "checkpoints")
+    if found is None:
+        raise ConfigError(f"learner.init_from: {path} has no checkpoint; name a run folder, or a checkpoint's .json")
+    return found
+
+
+def start_from(updater: Updater, source: Checkpoint) -> None:
+    """Give a fresh updater the policy of `source`, its observation statistics and those of its value head.
+
+    Raises: ConfigError naming what does not fit, CheckpointError; nothing has changed then.
+    """
+    where, policy = f"learner.init_from: {source.path}", updater.policy
+    try:
+        saved = read_policy(source)
+    except CheckpointError as error:
+        raise CheckpointError(f"learner.init_from: {error}") from error
+    theirs, flat, ours = saved.policy, torch.from_numpy(saved.flat), policy.spec
+    alike = replace(theirs.spec, env_id=ours.env_id, settings=ours.settings, statistics=ours.statistics)
+    if difference := describe_difference(ours, alike):
+        raise ConfigError(f"{where} is of {theirs.spec.env_id}, and this environment has another {difference}")
+    if difference := policy_difference(policy.config, theirs.config):
+        raise ConfigError(f"{where}: {difference}: set it so here, or start without")
+    statistics = {name: x for name, x in source.arrays.items() if name in updater.statistics()}
+    if missing := sorted(updater.statistics().keys() - statistics.keys()):
+        raise ConfigError(f"{where} has no {', '.join(missing)}: set algorithm.value_normalisation as it was there")
+    if any(name.startswith("algorithm.value.") for name in source.arrays.keys() - statistics.keys()):
+        raise ConfigError(f"{where}: its value head is normalised: set algorithm.value_normalisation as it was there")
+    updater.start_from({place.name: place.view(flat) for place in saved.manifest.places}, statistics)
+    log.info("weights_taken_over", path=str(source.path), step=source.step, kind=source.kind)
+
+
+def policy_difference(ours: PolicyConfig, theirs: PolicyConfig) -> str:
+    """The first setting of [policy] that differs, with both values; empty if none does."""
+    other = theirs.model_dump(mode="json")
+    for name, value in ours.model_dump(mode="json").items():
+        if other.get(name) != value:
+            return f"policy.{name} is {value!r} here and {other.get(name)!r} there"
+    return ""

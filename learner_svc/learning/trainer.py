@@ -1,0 +1,144 @@
+"""The update thread's work: build the policy, train on batches, hand out weights and snapshots.
+
+Every method runs in that thread, so a snapshot always falls between two updates.
+"""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from seedbed.learner_svc.algorithms.registry import recording_of
+from seedbed.learner_svc.config import LearnerSettings
+from seedbed.learner_svc.learning.initial_weights import find_source, policy_difference, start_from
+from seedbed.learner_svc.learning.update import Updater, UpdateResult
+from seedbed.learner_svc.run.checkpoint import Checkpoint, Snapshot
+from seedbed.learner_svc.run.folder import PRECISION
+from seedbed.learner_svc.run.saved_policy import read_policy
+from seedbed.learner_svc.sources.batch import Batch
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.policy.devices import choose_device
+from seedbed.shared.policy.policy import Policy
+from seedbed.shared.policy.precision import REQUESTS, choose_precision
+from seedbed.shared.policy.weights import FlatParameters, make_manifest
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.protocol.messages import pack_version
+from seedbed.shared.protocol.rows import EnvSpec
+from seedbed.shared.runtime.allocator import keep_freed_memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """What one job of the update thread gives back."""
+
+    result: UpdateResult
+    version: int  # packed, after the update
+    seconds: float
+    weights: bytes | None  # if they were asked for
+    snapshot: Snapshot | None  # likewise
+
+
+class Trainer:
+    """The policy and its updater. Owned by the update thread; memory: the updater's."""
+
+    def __init__(
+        self, settings: LearnerSettings, folder: Path, crash_folder: Path, *, epoch: int, spec: EnvSpec | None,
+        checkpoint: Checkpoint | None,
+    ) -> None:  # fmt: skip
+        """Build from the checkpoint, or for a specification.
+
+        Raises: ConfigError or CheckpointError if checkpoint and configuration do not go together.
+        """
+        if settings.runtime.threads:
+            torch.set_num_threads(settings.runtime.threads)
+        torch.set_flush_denormal(True)
+        keep_freed_memory()
+        torch.manual_seed(settings.run.seed)
+        self.epoch = epoch
+        self.max_policy_lag = settings.learner.max_policy_lag
+        self.step = checkpoint.step if checkpoint else 0
+        self.trained_steps = 0
+        device = choose_device(settings.learner.device)
+        policy = _resumed(settings, checkpoint) if checkpoint else _built(settings, spec, device, folder)
+        policy.to(device)
+        self.policy = policy
+        self.parameters = FlatParameters(policy)
+        recording = recording_of(settings.algorithm, settings.learner.unroll_length)
+        self.record = recording.make_record(policy.spec, policy.state_fields)
+        self.manifest = make_manifest(policy, recording)
+        self.updater = Updater(
+            policy, self.parameters, settings.algorithm, passes=settings.learner.reuse,
+            minibatches=settings.learner.minibatches, seed=settings.run.seed, run_steps=settings.run.steps,
+            epoch_start_step=self.step, crash_folder=crash_folder,
+        )  # fmt: skip
+        if checkpoint:
+            self.updater.load_state(checkpoint.arrays, checkpoint.meta["updater"])
+            self.trained_steps = checkpoint.meta["run"]["counters"]["trained_steps"]
+        elif settings.learner.init_from is not None:
+            start_from(self.updater, find_source(settings.learner.init_from))
+
+    @property
+    def version(self) -> int:
+        """Of the weights as they are, packed."""
+        return pack_version(self.epoch, self.step)
+
+    def train(
+        self, batch: Batch, *, wants_weights: bool, wants_snapshot: bool, reward_scale_B: Array | None = None
+    ) -> Trained:
+        """The update on a batch, its rewards scaled by lane.
+
+        Raises: NumericsError, with the batch saved.
+        """
+        started = time.perf_counter()
+        result = self.updater.update(
+            batch, step=self.step, trained_steps=self.trained_steps,
+            max_policy_lag=self.max_policy_lag, version_now=self.version, reward_scale_B=reward_scale_B,
+        )  # fmt: skip
+        self.step += result.applied
+        self.trained_steps += result.valid_steps
+        return Trained(
+            result=result,
+            version=self.version,
+            weights=self.parameters.export() if wants_weights and result.applied else None,
+            snapshot=self.snapshot() if wants_snapshot else None,
+            seconds=time.perf_counter() - started,
+        )
+
+    def weights(self) -> tuple[int, bytes]:
+        """The weights as they are: (packed version, flat buffer as it is published)."""
+        return self.version, self.parameters.export()
+
+    def snapshot(self) -> Snapshot:
+        """Everything that an exact resume needs of this thread."""
+        arrays, meta = self.updater.state()
+        return Snapshot(
+            version=self.version, step=self.step, arrays=arrays,
+            meta={"updater": meta, "manifest": self.manifest.to_json()},
+        )  # fmt: skip
+
+
+def _built(settings: LearnerSettings, spec: EnvSpec | None, device: torch.device, folder: Path) -> Policy:
+    assert spec is not None, "without a checkpoint the specification says what to build"
+    policy = Policy(spec, settings.policy)
+    learner = settings.learner
+    rows = (learner.unroll_length + 1) * -(-learner.batch // learner.minibatches)
+    cache = folder / PRECISION
+    policy.use(choose_precision(policy, rows=rows, requested=learner.precision, device=device, cache=cache))
+    return policy
+
+
+def _resumed(settings: LearnerSettings, checkpoint: Checkpoint) -> Policy:
+    """The checkpoint's policy, in the precision and layout that its flat buffer has."""
+    policy = read_policy(checkpoint).policy
+    if policy.spec.env_id != settings.policy_env_id:
+        raise ConfigError(f"{checkpoint.path} is of {policy.spec.env_id}, and env.id is {settings.policy_env_id}")
+    if difference := policy_difference(settings.policy, policy.config):
+        raise ConfigError(f"{checkpoint.path}: {difference}: set it back, or start a new run")
+    wanted = REQUESTS.get(settings.learner.precision, settings.learner.precision)
+    if wanted not in (None, policy.precision.dtype):
+        raise ConfigError(
+            f"{checkpoint.path} trains in {policy.precision.dtype}, and learner.precision is "
+            f"{settings.learner.precision!r}: set it back or to 'auto', or start a new run with --init-from"
+        )
+    return policy

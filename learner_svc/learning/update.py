@@ -1,0 +1,338 @@
+"""One update: a batch in, optimiser steps on the flat parameter, figures out.
+
+An update passes over its batch once or several times, each time whole or in minibatches of lanes: one optimiser step
+each, and the host waits for the device once in each. The order is loss, backward, the one read of all figures, and only
+then the step: a loss or gradient that is not finite stops the run with that step not taken and the batch saved.
+Observation statistics move last and count a row once, so that the whole update used those that its policy version
+carried.
+"""
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from seedbed.learner_svc.algorithms.algorithm import Prepared
+from seedbed.learner_svc.algorithms.config import AlgorithmConfig, AlgorithmSettings
+from seedbed.learner_svc.algorithms.lag import Lag, lag_histogram, policy_lag
+from seedbed.learner_svc.algorithms.registry import make_algorithm
+from seedbed.learner_svc.learning.normaliser import ObservationNormaliser
+from seedbed.learner_svc.learning.optimiser import FlatOptimiser, learning_rate_at
+from seedbed.learner_svc.sources.batch import Batch, Experience, present_rows, valid_transitions
+from seedbed.shared.errors import CheckpointError, NumericsError, StorageError
+from seedbed.shared.figures import columns
+from seedbed.shared.policy.policy import Policy
+from seedbed.shared.policy.weights import FlatParameters
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.runtime.files import writing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateResult:
+    """What one update did. Counts are transitions; per-lane arrays are [B], in the batch's order of lanes."""
+
+    applied: bool  # False: nothing in the batch was fresh, the weights are unchanged
+    metrics: dict[str, float]
+    valid_steps: int  # trained on
+    dropped_steps: int  # valid but masked: stale_steps + lost_epoch_steps
+    stale_steps: int
+    lost_epoch_steps: int
+    dropped_unrolls: int  # lanes with valid transitions of which none was trained on
+    dropped_steps_B: Array = field(repr=False)  # for counting per actor
+    trained_steps_B: Array = field(repr=False)  # for counting per task
+    lag_histogram: tuple[int, ...]  # valid transitions of lag 0, 1, 2–3, 4–7, …, too old ones among them
+    lag_sum: int  # over the same
+
+
+class Updater:
+    """Weights, optimiser and statistics. Owned by the update thread; no method may run beside another.
+
+    Memory: the policy, its gradient and two more flat copies, and the activations of one batch.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        parameters: FlatParameters,
+        config: AlgorithmConfig,
+        *,
+        passes: int = 1,
+        minibatches: int = 1,
+        seed: int = 0,
+        run_steps: int = 0,
+        epoch_start_step: int = 0,
+        crash_folder: Path | None = None,
+    ) -> None:
+        """`parameters` are the policy's, made after it moved to its device.
+
+        Args:
+          passes: over each batch.
+          minibatches: that each pass cuts a batch's lanes into, as even as can be; no more than lanes.
+          seed: of the order in which minibatches take the lanes; with the update's number it gives the same again.
+          run_steps: the run's configured length in trained steps, 0 for none; the learning rate may decay over it.
+          epoch_start_step: the step that this learner epoch resumed from.
+          crash_folder: where a batch whose loss is not finite is saved.
+        """
+        self.policy = policy.train()
+        self.parameters = parameters
+        self.device = parameters.flat.device
+        self.algorithm = make_algorithm(config, policy)
+        self.config: AlgorithmSettings = self.algorithm.config
+        self.optimiser = FlatOptimiser(self.config, parameters.trained, parameters.grad)
+        self._networks = {name: _Network(self.config, module) for name, module in self.algorithm.networks().items()}
+        self.normaliser = ObservationNormaliser(policy.normalisers())
+        self._passes, self._minibatches, self._seed = passes, minibatches, seed
+        self._run_steps = run_steps
+        self._epoch_start_step = epoch_start_step
+        self._crash_folder = crash_folder
+
+    def update(
+        self, batch: Batch, *, step: int, trained_steps: int, max_policy_lag: int, version_now: int,
+        reward_scale_B: Array | None = None,
+    ) -> UpdateResult:  # fmt: skip
+        """Train on one batch.
+
+        Args:
+          batch: on the host; its arrays may be reused once this returns.
+          step: learner updates so far.
+          trained_steps: valid transitions trained on so far; the learning rate follows it.
+          max_policy_lag: rows acted by weights more than so many updates old are masked.
+          version_now: packed policy_version of the weights before this update.
+          reward_scale_B: multiplies each lane's rewards in the loss, f32 [B]; none: 1.
+        Raises: NumericsError if a loss or its gradient is not finite; that optimiser step is not taken.
+        """
+        started = time.perf_counter()
+        valid = valid_transitions(batch.flags.numpy())
+        valid[: batch.record.overlap] = False  # they only lead the memory up to what is trained on
+        lag = policy_lag(batch.version.numpy(), version_now, max_policy_lag, epoch_start_step=self._epoch_start_step)
+        trained = valid & lag.fresh
+        present = present_rows(batch.flags.numpy())
+        metrics: dict[str, float] = {}
+        if trained.any():
+            batch = batch.to(self.device)
+            masks = _Masks(valid=valid, trained=trained, current=trained & (lag.lag == 0))
+            scale_B = None if reward_scale_B is None else self._on_device(reward_scale_B)
+            rate = learning_rate_at(self.config, trained_steps, self._run_steps)
+            metrics = self._train(self._experience(batch, masks, scale_B), masks, step, rate)
+            self.normaliser.update(batch.observation, None if present is None else self._on_device(present))
+        return _describe(
+            metrics | {columns.UPDATE_TIME.name: 1e3 * (time.perf_counter() - started)}, valid, trained, lag
+        )
+
+    def _experience(self, batch: Batch, masks: "_Masks", scale_B: Tensor | None) -> Experience:
+        return Experience(
+            batch=batch,
+            valid_TB=self._on_device(masks.valid),
+            trained_TB=self._on_device(masks.trained),
+            current_TB=self._on_device(masks.current),
+            num_trained=int(np.count_nonzero(masks.trained)),
+            num_current=int(np.count_nonzero(masks.current)),
+            reward_scale_B=scale_B,
+        )
+
+    def _train(self, whole: Experience, masks: "_Masks", step: int, learning_rate: float) -> dict[str, float]:
+        """All passes over one batch; the figures, as means over its optimiser steps."""
+        learning_rate *= self.algorithm.rate_factor
+        prepared = self.algorithm.prepare(whole)
+        order = np.random.Generator(np.random.Philox(key=(self._seed, step)))  # a resumed run repeats it
+        reports: list[dict[str, float]] = []
+        num_lanes = whole.batch.num_lanes
+        parts = min(self._minibatches, num_lanes)
+        for lanes in _lanes_of_steps(order, num_lanes, self._passes, parts):
+            part, fixed = (whole, prepared) if lanes is None else self._cut(whole, prepared, masks, lanes)
+            if part.num_trained:
+                reports.append(self._step(part, fixed, step, learning_rate))
+                if self.algorithm.is_too_far(reports[-1]):
+                    break
+            whole, masks = _moved(whole), masks.moved()
+        self.algorithm.after_batch(reports[-parts:])
+        return merge_metrics(reports)
+
+    def _cut(self, whole: Experience, prepared: Prepared, masks: "_Masks", lanes: Array) -> tuple[Experience, Prepared]:
+        """Some lanes of a batch, and of what was prepared for it."""
+        index = self._on_device(lanes)
+        scale_B = None if whole.reward_scale_B is None else whole.reward_scale_B.index_select(0, index)
+        experience = self._experience(whole.batch.lanes(index), masks.lanes(lanes), scale_B)
+        return experience, {name: tensor.index_select(1, index) for name, tensor in prepared.items()}
+
+    def _step(self, experience: Experience, prepared: Prepared, step: int, learning_rate: float) -> dict[str, float]:
+        """Loss, backward, the one sync, clip, step."""
+        trained = {"": (self.parameters.grad, self.optimiser)}
+        trained |= {name: (x.parameters.grad, x.optimiser) for name, x in self._networks.items() if x.is_trained}
+        for gradient, _ in trained.values():
+            gradient.zero_()
+        output = self.algorithm.loss(experience, prepared)
+        output.loss.backward()  # type: ignore[no-untyped-call]
+        head = torch.stack([output.loss.detach(), *(torch.linalg.vector_norm(grad) for grad, _ in trained.values())])
+        loss, *rest = torch.cat([head, output.diagnostics]).tolist()
+        norms, diagnostics = rest[: len(trained)], rest[len(trained) :]
+        if not all(map(math.isfinite, (loss, *norms))):
+            raise NumericsError(self._save_crash(experience.batch, step, loss, max(norms)))
+        for (gradient, optimiser), norm in zip(trained.values(), norms, strict=True):
+            if 0 < self.config.grad_clip < norm:
+                gradient.mul_(self.config.grad_clip / norm)
+            optimiser.step(learning_rate)
+        self.algorithm.after_step(learning_rate)
+        metrics = {columns.LOSS.name: loss, columns.GRAD_NORM.name: norms[0], columns.LEARNING_RATE.name: learning_rate}
+        return metrics | self.algorithm.report(diagnostics, experience)
+
+    def _save_crash(self, batch: Batch, step: int, loss: float, norm: float) -> str:
+        """Save batch and weights for whoever looks into it; returns what to say."""
+        problem = f"update {step}: loss {loss}, gradient norm {norm}"
+        if self._crash_folder is None:
+            return problem
+        path = self._crash_folder / f"non-finite-step{step}.safetensors"
+        tensors = batch.named_tensors() | {"policy.flat": self.parameters.flat.detach().cpu()}
+        data = safetensors.torch.save(tensors, metadata={"loss": str(loss), "grad_norm": str(norm)})
+        try:
+            with writing(path):
+                self._crash_folder.mkdir(exist_ok=True)
+                path.write_bytes(data)
+        except StorageError as error:
+            return f"{problem}; its batch is lost: {error}"
+        return f"{problem}; batch and weights are in {path}"
+
+    def _on_device(self, array: Array) -> Tensor:
+        return torch.from_numpy(array).to(self.device, non_blocking=True)
+
+    def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Everything that an exact resume needs: copied host arrays by name, and JSON that names what they belong to.
+
+        "policy.flat" is the flat weight buffer, as published.
+        """
+        tensors = self._tensors()
+        arrays = {name: tensor.detach().to("cpu", copy=True).numpy() for name, tensor in tensors.items()}
+        return arrays, {"algorithm": self.config.name, "optimizer": self.config.optimizer}
+
+    def load_state(self, arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> None:
+        """Take over what `state` gave.
+
+        Raises: CheckpointError naming what does not fit this configuration; nothing has changed then.
+        """
+        ours = {"algorithm": self.config.name, "optimizer": self.config.optimizer}
+        for name, value in ours.items():
+            if meta.get(name) != value:
+                raise CheckpointError(f"the checkpoint's {name} is {meta.get(name)!r}, this run's {value!r}")
+        tensors = self._tensors()
+        if missing := sorted(tensors.keys() - arrays.keys()):
+            raise CheckpointError(f"the checkpoint lacks {', '.join(missing)}: was it trained with other options?")
+        for name, tensor in tensors.items():
+            if tuple(arrays[name].shape) != tuple(tensor.shape):
+                raise CheckpointError(f"{name} is {arrays[name].shape} in the checkpoint, {tuple(tensor.shape)} here")
+        with torch.no_grad():
+            for name, tensor in tensors.items():
+                tensor.copy_(torch.from_numpy(np.array(arrays[name])))
+
+    def statistics(self) -> dict[str, Tensor]:
+        """The live tensors without which the policy's weights mean something else."""
+        named = {f"algorithm.{name}": tensor for name, tensor in self.algorithm.statistics().items()}
+        return named | {f"normaliser.{name}": tensor for name, tensor in self.normaliser.state().items()}
+
+    @torch.no_grad()
+    def start_from(self, weights: Mapping[str, Tensor], statistics: Mapping[str, Array]) -> None:
+        """Take another run's weights, by name and in any memory format, and all of its `statistics`."""
+        for name, tensor in self.parameters.views(self.parameters.flat).items():
+            tensor.copy_(weights[name])
+        for name, tensor in self.statistics().items():
+            tensor.copy_(torch.from_numpy(np.array(statistics[name])))
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """The live tensors of the whole state, by name."""
+        named = {"policy.flat": self.parameters.flat}
+        named |= {f"optimiser.{name}": tensor for name, tensor in self.optimiser.state().items()}
+        named |= {f"algorithm.{name}": tensor for name, tensor in self.algorithm.state().items()}
+        for name, network in self._networks.items():
+            named |= {f"network.{name}.{part}": tensor for part, tensor in network.state().items()}
+        named |= {f"normaliser.{name}": tensor for name, tensor in self.normaliser.state().items()}
+        return named
+
+
+class _Network:
+    """A network beside the policy, and its optimiser if it learns."""
+
+    def __init__(self, config: AlgorithmSettings, module: nn.Module) -> None:
+        self.parameters = FlatParameters(module)
+        self.is_trained = self.parameters.trained.numel() > 0 and any(x.requires_grad for x in module.parameters())
+        self.optimiser = FlatOptimiser(config, self.parameters.trained, self.parameters.grad)
+
+    def state(self) -> dict[str, Tensor]:
+        """The tensors that a resume needs, not copied."""
+        state = {"flat": self.parameters.flat}
+        if self.is_trained:
+            state |= {f"optimiser.{name}": tensor for name, tensor in self.optimiser.state().items()}
+        return state
+
+
+@dataclass(frozen=True, slots=True)
+class _Masks:
+    """What is known of a batch's transitions on the host, each bool [T, B]."""
+
+    valid: Array
+    trained: Array
+    current: Array  # trained, and acted by the weights as they are
+
+    def lanes(self, index: Array) -> "_Masks":
+        return _Masks(self.valid[:, index], self.trained[:, index], self.current[:, index])
+
+    def moved(self) -> "_Masks":
+        """The same masks after an optimiser step: no transition was acted by the weights as they are."""
+        return _Masks(self.valid, self.trained, np.zeros_like(self.current))
+
+
+def _moved(experience: Experience) -> Experience:
+    """The same once the weights have changed: nothing in it was acted by the weights as they are."""
+    if not experience.num_current:
+        return experience
+    return replace(experience, current_TB=torch.zeros_like(experience.current_TB), num_current=0)
+
+
+def _lanes_of_steps(
+    order: np.random.Generator, num_lanes: int, passes: int, minibatches: int
+) -> Iterator[Array | None]:
+    """The lanes of each optimiser step, i64; None for all of them, uncut."""
+    for _ in range(passes):
+        yield from np.array_split(order.permutation(num_lanes), minibatches) if minibatches > 1 else [None]
+
+
+def merge_metrics(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Means over a batch's optimiser steps of what the first one reported."""
+    merged = {}
+    for name in reports[0]:
+        found = [report[name] for report in reports if name in report]
+        merged[name] = sum(found) / len(found)
+    return merged
+
+
+def _describe(metrics: dict[str, float], valid: Array, trained: Array, lag: Lag) -> UpdateResult:
+    """The result with everything that is counted on the host."""
+    num_valid, num_trained = int(np.count_nonzero(valid)), int(np.count_nonzero(trained))
+    num_lost = int(np.count_nonzero(valid & lag.lost))
+    dropped_B = np.count_nonzero(valid & ~trained, axis=0)
+    trained_lags, counted = lag.lag[trained], valid & ~lag.lost  # the lag of lost weights means nothing
+    if num_trained:
+        metrics[columns.LAG_MEAN.name], metrics[columns.LAG_MAX.name] = (
+            float(trained_lags.mean()),
+            float(trained_lags.max()),
+        )
+    metrics[columns.VALID_SHARE.name] = num_valid / valid.size
+    metrics[columns.DROPPED_SHARE.name] = (num_valid - num_trained) / max(1, num_valid)
+    return UpdateResult(
+        applied=num_trained > 0,
+        metrics=metrics,
+        valid_steps=num_trained,
+        dropped_steps=num_valid - num_trained,
+        stale_steps=num_valid - num_trained - num_lost,
+        lost_epoch_steps=num_lost,
+        dropped_unrolls=int(np.count_nonzero(valid.any(axis=0) & ~trained.any(axis=0))),
+        dropped_steps_B=dropped_B,
+        trained_steps_B=np.count_nonzero(trained, axis=0),
+        lag_histogram=lag_histogram(lag.lag, counted),
+        lag_sum=int(lag.lag[counted].sum()),
+    )

@@ -1,0 +1,1 @@
+"""The learner's link with inference: unrolls come in, credit and weights go out."""

@@ -1,0 +1,387 @@
+"""The learner's side of its link with inference: sessions, unrolls, credit, weights. Takes `now`, returns actions.
+
+| message | answered by |
+|---|---|
+| PRODUCER_HELLO | PRODUCER_WELCOME and CREDIT; REJECT if its specification is not the policy's |
+| UNROLL, EPISODES | CREDIT, once copied, applied or counted; CHALLENGE for an unknown session |
+| GET | WEIGHTS, or NOT_MODIFIED after a second |
+| PING | CREDIT for each session, then PONG; BYE(run_finished) once the run is over |
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from seedbed.learner_svc.link.publish import Publisher, WeightsReply
+from seedbed.learner_svc.run.run import Run
+from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.protocol.codec import decode, encode
+from seedbed.shared.protocol.compatibility import Incompatibility, judge_spec, judge_statistics, judge_task
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.protocol.ledger import Ledger, Producer
+from seedbed.shared.protocol.messages import (
+    LEARNER_PROTOCOL_MAX,
+    PROTOCOL_MIN,
+    Bye,
+    Challenge,
+    Credit,
+    Episodes,
+    Error,
+    Get,
+    Message,
+    Ping,
+    Pong,
+    ProducerHello,
+    ProducerWelcome,
+    Reject,
+    RequestState,
+    RunState,
+    SessionReport,
+    TaskEnv,
+    Unroll,
+)
+from seedbed.shared.protocol.rows import EnvSpec, episodes_layout
+from seedbed.shared.runtime.config import EnvConfig
+from seedbed.shared.runtime.tasks import SEVERAL
+
+MAX_SESSIONS_PER_CONNECTION = 256  # more than a run may have tasks
+MAX_SESSIONS = 4096  # of all producers
+MAX_STRIKES = 10  # broken messages before a producer's session ends
+MAX_STRUCK = 1024  # senders of whom they are counted; the longest counted is forgiven first
+Frames = Sequence[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What every WELCOME of this learner says."""
+
+    epoch: int
+    run_id: str
+    run_seed: int
+    unroll_length: int
+    beat_s: float
+    lease_s: float
+    tasks: tuple[TaskEnv, ...] = ()  # none: one environment
+    protocol_min: int = PROTOCOL_MIN  # higher where inference has to record what earlier ones cannot
+
+
+@dataclass(frozen=True, slots=True)
+class SendDown:
+    """Put these frames on the socket. `is_useful`: they move their reader on."""
+
+    route: bytes
+    frames: Frames
+    is_useful: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SpecificationCame:
+    """The first environments told what they are: build the policy, then call `ProducerSessions.adopt`."""
+
+    spec: EnvSpec
+
+
+@dataclass(frozen=True, slots=True)
+class UnrollKey:
+    """Names an unroll: its producer, its number, and the actor that played it."""
+
+    producer: Producer
+    seq: int
+    actor: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnrollCame:
+    """An unroll that was not there yet, of the right size; its first `skip` lanes are applied already."""
+
+    key: UnrollKey
+    lanes: int
+    frame: bytes
+    skip: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodesCame:
+    """Episodes that were not counted yet: packed versions i64 [N], statistics f32 [N, K]."""
+
+    task: str
+    header: Episodes
+    versions: Array
+    statistics: Array
+
+
+Action = SendDown | SpecificationCame | UnrollCame | EpisodesCame
+
+
+@dataclass(slots=True)
+class ProducerLoad:
+    """What a producer last said of itself in a PING."""
+
+    name: str
+    figures: dict[str, float] = field(default_factory=dict)
+
+
+class ProducerSessions:
+    """Serves every producer. Owned by the learner's loop; memory: a few figures per producer, bounded by leases."""
+
+    def __init__(
+        self, identity: Identity, env: EnvConfig, ledger: Ledger, publisher: Publisher, run: Run,
+        work_age_s: Callable[[], float], judge_size: Callable[[EnvSpec], Incompatibility | None] = lambda _spec: None,
+    ) -> None:  # fmt: skip
+        """`judge_size`: why the first environments of the run are too large for it."""
+        self._judge_size = judge_size
+        self.identity, self.ledger, self.publisher, self.run = identity, ledger, publisher, run
+        self.spec: EnvSpec | None = None
+        self.loads: dict[int, ProducerLoad] = {}  # by incarnation, of live producers
+        self.incarnations: dict[str, set[int]] = {}  # by name: more than one means restarts
+        self.refused_messages = 0  # total, for metrics
+        self._env = env
+        self._specs: dict[str, EnvSpec] = {}  # the first of each task
+        self._work_age_s = work_age_s
+        self._strikes: dict[bytes, int] = {}
+        self._check_unroll: Callable[[int, bytes], None] | None = None
+
+    def adopt(self, spec: EnvSpec, check_unroll: Callable[[int, bytes], None]) -> None:
+        """The policy is built for this specification: others are refused from now on.
+
+        `check_unroll(lanes, frame)` raises RemoteWireError for a frame of the wrong size.
+        """
+        self.spec, self._check_unroll = spec, check_unroll
+
+    @property
+    def has_left(self) -> bool:
+        """Whether no producer has a session."""
+        return not self.ledger.sessions
+
+    def receive(self, route: bytes, frames: Frames, now: float) -> list[Action]:
+        """What one message leads to. A broken one is counted; too many end the sender's sessions."""
+        try:
+            return self._receive(route, decode(frames[0]), frames[1:], now)
+        except RemoteWireError as error:
+            return self.strike(route, error)
+
+    def strike(self, route: bytes, error: RemoteWireError) -> list[Action]:
+        """Count a broken message, tell its sender, and end its sessions when there were too many."""
+        self.refused_messages += 1
+        strikes = self._strikes[route] = self._strikes.get(route, 0) + 1
+        if strikes >= MAX_STRIKES:
+            self._drop_route(route)
+            return []
+        if len(self._strikes) > MAX_STRUCK:
+            del self._strikes[next(iter(self._strikes))]
+        message = Error(
+            code=error.code, scope="connection", session=0, retryable=True, message=str(error)[:500],
+            hint="learner and inference should be of one version",
+        )  # fmt: skip
+        return [SendDown(route, [encode(message)])]
+
+    def credits(self, *, everyone: bool = False) -> list[SendDown]:
+        """CREDIT for producers whose figures changed, or for all."""
+        producers = list(self.ledger.sessions.values()) if everyone else self.ledger.due()
+        return [SendDown(producer.route, [encode(self._credit(producer))]) for producer in producers if producer.route]
+
+    def answers(self, answers: Sequence[WeightsReply]) -> list[SendDown]:
+        """The publisher's answers as messages to their readers."""
+        sends = []
+        for answer in answers:
+            producer = self.ledger.sessions.get(answer.message.session)
+            if producer is not None and producer.route:
+                frames = [encode(answer.message), *answer.frames]
+                sends.append(SendDown(producer.route, frames, is_useful=answer.is_new))
+        return sends
+
+    def beat(self, now: float, *, may_judge: bool) -> list[SendDown]:
+        """Answer long-polls that are over; end leases, if silence can be judged now."""
+        sends = self.answers(self.publisher.expire(now))
+        for producer in self.ledger.expire(now) if may_judge else ():
+            self._forget(producer)
+        return sends
+
+    def unroutable(self, route: bytes) -> None:
+        """The socket knows no such peer any more."""
+        self.ledger.unroutable(route)
+        self._strikes.pop(route, None)
+
+    def revoke(self, routes: Sequence[bytes]) -> list[SendDown]:
+        """The keys behind these connections were revoked: end their sessions, and say so once.
+
+        Unrolls that had come count on: they were acted by whoever was trusted then.
+        """
+        revoked = set(routes)
+        sends = []
+        for producer in [item for item in self.ledger.sessions.values() if item.route in revoked]:
+            error = Error(
+                code="revoked", scope="session", session=producer.session, retryable=False,
+                message="the key of this inference was revoked", hint="make a new one where the learner's keys are",
+            )  # fmt: skip
+            sends.append(SendDown(producer.route, [encode(error)]))
+            self._forget(producer)
+            self.ledger.leave(producer)
+        for route in routes:
+            self._strikes.pop(route, None)
+        return sends
+
+    def farewell(self, reason: str) -> list[SendDown]:
+        """BYE to everyone: the run is finished, or this learner goes away and will be back."""
+        return [
+            SendDown(producer.route, [encode(Bye(session=session, reason=reason))])
+            for session, producer in self.ledger.sessions.items()
+            if producer.route
+        ]
+
+    def _receive(self, route: bytes, message: Message, payload: Frames, now: float) -> list[Action]:
+        if isinstance(message, ProducerHello):
+            return self._hello(message, route, now)
+        if isinstance(message, Ping):
+            return self._ping(message, route, now)
+        if isinstance(message, Bye):
+            for producer in self._producers_at(route):
+                if message.session in (0, producer.session):
+                    self._forget(producer)
+                    self.ledger.leave(producer)
+            return []
+        if not isinstance(message, Unroll | Episodes | Get):
+            raise RemoteWireError("type", f"{type(message).__name__} is nothing for a learner")
+        found = self.ledger.find(message.session, route, now)
+        if found is None:
+            challenge = Challenge(session=message.session, server_epoch=self.identity.epoch)
+            return [SendDown(route, [encode(challenge)])]
+        if isinstance(message, Get):
+            answer = self.publisher.get(message, now)
+            return [*self.answers([answer])] if answer else []
+        if len(payload) != 1:
+            raise RemoteWireError("frames", f"{type(message).__name__} with {len(payload)} payload frames, not 1")
+        if isinstance(message, Unroll):
+            return self._unroll(found, message, payload[0])
+        return self._episodes(found, message, payload[0])
+
+    def _hello(self, hello: ProducerHello, route: bytes, now: float) -> list[Action]:
+        refusal = self._judge(hello) or self._full(hello, route)
+        if refusal is not None:
+            return [SendDown(route, [encode(refusal)])]
+        producer = self.ledger.hello(hello, route, now)
+        self.publisher.forget(producer.session)  # what was sent to it before may have been lost with its connection
+        self.incarnations.setdefault(hello.name, set()).add(hello.incarnation)
+        actions: list[Action] = [SendDown(route, [encode(self._welcome(hello, producer))])]
+        actions.append(SendDown(route, [encode(self._credit(producer))]))
+        if self.run.state == RunState.FINISHED:
+            actions.append(SendDown(route, [encode(Bye(session=producer.session, reason="run_finished"))]))
+        if hello.spec is not None and (hello.task or not self.identity.tasks):
+            spec = self._specs.setdefault(hello.task, hello.spec)
+            if self.spec is None:
+                is_one = not self.identity.tasks
+                actions.insert(0, SpecificationCame(spec if is_one else replace(spec, env_id=SEVERAL, settings=())))
+        return actions
+
+    def _judge(self, hello: ProducerHello) -> Reject | None:
+        """Why this producer cannot be served."""
+        if hello.protocol_min > LEARNER_PROTOCOL_MAX or hello.protocol_max < self.identity.protocol_min:
+            return Reject(
+                nonce=hello.nonce, code="protocol", retryable=False,
+                message=f"inference speaks protocol {hello.protocol_min} to {hello.protocol_max}, "
+                f"the learner {self.identity.protocol_min} to {LEARNER_PROTOCOL_MAX}",
+                hint="run one version of seedbed everywhere",
+            )  # fmt: skip
+        misfit = self._misfit(hello.task, hello.spec)
+        if misfit is None:
+            return None
+        return Reject(
+            nonce=hello.nonce, code=misfit.code, retryable=False, message=misfit.message[:1000], hint=misfit.hint
+        )
+
+    def _full(self, hello: ProducerHello, route: bytes) -> Reject | None:
+        """The REJECT for a producer that would be one too many, or None."""
+        if self.ledger.has_session(hello) or (
+            len(self.ledger.sessions) < MAX_SESSIONS and len(self._producers_at(route)) < MAX_SESSIONS_PER_CONNECTION
+        ):
+            return None
+        return Reject(
+            nonce=hello.nonce, code="capacity", retryable=True,
+            message=f"{len(self.ledger.sessions)} inference services and tasks have a session here",
+            hint="stop what is not needed; the sessions of those that are gone end by themselves",
+        )  # fmt: skip
+
+    def _misfit(self, task: str, spec: EnvSpec | None) -> Incompatibility | None:
+        """What is wrong with a session for this task. One without a task reads weights, with whoever's spec."""
+        tasks = self.identity.tasks
+        if tasks and not task:
+            return None
+        if not tasks and not task and self.spec is None:
+            tasks = (TaskEnv(name="", env_id=self._env.id, settings=self._env.settings()),)
+        misfit = judge_task(task, spec, tasks) or (judge_statistics(spec) if spec is not None else None)
+        if misfit is None and spec is not None:
+            known = self._specs.get(task)
+            misfit = judge_spec(task, spec, self.spec, known) if self.spec is not None else self._judge_size(spec)
+        return misfit
+
+    def _welcome(self, hello: ProducerHello, producer: Producer) -> ProducerWelcome:
+        identity = self.identity
+        return ProducerWelcome(
+            nonce=hello.nonce, session=producer.session, epoch=identity.epoch,
+            protocol=min(LEARNER_PROTOCOL_MAX, hello.protocol_max), run_id=identity.run_id, run_seed=identity.run_seed,
+            spec_digest=self.spec.digest() if self.spec else "", beat_s=identity.beat_s, lease_s=identity.lease_s,
+            unroll_length=identity.unroll_length, next_seq=producer.next_seq,
+            next_episodes_seq=producer.next_episodes_seq, state=int(self.run.state), tasks=identity.tasks,
+        )  # fmt: skip
+
+    def _credit(self, producer: Producer) -> Credit:
+        run = self.run
+        return self.ledger.credit(
+            producer, state=run.state, trained_steps=run.counters.trained_steps, evaluation=run.evaluation
+        )
+
+    def _ping(self, ping: Ping, route: bytes, now: float) -> list[Action]:
+        actions: list[Action] = []
+        reports = []
+        for producer in self._producers_at(route):
+            producer.seen_at = now
+            self.loads[producer.incarnation] = ProducerLoad(producer.name, dict(ping.load))
+            actions.append(SendDown(route, [encode(self._credit(producer))]))
+            last, state = producer.received_through - 1, int(RequestState.UNKNOWN)
+            reports.append(SessionReport(session=producer.session, last_seq=last, state=state, age_ms=0))
+            if self.run.state == RunState.FINISHED:
+                actions.append(SendDown(route, [encode(Bye(session=producer.session, reason="run_finished"))]))
+        pong = Pong(
+            sent_ms=ping.sent_ms, server_epoch=self.identity.epoch, work_age_ms=int(1e3 * self._work_age_s()),
+            sessions=tuple(reports),
+        )  # fmt: skip
+        return [*actions, SendDown(route, [encode(pong)])]
+
+    def _check_task(self, producer: Producer) -> None:
+        if self.identity.tasks and not producer.task:
+            raise RemoteWireError("task", "experience over a session without a task, in a run with tasks")
+
+    def _unroll(self, producer: Producer, unroll: Unroll, frame: bytes) -> list[Action]:
+        self._check_task(producer)
+        if self._check_unroll is None:
+            raise RemoteWireError("early", "an UNROLL before there is a policy")
+        if self.run.state == RunState.FINISHED:
+            return []  # counted by whoever holds it: nobody will train on it
+        self._check_unroll(unroll.lanes, frame)
+        skip = self.ledger.receive(producer, unroll)
+        if skip is None:
+            return []
+        return [UnrollCame(UnrollKey(producer, unroll.seq, unroll.actor), unroll.lanes, frame, skip)]
+
+    def _episodes(self, producer: Producer, episodes: Episodes, frame: bytes) -> list[Action]:
+        self._check_task(producer)
+        if self.spec is None:
+            return []  # not acknowledged, so they come again: they need no credit, and WELCOME is before the policy
+        layout = episodes_layout(self.spec, episodes.count)
+        layout.check([frame])
+        if not self.ledger.receive_episodes(producer, episodes):
+            return []
+        versions, statistics = layout.views([frame])
+        return [EpisodesCame(producer.task, episodes, versions, statistics)]
+
+    def _producers_at(self, route: bytes) -> list[Producer]:
+        return [producer for producer in self.ledger.sessions.values() if producer.route == route]
+
+    def _drop_route(self, route: bytes) -> None:
+        for producer in self._producers_at(route):
+            self._forget(producer)
+            self.ledger.leave(producer)
+        self._strikes.pop(route, None)
+
+    def _forget(self, producer: Producer) -> None:
+        self.publisher.forget(producer.session)
+        self.loads.pop(producer.incarnation, None)

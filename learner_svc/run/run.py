@@ -1,0 +1,294 @@
+"""A run from start to end: its counters, when to evaluate, when to stop. Pure: takes `now`, in seconds.
+
+| state | training groups | left when |
+|---|---|---|
+| STARTING | none | the first environment said what it is |
+| TRAINING | act and are trained on | steps or seconds are used up, or a goal seems reached |
+| FINISHING | held; the final weights are evaluated | the result is there; it falls short of the goal: TRAINING again |
+| FINISHED | held | never |
+
+The goals, `run.until_return` and `run.until`, are judged by a full evaluation of the very weights that the run ends
+with, so training stops for it. When to try is suggested by the means of training episodes or by an evaluation on the
+way. With tasks they are means over them, of what all of them have played.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from seedbed.learner_svc.algorithms.lag import NUM_LAG_BUCKETS
+from seedbed.learner_svc.run.measure import EvaluationResult, Returns
+from seedbed.learner_svc.run.tasks import TaskBook
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.protocol.messages import Evaluation, RunState
+from seedbed.shared.protocol.statistics import GIVEN, Means
+from seedbed.shared.runtime.config import EvalConfig, RunConfig
+
+MIN_PATIENCE_S = 60.0  # with the final evaluation of a run that was trained for a shorter time
+MIN_TRY_S = 5.0  # between two attempts at a goal
+EVALUATION_SHIFT = 20  # an evaluation's id holds the learner epoch above this, so ids never repeat
+
+
+@dataclass(slots=True)
+class Counters:
+    """What a run adds up, across restarts; kept in every checkpoint."""
+
+    updates: int = 0
+    trained_steps: int = 0  # valid transitions trained on
+    env_steps: int = 0  # valid transitions acted in training
+    episodes: int = 0  # finished, in training
+    aborted_episodes: int = 0
+    dropped_steps: int = 0  # too old to be trained on
+    lost_epoch_steps: int = 0  # acted by weights of an earlier life that are lost
+    expired_unrolls: int = 0  # lane-unrolls of which nothing was fresh enough to train on
+    lag_steps: float = 0.0  # policy lag, summed over the trained transitions
+    lag_max: float = 0.0  # of any trained transition
+    lag_histogram: list[int] = field(default_factory=lambda: [0] * NUM_LAG_BUCKETS)  # all that came to an update
+    lag_sum: int = 0  # over the same
+    seconds: float = 0.0  # of training; evaluations beside it take none, the final one is held for
+    evaluation_seconds: float = 0.0  # that training was held for final evaluations
+
+    @property
+    def policy_lag_mean(self) -> float | None:
+        """Updates between acting and learning, mean over all trained transitions."""
+        return self.lag_steps / self.trained_steps if self.trained_steps else None
+
+    def to_json(self) -> dict[str, Any]:
+        """As a checkpoint keeps it."""
+        return asdict(self)
+
+
+class Run:
+    """Decides state, evaluations and the end. Owned by the learner's loop; memory: the last 100 episodes' returns."""
+
+    def __init__(
+        self, run: RunConfig, evaluation: EvalConfig, *, epoch: int, patience_s: float, tasks: TaskBook | None = None
+    ) -> None:
+        self.counters = Counters()
+        self.tasks = tasks or TaskBook({})
+        self.training = Returns()
+        self.state = RunState.STARTING
+        self.evaluation: Evaluation | None = None  # asked for now
+        self.last_result: EvaluationResult | None = None
+        self.num_evaluations = 0
+        self.best_return: float | None = None
+        self.end_reason = ""
+        self._run, self._eval, self._goals = run, evaluation, run.goals
+        self._next_id = (epoch << EVALUATION_SHIFT) + 1
+        self._patience_s = patience_s
+        self._clock = 0.0  # up to when `seconds` are counted; set when the run begins to train
+        self._asked_at = 0.0
+        self._evaluated_at = 0.0
+        self._evaluated_s = 0.0  # of training, up to when the last evaluation ended
+        self._evaluation_s = 0.0  # that the last one took
+        self._evaluated_passed = 0  # `every_steps` when the last one was asked for
+        self._tried_at = -math.inf
+        self._tried_updates = -1
+
+    def restore(self, meta: dict[str, Any]) -> None:
+        """Take over what `to_json` gave, before `start`."""
+        self.counters = Counters(**meta["counters"])
+        self.training.restore(meta)
+        self.best_return = meta["best_return"]
+        self._evaluated_s = meta.get("evaluated_s", self.counters.seconds)
+        self._evaluated_passed = self._passed_steps()
+        last = meta.get("last_result")
+        self.last_result = None if last is None else EvaluationResult(**last)
+        self.tasks.restore(meta.get("tasks", {}))
+
+    def to_json(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the run, for `restore`."""
+        return {
+            "counters": self.counters.to_json(),
+            **self.training.to_json(),
+            "best_return": self.best_return,
+            "evaluated_s": self._evaluated_s,
+            "last_result": None if self.last_result is None else asdict(self.last_result),
+            "tasks": self.tasks.to_json(),
+        }
+
+    def beat(self, return_mean: float | None) -> None:
+        """There was an evaluation with this mean: a lower one is no best any more."""
+        if return_mean is not None:
+            self.best_return = max(return_mean, -math.inf if self.best_return is None else self.best_return)
+
+    @property
+    def means(self) -> Means:
+        """Every statistic's, of the last training episodes; with tasks the mean over them, None until each has one."""
+        return self.tasks.means if self.tasks.are_several else self.training.means
+
+    @property
+    def return_mean(self) -> float | None:
+        """The mean return of the last training episodes; with tasks the mean over them."""
+        return self.means["return"]
+
+    @property
+    def may_train(self) -> bool:
+        """Whether batches go to the optimiser. False as soon as the end is decided: updates under way run out."""
+        return self.state == RunState.TRAINING and not self.end_reason
+
+    def adopt(self, statistics: Sequence[str]) -> None:
+        """The environments' own statistics are these. Raises: ConfigError if `run.until` waits for another."""
+        known = (*GIVEN, *statistics)
+        for reason, goal in self._goals.items():
+            if goal.statistic not in known:
+                raise ConfigError(
+                    f"run.{reason}: the environment reports no statistic {goal.statistic!r}; it reports "
+                    f"{', '.join(known)}"
+                )
+        self.training.adopt(statistics)
+        self.tasks.adopt(statistics)
+
+    def start(self, now: float) -> None:
+        """There is a policy: the clock runs."""
+        self.state = RunState.TRAINING
+        self._clock = self._evaluated_at = now
+
+    def trained(
+        self,
+        valid_steps: int,
+        *,
+        updates: int,
+        dropped_steps: int = 0,
+        lost_epoch_steps: int = 0,
+        expired_unrolls: int = 0,
+        lag_mean: float = 0.0,
+        lag_max: float = 0.0,
+        lag_histogram: Sequence[int] = (),
+        lag_sum: int = 0,
+    ) -> None:
+        """Count the updates on one batch; mean and greatest lag are those of its trained transitions at the first."""
+        self.counters.updates += updates
+        self.counters.trained_steps += valid_steps
+        self.counters.dropped_steps += dropped_steps
+        self.counters.lost_epoch_steps += lost_epoch_steps
+        self.counters.expired_unrolls += expired_unrolls
+        self.counters.lag_steps += lag_mean * valid_steps
+        self.counters.lag_max = max(self.counters.lag_max, lag_max)
+        if lag_histogram:
+            now = zip(self.counters.lag_histogram, lag_histogram, strict=True)
+            self.counters.lag_histogram = [before + more for before, more in now]  # a new list: /metrics reads it
+            self.counters.lag_sum += lag_sum
+
+    def acted(self, statistics: Array, *, steps: int, aborted: int, task: str = "") -> None:
+        """Count an EPISODES message of training groups: statistics f32 [N, K] of the episodes that ended."""
+        self.tasks.acted(task, statistics, steps=steps, aborted=aborted)
+        self.training.add(statistics)
+        self.counters.episodes += len(statistics)
+        self.counters.env_steps += steps
+        self.counters.aborted_episodes += aborted
+
+    def poll(self, version: int, now: float, *, is_idle: bool) -> None:
+        """Move on as far as time and counters ask.
+
+        Args:
+          version: of the newest published weights, packed.
+          is_idle: no update is under way and the newest weights are published: they may be the final ones.
+        """
+        if self.state in (RunState.STARTING, RunState.FINISHED):
+            return
+        passed_s, self._clock = now - self._clock, now
+        if self.state == RunState.FINISHING:
+            self.counters.evaluation_seconds += passed_s
+            if now - self._asked_at > self._final_patience_s:
+                self._finish("no_evaluation")
+            return
+        self.counters.seconds += passed_s
+        self.end_reason = self.end_reason or self._find_end(now)
+        if self.end_reason and is_idle:
+            self.state, self._tried_at = RunState.FINISHING, now
+            self.ask(version, now)
+
+    def wants_evaluation(self) -> bool:
+        """Whether one on the way is due: `ask` for it, with the version of weights that are kept for it."""
+        if not self.may_train or self.evaluation is not None:
+            return False
+        pause_s = max(self._eval.every_s, self._evaluation_s * (1 / self._eval.max_share - 1))
+        is_time = bool(self._eval.every_s) and self.counters.seconds - self._evaluated_s >= pause_s
+        return is_time or (bool(self._eval.every_steps) and self._passed_steps() > self._evaluated_passed)
+
+    def _passed_steps(self) -> int:
+        """How many times `eval.every_steps` have been trained."""
+        return self.counters.trained_steps // self._eval.every_steps if self._eval.every_steps else 0
+
+    def evaluated(
+        self, evaluation_id: int, result: EvaluationResult, now: float, *, task: str = ""
+    ) -> EvaluationResult | None:
+        """A result came. Returns: the whole one, if this completes an evaluation that was asked for, else None."""
+        if self.evaluation is None or evaluation_id != self.evaluation.id:
+            return None
+        if self.tasks.are_several:
+            combined = self.tasks.evaluated(task, evaluation_id, result)
+            if combined is None:  # others are still playing
+                return None
+            result = combined
+        self.evaluation = None
+        self.last_result = result
+        self.num_evaluations += 1
+        self._evaluated_at, self._evaluated_s = now, self.counters.seconds
+        self._evaluation_s = now - self._asked_at
+        self.beat(result.return_mean)
+        if self.state != RunState.FINISHING:
+            return result
+        if self.end_reason not in self._goals:
+            self._finish(self.end_reason)
+        elif reached := self._reached(result.means):
+            self._finish(reached)
+        else:
+            self.state, self.end_reason, self._tried_at = RunState.TRAINING, "", now
+            self._tried_updates = self.counters.updates
+        return result
+
+    def final_evaluation_wait(self, now: float) -> tuple[float, float] | None:
+        """For how long the final evaluation has been waited for and how long it may take, seconds; None: not now."""
+        if self.state != RunState.FINISHING:
+            return None
+        return now - self._asked_at, self._final_patience_s
+
+    @property
+    def _final_patience_s(self) -> float:
+        """How long the final evaluation may take: no longer than training, unless it judges whether that is over."""
+        if self.end_reason not in ("steps", "seconds"):
+            return self._patience_s
+        return min(self._patience_s, max(MIN_PATIENCE_S, self.counters.seconds))
+
+    def _find_end(self, now: float) -> str:
+        if self._run.steps and self.counters.trained_steps >= self._run.steps:
+            return "steps"
+        if self._run.seconds and self.counters.seconds >= self._run.seconds:
+            return "seconds"
+        if not self._goals or now - self._tried_at < MIN_TRY_S or self.counters.updates == self._tried_updates:
+            return ""  # weights that just fell short are not tried again
+        is_full = self.tasks.have_returns if self.tasks.are_several else self.training.is_full
+        result = self.last_result if self.num_evaluations else None  # of this life
+        evaluated = result.means if result is not None and self._evaluated_at > self._tried_at else {}
+        return (self._reached(self.means) if is_full else "") or self._reached(evaluated)
+
+    def _reached(self, means: Means) -> str:
+        """The first goal that these means reach; empty if they reach none."""
+        return next((reason for reason, goal in self._goals.items() if goal.holds(means)), "")
+
+    def ask(self, version: int, now: float) -> Evaluation:
+        """Ask inference to evaluate the weights of this packed version; no other evaluation may be going on."""
+        self._evaluated_passed = self._passed_steps()
+        self.evaluation = evaluation = Evaluation(
+            id=self._next_id, version=version, episodes=self._eval.episodes, seed=self._eval.seed,
+            greedy=self._eval.greedy,
+        )  # fmt: skip
+        self._next_id += 1
+        self._asked_at = now
+        return evaluation
+
+    def _finish(self, reason: str) -> None:
+        self.state, self.end_reason, self.evaluation = RunState.FINISHED, reason, None
+
+
+def is_used_up(run: RunConfig, counters: Counters, *, reason: str) -> bool:
+    """Whether a run that ended for `reason` has nothing left to do under this configuration."""
+    if reason in ("steps", "seconds", "no_evaluation"):
+        steps_left = not run.steps or counters.trained_steps < run.steps
+        seconds_left = not run.seconds or counters.seconds < run.seconds
+        return not (steps_left and seconds_left)
+    return bool(reason)

@@ -1,0 +1,64 @@
+"""The environment behind an id or function as its author wrote it, without our rows around it."""
+
+import inspect
+from typing import Any
+
+import gymnasium
+
+from seedbed.actor_svc.backends.backend import call_environment
+from seedbed.actor_svc.backends.pool import pool_maker
+from seedbed.actor_svc.envs import choose_backend, load_function
+from seedbed.services.tools.cli.env.value_checks import BareEnv
+from seedbed.shared.runtime.config import EnvConfig
+
+
+def make_bare(env: EnvConfig, lanes: int) -> BareEnv | None:
+    """One environment, or its vector form of so many lanes where that is what actors step.
+
+    None for what is no Gymnasium environment: EnvPool, ALE, a function that returns a back-end.
+    Raises: ConfigError for a function that is not there, EnvError from the constructor.
+    """
+    if ":" not in env.id and choose_backend(env) in ("ale_sync", "envpool"):
+        return None
+    options = dict(env.kwargs)
+    if ":" in env.id:
+        make = load_function(env.id)
+        parameters = inspect.signature(make).parameters if callable(make) else {}
+        if "lanes" in parameters and "lanes" not in options:
+            return None
+        if "num_envs" in parameters:
+            options["num_envs"] = lanes
+        made: BareEnv = call_environment(make, **options)
+        return made
+    spec = gymnasium.spec(env.id)
+    if env.max_episode_steps is not None:
+        options["max_episode_steps"] = env.max_episode_steps
+    if spec.vector_entry_point is not None and env.backend != "gymnasium":
+        return call_environment(gymnasium.make_vec, env.id, lanes, vectorization_mode="vector_entry_point", **options)
+    return call_environment(gymnasium.make, env.id, disable_env_checker=True, **options)
+
+
+class BarePool:
+    """EnvPool's own environment of so many lanes: it resets an ended lane in its next step; no code of ours runs."""
+
+    def __init__(self, env: EnvConfig, lanes: int) -> None:
+        self._made = pool_maker(env, 0)(lanes)
+        self.action_space = self._made.action_space
+        self.step: Any = None
+
+    def reset(self, *, seed: int) -> None:
+        """Begin all lanes anew."""
+        self._made.reset(seed=seed)
+        self.step = self._made.bare.step
+
+    def close(self) -> None:
+        """Let go of it."""
+        self.step = None
+        self._made.close()
+
+
+def make_bare_pool(env: EnvConfig, lanes: int) -> BarePool | None:
+    """What EnvPool steps for this environment; None where something else does."""
+    if ":" in env.id or choose_backend(env) != "envpool":
+        return None
+    return call_environment(BarePool, env, lanes)

@@ -1,0 +1,255 @@
+"""`seedbed env …` and `seedbed play`: what each command line means. Imports what a command needs when it is called."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from seedbed.services.tools.cli.extras import require_modules, require_torch
+from seedbed.shared.errors import ConfigError
+
+if TYPE_CHECKING:
+    from seedbed.services.tools.cli.env.playing import SteppedGroup
+    from seedbed.services.tools.cli.env.seat import Seat
+
+env_app = typer.Typer(
+    name="env",
+    help="Make, check, measure and show environments.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+console = Console()
+notes = Console(stderr=True)
+
+TargetArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="TARGET",
+        help="module:function, an environment's id, a service's folder, or tcp://127.0.0.1:PORT to listen at.",
+    ),
+]
+KeysOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--keys", metavar="FOLDER", show_default=False, help="With tcp://…: inference's keys, for services elsewhere."
+    ),
+]
+EnvArgument = Annotated[
+    str, typer.Argument(metavar="TARGET", help="module:function, an environment's id, or a service's folder.")
+]
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[section.key=value]...", help="Settings, e.g. env.kwargs='{level = 3}'."),
+]
+
+
+@env_app.command()
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A Python package's name.")],
+    vector: Annotated[bool, typer.Option("--vector", help="All lanes in one step, in NumPy.")] = False,
+) -> int:
+    """Write a service with an environment to fill in; it trains as written."""
+    from seedbed.services.tools.cli.env.scaffold import choose_place, write_service
+
+    here = Path.cwd()
+    place = choose_place(name, here)
+    for path in write_service(name, place, here, vector=vector):
+        console.print(f"  {path}", highlight=False)
+    console.print(f"\nFill in {place.folder / 'env.py'}; it trains as it is:\n", highlight=False)
+    commands = [
+        f"seedbed env check {place.folder}", f"seedbed train {place.folder / 'experiment.toml'}",
+        f"python -m pytest {place.folder}",
+    ]  # fmt: skip
+    for command in commands:
+        console.print(f"  [bold]{command}[/]", highlight=False)
+    return 0
+
+
+@env_app.command()
+def check(
+    target: TargetArgument,
+    words: Words = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
+    soak_steps: Annotated[int, typer.Option(min=10, help="Ticks of random play.")] = 1000,
+    lanes: Annotated[int, typer.Option(min=1, help="Environment copies in each group.")] = 4,
+    groups: Annotated[int, typer.Option(min=1, max=64, help="Groups of a service.")] = 2,
+    seed: Annotated[int, typer.Option(min=0, help="Of environments and actions.")] = 1,
+    patience: Annotated[float, typer.Option(min=1.0, help="Seconds that each answer of a service may take.")] = 20.0,
+    keys: KeysOption = None,
+) -> int:
+    """Check that an environment or service keeps the rules; exit status 1 if it breaks one."""
+    from seedbed.services.tools.cli.env.in_process import CheckOptions, check_environment
+    from seedbed.services.tools.cli.env.target import find_target
+    from seedbed.services.tools.cli.env.verdicts import has_failed, render, to_json
+    from seedbed.shared.runtime.config import EnvConfig
+
+    options = CheckOptions(lanes=lanes, groups=groups, soak_steps=soak_steps, seed=seed, patience_s=patience)
+    chosen = words or []
+    found = find_target(target, chosen, keys)
+    with notes.status(f"checking {target}") as status:
+        if isinstance(found, EnvConfig):
+            results = check_environment(found, options)
+        else:
+            from seedbed.services.tools.cli.env.link import Notes, check_service
+
+            told = Notes(doing=lambda what: status.update(f"{target}: {what}"), listening=tell_address)
+            results = check_service(found, options, chosen, told)
+    if as_json:
+        print(to_json(target, results))
+    else:
+        console.print(render(target, results))
+    return int(has_failed(results))
+
+
+@env_app.command()
+def bench(
+    target: TargetArgument,
+    words: Words = None,
+    seconds: Annotated[float, typer.Option(min=0.5, help="For all stages together.")] = 20.0,
+    lanes: Annotated[int, typer.Option(min=1, help="Environment copies in each group.")] = 64,
+    groups: Annotated[int, typer.Option(min=1, max=64, help="Groups of the last stage.")] = 2,
+    repeats: Annotated[int, typer.Option(min=1, help="Measure all stages in turn this often; medians are told.")] = 1,
+    one_core: Annotated[bool, typer.Option("--one-core", help="Step environments on one core.")] = False,
+    keys: KeysOption = None,
+) -> int:
+    """Measure where the time goes: simulator, rows, encoding, network; one JSON object a line."""
+    from seedbed.services.tools.cli.bench import format_result
+    from seedbed.services.tools.cli.env.link import Notes
+    from seedbed.services.tools.cli.env.speed import BenchOptions, measure
+    from seedbed.services.tools.cli.env.target import find_target
+
+    options = BenchOptions(seconds=seconds, lanes=lanes, groups=groups, repeats=repeats, one_core=one_core)
+    told = Notes(listening=tell_address)
+    for line in measure(target, find_target(target, words or [], keys), options, words or [], told):
+        print(format_result("env", line), flush=True)
+    return 0
+
+
+RunOption = Annotated[
+    str | None, typer.Option("--run", help="A run whose policy plays.", metavar="RUN", show_default=False)
+]
+SeedOption = Annotated[int, typer.Option(min=0, help="Of the environment.")]
+GreedyOption = Annotated[bool, typer.Option("--greedy/--sample", help="With --run: most likely or sampled actions.")]
+
+
+@env_app.command()
+def record(
+    target: EnvArgument,
+    video: Annotated[Path, typer.Option("--video", help="MP4 file to write.")],
+    words: Words = None,
+    run: RunOption = None,
+    episodes: Annotated[
+        int | None, typer.Option(min=1, help="Whole episodes; else as many as take 8 s.", show_default=False)
+    ] = None,
+    seed: SeedOption = 1,
+    greedy: GreedyOption = True,
+) -> int:
+    """Write a video of random play, or of a run's policy.
+
+    The environment is stepped here: what only a service in another language has is played (seedbed play)."""
+    from seedbed.services.tools.cli.env.playing import record as write
+
+    shown = show(target, words, run, greedy=greedy, seed=seed)
+    with notes.status(f"recording {shown.player}"):
+        recorded = write(shown, video, episodes)
+    returns = ", ".join(f"{value:g}" for value in recorded.returns) or "none ended"
+    told = f"{recorded.seconds:.1f} s, {recorded.frames} frames of {shown.player}; returns {returns}"
+    console.print(f"{video}: {told}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def play(
+    target: TargetArgument,
+    words: Words = None,
+    run: RunOption = None,
+    keys: Annotated[str, typer.Option(help="Keys for actions, e.g. left=0,right=2,space=1.")] = "",
+    link_keys: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", show_default=False, help="With tcp://…: inference's keys, as env check --keys."),
+    ] = None,
+    fps: Annotated[float, typer.Option(min=0.5, max=120.0, help="With --run: steps a second.")] = 10.0,
+    seed: SeedOption = 1,
+    greedy: GreedyOption = True,
+    browser: Annotated[bool, typer.Option("--browser", help="On a page of this machine, not in the terminal.")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="With --browser: TCP port; 0: any free one.")] = 0,
+) -> int:
+    """Play an environment or a service, in the terminal or the browser; or watch a run's policy play an environment.
+
+    A person plays over the protocol: the environment's own service is started, in any language."""
+    from seedbed.services.tools.cli.env.game import PersonsGame, PolicysGame
+    from seedbed.services.tools.cli.env.terminal import play_in_terminal, require_terminal
+
+    if browser:
+        if run is not None:
+            raise ConfigError("--browser is for a person's game; a policy (--run) is watched in the terminal")
+        require_modules("monitor", "orjson", "starlette", "uvicorn")
+        from seedbed.services.tools.cli.env.browser import play_in_browser
+
+        with take_seat(target, words or [], link_keys, seed) as seat:
+            game = PersonsGame(seat, mapping=keys)
+            play_in_browser(game, port, tell=tell_page, leave=seat.leave)
+            console.print(game.summary(), highlight=False)
+        return 0
+    require_terminal(console)
+    if run is not None:
+        shown = show(target, words, run, greedy=greedy, seed=seed)
+        try:
+            watched = PolicysGame(shown.group, shown.ticks, fps=fps)
+            play_in_terminal(watched, console)
+        finally:
+            shown.group.close()
+        console.print(watched.summary(), highlight=False)
+        return 0
+    with take_seat(target, words or [], link_keys, seed) as seat:
+        game = PersonsGame(seat, mapping=keys)
+        play_in_terminal(game, console)
+        console.print(game.summary(), highlight=False)
+    return 0
+
+
+@contextlib.contextmanager
+def take_seat(target: str, words: list[str], keys: Path | None, seed: int) -> Iterator["Seat"]:
+    """A person's seat at TARGET's service. Raises: as `find_target` and `seated`."""
+    from seedbed.services.tools.cli.env.in_process import CheckOptions
+    from seedbed.services.tools.cli.env.link import Notes
+    from seedbed.services.tools.cli.env.seat import seated
+    from seedbed.services.tools.cli.env.target import as_service, find_target
+    from seedbed.shared.runtime.config import EnvConfig
+
+    found = find_target(target, words, keys)
+    options = CheckOptions(mode="play", groups=1, lanes=1, seed=seed)
+    told = Notes(listening=lambda address: tell_address(address, "actor.mode=play"))
+    with contextlib.ExitStack() as stack:
+        with notes.status(f"waiting for the service of {target}"):
+            if isinstance(found, EnvConfig):
+                seat = stack.enter_context(seated(as_service(found), options, notes=told))
+            else:
+                seat = stack.enter_context(seated(found, options, words, told))
+        yield seat
+
+
+def show(target: str, words: list[str] | None, run: str | None, *, greedy: bool, seed: int) -> "SteppedGroup":
+    """The environment and who plays it."""
+    from seedbed.services.tools.cli.env.playing import show_policy, show_random
+    from seedbed.services.tools.cli.env.target import find_environment
+
+    chosen = words or []
+    if run is None:
+        return show_random(find_environment(target, chosen), seed)
+    require_torch()
+    return show_policy(target, chosen, run, greedy=greedy, seed=seed)
+
+
+def tell_page(address: str) -> None:
+    """Print the address of the page."""
+    print(f"play at {address}   (Ctrl-C ends the game)", flush=True)
+
+
+def tell_address(address: str, *words: str) -> None:
+    """Where a service is awaited, and the further words that it needs."""
+    shown = " ".join((f"actor.upstream={address}", *words))
+    told = f"start the service now, and have it dial {address}; one that takes seedbed's settings: {shown}"
+    notes.print(told, highlight=False, soft_wrap=True)

@@ -1,0 +1,184 @@
+"""A game on the screen: what keys do to it and what it looks like; no terminal, no browser, no clock.
+
+A person's game goes one step for each key. A policy's game goes on by itself, can be paused and stepped.
+"""
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+from rich.box import ROUNDED
+from rich.console import Group as Lines
+from rich.console import RenderableType
+from rich.markup import escape
+from rich.panel import Panel
+from rich.text import Text
+
+from seedbed.actor_svc.group import EnvGroup
+from seedbed.services.tools.cli.env.keys import action_keys, describe_keys
+from seedbed.services.tools.cli.env.scene import Scene, scene_of_group
+from seedbed.services.tools.cli.env.screen import describe_flags, draw_scene
+from seedbed.shared.protocol.rows import Flags
+
+MAX_FPS, MIN_FPS = 120.0, 0.5
+LOOK_EVERY_S = 0.5  # whether what is played is still there, while no key comes
+MAX_ACTIONS = 12  # the newest, to show
+
+
+class Playable(Protocol):
+    """What a person plays."""
+
+    scene: Scene
+
+    def step(self, action: int) -> Scene:
+        """Act in lane 0, as the environment takes it. Raises: EnvError if there is nothing to play any more."""
+
+    def check(self) -> None:
+        """Between two steps. Raises: EnvError if there is nothing to play any more."""
+
+
+class Game(ABC):
+    """What is shown of an environment, and how its episodes went. One thread at a time."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.is_over = False
+        self.returns: list[float] = []
+        self.note = ""
+        self.steps, self.episode_return = 0, 0.0  # of the episode under way
+
+    def press(self, key: str) -> None:
+        """A key was pressed; q ends the game."""
+        self.note = ""
+        if key == "q":
+            self.is_over = True
+        else:
+            self.use(key)
+
+    def draw(self, columns: int, rows: int) -> RenderableType:
+        """All of it, for a terminal of this size."""
+        scene, flags = self.scene, describe_flags(self.scene.flags)
+        figures = f"episode {self.episode}   step {self.steps}   return {self.episode_return:g}"
+        figures += f"   reward {scene.reward:g}" + (f"   {flags}" if flags else "")
+        lines: list[RenderableType] = [draw_scene(scene, columns - 4, rows), Text(figures, "bold")]
+        lines.append(Text(self.note or self.help(), "yellow" if self.note else "dim"))
+        return Panel(Lines(*lines), title=f"[bold]{escape(scene.spec.env_id)}[/]", box=ROUNDED, expand=False)
+
+    def summary(self) -> str:
+        """What is printed when the game is over."""
+        if not self.returns:
+            return f"no whole episode; return so far {self.episode_return:g} after {self.steps} steps"
+        shown = ", ".join(f"{value:g}" for value in self.returns[-10:])
+        return f"{len(self.returns)} episodes, returns {shown}; mean {float(np.mean(self.returns)):g}"
+
+    @abstractmethod
+    def use(self, key: str) -> None:
+        """Handle a key; q is handled by the caller."""
+
+    @abstractmethod
+    def help(self) -> str:
+        """What keys do, in one line."""
+
+    @property
+    @abstractmethod
+    def wait_s(self) -> float | None:
+        """How long to wait for a key before `pass_time`; None: until one comes."""
+
+    @abstractmethod
+    def pass_time(self) -> None:
+        """Handle that no key came for so long."""
+
+    @property
+    def episode(self) -> int:
+        """Number of the episode that is shown, from 1."""
+        return len(self.returns) + (not self.scene.has_ended)
+
+    def show(self, scene: Scene) -> None:
+        """Take the newest rows into the figures."""
+        self.scene = scene
+        is_first = bool(scene.flags & Flags.FIRST)
+        self.steps = 0 if is_first else self.steps + 1
+        self.episode_return = 0.0 if is_first else self.episode_return + scene.reward
+        if scene.has_ended:
+            self.returns.append(self.episode_return if scene.ended_return is None else scene.ended_return)
+
+
+class PersonsGame(Game):
+    """A step for each key that is an action."""
+
+    wait_s = LOOK_EVERY_S
+
+    def __init__(self, playable: Playable, *, mapping: str = "") -> None:
+        super().__init__(playable.scene)
+        self.keys = action_keys(self.scene.spec.action, mapping)
+        self.actions: deque[int] = deque(maxlen=MAX_ACTIONS)  # the newest last
+        self._playable = playable
+        self.show(playable.scene)
+
+    def use(self, key: str) -> None:
+        """Act, if the key is an action and that is allowed now."""
+        action = self.keys.get(key)
+        mask = self.scene.mask
+        if action is None:
+            self.note = f"{key!r} is no action here"
+        elif mask is not None and mask.any() and not mask[action - self.scene.spec.action.leaves()[0].starts[0]]:
+            self.note = f"action {action} is not allowed now"
+        else:
+            self.actions.append(action)
+            self.show(self._playable.step(action))
+
+    def help(self) -> str:
+        """The actions; after an end any of them goes on."""
+        if self.scene.has_ended:
+            return "the episode is over; any action begins the next   q quits"
+        return f"{describe_keys(self.keys)}   q quits"
+
+    def pass_time(self) -> None:
+        """Nothing happens without a key, as long as there is something to play."""
+        self._playable.check()
+
+
+class PolicysGame(Game):
+    """Steps by itself, `fps` times a second, unless it is paused."""
+
+    def __init__(self, group: EnvGroup, ticks: Iterator[None], *, fps: float) -> None:
+        next(ticks)
+        super().__init__(scene_of_group(group))
+        self.fps, self.is_paused = fps, False
+        self._group, self._ticks = group, ticks
+        self.show(self.scene)
+
+    @property
+    def wait_s(self) -> float | None:
+        """The time of one frame; paused: as long as it takes."""
+        return None if self.is_paused else 1.0 / self.fps
+
+    def use(self, key: str) -> None:
+        """Pause, go on, step, faster, slower."""
+        if key == "space":
+            self.is_paused = not self.is_paused
+        elif key in ("right", "n"):
+            self.is_paused = True
+            self._step()
+        elif key in ("+", "up"):
+            self.fps = min(MAX_FPS, 1.5 * self.fps)
+        elif key in ("-", "down"):
+            self.fps = max(MIN_FPS, self.fps / 1.5)
+        else:
+            self.note = f"{key!r} does nothing here"
+
+    def pass_time(self) -> None:
+        """Advance to the next frame."""
+        if not self.is_paused:
+            self._step()
+
+    def help(self) -> str:
+        """The keys and what they do, for people."""
+        state = "paused" if self.is_paused else f"{self.fps:.0f} steps/s"
+        return f"{state}   space pauses   n or → one step   + - speed   q quits"
+
+    def _step(self) -> None:
+        next(self._ticks)
+        self.show(scene_of_group(self._group))

@@ -1,0 +1,258 @@
+"""The conformance kit: three lives of a service, each met by an inference that tests it.
+
+No socket, no process, no clock: `link` brings events and time, and does what is decided here.
+
+| life | what the service must do |
+|---|---|
+| Drills | every exercise of `drill`, in each of its groups, then leave when the run is finished |
+| UnknownVersion | refuse a WELCOME of a version that it does not speak |
+| Stopped | say BYE when it is told to stop |
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from seedbed.services.tools.cli.env.drill import EXERCISES, Beat, Cut, Drill, Greeted, Stepped
+from seedbed.services.tools.cli.env.in_process import CheckOptions
+from seedbed.services.tools.cli.env.life import Answering, Expected, Life, Wires, describe_status, quote
+from seedbed.services.tools.cli.env.row_checks import read_tick
+from seedbed.services.tools.cli.env.verdicts import Result, failed, merge, passed, skipped
+from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.protocol.codec import encode
+from seedbed.shared.protocol.messages import PROTOCOL_MAX, PROTOCOL_MIN, Bye, Hello, Message, Ping, Pong, Step, Welcome
+
+STEPS_BEFORE_STOP = 20
+VERSION_OF_NOBODY = 255
+
+
+class Drills(Life):
+    """The long life: one drill for each group, then BYE(run_finished)."""
+
+    rule = "finished"
+
+    def __init__(self, options: CheckOptions, expected: Expected | None, wires: Wires, *, epoch: int) -> None:
+        super().__init__(options, expected, wires, epoch=epoch)
+        self.drills: dict[int, Drill] = {}
+        self._dismissed_at: float | None = None
+        self._routes: set[bytes] = set()
+
+    def met(self, message: Message, route: bytes, payload: Sequence[bytes], now: float) -> None:
+        """To the drill of its group."""
+        self._routes.add(route)
+        if isinstance(message, Hello):
+            self._hello(message, route, now)
+        elif isinstance(message, Ping):
+            self._ping(message, route, now)
+        elif isinstance(message, Step):
+            drill = self._drill(message.session)
+            if drill is not None:
+                tick = read_tick(drill.hello.spec, drill.hello.lanes, message.bits, payload)
+                verdict = self.table.step(message, route, now)
+                drill.feed(Stepped(message.seq, tick, tuple(payload), verdict), route, now)
+        elif isinstance(message, Bye):
+            self.table.bye(message, route, now)
+        else:
+            raise RemoteWireError("unexpected", f"{type(message).__name__} is not for inference")
+        self._cut_if_all_are_ready(now)
+
+    def waited(self, now: float) -> None:
+        """Fail if nothing moves on for too long; end when every group is done."""
+        for drill in self.drills.values():
+            drill.judge_time(now, self.options.patience_s, unreadable=self._refused)
+        self._cut_if_all_are_ready(now)
+        if self._dismissed_at is None:
+            if self._is_complete(now) and all(drill.is_done for drill in self.drills.values()):
+                self._dismissed_at = now
+                self._tell_all(Bye(session=0, reason="run_finished"))
+        elif self.expected is None and not any(self._is_there(route) for route in self._routes):
+            self.end(passed("finished", "left after BYE(run_finished); its exit status is not known"))
+        elif now - self._dismissed_at > self.options.patience_s:
+            self.end(failed("finished", f"still there {self.options.patience_s:.0f} s after BYE(run_finished)"))
+
+    def left(self, status: int, last_words: str) -> None:
+        """As it was told, or in the middle of an exercise."""
+        what = f"it left with {describe_status(status)}{quote(last_words)}"
+        if self._dismissed_at is not None:
+            if status != 0:
+                self.end(failed("finished", what))
+            elif self.table.sessions:
+                self.end(failed("finished", f"no BYE for {len(self.table.sessions)} of {len(self.drills)} sessions"))
+            else:
+                self.end(passed("finished", "BYE for every session, exit status 0"))
+            return
+        for drill in self.drills.values():
+            if drill.exercise == "malformed replies" and status > 0 and last_words:
+                missed = EXERCISES[EXERCISES.index(drill.exercise) + 1 :]
+                drill.results.append(passed(drill.exercise, what))
+                drill.results += [skipped(name, "not reached: it left after malformed replies") for name in missed]
+            else:
+                drill.give_up(what)
+        self.end(skipped("finished", "it had left before"))
+
+    def all_results(self) -> list[Result]:
+        """The results of all groups, merged."""
+        links = [item for drill in self.drills.values() for item in drill.all_results()]
+        return merge([*super().all_results(), *self._judge_hello(), *links])
+
+    @property
+    def doing(self) -> str:
+        """The exercise of the slowest group."""
+        active = [EXERCISES.index(drill.exercise) for drill in self.drills.values() if not drill.is_done]
+        return EXERCISES[min(active)] if active else super().doing
+
+    # Within
+
+    def _hello(self, hello: Hello, route: bytes, now: float) -> None:
+        known = next(iter(self.hellos.values()))
+        if hello.incarnation != known.incarnation:
+            for drill in self.drills.values():
+                drill.give_up("another process said HELLO: it was restarted, or two services dial this address")
+            return
+        if hello.group not in self.drills:
+            self.drills[hello.group] = Drill(
+                hello, self.table, self.wires.send, soak_steps=self.options.soak_steps,
+                seed=self.options.seed + hello.group, who=f"group {hello.group}: ",
+            )  # fmt: skip
+        self.drills[hello.group].feed(Greeted(hello), route, now)
+
+    def _ping(self, ping: Ping, route: bytes, now: float) -> None:
+        pong = self.table.ping(ping, route, now)
+        drill_of = {report.session: self._drill(report.session) for report in pong.sessions}
+        reports = tuple(
+            drill.doctor(report) if (drill := drill_of[report.session]) else report for report in pong.sessions
+        )
+        self.wires.send(route, [encode(replace(pong, sessions=reports))])
+        for drill in self.drills.values():
+            if drill.route == route:
+                drill.feed(Beat(ping), route, now)
+
+    def _drill(self, session_id: int) -> Drill | None:
+        session = self.table.sessions.get(session_id)
+        return self.drills.get(session.hello.group) if session else None
+
+    def _is_complete(self, now: float) -> bool:
+        """No further group is expected."""
+        if self.expected is not None and len(self.drills) < self.expected.groups:
+            return self._is_late(now)
+        return bool(self.drills)
+
+    def _is_late(self, now: float) -> bool:
+        """Those groups that are there have waited long enough for the others."""
+        return now - max(drill.progress_at for drill in self.drills.values()) > self.options.patience_s
+
+    def _cut_if_all_are_ready(self, now: float) -> None:
+        active = [drill for drill in self.drills.values() if not drill.is_done]
+        if active and all(drill.awaits_cut for drill in active) and self._is_complete(now):
+            self._routes.clear()
+            self.wires.cut()
+            for drill in active:
+                drill.feed(Cut(), drill.route, now)
+
+    def _tell_all(self, message: Message) -> None:
+        for route in self._routes:
+            self.wires.send(route, [encode(message)])
+
+    def _is_there(self, route: bytes) -> bool:
+        """A probe that answers no PING says nothing to a service, and whether it is still connected to us."""
+        return self.wires.send(route, [encode(Pong(sent_ms=0, server_epoch=self.table.server_epoch, work_age_ms=0))])
+
+    def _judge_hello(self) -> list[Result]:
+        """What HELLO said, and what was asked for."""
+        if not self.hellos:
+            return []
+        hello, expected = next(iter(self.hellos.values())), self.expected
+        problem = _problem_of(hello, expected)
+        results = [failed("hello", problem) if problem else passed("hello", describe_hello(hello))]
+        if "render" in hello.capabilities:
+            results.append(skipped("pictures", "asked for in modes eval and play alone: untested here"))
+        lanes = sorted({item.lanes for item in self.hellos.values()})
+        found = f"{len(self.hellos)} groups of {' and '.join(map(str, lanes))} lanes"
+        if expected is None:
+            return [*results, passed("lanes", found)]
+        is_asked = set(self.hellos) == set(range(expected.groups)) and lanes == [expected.lanes]
+        asked = f"{expected.groups} groups of {expected.lanes} lanes were asked for"
+        return [*results, passed("lanes", found) if is_asked else failed("lanes", f"{found}; {asked}")]
+
+
+class UnknownVersion(Life):
+    """WELCOME in a version of the far future: no STEP may follow."""
+
+    rule = "unknown version"
+    _welcomed_at: float | None = None
+
+    def met(self, message: Message, route: bytes, payload: Sequence[bytes], now: float) -> None:
+        """HELLO is welcomed wrongly; a STEP after that is the failure."""
+        if isinstance(message, Hello):
+            welcome = self.table.hello(message, route, now)
+            if isinstance(welcome, Welcome):
+                self.wires.send(route, [encode(replace(welcome, protocol=VERSION_OF_NOBODY))])
+            self._welcomed_at = now if self._welcomed_at is None else self._welcomed_at
+        elif isinstance(message, Step):
+            self.end(failed("unknown version", f"it sent STEP after a WELCOME with protocol {VERSION_OF_NOBODY}"))
+
+    def waited(self, now: float) -> None:
+        """Staying is allowed, as long as it does not step."""
+        if self._welcomed_at is not None and now - self._welcomed_at > self.options.patience_s / 4:
+            self.end(passed("unknown version", "it stays and does not step"))
+
+    def left(self, status: int, last_words: str) -> None:
+        """So it should, with a reason."""
+        what = f"it left with {describe_status(status)}{quote(last_words)}"
+        is_clear = status > 0 and bool(last_words)
+        self.end(passed("unknown version", what) if is_clear else failed("unknown version", what))
+
+
+class Stopped(Answering):
+    """The exercise of a service that is stopped: a few ticks, then SIGTERM."""
+
+    rule = "stopped"
+    _told_at: float | None = None
+
+    def waited(self, now: float) -> None:
+        """Told once it steps; given time to leave."""
+        if self._told_at is None:
+            if self.num_steps >= STEPS_BEFORE_STOP:
+                self._told_at = now
+                self.wires.stop()
+            elif now > 5 * self.options.patience_s:
+                self.end(failed("stopped", f"only {self.num_steps} steps came in {now:.0f} s"))
+        elif now - self._told_at > self.options.patience_s:
+            self.end(failed("stopped", f"still there {self.options.patience_s:.0f} s after SIGTERM"))
+
+    def left(self, status: int, last_words: str) -> None:
+        """BYE for every session, exit status 0."""
+        if self._told_at is None:
+            self.end(failed("stopped", f"it left by itself with {describe_status(status)}{quote(last_words)}"))
+        elif status != 0:
+            self.end(failed("stopped", f"it left with {describe_status(status)}{quote(last_words)}"))
+        elif self.num_byes < len(self.hellos):
+            self.end(failed("stopped", f"BYE for {self.num_byes} of {len(self.hellos)} sessions"))
+        else:
+            self.end(passed("stopped", "BYE for every session, exit status 0"))
+
+
+def _problem_of(hello: Hello, expected: Expected | None) -> str:
+    """What is wrong with a HELLO that could be read."""
+    if not hello.protocol_min <= PROTOCOL_MAX or not hello.protocol_max >= PROTOCOL_MIN:
+        return (
+            f"protocol {hello.protocol_min} to {hello.protocol_max}; this kit speaks {PROTOCOL_MIN} to {PROTOCOL_MAX}"
+        )
+    if hello.nonce == 0:
+        return "nonce 0: it must be random for each attempt"
+    if hello.run_id:
+        return f"run id {hello.run_id!r} before any WELCOME; it must be empty"
+    if expected is not None and hello.mode != "train":
+        return f"mode {hello.mode!r}; SEEDBED_ACTOR__MODE=train was set"
+    if expected is not None and hello.spec.env_id != expected.env_id:
+        return f"environment id {hello.spec.env_id!r}; service.toml says env_id = {expected.env_id!r}"
+    return ""
+
+
+def describe_hello(hello: Hello) -> str:
+    """Who it is and what it can do, in one line."""
+    leaves = len(hello.spec.observation.leaves()), len(hello.spec.action.leaves())
+    capabilities = ", ".join(hello.capabilities) or "none"
+    return (
+        f"{hello.library} {hello.library_version}, {hello.spec.env_id}, {leaves[0]} observation and {leaves[1]} action "
+        f"leaves, seeding {hello.seeding}, capabilities {capabilities}"
+    )

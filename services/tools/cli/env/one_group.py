@@ -1,0 +1,205 @@
+"""A service of one group, as the inference that it dials: rows are handed on and answered when somebody says so.
+
+No socket, no clock.
+
+| what comes | what is done |
+|---|---|
+| HELLO of the mode that is awaited | WELCOME; a second group: REJECT `capacity` |
+| HELLO of another mode | REJECT `mode`, and that is the end |
+| STEP | handed on; `ask` answers it |
+| the same rows in a new session | what was asked is asked again, for it was lost with the former session |
+| BYE and no HELLO after it, silence | the end, as is a process that ends |
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from seedbed.services.tools.cli.env.in_process import CheckOptions
+from seedbed.services.tools.cli.env.life import Expected, Life, Wires, describe_status, quote
+from seedbed.services.tools.cli.env.row_checks import Tick, read_tick
+from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.protocol.codec import encode
+from seedbed.shared.protocol.messages import Act, ActBits, Bye, Hello, Message, Ping, Reject, Step, Welcome
+from seedbed.shared.protocol.rows import REWARD_PROBLEM, act_layout, are_rewards
+from seedbed.shared.protocol.sessions import Session, StepVerdict
+
+ALONE_S = 3.0  # without a session, and nobody comes back
+STALL_S = 1.0  # between two polls: it was us who slept, and messages may be waiting
+REFUSAL_S = 2.0  # for a service that was refused to leave by itself
+
+T = TypeVar("T")  # what is handed on of each tick
+
+
+class OneGroup(Life, Generic[T]):
+    """One group. `show` gets each tick that is to be answered; then `ask` or `dismiss` is called."""
+
+    host = "one group is stepped here"  # for who comes in another mode
+    asks_pictures = True
+
+    def __init__(
+        self,
+        options: CheckOptions,
+        expected: Expected | None,
+        wires: Wires,
+        *,
+        epoch: int,
+        show: Callable[[T], None],
+    ) -> None:
+        super().__init__(options, expected, wires, epoch=epoch)
+        self._show = show
+        self._problem = ""
+        self._mode = options.mode
+        self._known: Hello | None = None
+        self._session: Session | None = None
+        self._tick: Tick | None = None
+        self._payload: Sequence[bytes] = ()  # of the newest STEP
+        self._asked: tuple[int, Sequence[bytes], int] | None = None  # of an ACT whose STEP has not come
+        self._leaves_by: float | None = None
+        self._alone_since: float | None = None
+        self._polled_at = self._patient_until = 0.0
+
+    @property
+    def problem(self) -> str:
+        """What went wrong, if anything did."""
+        return self._problem or "; ".join(result.found for result in self.results)
+
+    def ask(self, actions: Sequence[bytes], *, bits: int = 0, seed: int = 0) -> None:
+        """Answer the outstanding STEP: ACT's payload frames, bits and reset seed. Nothing happens while none waits."""
+        session = self._session
+        if session is not None and self._tick is not None and self._asked is None:
+            self._asked = bits, actions, seed
+            self._answer(session, *self._asked)
+
+    def reset(self, seed: int) -> None:
+        """Have every lane begin anew with this seed."""
+        assert self._session is not None, "nothing is reset before the first STEP"
+        actions = act_layout(self._session.hello.spec, self._session.lanes).allocate()
+        self.ask([bytes(frame) for frame in actions], bits=int(ActBits.RESET), seed=seed)
+
+    @abstractmethod
+    def read(self, hello: Hello, step: Step, tick: Tick, payload: Sequence[bytes]) -> T:
+        """What is handed on of a tick. Raises: RemoteWireError if it is broken."""
+
+    def begins_anew(self, hello: Hello) -> bool:
+        """Whether the first STEP is answered by a reset before anything is handed on."""
+        return False
+
+    def dismiss(self) -> None:
+        """It is over: BYE(run_finished)."""
+        if self._session is None or self.is_done:
+            self.end()
+        elif self._leaves_by is None:
+            self._leaves_by = self._polled_at + self.options.patience_s
+            self._send(self._session.route, Bye(session=0, reason="run_finished"))
+
+    # Life
+
+    def met(self, message: Message, route: bytes, payload: Sequence[bytes], now: float) -> None:
+        """Answered at once, but for STEPs that wait for `ask`."""
+        self._polled_at = max(self._polled_at, now)
+        if isinstance(message, Hello):
+            self._greet(message, route, now)
+        elif isinstance(message, Ping):
+            self._send(route, self.table.ping(message, route, now))
+        elif isinstance(message, Bye):
+            self.table.bye(message, route, now)
+        elif isinstance(message, Step):
+            self._step(message, route, payload, now)
+        else:
+            raise RemoteWireError("unexpected", f"{type(message).__name__} is not for inference")
+
+    def waited(self, now: float) -> None:
+        """Judges silence; ends what is over."""
+        if now - self._polled_at > STALL_S:
+            self._patient_until = now + self.table.limits.lease_s
+        self._polled_at = now
+        self.table.expire(now, drained=True, stalled_until=self._patient_until)
+        is_alone = self._session is None or self._session.is_ended
+        self._alone_since = (self._alone_since or now) if is_alone else None
+        is_alone_for_long = self._alone_since is not None and now - self._alone_since > ALONE_S
+        if self._leaves_by is not None:
+            if self.expected is None and is_alone:
+                self.end()
+            elif now > self._leaves_by:
+                self._fail("it is still there, long after it was told to leave")
+        elif self._refused:
+            self._fail(f"it sent what cannot be read: {self._refused}")
+        elif self._session is not None and is_alone_for_long:
+            self._fail("it left, or fell silent, and did not come back")
+        elif self._tick is None and now > 10 * self.options.patience_s:
+            self._fail("it came, but sent no STEP")
+
+    def left(self, status: int, last_words: str) -> None:
+        """After BYE, as it should; else it died."""
+        if self._leaves_by is None or status:
+            self._fail(f"it ended with {describe_status(status)}{quote(last_words)}")
+        else:
+            self.end()
+
+    # Within
+
+    def _greet(self, hello: Hello, route: bytes, now: float) -> None:
+        known = self._known
+        if hello.mode != self._mode:
+            found = f"{self.host}, and this group comes in mode {hello.mode!r}"
+            hint = f"start it with actor.mode={self._mode}"
+            self._send(route, Reject(nonce=hello.nonce, code="mode", retryable=False, message=found, hint=hint))
+            self._problem = self._problem or f"it said HELLO in mode {hello.mode!r}: {hint}"
+            self._leaves_by = now + REFUSAL_S if self._leaves_by is None else self._leaves_by
+        elif known is not None and (known.incarnation, known.group) != (hello.incarnation, hello.group):
+            found, hint = "another group is stepped here", "one group is enough"
+            self._send(route, Reject(nonce=hello.nonce, code="capacity", retryable=True, message=found, hint=hint))
+        else:
+            self._known = hello
+            answer = self.table.hello(hello, route, now)
+            if isinstance(answer, Welcome):
+                self._session = self.table.sessions[answer.session]
+            self._send(route, answer)
+
+    def _step(self, step: Step, route: bytes, payload: Sequence[bytes], now: float) -> None:
+        session = self.table.sessions.get(step.session)
+        if session is None:
+            self._send(route, self.table.challenge(step.session))
+            return
+        tick = read_tick(session.hello.spec, session.lanes, step.bits, payload)
+        if not are_rewards(tick.reward).all():
+            raise RemoteWireError("reward", REWARD_PROBLEM)
+        seen = self.read(session.hello, step, tick, payload)
+        verdict = self.table.step(step, route, now)
+        if verdict is StepVerdict.CACHED and session.reply is not None:
+            self.wires.send(route, session.reply)
+        elif verdict is StepVerdict.CHALLENGE:
+            self._send(route, self.table.challenge(step.session))
+        elif verdict is StepVerdict.ACCEPT:
+            self._accept(session, tick, seen, payload)
+
+    def _accept(self, session: Session, tick: Tick, seen: T, payload: Sequence[bytes]) -> None:
+        is_first, is_again = self._tick is None, session.last_seq == 0 and payload == self._payload
+        self._tick, self._payload = tick, payload
+        if is_again:
+            if self._asked is not None:
+                self._answer(session, *self._asked)
+        elif is_first and self.begins_anew(session.hello):
+            self.reset(self.options.seed)
+        elif is_first or self._asked is not None:  # else nobody waits for it: the next tick will show it
+            self._asked = None
+            self._show(seen)
+
+    def _answer(self, session: Session, bits: int, actions: Sequence[bytes], seed: int) -> None:
+        """Send what was asked as the ACT for the outstanding STEP."""
+        if self.asks_pictures and "render" in session.capabilities:
+            bits |= int(ActBits.PICTURE)
+        act = Act(session=session.id, seq=session.last_seq, policy_version=1, bits=bits, reset_seed=seed)
+        reply = [encode(act), *actions]
+        self.table.answer(session, reply, self._polled_at)
+        if not self.wires.send(session.route, reply):
+            self.table.unroutable(session.route, self._polled_at)
+
+    def _send(self, route: bytes, message: Message) -> None:
+        if not self.wires.send(route, [encode(message)]):
+            self.table.unroutable(route, self._polled_at)
+
+    def _fail(self, problem: str) -> None:
+        self._problem = self._problem or problem
+        self.end()

@@ -1,0 +1,201 @@
+"""What `eval`, `doctor` and `explain` show their user."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from rich.box import ROUNDED, SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from seedbed.services.tools.cli.doctor import Finding, Grade
+from seedbed.services.tools.cli.experiment import Sections
+from seedbed.services.tools.cli.explain import Diagnosis, Signals, cores_of, diagnose, read_signals
+from seedbed.services.tools.cli.machine import usable_cores
+from seedbed.services.tools.cli.runs import RECORD
+from seedbed.services.tools.cli.table import LABEL_STYLE, count, number
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.runtime.config import load_settings
+from seedbed.shared.runtime.tasks import TaskConfig
+
+if TYPE_CHECKING:  # torch costs a second that `doctor` and `explain` do not need
+    from seedbed.services.tools.cli.evaluate import PlayedEpisodes, TrainedPolicy
+
+MARKS = {Grade.OK: ("✓", "green"), Grade.ADVICE: ("!", "yellow"), Grade.PROBLEM: ("✗", "bold red")}
+
+
+def render_findings(findings: Sequence[Finding]) -> RenderableType:
+    """The doctor's report: a line for each topic, advice below what needs it, and a verdict."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    for finding in findings:
+        mark, style = MARKS[finding.grade]
+        table.add_row(Text(mark, style), finding.topic, Text(finding.found))
+        if finding.advice:
+            table.add_row("", "", Text(f"→ {finding.advice}", style.removeprefix("bold ")))
+    problems = sum(finding.grade is Grade.PROBLEM for finding in findings)
+    advice = sum(finding.grade is Grade.ADVICE for finding in findings)
+    if problems:
+        verdict = Text(f"{problems} to mend before training", "bold red")
+    elif advice:
+        verdict = Text(f"ready to train; {advice} could be better", "yellow")
+    else:
+        verdict = Text("ready to train", "green")
+    return Panel(Group(table, "", verdict), title="[bold]this machine[/]", box=ROUNDED, expand=False)
+
+
+def report_bottleneck(run_dir: Path, console: Console) -> None:
+    """Print where a run's time goes, what limits it, and what to turn."""
+    lag = load_settings(Sections, run_dir / RECORD).learner.get("max_policy_lag")
+    signals = read_signals(
+        run_dir, max_policy_lag=None if lag is None else float(lag), cores=cores_of(run_dir) or usable_cores()
+    )
+    console.print(render_diagnosis(run_dir.name, signals, diagnose(signals)))
+
+
+def render_diagnosis(name: str, signals: Signals, diagnosis: Diagnosis) -> RenderableType:
+    """Figures, bottleneck, knobs, remarks."""
+    grid = Table.grid(padding=(0, 3))
+    grid.add_column(style=LABEL_STYLE, no_wrap=True)
+    grid.add_column()
+    grid.add_row(
+        "speed", f"{count(signals.trained_steps_per_s)} trained, {count(signals.acted_steps_per_s)} acted steps/s"
+    )
+    for label, share in (
+        ("learner", signals.update_busy_share),
+        ("inference", signals.inference_busy_share),
+        ("environments", signals.env_busy_share),
+    ):
+        if share is not None:
+            grid.add_row(label, _bar(share))
+    if signals.cycle_ms is not None:
+        cycle = f"{number(signals.cycle_ms, 2)} ms: {number(signals.queue_wait_ms, 2)} waiting for a batch, "
+        grid.add_row("a lane's cycle", cycle + f"{number(signals.forward_ms, 2)} forward, the rest outside inference")
+    if signals.batch_fill is not None:
+        grid.add_row("batch fill", f"{number(signals.batch_fill, 0)} of {number(signals.lanes, 0)} lanes")
+    if signals.lag_mean is not None:
+        grid.add_row("policy lag", f"{number(signals.lag_mean)} mean, {number(signals.lag_max, 0)} max")
+    verdict = Text.assemble(("bottleneck  ", LABEL_STYLE), (diagnosis.bottleneck.value, "bold yellow"))
+    evidence = Text(f"  {diagnosis.evidence}")
+    knobs = [Text.assemble(("  → ", "green"), knob) for knob in diagnosis.knobs]
+    remarks = [Text.assemble(("  ! ", "yellow"), remark) for remark in diagnosis.remarks]
+    parts: list[RenderableType] = [grid, "", verdict, evidence, Text("turn", LABEL_STYLE), *knobs]
+    if remarks:
+        parts += [Text("also", LABEL_STYLE), *remarks]
+    return Panel(Group(*parts), title=f"[bold]{name}[/]", box=ROUNDED, expand=False)
+
+
+def _bar(share: float, width: int = 24) -> Text:
+    """A share of time as a bar and per cent."""
+    full = round(min(1.0, share) * width)
+    style = "red" if share >= 0.8 else "yellow" if share >= 0.5 else "green"
+    return Text.assemble(("━" * full, style), ("━" * (width - full), "grey30"), f" {share:.0%} busy")
+
+
+def report_evaluation(
+    run_dir: Path,
+    episodes: int,
+    console: Console,
+    *,
+    video: Path | None,
+    greedy: bool | None,
+    which: Literal["best", "latest", "milestone"],
+    seed: int | None,
+    only_task: str | None = None,
+) -> None:
+    """Play and print, every task or one; write the video if one is asked for."""
+    from seedbed.services.tools.cli.evaluate import by_task, load_policy, record_video, video_of
+
+    trained = load_policy(run_dir, which)
+    settings, checkpoint = trained.settings, trained.checkpoint
+    is_greedy = settings.eval.greedy if greedy is None else greedy
+    played_seed = settings.eval.seed if seed is None else seed
+    players = by_task(trained, only_task)
+    of_each = " of each task" if len(players) > 1 else ""
+    how = f"{episodes} episodes{of_each}, {'greedy' if is_greedy else 'sampled'} actions"
+    played = _play_all(players, episodes, console, greedy=is_greedy, seed=played_seed)
+    if len(players) > 1:
+        console.print(render_tasks({name: item.returns for name, item in played.items()}, settings.tasks, how))
+    else:
+        ((name, item),) = played.items()
+        title = f"{name or settings.env.id}, {how}"
+        console.print(render_statistics(item.names, item.statistics, title))
+    source = f"{checkpoint.kind} checkpoint of update {checkpoint.step}: {checkpoint.path}"
+    console.print(Text(source, LABEL_STYLE), soft_wrap=True)
+    if video is None:
+        return
+    for name, player in players.items():
+        file = video_of(video, name if len(players) > 1 else "")
+        with console.status("recording"):
+            recorded = record_video(player, file, greedy=is_greedy, seed=played_seed)
+        told = f"{recorded.seconds:.1f} s, {len(recorded.returns)} episodes"
+        console.print(f"[dim]video[/] [cyan]{file}[/] [dim]{told}[/]", soft_wrap=True, highlight=False)
+
+
+def _play_all(
+    players: "Mapping[str, TrainedPolicy]", episodes: int, console: Console, *, greedy: bool, seed: int
+) -> "dict[str, PlayedEpisodes]":
+    """So many episodes of each, with a bar."""
+    from seedbed.services.tools.cli.evaluate import play_episodes
+
+    columns = (TextColumn("playing"), BarColumn(), TextColumn("{task.completed:.0f} of {task.total:.0f} episodes"))
+    played: dict[str, PlayedEpisodes] = {}
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
+        bar = progress.add_task("play", total=episodes * len(players))
+        for index, (name, player) in enumerate(players.items()):
+            before = index * episodes
+
+            def finished(done: int, before: int = before) -> None:
+                progress.update(bar, completed=before + done)
+
+            played[name] = play_episodes(player, episodes, greedy=greedy, seed=seed, finished=finished)
+    return played
+
+
+def render_tasks(returns: "Mapping[str, Array]", tasks: Mapping[str, TaskConfig], how: str) -> RenderableType:
+    """A line for each task's returns, f32 [episodes], and their mean; normalised where the scores are given."""
+    table = Table(title=f"return, {how}", title_style="bold", box=SIMPLE_HEAD, header_style=LABEL_STYLE)
+    table.add_column("task")
+    for heading in ("mean", "± s.e.", "median", "min", "max", "normalised"):
+        table.add_column(heading, justify="right")
+    means: list[float] = []
+    normalised: list[float] = []
+    for name, values in returns.items():
+        mean = float(values.mean())
+        scaled = tasks[name].normalise(mean)
+        means.append(mean)
+        normalised += [] if scaled is None else [scaled]
+        error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else float("nan")
+        figures = (float(error), float(np.median(values)), float(values.min()), float(values.max()))
+        cells: list[Text | str] = [Text(number(mean, 2), "bold green")]
+        cells += [number(figure, 2) for figure in figures]
+        table.add_row(name, *cells, number(scaled, 3))
+    table.add_section()
+    for label, middle in (("mean over tasks", np.mean), ("median over tasks", np.median)):
+        scaled = float(middle(normalised)) if len(normalised) == len(means) else None
+        table.add_row(label, Text(number(float(middle(means)), 2), "bold green"), *[""] * 4, number(scaled, 3))
+    return table
+
+
+def render_statistics(
+    names: Sequence[str], statistics: "np.ndarray[tuple[int, int], np.dtype[np.float32]]", title: str
+) -> RenderableType:
+    """Mean, its standard error, median, spread and extremes of each statistic, f32 [episodes, K]."""
+    table = Table(title=title, title_style="bold", box=SIMPLE_HEAD, header_style=LABEL_STYLE)
+    table.add_column("")
+    for heading in ("mean", "± s.e.", "median", "std", "min", "max"):
+        table.add_column(heading, justify="right")
+    for name, values in zip(names, statistics.T.astype(np.float64), strict=True):
+        error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else float("nan")
+        figures = (values.mean(), error, np.median(values), values.std(), values.min(), values.max())
+        style = "bold green" if name == "return" else ""
+        table.add_row(
+            name, *(Text(number(float(figure), 2), style if not index else "") for index, figure in enumerate(figures))
+        )
+    return table

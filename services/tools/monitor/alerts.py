@@ -1,0 +1,175 @@
+"""What a person should look at now: decided from a run's reading and `now` alone."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from seedbed.services.tools.cli.explain import MAX_LOG_RHO_LAG0
+from seedbed.services.tools.cli.run_state import RunStatus
+from seedbed.services.tools.monitor.folder import Death
+from seedbed.services.tools.monitor.health import Health, ServiceHealth
+from seedbed.services.tools.monitor.settings import hide_secrets
+from seedbed.shared.protocol.messages import RunState
+
+NO_PROGRESS_S = 60.0
+FAILED_S = 24 * 3600.0  # how long a failure is an alert
+FLAPPING_DEATHS = 3
+FLAPPING_S = 300.0
+MAX_DROPPED_SHARE = 0.01  # of the recent steps
+CONTAINER_LOGS = "in containers docker-compose logs"
+SCARCE_BYTES = 2 * 2**30
+SCARCE_SHARE = 0.05
+FULL_BYTES = 256 * 2**20
+
+
+class Level(StrEnum):
+    """How bad it is."""
+
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """One thing to look at: what is wrong, and what to do. `run` is empty if it concerns all of them."""
+
+    code: str  # "no_progress", "lag", "disagreement", "non_finite", "failed", "disk", "flapping", "silent", …
+    level: Level
+    run: str
+    text: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A run as alerts see it. None: not known."""
+
+    name: str
+    is_live: bool
+    state: RunState | None
+    stalled_s: float | None  # since a step was last acted or trained
+    row_every_s: float  # how often its table gets a row
+    lag_max: float | None  # updates, over the recent rows
+    max_policy_lag: float | None
+    dropped_share: float | None  # of the recent steps, too old to train on
+    crashes: Sequence[str]
+    failure: RunStatus | None  # how the run failed, if it did
+    log_rho_lag0: float | None  # |log ρ| of rows acted by the weights that the update starts from, over the recent rows
+    deaths: Sequence[Death]
+    services: Sequence[ServiceHealth]
+    problems: Sequence[str]
+    broken_lines: int
+
+
+def judge_run(reading: Reading, now: float) -> list[Alert]:
+    """What is wrong with a run, the worst first."""
+    found: list[tuple[str, Level, str, str]] = [*_non_finite(reading), *_failed(reading, now), *_unreadable(reading)]
+    if reading.is_live:
+        found += [*_no_progress(reading), *_disagreement(reading), *_lag(reading)]
+        found += [*_flapping(reading, now), *_silent(reading)]
+    alerts = [Alert(code=c, level=level, run=reading.name, text=t, remedy=r) for c, level, t, r in found]
+    return sorted(alerts, key=lambda alert: alert.level is not Level.ERROR)
+
+
+def judge_disk(free_bytes: int, total_bytes: int) -> list[Alert]:
+    """Whether the disk that holds the runs is nearly full."""
+    is_full = free_bytes < FULL_BYTES
+    if not is_full and free_bytes >= min(SCARCE_BYTES, SCARCE_SHARE * total_bytes):
+        return []
+    level = Level.ERROR if is_full else Level.WARNING
+    text = f"the disk of the run folders has {free_bytes / 2**20:,.0f} MiB left, {free_bytes / total_bytes:.1%}"
+    remedy = "delete old runs or their checkpoints/: a learner that cannot save trains on unsaved"
+    return [Alert(code="disk", level=level, run="", text=text, remedy=remedy)]
+
+
+def _non_finite(reading: Reading) -> list[tuple[str, Level, str, str]]:
+    if not reading.crashes:
+        return []
+    saved = f"crash/{reading.crashes[-1]}"
+    text = f"{len(reading.crashes)} update(s) had a loss or gradient that was not finite; the newest is {saved}"
+    remedy = "lower algorithm.learning_rate or algorithm.grad_clip, and look for extreme rewards or observations"
+    return [("non_finite", Level.ERROR, text, remedy)]
+
+
+def _failed(reading: Reading, now: float) -> list[tuple[str, Level, str, str]]:
+    """A failure that somebody may not know of yet; the list of runs shows older ones, too."""
+    if reading.failure is None or reading.is_live or now - (reading.failure.at or 0.0) > FAILED_S:
+        return []
+    text = hide_secrets(f"failed: {reading.failure.cause or 'no cause was told'}")
+    return [("failed", Level.ERROR, text, "its last words and its logs are below; mended, it goes on with --resume")]
+
+
+def _disagreement(reading: Reading) -> list[tuple[str, Level, str, str]]:
+    if reading.log_rho_lag0 is None or reading.log_rho_lag0 <= MAX_LOG_RHO_LAG0:
+        return []
+    text = (
+        f"learner and inference disagree on the same weights: |log ρ| at lag 0 is {reading.log_rho_lag0:.2g}, "
+        f"and should be 0 up to rounding, at most {MAX_LOG_RHO_LAG0:g}"
+    )
+    remedy = (
+        "the network must give the same output for the same input: look for randomness, or state outside of the core; "
+        "if it has none, set learner.precision and inference's to fp32 and compare"
+    )
+    return [("disagreement", Level.ERROR, text, remedy)]
+
+
+def _unreadable(reading: Reading) -> list[tuple[str, Level, str, str]]:
+    found = [
+        ("unreadable", Level.WARNING, f"cannot read {problem}", "restore the file, or delete it")
+        for problem in reading.problems
+    ]
+    if reading.broken_lines:
+        text = f"metrics.csv: {reading.broken_lines} line(s) are no rows and were left out"
+        found.append(("unreadable", Level.WARNING, text, "only the curves miss them; check the disk"))
+    return found
+
+
+def _no_progress(reading: Reading) -> list[tuple[str, Level, str, str]]:
+    limit_s = max(NO_PROGRESS_S, 3 * reading.row_every_s)
+    if reading.state is RunState.FINISHING or reading.stalled_s is None or reading.stalled_s < limit_s:
+        return []
+    text = f"no step was acted or trained for {reading.stalled_s:.0f} s"
+    return [
+        (
+            "no_progress",
+            Level.ERROR,
+            text,
+            f"see which service is not up, then logs/ in the run folder; {CONTAINER_LOGS}",
+        )
+    ]
+
+
+def _lag(reading: Reading) -> list[tuple[str, Level, str, str]]:
+    remedy = "fewer lanes, a larger learner.batch, or a higher learner.max_policy_lag"
+    if reading.dropped_share is not None and reading.dropped_share > MAX_DROPPED_SHARE:
+        return [("lag", Level.WARNING, f"{reading.dropped_share:.1%} of the steps are too old to train on", remedy)]
+    bound = reading.max_policy_lag
+    if reading.lag_max is not None and bound is not None and reading.lag_max > bound:
+        text = f"policy lag reaches {reading.lag_max:.0f} updates, over its bound of {bound:.0f}"
+        return [("lag", Level.WARNING, text, remedy)]
+    return []
+
+
+def _flapping(reading: Reading, now: float) -> list[tuple[str, Level, str, str]]:
+    deaths = [death for death in reading.deaths if now - death.at < FLAPPING_S]
+    last = {death.service: death for death in deaths}
+    return [
+        (
+            "flapping",
+            Level.ERROR,
+            f"{name} died {count} times in {FLAPPING_S / 60:.0f} minutes, the last: {last[name].exit or 'unknown'}",
+            f"see logs/{name}.stderr and logs/{name}.jsonl in the run folder; {CONTAINER_LOGS}",
+        )
+        for name, count in sorted(Counter(death.service for death in deaths).items())
+        if count >= FLAPPING_DEATHS
+    ]
+
+
+def _silent(reading: Reading) -> list[tuple[str, Level, str, str]]:
+    names = [item.name for item in reading.services if item.health in (Health.SILENT, Health.GONE)]
+    if not names:
+        return []
+    text = f"{', '.join(names)}: ended, or not answering"
+    remedy = "a launcher or a container engine starts them again; without one, start them by hand. Their log says why: "
+    return [("silent", Level.WARNING, text, f"{remedy}logs/ in the run folder, {CONTAINER_LOGS}")]

@@ -1,0 +1,38 @@
+"""What limits a run, as `seedbed explain` says it, from the curves that the monitor holds anyway."""
+
+from pathlib import Path
+from typing import Any
+
+from seedbed.services.tools.cli.explain import cores_of, diagnose, summarise
+from seedbed.services.tools.monitor.table import MetricsTable
+from seedbed.shared.errors import ConfigError
+
+
+def judge(run_dir: Path, table: MetricsTable, max_policy_lag: float | None) -> dict[str, Any]:
+    """Bottleneck, evidence, what to turn, and what else was noticed; or why nothing can be said.
+
+    Reads the run's versions.json.
+    """
+    curves = table.curves
+    columns = {name: curves.curve(name).mean.tolist() for name in curves.columns if "/" not in name}
+    columns["lag_max"] = curves.curve("lag_max").high.tolist()
+    rows = [
+        {name: repr(value) for name, value in zip(columns, values, strict=True)}
+        for values in zip(*columns.values(), strict=True)
+    ]
+    try:
+        signals = summarise(rows, source="metrics.csv", max_policy_lag=max_policy_lag, cores=cores_of(run_dir))
+    except ConfigError as error:
+        return {"problem": str(error)}
+    diagnosis = diagnose(signals)
+    return {
+        "bottleneck": diagnosis.bottleneck.value,
+        "evidence": diagnosis.evidence,
+        "knobs": list(diagnosis.knobs),
+        "remarks": list(diagnosis.remarks),
+        "busy": {
+            "learner": signals.update_busy_share,
+            "inference": signals.inference_busy_share,
+            "environments": signals.env_busy_share,
+        },
+    }

@@ -1,0 +1,243 @@
+"""The monitor's memory: all runs of a folder, looked at when somebody asks and at most once a second. Blocking.
+
+Nobody asks, nothing happens: there is no thread of its own. Any thread may call it; one at a time is served.
+"""
+
+import shutil
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Gauge, Metric
+
+from seedbed.services.tools.cli.runs import RECORD, SNAPSHOT
+from seedbed.services.tools.monitor import views
+from seedbed.services.tools.monitor.alerts import Alert, judge_disk
+from seedbed.services.tools.monitor.desk import Desk
+from seedbed.services.tools.monitor.exposition import MetricsSource, render
+from seedbed.services.tools.monitor.health import Health
+from seedbed.services.tools.monitor.logs import read_logs
+from seedbed.services.tools.monitor.pages import Page, PageState, Visitor
+from seedbed.services.tools.monitor.pictures import Picture, newest_picture
+from seedbed.services.tools.monitor.reading import RunReader
+from seedbed.services.tools.monitor.verdict import judge
+from seedbed.shared.figures import declare
+from seedbed.shared.figures.monitor import ALERTS, UP
+
+EVERY_S = 0.9  # below the page's second
+RESTING_EVERY_S = 5.0  # runs that are not live
+MAX_RUNS = 200  # the newest are shown
+MAX_TABLES = 32  # kept in memory: those of live runs, and those asked for last
+MARKS = (RECORD, str(SNAPSHOT), "metrics.csv")  # a folder that has one of them holds a run
+
+
+class RunWatch:
+    """Reads all run folders below one folder. Memory: bounded by `MAX_RUNS` and `MAX_TABLES`."""
+
+    def __init__(
+        self, folder: Path, visitor: Visitor, desk: Desk | None = None, *, clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        """`desk`: what services say that cannot be visited; none: there are no such."""
+        self._folder, self._visitor = folder, visitor
+        self._desk = desk if desk is not None else Desk()
+        self._clock, self._wall_clock = clock, wall_clock
+        self._lock = threading.Lock()
+        self._runs: dict[str, RunReader] = {}
+        self._wanted: OrderedDict[str, None] = OrderedDict()  # runs whose curves were asked for, the last at the end
+        self._looked_at = self._rested_at = float("-inf")
+        self._num_left_out = 0
+        self._problem = ""
+
+    def overview(self) -> dict[str, Any]:
+        """All runs, the newest first, as `views.overview` shows them."""
+        with self._lock:
+            self._look()
+            runs, alerts = list(self._runs.values()), self._alerts()
+            return views.overview(
+                runs, alerts, folder=self._folder.name, num_left_out=self._num_left_out, problem=self._problem
+            )
+
+    def detail(self, name: str) -> dict[str, Any] | None:
+        """See `views.detail`; None if there is no such run."""
+        with self._lock:
+            self._look()
+            run = self._want(name)
+            return views.detail(run) if run is not None else None
+
+    def curves(self, name: str) -> dict[str, Any] | None:
+        """See `views.curves_view`; None if there is no such run."""
+        with self._lock:
+            self._look()
+            run = self._want(name)
+            return views.curves_view(name, run.read_table(), run.table_problem) if run is not None else None
+
+    def settings(self, name: str) -> dict[str, Any] | None:
+        """See `views.settings_view`; None if there is no such run."""
+        run = self._find(name)
+        return views.settings_view(run) if run is not None else None
+
+    def verdict(self, name: str) -> dict[str, Any] | None:
+        """See `verdict.judge`; None if there is no such run."""
+        with self._lock:
+            self._look()
+            run = self._want(name)
+            if run is None:
+                return None
+            bound = run.facts.setting("learner", "max_policy_lag")
+            return judge(run.path, run.read_table(), float(bound) if isinstance(bound, (int, float)) else None)
+
+    def logs(self, name: str, level: str) -> dict[str, Any] | None:
+        """See `logs.read_logs`; None if there is no such run. The files are read outside of the lock."""
+        run = self._find(name)
+        return views.logs_view(name, read_logs(run.path, level=level)) if run is not None else None
+
+    def video(self, name: str, file: str) -> Path | None:
+        """One of a run's videos, by a name that `views.detail` told; None if there is none."""
+        run = self._find(name)
+        return run.path / file if run is not None and file in run.facts.videos else None
+
+    def _find(self, name: str) -> RunReader | None:
+        """A run by the name of its folder."""
+        with self._lock:
+            self._look()
+            return self._runs.get(name)
+
+    def picture(self, name: str) -> Picture | None:
+        """The newest of a run's evaluation; None if there is none, or no such run. Not under the lock: it may wait."""
+        with self._lock:
+            self._look()
+            run = self._runs.get(name)
+            statuses = (
+                [status for status in run.facts.statuses if status.role == "inference"] if run is not None else []
+            )
+            told = self._desk.picture(run.facts.run_id) if run is not None else None
+        return told if told is not None else newest_picture(statuses)
+
+    def metrics(self, own: MetricsSource) -> bytes:
+        """All live services' metrics, the monitor's own, and what it thinks of them, in Prometheus' text format."""
+        with self._lock:
+            self._look()
+            judged = MetricsSource(labels={}, families=tuple(self._judgement()))
+            return render([own, judged, *self._sources()])
+
+    def _want(self, name: str) -> RunReader | None:
+        """A run by the name of its folder, which is looked up and never joined to a path."""
+        run = self._runs.get(name)
+        if run is not None:
+            self._wanted.pop(name, None)
+            self._wanted[name] = None
+            if run.table is None:
+                run.read_table()
+        return run
+
+    def _look(self) -> None:
+        """Renew what is older than its time."""
+        clock = self._clock()
+        if clock - self._looked_at < EVERY_S:
+            return
+        rest = clock - self._rested_at >= RESTING_EVERY_S
+        self._find_runs()
+        due = [run for run in self._runs.values() if rest or run.is_live or run.name in self._wanted]
+        self._desk.look()
+        told: dict[int, Page] = {}
+        for run in due:
+            run.look(self._desk)
+            told |= run.told
+        visited = [status for run in due for status in run.facts.statuses if status.incarnation not in told]
+        pages = {**self._visitor.visit(visited), **told}
+        now = self._wall_clock()
+        for run in due:
+            run.take_pages(self._pages_of(run, pages), now)
+        self._read_tables()
+        self._looked_at = self._clock()
+        self._rested_at = self._looked_at if rest else self._rested_at
+
+    @staticmethod
+    def _pages_of(run: RunReader, pages: Mapping[int, Page]) -> dict[int, Page]:
+        incarnations = {status.incarnation for status in run.facts.statuses}
+        return {incarnation: page for incarnation, page in pages.items() if incarnation in incarnations}
+
+    def _find_runs(self) -> None:
+        """Readers for the folders that are there now."""
+        self._problem = ""
+        try:
+            entries = list(self._folder.iterdir())
+        except FileNotFoundError:
+            entries = []  # not made yet
+        except OSError as error:
+            entries, self._problem = [], f"{self._folder}: {error.strerror or error}"
+        begun = {path: at for path in entries if (at := begun_at(path)) is not None}
+        found = sorted(begun, key=lambda path: (-begun[path], path.name))
+        self._num_left_out = max(0, len(found) - MAX_RUNS)
+        kept = {printable(path): path for path in found[:MAX_RUNS]}
+        self._runs = {name: self._runs.get(name) or RunReader(name, path) for name, path in kept.items()}
+
+    def _read_tables(self) -> None:
+        """Read on in the tables of live runs and of those asked for last; forget the others."""
+        live = [name for name, run in self._runs.items() if run.is_live]
+        asked = [name for name in reversed(self._wanted) if name in self._runs]
+        kept = list(dict.fromkeys((*live, *asked)))[:MAX_TABLES]
+        self._wanted = OrderedDict.fromkeys(name for name in self._wanted if name in kept)
+        for name, run in self._runs.items():
+            if name in kept and (run.is_live or run.table is not None):
+                run.read_table()
+            elif name not in kept:
+                run.forget_table()
+
+    def _alerts(self) -> list[Alert]:
+        """Of the disk and of every run, the worst first."""
+        alerts = [alert for run in self._runs.values() for alert in run.alerts()]
+        try:
+            usage = shutil.disk_usage(self._folder)
+        except OSError:
+            return alerts
+        return [*judge_disk(usage.free, usage.total), *alerts]
+
+    def _sources(self) -> Iterator[MetricsSource]:
+        """The pages of the services that are up."""
+        for run in self._runs.values():
+            for status in run.facts.statuses:
+                page = run.pages.get(status.incarnation)
+                if page is not None and page.answer is PageState.UP:
+                    labels = {
+                        "run": run.name,
+                        "service": status.role,
+                        "name": status.name,
+                        "incarnation": f"{status.incarnation:x}",
+                    }
+                    yield MetricsSource(labels=labels, families=page.families)
+
+    def _judgement(self) -> Iterator[Metric]:
+        """Which services are up, and which alerts there are."""
+        registry = CollectorRegistry()
+        up = _gauge(UP, registry)
+        alerts = _gauge(ALERTS, registry)
+        for run in self._runs.values():
+            for service in run.services if run.is_live else ():
+                up.labels(run.name, service.role, service.name).set(service.health == Health.UP)
+        for alert in self._alerts():
+            alerts.labels(alert.run, alert.code, alert.level.value).inc()
+        yield from registry.collect()
+
+
+def _gauge(metric: declare.Metric, registry: CollectorRegistry) -> Gauge:
+    return Gauge(metric.family, metric.meaning, metric.labels, registry=registry)
+
+
+def begun_at(path: Path) -> float | None:
+    """When a run began or was resumed last, seconds since 1970; None for a folder that holds none, or is gone again."""
+    for mark in MARKS:
+        try:
+            return (path / mark).stat().st_mtime
+        except OSError:
+            continue
+    return None
+
+
+def printable(path: Path) -> str:
+    """A folder's name as text that every encoding has room for."""
+    return path.name.encode(errors="replace").decode()
