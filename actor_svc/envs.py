@@ -37,7 +37,7 @@ def make_group(
     """
     backend = make_backend(env, lanes, make=make, render=render, threads=threads)
     settings = env.settings()
-    if make is None and ":" not in env.id and (simulator := choose_backend(env)) in ("ale", "ale_sync", "envpool"):
+    if make is None and ":" not in env.id and (simulator := choose_backend(env)) in ("ale_sync", "envpool"):
         settings = tuple(sorted((*settings, ("backend", json.dumps(simulator)))))  # simulators are not quite alike
     return EnvGroup(backend, lanes, env_id=env.id, settings=settings)
 
@@ -62,10 +62,6 @@ def make_backend(
     if make is not None:
         return _from_function(env, lanes, make, render)
     choice = choose_backend(env)
-    if choice == "ale":
-        from seedbed.actor_svc.backends.atari import make_ale  # heavy, and optional
-
-        return make_ale(env, lanes, threads)
     if choice == "ale_sync":
         from seedbed.actor_svc.backends.atari import make_sync  # heavy, and optional
 
@@ -85,7 +81,7 @@ def make_backend(
 
 
 def choose_backend(env: EnvConfig) -> str:
-    """Return `env.backend`, with "auto" resolved to "envpool" or "ale" where one of these is to be used.
+    """Return `env.backend`, with "auto" resolved to "envpool" or "ale_sync" where one of these is to be used.
 
     That is EnvPool, if it is installed, for Atari games and for ids that Gymnasium lacks, and else ALE for Atari games.
     The result is "auto" where the environment's registration in Gymnasium decides.
@@ -96,7 +92,7 @@ def choose_backend(env: EnvConfig) -> str:
         return env.backend
     has_envpool = importlib.util.find_spec("envpool") is not None
     if env.is_atari:  # it starts and steps faster than ALE, and shows its screen
-        return "envpool" if has_envpool else "ale"
+        return "envpool" if has_envpool else "ale_sync"
     if has_envpool and not _has_gymnasium(env.id):
         from seedbed.actor_svc.backends.pool import has  # heavy
 
@@ -106,7 +102,7 @@ def choose_backend(env: EnvConfig) -> str:
 
 
 def describe_backend(env: EnvConfig) -> str:
-    """Return the name of the backend on this machine: envpool, ale, ale_sync, vector, gymnasium or function.
+    """Return the name of the backend on this machine: envpool, ale_sync, vector, gymnasium or function.
 
     "gymnasium" steps environments one by one; "function" is for an author's own `module:function`.
     """

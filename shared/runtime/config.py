@@ -132,9 +132,9 @@ class EnvConfig(Section):
     service: str = Field(
         "", description="Folder with a service.toml: a program in any language that steps it; empty: seedbed's actor."
     )
-    backend: Literal["auto", "gymnasium", "vector", "ale", "ale_sync", "envpool"] = Field(
+    backend: Literal["auto", "gymnasium", "vector", "ale_sync", "envpool"] = Field(
         "auto",
-        description="What steps the lanes: one by one, a vector form, ALE's, its games in one thread, or EnvPool.",
+        description="What steps the lanes: one by one, a vector form, ALE with all games in one thread, or EnvPool.",
     )
     kwargs: dict[str, Any] = Field({}, description="Passed to the environment's constructor.")
     image: Literal["", "HWC", "CHW"] = Field(
@@ -157,7 +157,7 @@ class EnvConfig(Section):
     @property
     def is_atari(self) -> bool:
         """Whether the Atari settings apply."""
-        return self.id.startswith("ALE/") or self.backend in ("ale", "ale_sync")
+        return self.id.startswith("ALE/") or self.backend == "ale_sync"
 
     def with_differences(self, differences: Mapping[str, Any]) -> "EnvConfig":
         """Return these settings changed by `differences`, kwargs joined key by key.

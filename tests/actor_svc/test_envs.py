@@ -279,7 +279,7 @@ def test_pendulum_takes_a_continuous_action():
         ({"id": "CartPole-v1"}, "vector"),
         ({"id": "CartPole-v1", "backend": "gymnasium"}, "gymnasium"),
         ({"id": "Acrobot-v1"}, "gymnasium"),
-        ({"id": "ALE/Pong-v5", "backend": "ale"}, "ale"),
+        ({"id": "ALE/Pong-v5", "backend": "ale_sync"}, "ale_sync"),
         ({"id": "seedbed.services.memory.env:make"}, "function"),
     ],
 )

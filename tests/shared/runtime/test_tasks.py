@@ -69,8 +69,8 @@ def test_what_is_said_for_all_tasks_outside_the_file_holds_for_all(load, monkeyp
     assert [task.env.id for task in settings.tasks.values()] == ["E1", "E2"]
     assert load(FILE, "env.kwargs={c=3}").tasks["two"].env.kwargs == {"b": 2, "c": 3}
     assert load(FILE, "env.kwargs={b=3}").tasks["two"].env.kwargs == {"b": 3}
-    monkeypatch.setenv("SEEDBED_ENV__BACKEND", "ale")
-    assert load().tasks["two"].env.backend == "ale"
+    monkeypatch.setenv("SEEDBED_ENV__BACKEND", "ale_sync")
+    assert load().tasks["two"].env.backend == "ale_sync"
 
 
 def test_the_later_of_two_words_wins_whether_for_all_tasks_or_one(load, monkeypatch) -> None:
@@ -130,7 +130,7 @@ def test_a_mistake_in_env_is_told_once(load) -> None:
 
 def test_what_a_run_kept_is_read_back_the_same(load, tmp_path: Path) -> None:
     """The run folder's config.toml has every task in full."""
-    from seedbed.learner_svc.run_folder import to_toml
+    from seedbed.learner_svc.run.folder import to_toml
 
     settings = load()
     again = load(to_toml(settings.model_dump(mode="json")))
