@@ -1,7 +1,7 @@
-"""What inference keeps for a group, and the outputs that its decisions go to."""
+"""What inference keeps for a group."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -44,19 +44,6 @@ class Group:
     def task(self) -> str:
         """Which of the run's tasks it plays; empty in a run with one environment."""
         return self.session.hello.task
-
-
-@dataclass(slots=True)
-class ServerOutputs:
-    """Where decisions go, and what the shell knows: its callables, none of which blocks."""
-
-    down: Callable[[bytes, Sequence[bytes]], bool]  # (route, frames) → False when the route is gone
-    act: Callable[[list[list[LaneBlock]], list[Group]], None]  # batches, and the groups in their order
-    forget: Callable[[LaneBlock], None]  # zero a new group's policy state, before its first batch
-    pin: Callable[[], None]  # freeze the live weights for an evaluation
-    wake: Callable[[float], None] = field(default=lambda _at: None)  # call `launch` at this time
-    work_age_s: Callable[[], float] = field(default=lambda: 0.0)  # how long the running batch has been running
-    owner: Callable[[bytes], str] = field(default=lambda _route: "")  # whose key a route has; empty without keys
 
 
 def make_group(session: Session, record: RecordSpec, start: int, out_of_bounds: OutOfBounds = "count") -> Group:

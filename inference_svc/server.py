@@ -1,5 +1,7 @@
 """What inference decides on each event, without sockets, threads or clocks: groups in, batches out, unrolls up.
 
+After each event the shell performs what `take_actions` returns.
+
 | a group waits for | unblocked by | PONG says |
 |---|---|---|
 | its turn in a batch | the compute thread | queued |
@@ -9,8 +11,16 @@
 Groups are held before the forward pass, so that fresh weights act when they go on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from seedbed.inference_svc.actions import (
+    Action,
+    ForgetState,
+    FreezeWeights,
+    LaunchAt,
+    RunBatches,
+    SendToEnvironment,
+)
 from seedbed.inference_svc.actor_registry import ActorRegistry
 from seedbed.inference_svc.admission import judge
 from seedbed.inference_svc.batcher import Batcher
@@ -18,7 +28,7 @@ from seedbed.inference_svc.config import InferenceConfig
 from seedbed.inference_svc.episodes import aborted_episodes, valid_steps
 from seedbed.inference_svc.evaluations import Evaluations
 from seedbed.inference_svc.goodbyes import GoodbyeTracker
-from seedbed.inference_svc.group import Group, ServerOutputs, make_group, read_step
+from seedbed.inference_svc.group import Group, make_group, read_step
 from seedbed.inference_svc.learner_sessions import LearnerSession, LearnerSessions
 from seedbed.inference_svc.pictures import Pictures
 from seedbed.inference_svc.refusal_replies import RefusalReplies, about_step
@@ -53,7 +63,12 @@ MAX_GREETING = 4096  # connections that are told when to go though they never ca
 
 
 class Server:
-    """All of inference's decisions. One thread; bounded by `max_lanes`, credit and one unroll per group."""
+    """All of inference's decisions. One thread; bounded by `max_lanes`, credit and one unroll per group.
+
+    Args:
+      owner: whose key a connection has, by its route; empty without keys.
+      work_age_s: how long the running batch has been running, seconds.
+    """
 
     def __init__(
         self,
@@ -61,10 +76,11 @@ class Server:
         incarnation: int,
         learner_sessions: LearnerSessions,
         tally: InferenceTally,
-        outputs: ServerOutputs,
+        *,
+        owner: Callable[[bytes], str] = lambda _route: "",
+        work_age_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.config, self.incarnation, self.learner_sessions, self.tally = config, incarnation, learner_sessions, tally
-        self.outputs = outputs  # where decisions go
         self.recorded: RecordSpec | None = None  # of the policy that is there; until then nobody is let in
         limits = SessionLimits(
             beat_s=config.beat_s,
@@ -72,7 +88,7 @@ class Server:
             max_lanes=config.max_lanes,
             max_frame_bytes=config.max_frame_bytes,
         )
-        self.table = SessionTable(incarnation, 0, "", limits, owner=lambda route: outputs.owner(route))
+        self.table = SessionTable(incarnation, 0, "", limits, owner=owner)
         self.version = 0  # of the weights that act, packed
         self.departures: GoodbyeTracker | None = None  # once the run is over
         self.audience: ServedStatistics | None = None  # of a policy that is served without a learner
@@ -83,6 +99,20 @@ class Server:
         self._slots = SlotPool(config.max_lanes)
         self._greeting: dict[bytes, None] = {}  # connections that said HELLO and were not let in, the newest last
         self._replies = RefusalReplies()
+        self._work_age_s = work_age_s
+        self._actions: list[Action] = []  # decided since they were last taken
+
+    def take_actions(self) -> list[Action]:
+        """Return what was decided since the last call, to be performed in this order."""
+        actions, self._actions = self._actions, []
+        return actions
+
+    def unroutable(self, route: bytes, now: float) -> None:
+        """A connection was gone when something was to be sent on it: its groups may come back on another."""
+        if self.departures is not None:
+            self.departures.closed(route, now)
+        else:
+            self.table.unroutable(route, now)
 
     def serve(self, record: RecordSpec, run_id: str, run_seed: int, *, replica: int = 0) -> None:
         """A policy is there: open for groups. Another run, or another record, ends the sessions of the former.
@@ -133,7 +163,8 @@ class Server:
         """The run is over: whoever says anything hears so, until they say BYE themselves."""
         if isinstance(message, Bye) and message.session == 0:
             departures.left(route)
-        elif self._send(route, Bye(session=0, reason="run_finished")):
+        else:
+            self._send(route, Bye(session=0, reason="run_finished"))
             departures.told(route)
 
     def _hello(self, hello: Hello, route: bytes, now: float) -> None:
@@ -171,7 +202,7 @@ class Server:
         session.attached = group = make_group(session, record, start, self.config.out_of_bounds)
         if self.audience is not None:
             group.lanes.greedy, group.lanes.pinned = self.audience.greedy, False
-        self.outputs.forget(group.lanes)
+        self._actions.append(ForgetState(group.lanes))
         return True
 
     def _ping(self, ping: Ping, route: bytes, now: float) -> None:
@@ -181,7 +212,7 @@ class Server:
             sessions = self.table.sessions.values()
             if any(session.route == route and session.hello.mode == "train" for session in sessions):
                 self.tally.pinged(ping.load)
-            work_age_ms = int(1e3 * self.outputs.work_age_s())
+            work_age_ms = int(1e3 * self._work_age_s())
             self._send(route, self.table.ping(ping, route, now, work_age_ms=work_age_ms))
 
     def _bye(self, bye: Bye, route: bytes, now: float) -> None:
@@ -210,7 +241,7 @@ class Server:
             self._accept(group, inputs, statistics, now)
             return True
         if verdict is StepVerdict.CACHED and session.reply is not None:
-            self.outputs.down(route, session.reply)
+            self._actions.append(SendToEnvironment(route, session.reply))
         elif verdict is StepVerdict.CHALLENGE:
             self._send(route, table.challenge(step.session))
         return False
@@ -266,7 +297,7 @@ class Server:
         seed = self.evaluations.reset_seed(group)
         if seed is not None:
             payload = [bytes(frame) for frame in group.lanes.act_layout.allocate()]
-            self.outputs.forget(group.lanes)
+            self._actions.append(ForgetState(group.lanes))
             group.lanes.seed, group.lanes.tick, group.lanes.noise_block = seed, -1, -1
             self._answer(group, self.evaluations.version(group), payload, now, bits=int(ActBits.RESET), reset_seed=seed)
         elif self.evaluations.may_act(group):
@@ -280,7 +311,7 @@ class Server:
         wanted = self.evaluations.wanted_version(groups)
         if wanted and wanted == self.version:
             self.evaluations.freezing()
-            self.outputs.pin()
+            self._actions.append(FreezeWeights())
         elif wanted and wanted < self.version:  # else it is on its way
             self.learner_sessions.main.fetch(wanted)
         for group in self.evaluations.start(groups):
@@ -348,7 +379,7 @@ class Server:
         if at is None:
             return
         if at > now:
-            self.outputs.wake(at)
+            self._actions.append(LaunchAt(at))
             return
         groups = []
         for group, wait_s in self._batcher.take(now):
@@ -361,7 +392,7 @@ class Server:
         ordered = [group for batch in batches.values() for group in batch]
         self.tally.batches += 1
         self.tally.batch_lanes += sum(group.lanes.count for group in ordered)
-        self.outputs.act([[group.lanes for group in batch] for batch in batches.values()], ordered)
+        self._actions.append(RunBatches([[group.lanes for group in batch] for batch in batches.values()], ordered))
 
     def acted(
         self, groups: Sequence[Group], payloads: Sequence[Sequence[bytes]], versions: Sequence[int], now: float
@@ -382,8 +413,7 @@ class Server:
         session = group.session
         frames = [encode_act(session.id, session.last_seq, version, bits, reset_seed), *payload]
         self.table.answer(session, frames, now)
-        if not self.outputs.down(session.route, frames):
-            self.table.unroutable(session.route, now)
+        self._actions.append(SendToEnvironment(session.route, frames))
 
     # Time
 
@@ -400,14 +430,11 @@ class Server:
         """Each second: a PONG nobody asked for, or BYE again, finds the connections that are closed."""
         if self.departures is not None:
             for route in self.departures.waiting(now):
-                if self._send(route, Bye(session=0, reason="run_finished")):
-                    self.departures.told(route)
-                else:
-                    self.departures.closed(route, now)
+                self._send(route, Bye(session=0, reason="run_finished"))
+                self.departures.told(route)
         else:
             for route in self.table.routes():
-                if not self._send(route, Pong(sent_ms=0, server_epoch=self.incarnation, work_age_ms=0)):
-                    self.table.unroutable(route, now)
+                self._send(route, Pong(sent_ms=0, server_epoch=self.incarnation, work_age_ms=0))
 
     def flush_episodes(self) -> None:
         """Pass on training episodes and steps since the last time."""
@@ -436,11 +463,11 @@ class Server:
         """Tell everyone to go, who is in or asked to be: BYE(draining) means elsewhere, BYE(run_finished) for good."""
         if reason == "run_finished":
             self.departures = GoodbyeTracker()
-        inside = self.table.routes()
-        for route in {**dict.fromkeys(inside), **self._greeting}:
-            was_sent = self._send(route, Bye(session=0, reason=reason))
-            if self.departures is not None and (was_sent or route in inside):  # who was in may dial again
-                self.departures.told(route)
+        inside = set(self.table.routes())
+        for route in inside | self._greeting.keys():
+            self._send(route, Bye(session=0, reason=reason))
+            if self.departures is not None:
+                self.departures.told(route, is_stranger=route not in inside)
         self._greeting.clear()
         for session in self.table.drain():
             writer = session.attached.lanes.rows if session.attached else None
@@ -450,6 +477,10 @@ class Server:
                 )  # held for credit, which may still come
             self._release(session, reason)
         self.flush_episodes()
+
+    def still_here(self, now: float) -> list[bytes]:
+        """Return the connections that were told that the run is over and have not left yet; empty while it goes on."""
+        return [] if self.departures is None else self.departures.waiting(now)
 
     def _strike(self, session: Session, route: bytes, error: RemoteWireError) -> None:
         """Refuse a STEP, and say so: with observations out of bounds for good, otherwise until there were too many."""
@@ -479,8 +510,8 @@ class Server:
     def _mark(self, group: Group, state: RequestState, now: float) -> None:
         self.table.mark(group.session, int(state), now)
 
-    def _send(self, route: bytes, message: Message) -> bool:
-        return self.outputs.down(route, [encode(message)])
+    def _send(self, route: bytes, message: Message) -> None:
+        self._actions.append(SendToEnvironment(route, [encode(message)]))
 
     @property
     def training_lanes(self) -> int:

@@ -13,11 +13,11 @@ from functools import partial
 import torch
 
 from seedbed.inference_svc import metrics
+from seedbed.inference_svc.actions import ForgetState, FreezeWeights, LaunchAt, RunBatches, SendToEnvironment
 from seedbed.inference_svc.compute import Compute
 from seedbed.inference_svc.config import InferenceConfig, InferenceSettings
 from seedbed.inference_svc.drain_check import DrainCheck
-from seedbed.inference_svc.engine import LaneBlock
-from seedbed.inference_svc.group import Group, ServerOutputs
+from seedbed.inference_svc.group import Group
 from seedbed.inference_svc.learner_sessions import LearnerSessions
 from seedbed.inference_svc.server import Server
 from seedbed.inference_svc.serving import ServedPolicy, ServedStatistics
@@ -83,10 +83,10 @@ class InferenceService:
         self.compute = compute = Compute(
             config.device, inline_s=config.inline_ms / 1e3, max_s=config.max_compute_s, report=self._report_stuck
         )
-        outputs = ServerOutputs(
-            self._down, self._act, compute.forget, self._pin, self._wake, compute.busy_s, self._owner
-        )
-        self.server = Server(config, service.incarnation, self.learner_sessions, self.tally, outputs)
+        self.server = Server(
+            config, service.incarnation, self.learner_sessions, self.tally,
+            owner=lambda route: self.router.user_id(route), work_age_s=compute.busy_s,
+        )  # fmt: skip
         self.forward_seconds = metrics.register(
             service.metrics, self.tally, self.server, self.learner_sessions, reactor
         )
@@ -135,27 +135,36 @@ class InferenceService:
             self.tally.refused_messages += 1
             return False
         is_useful = self.server.receive(route, frames, self.loop.time())
+        self._perform()
         if self._farewell is not None:
             self._farewell.heard(self.loop.time())
         return is_useful
 
-    def _down(self, route: bytes, frames: Sequence[bytes]) -> bool:
-        return self.router.send(route, frames)
-
-    def _owner(self, route: bytes) -> str:
-        return self.router.user_id(route)
+    def _perform(self) -> None:
+        """Do what the server has decided."""
+        for action in self.server.take_actions():
+            if isinstance(action, SendToEnvironment):
+                if not self.router.send(action.route, action.frames):
+                    self.server.unroutable(action.route, self.loop.time())
+            elif isinstance(action, RunBatches):
+                self.compute.act(action.batches, partial(self._acted, action.groups))
+            elif isinstance(action, LaunchAt):
+                if self._alarm is None:
+                    self._alarm = self.loop.call_at(action.at, self._alarmed)
+            elif isinstance(action, ForgetState):
+                self.compute.forget(action.lanes)
+            elif isinstance(action, FreezeWeights):
+                self.compute.pin(self._pinned)
 
     def _revoked(self, routes: list[bytes]) -> None:
         ended = self.server.revoke(routes)
+        self._perform()
         self.service.log.warning("keys_revoked", connections=len(routes), sessions=ended)
 
     def _launch(self) -> None:
         self.server.launch(self.loop.time())
+        self._perform()
         self._send_unrolls()
-
-    def _wake(self, at: float) -> None:
-        if self._alarm is None:
-            self._alarm = self.loop.call_at(at, self._alarmed)
 
     def _alarmed(self) -> None:
         self._alarm = None
@@ -163,13 +172,11 @@ class InferenceService:
 
     # The policy
 
-    def _act(self, batches: list[list[LaneBlock]], groups: list[Group]) -> None:
-        self.compute.act(batches, partial(self._acted, groups))
-
-    def _acted(self, groups: list[Group], payloads: list[list[bytes]], versions: list[int], seconds: float) -> None:
+    def _acted(self, groups: Sequence[Group], payloads: list[list[bytes]], versions: list[int], seconds: float) -> None:
         self.tally.compute_s += seconds
         self.forward_seconds.observe(seconds)
         self.server.acted(groups, payloads, versions, self.loop.time())
+        self._perform()
         self._send_unrolls()
 
     def _picture(self) -> Answer | None:
@@ -185,11 +192,9 @@ class InferenceService:
         self.server.pictures.looked(now)
         return self.server.pictures.newest
 
-    def _pin(self) -> None:
-        self.compute.pin(self._pinned)
-
     def _pinned(self, version: int) -> None:
         self.server.pinned(version, self.loop.time())
+        self._perform()
 
     # The learner
 
@@ -230,6 +235,7 @@ class InferenceService:
                 self._environment_refused(event, task)
             elif isinstance(event, Refused):
                 self._refused(event, task)
+        self._perform()
         self._poll_learner()
 
     def _welcomed(self, welcome: ProducerWelcome, task: str) -> None:
@@ -264,6 +270,7 @@ class InferenceService:
             self.server.serve(record, welcome.run_id, welcome.run_seed, replica=welcome.session)
             self.service.log.info("policy_loaded", env_id=record.spec.env_id, digest=manifest.digest)
         self.server.weights_changed(event.version, self.loop.time())
+        self._perform()
 
     def _serve_alone(self, served: ServedPolicy) -> None:
         """No learner: one policy for good."""
@@ -275,6 +282,7 @@ class InferenceService:
             record = self.compute.record
             self.server.serve(record, served.run_id, served.run_seed)
             self.server.weights_changed(served.version, self.loop.time())
+            self._perform()
             self.service.log.info(
                 "policy_served", env_id=record.spec.env_id, checkpoint=served.source, greedy=served.greedy
             )
@@ -329,7 +337,7 @@ class InferenceService:
             if number % PROBE_EVERY_BEATS == 0:
                 self.server.probe(now)
             self.server.release_held(now)
-            self._launch()
+            self._launch()  # which performs all of this
             self._poll_learner()
             self._await_learner(now)
             self._await_evaluators(now)
@@ -389,7 +397,7 @@ class InferenceService:
 
     async def leave(self) -> None:
         """Named phases: dismiss groups, flush unrolls, say goodbye."""
-        self.server.dismiss("run_finished" if self.is_finished else "draining")
+        self._dismiss("run_finished" if self.is_finished else "draining")
         flush, link = (
             DrainCheck(self.learner_sessions, self.config.drain_s, self.loop.time()),
             self.learner_sessions.main,
@@ -411,14 +419,17 @@ class InferenceService:
             dropped_steps=self.tally.dropped_steps,
         )  # fmt: skip
 
+    def _dismiss(self, reason: str) -> None:
+        self.server.dismiss(reason)
+        self._perform()
+
     async def _see_off(self) -> None:
         """The run is over: stay until the environments have left. The learner waits for us meanwhile."""
         if self.server.departures is None:  # it ended while we drained
-            self.server.dismiss("run_finished")
-        deadline, departures = self.loop.time() + self.config.farewell_s, self.server.departures
-        assert departures is not None, "dismiss() made it"
-        await self.service.linger(lambda now: now >= deadline or not departures.waiting(now))
-        if left_behind := len(departures.waiting(self.loop.time())):
+            self._dismiss("run_finished")
+        deadline = self.loop.time() + self.config.farewell_s
+        await self.service.linger(lambda now: now >= deadline or not self.server.still_here(now))
+        if left_behind := len(self.server.still_here(self.loop.time())):
             self.service.log.warning("environments_stay", connections=left_behind, hint="stop them: the run is over")
 
     async def _tell_the_late(self) -> None:

@@ -7,9 +7,10 @@ import gymnasium
 import numpy as np
 import pytest
 
+from seedbed.inference_svc.actions import ForgetState, FreezeWeights, RunBatches, SendToEnvironment
 from seedbed.inference_svc.config import InferenceConfig
 from seedbed.inference_svc.engine import LaneBlock
-from seedbed.inference_svc.group import Group, ServerOutputs
+from seedbed.inference_svc.group import Group
 from seedbed.inference_svc.learner_sessions import LearnerSessions
 from seedbed.inference_svc.server import Server
 from seedbed.inference_svc.serving import ServedStatistics
@@ -56,29 +57,57 @@ SPEC = EnvSpec(
 
 
 class World:
-    """A server with recorded outputs; batches are answered when the test says so."""
+    """A server whose actions are recorded when a test looks; batches are answered when the test says so."""
 
     def __init__(self) -> None:
         self.tally = InferenceTally()
         self.learner_sessions = LearnerSessions(name="i", incarnation=7, library_version="0", load=lambda: ())
         self.link = self.learner_sessions.main
-        self.sent: list[tuple[bytes, Message]] = []
-        self.batches: list[list[Group]] = []
-        self.forgotten: list[LaneBlock] = []
-        self.pins = 0
+        self.now = 0.0  # of the newest event
+        self.owners: dict[bytes, str] = {}
         self.gone: set[bytes] = set()
-        outputs = ServerOutputs(self.down, self.act, self.forgotten.append, self.pin)
-        self.server = Server(InferenceConfig(max_lanes=64), 99, self.learner_sessions, self.tally, outputs)
+        self._sent: list[tuple[bytes, Message]] = []
+        self._batches: list[Sequence[Group]] = []
+        self._forgotten: list[LaneBlock] = []
+        self._freezes = 0
+        self.server = Server(
+            InferenceConfig(max_lanes=64), 99, self.learner_sessions, self.tally,
+            owner=lambda route: self.owners.get(route, ""),
+        )  # fmt: skip
 
-    def down(self, route: bytes, frames: Sequence[bytes]) -> bool:
-        self.sent.append((route, decode(bytes(frames[0]))))
-        return route not in self.gone
+    def perform(self) -> None:
+        """Record what the server has decided."""
+        for action in self.server.take_actions():
+            if isinstance(action, SendToEnvironment):
+                self._sent.append((action.route, decode(bytes(action.frames[0]))))
+                if action.route in self.gone:
+                    self.server.unroutable(action.route, self.now)
+            elif isinstance(action, RunBatches):
+                self._batches.append(action.groups)
+            elif isinstance(action, ForgetState):
+                self._forgotten.append(action.lanes)
+            elif isinstance(action, FreezeWeights):
+                self._freezes += 1
 
-    def act(self, _batches: list[list[LaneBlock]], groups: list[Group]) -> None:
-        self.batches.append(groups)
+    @property
+    def sent(self) -> list[tuple[bytes, Message]]:
+        self.perform()
+        return self._sent
 
-    def pin(self) -> None:
-        self.pins += 1
+    @property
+    def batches(self) -> list[Sequence[Group]]:
+        self.perform()
+        return self._batches
+
+    @property
+    def forgotten(self) -> list[LaneBlock]:
+        self.perform()
+        return self._forgotten
+
+    @property
+    def pins(self) -> int:
+        self.perform()
+        return self._freezes
 
     def serve(self, lanes: int = 1000, replica: int = 0) -> None:
         self.server.serve(RecordSpec(SPEC, T), "run", 1, replica=replica)
@@ -102,8 +131,10 @@ class World:
         self.server.credited(credit, 0.0)
 
     def tell(self, message: Message, payload: Sequence[bytes] = (), route: bytes = b"r", now: float = 0.0) -> None:
+        self.now = now
         self.server.receive(route, [encode(message), *payload], now)
         self.server.launch(now)
+        self.perform()
 
     def hello(self, group: int = 0, mode: str = "train", lanes: int = 2, route: bytes = b"r") -> Welcome:
         self.tell(hello(group, mode, lanes), route=route)
@@ -119,10 +150,12 @@ class World:
         bits = int(StepBits.STATISTICS) if ended else 0
         self.tell(Step(session=session, seq=seq, bits=bits), payload, route, now)
 
-    def answer(self, now: float = 0.0) -> list[Group]:
+    def answer(self, now: float = 0.0) -> Sequence[Group]:
         groups = self.batches.pop(0)
         payloads = [[bytes(frame) for frame in group.lanes.act_layout.allocate()] for group in groups]
+        self.now = now
         self.server.acted(groups, payloads, [self.server.version] * len(groups), now)
+        self.perform()
         return groups
 
     def last(self) -> Message:
@@ -214,6 +247,7 @@ def test_why_each_group_ended_is_counted(world: World) -> None:
         world.tell(Step(session=sessions[2], seq=0, bits=0), [b"short"], route=b"2")
     world.gone.add(b"3")
     world.server.probe(0.0)
+    world.perform()
     world.server.beat(4.0, drained=True, stalled_until=0.0)
     assert world.tally.groups_ended == {"stopped": 1, "bye": 1, "broken_messages": 1, "closed": 1}
     assert (world.server.num_sessions, world.server.used_slots) == (0, 0)
@@ -422,6 +456,7 @@ def test_a_silent_group_is_freed_after_its_lease_and_a_closed_one_sooner(world: 
     world.hello(1, route=b"s")
     world.gone.add(b"s")
     world.server.probe(0.0)
+    world.perform()
     world.server.beat(3.5, drained=True, stalled_until=0.0)
     assert world.server.used_slots == 2
     world.server.beat(9.0, drained=True, stalled_until=0.0)
@@ -616,15 +651,17 @@ def test_a_finished_run_waits_for_those_that_it_told(world: World) -> None:
     told, cut = world.hello(0, route=b"told"), world.hello(1, route=b"cut")
     world.gone.add(b"cut")
     world.server.dismiss("run_finished")
+    world.perform()
     departures = world.server.departures
     assert departures is not None
     assert set(departures.waiting(0.0)) == {b"told", b"cut"}
     world.step(told.session, 0, route=b"told")
-    world.tell(Bye(session=0, reason="stopped"), route=b"told")
+    world.tell(Bye(session=0, reason="stopped"), route=b"told", now=1.0)
     world.server.probe(1.0)
+    world.perform()
     world.tell(hello(1), route=b"again", now=2.0)
     assert world.sent[-1] == (b"again", Bye(session=0, reason="run_finished"))
-    assert departures.waiting(3.9) == [b"cut", b"again"]
+    assert departures.waiting(2.9) == [b"cut", b"again"]
     assert departures.waiting(4.1) == [b"again"]
     world.tell(Bye(session=cut.session, reason="moved"), route=b"again", now=5.0)
     assert departures.waiting(5.0) == [b"again"], "one group's leaving is not the connection's"
@@ -638,7 +675,9 @@ def test_a_finished_run_says_bye_again_each_second(world: World) -> None:
     world.hello(0, route=b"r")
     world.gone.add(b"r")
     world.server.dismiss("run_finished")
+    world.perform()
     world.server.probe(1.0)
+    world.perform()
     world.gone.clear()
     sent = len(world.sent)
     world.server.probe(2.0)
@@ -652,6 +691,7 @@ def test_who_was_not_let_in_and_has_gone_is_not_waited_for(world: World) -> None
     world.tell(hello(0), route=b"early")
     world.gone.add(b"early")
     world.server.dismiss("run_finished")
+    world.perform()
     assert world.server.departures is not None
     assert world.server.departures.waiting(0.0) == []
 
@@ -685,8 +725,7 @@ def test_revoked_keys_lose_their_sessions_and_are_told_why(world: World) -> None
 
 def test_a_foreign_key_cannot_strike_a_group_out(world: World) -> None:
     """Broken STEPs that name another owner's session are challenged before they are looked at."""
-    owners = {b"r": "environment:a", b"thief": "environment:b"}
-    world.server.outputs.owner = owners.__getitem__
+    world.owners = {b"r": "environment:a", b"thief": "environment:b"}
     world.serve()
     session = world.hello().session
     for _ in range(10):
