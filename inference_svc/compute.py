@@ -82,8 +82,8 @@ class Compute:
             versions += [engine.pinned_version if lanes[0].pinned else engine.version] * len(lanes)
         return payloads, versions, time.perf_counter() - started
 
-    def load(self, version: int, manifest: Manifest, buffer: bytes, done: Callable[[], None]) -> None:
-        """Act with these weights from the next batch on."""
+    def load(self, version: int, manifest: Manifest | None, buffer: bytes, done: Callable[[], None]) -> None:
+        """Act with these weights from the next batch on; without a manifest they are of the policy that is there."""
         self._worker.submit(lambda: self._engine.load(version, manifest, buffer), lambda _none: done())
 
     def pin(self, done: Callable[[int], None]) -> None:

@@ -73,14 +73,17 @@ class Engine:
         assert self._live is not None, "no weights yet"
         return self._live
 
-    def load(self, version: int, manifest: Manifest, buffer: bytes) -> None:
-        """Take new weights; another manifest builds another policy, whose lanes' state may be of another kind."""
-        if self._live is None or self._live.manifest.digest != manifest.digest:
+    def load(self, version: int, manifest: Manifest | None, buffer: bytes) -> None:
+        """Take new weights, of the live policy if `manifest` is None.
+
+        Another manifest builds another policy, whose lanes' state may be of another kind.
+        """
+        if manifest is not None and (self._live is None or self._live.manifest.digest != manifest.digest):
             former, self._live = self._live, self._build(manifest)
             self._pinned = None
             if former is None or former.policy.state_fields != self._live.policy.state_fields:
                 self._tables, self._num_slots = [], 0
-        self._live.parameters.load_(buffer)
+        self.live.parameters.load_(buffer)
         self.version = version
 
     def pin(self) -> int:

@@ -38,7 +38,7 @@ class EvaluationRound:
     """At most one round at a time. Owned by the service's loop; memory: the episodes asked for."""
 
     def __init__(self) -> None:
-        self.request: Evaluation | None = None
+        self.request: Evaluation | None = None  # what is running or waited for
         self.version = 0  # pinned, packed; 0 until the weights are frozen
         self._seats: dict[int, _Seat] = {}
         self._episodes: list[Array] = []
@@ -68,17 +68,16 @@ class EvaluationRound:
         """Whether a round is asked for, not running, and these are the weights that it is of."""
         return self.request is not None and not self._seats and version == self.request.version
 
-    def start(self, version: int, lanes: dict[int, int]) -> None:
-        """Begin with these groups, `{session: lanes}`, on weights frozen at `version`."""
-        assert self.request is not None
+    def start(self, request: Evaluation, version: int, lanes: dict[int, int]) -> None:
+        """Begin what is asked for with these groups, `{session: lanes}`, on weights frozen at `version`."""
         self.version = version
         total = sum(lanes.values())
-        share, extra = divmod(self.request.episodes, total)
+        share, extra = divmod(request.episodes, total)
         first = 0
         for index, (session, count) in enumerate(sorted(lanes.items())):
             quota = np.full(count, share, np.int64)
             quota[: max(0, min(count, extra - first))] += 1
-            self._seats[session] = _Seat(self.request.seed + index * SEED_STRIDE, quota)
+            self._seats[session] = _Seat(request.seed + index * SEED_STRIDE, quota)
             first += count
 
     def reset_seed(self, session: int) -> int | None:
@@ -100,7 +99,7 @@ class EvaluationRound:
         `statistics` is f32 [ended lanes, K], lanes ascending.
         """
         seat = self._seats.get(session)
-        if seat is None or not seat.is_reset:
+        if self.request is None or seat is None or not seat.is_reset:
             return None
         lanes = np.flatnonzero(flags & ENDED)
         counted = seat.remaining[lanes] > 0
@@ -109,7 +108,7 @@ class EvaluationRound:
             self._episodes.append(statistics[counted])
         if any(other.remaining.any() for other in self._seats.values()):
             return None
-        return self._finish()
+        return self._finish(self.request.id)
 
     def lose(self, session: int) -> None:
         """A group is gone: if it still owed episodes, the round starts again."""
@@ -122,9 +121,8 @@ class EvaluationRound:
         """What was played is worth nothing any more: the round is still asked for, and not running."""
         self._clear(self.request)
 
-    def _finish(self) -> PlayedRound:
-        assert self.request is not None
-        result = PlayedRound(self.request.id, self.version, np.concatenate(self._episodes))
+    def _finish(self, request_id: int) -> PlayedRound:
+        result = PlayedRound(request_id, self.version, np.concatenate(self._episodes))
         self._done_id = result.id
         self._clear(None)
         return result

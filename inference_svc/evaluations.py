@@ -75,7 +75,7 @@ class Evaluations:
                 continue
             for group in members:
                 group.lanes.greedy = request.greedy
-            item.start(self._frozen_version, {group.session.id: group.lanes.count for group in members})
+            item.start(request, self._frozen_version, {group.session.id: group.lanes.count for group in members})
             started += members
         return started
 

@@ -93,7 +93,6 @@ class InferenceService:
         service.metrics.page("/picture", self._picture)
         self.is_finished = False
         self.fatal: SeedbedError | None = None
-        self._manifest: Manifest | None = None
         self._welcome: ProducerWelcome | None = None
         self._ended = asyncio.Event()
         self._farewell: LingerTimer | None = None  # once the run is over
@@ -258,14 +257,11 @@ class InferenceService:
         self._ended.set()
 
     def _load_weights(self, event: WeightsCame) -> None:
-        if event.manifest:
-            self._manifest = Manifest.from_json(event.manifest)
-        manifest = self._manifest
-        assert manifest is not None, "the link passes weights on only with a manifest"
+        manifest = Manifest.from_json(event.manifest) if event.manifest else None  # the link knows that we have it
         self.compute.load(event.version, manifest, event.buffer, partial(self._loaded, event, manifest))
 
-    def _loaded(self, event: WeightsCame, manifest: Manifest) -> None:
-        if event.manifest and self._welcome is not None:
+    def _loaded(self, event: WeightsCame, manifest: Manifest | None) -> None:
+        if manifest is not None and self._welcome is not None:
             record, welcome = self.compute.record, self._welcome
             self.server.serve(record, welcome.run_id, welcome.run_seed, replica=welcome.session)
             self.service.log.info("policy_loaded", env_id=record.spec.env_id, digest=manifest.digest)

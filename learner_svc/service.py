@@ -178,7 +178,7 @@ class LearnerService:
                 if not self.router.send(action.route, action.frames):
                     self.producers.unroutable(action.route)
             elif isinstance(action, SpecificationCame):
-                self.build(action.spec)
+                self.build(self.checkpoint or action.spec)
             elif self.training is None:  # producers bring experience only once there is a policy
                 continue
             elif isinstance(action, UnrollCame):
@@ -195,15 +195,15 @@ class LearnerService:
 
     # The policy
 
-    def build(self, spec: EnvSpec | None) -> None:
-        """Have the policy built, once: from the checkpoint, or for the first environments' specification."""
+    def build(self, origin: EnvSpec | checkpoints.Checkpoint) -> None:
+        """Have the policy built, once: for the first environments' specification, or from a checkpoint."""
         if self._is_building:
             return
         self._is_building = True
-        settings, folder, epoch, checkpoint = self.settings, self.folder, self.epoch, self.checkpoint
+        settings, folder, epoch = self.settings, self.folder, self.epoch
 
         def construct() -> tuple[Trainer, Source[UnrollKey], bytes]:
-            trainer = Trainer(settings, folder.path, folder.crash, epoch=epoch, spec=spec, checkpoint=checkpoint)
+            trainer = Trainer(settings, folder.path, folder.crash, epoch=epoch, origin=origin)
             source: Source[UnrollKey] = QueueSource(
                 trainer.record, batch=settings.learner.batch, num_buffers=settings.learner.buffers,
                 weights=normalised_weights(settings.tasks),
@@ -309,7 +309,7 @@ def _saved_update(folder: RunFolder) -> int:
 
 async def _work(learner: LearnerService, service: Service) -> None:
     if learner.checkpoint is not None:
-        learner.build(None)
+        learner.build(learner.checkpoint)
     service.ready(endpoint=learner.router.endpoint, run_id=learner.run_id)
     beat = service.start(learner.beat(), "beat")
     waits = [

@@ -103,8 +103,7 @@ class VectorBackend:
 
     def _step(self, rows: RowViews, actions: Sequence[Array]) -> None:
         """Step the environment once and write its rows."""
-        assert self._env is not None
-        observation, reward, terminated, truncated, given = self._env.step(self._action(actions))
+        observation, reward, terminated, truncated, given = self._made().step(self._action(actions))
         info = read_info(given)
         self._write(rows, observation)
         np.copyto(rows.reward, reward, casting="unsafe")
@@ -128,10 +127,9 @@ class VectorBackend:
 
     def _reset_lanes(self, rows: RowViews, lanes: Array) -> None:
         """Reset some lanes of an environment whose autoreset is disabled, and write their first observations."""
-        assert self._env is not None
         chosen = np.zeros(self._lanes, np.bool_)
         chosen[lanes] = True
-        observation, info = self._env.reset(options={"reset_mask": chosen})
+        observation, info = self._made().reset(options={"reset_mask": chosen})
         for view, values in zip(rows.observation, flatten(self.traits.observation, observation), strict=True):
             view[lanes] = values[lanes]
         if rows.mask is not None:
@@ -141,9 +139,7 @@ class VectorBackend:
 
     def _begin(self, seed: int) -> None:
         """Reset all lanes and write their `first` rows."""
-        if self._env is None:
-            self._env = self._make(self._lanes)
-        observation, given = self._env.reset(seed=seed)
+        observation, given = self._made().reset(seed=seed)
         rows = self._rows
         self._info = info = read_info(given)
         self._write(rows, observation)
@@ -154,6 +150,12 @@ class VectorBackend:
         if self._track_lives:
             self._lives = np.array(info["lives"])
         self.ended, self.first = NO_LANES, self._all_lanes
+
+    def _made(self) -> VectorEnv[Any, Any, Any]:
+        """Return the environment, which is made where there is none."""
+        if self._env is None:
+            self._env = self._make(self._lanes)
+        return self._env
 
     def _rebuild(self, failure: EnvError) -> None:
         """Make the environment anew and reset it with a fresh seed, until that succeeds.

@@ -43,10 +43,10 @@ class Trainer:
     """The policy and its updater. Owned by the update thread; memory: the updater's."""
 
     def __init__(
-        self, settings: LearnerSettings, folder: Path, crash_folder: Path, *, epoch: int, spec: EnvSpec | None,
-        checkpoint: Checkpoint | None,
+        self, settings: LearnerSettings, folder: Path, crash_folder: Path, *, epoch: int,
+        origin: EnvSpec | Checkpoint,
     ) -> None:  # fmt: skip
-        """Build from the checkpoint, or for a specification.
+        """Build a policy for a specification, or go on from a checkpoint.
 
         Raises: ConfigError or CheckpointError if checkpoint and configuration do not go together.
         """
@@ -57,10 +57,14 @@ class Trainer:
         torch.manual_seed(settings.run.seed)
         self.epoch = epoch
         self.max_policy_lag = settings.learner.max_policy_lag
+        checkpoint = origin if isinstance(origin, Checkpoint) else None
         self.step = checkpoint.step if checkpoint else 0
         self.trained_steps = 0
         device = choose_device(settings.learner.device)
-        policy = _resumed(settings, checkpoint) if checkpoint else _built(settings, spec, device, folder)
+        if isinstance(origin, Checkpoint):
+            policy = _resumed(settings, origin)
+        else:
+            policy = _built(settings, origin, device, folder)
         policy.to(device)
         self.policy = policy
         self.parameters = FlatParameters(policy)
@@ -118,8 +122,7 @@ class Trainer:
         )  # fmt: skip
 
 
-def _built(settings: LearnerSettings, spec: EnvSpec | None, device: torch.device, folder: Path) -> Policy:
-    assert spec is not None, "without a checkpoint the specification says what to build"
+def _built(settings: LearnerSettings, spec: EnvSpec, device: torch.device, folder: Path) -> Policy:
     policy = Policy(spec, settings.policy)
     learner = settings.learner
     rows = (learner.unroll_length + 1) * -(-learner.batch // learner.minibatches)

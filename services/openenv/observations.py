@@ -55,10 +55,10 @@ class ObservationField:
         if isinstance(self.space, spaces.Text):
             text = "" if value is None else str(value)[: self.space.max_length]
             return "".join(letter if letter in LETTERS else "?" for letter in text)
-        assert self.space.shape is not None
+        shape = self.space.shape or ()
         if self.kind == "bytes":
-            return _pad(("" if value is None else str(value)).encode()[: self.space.shape[0]], self.space.shape[0])
-        return np.asarray(np.zeros(self.space.shape) if value is None else value, self.space.dtype)
+            return _pad(("" if value is None else str(value)).encode()[: shape[0]], shape[0])
+        return np.asarray(np.zeros(shape) if value is None else value, self.space.dtype)
 
 
 def _pad(data: bytes, length: int) -> npt.NDArray[np.uint8]:

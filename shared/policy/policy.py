@@ -130,6 +130,7 @@ class Policy(nn.Module):
           first: bool [T, B].
           action: own actions between the rows, f32 [T-1, B, A]; None for one row, or without memory.
           state: before row 0, as in `state_fields`.
+        Raises: ValueError without actions between several rows where the policy sees them.
         """
         rows, lanes = first.shape
         next_state: list[Tensor] = []
@@ -139,7 +140,7 @@ class Policy(nn.Module):
             next_state.append(earlier)
         features, value_features = self.torso_features(leaves)
         if self.core is not None:
-            features, memory = self._remembered(features.view(rows, lanes, -1), reward, first, action, state)
+            features, memory = self._remembered(self.core, features.view(rows, lanes, -1), reward, first, action, state)
             next_state += memory
         params = F.linear(features, self.head.weight, self.head.bias).view(rows, lanes, -1)
         if value_features is None:
@@ -167,10 +168,9 @@ class Policy(nn.Module):
         return features.float(), None if value_features is None else value_features.float()
 
     def _remembered(
-        self, features_TBF: Tensor, reward: Tensor, first: Tensor, action: Tensor | None, state: State
+        self, core: Lstm, features_TBF: Tensor, reward: Tensor, first: Tensor, action: Tensor | None, state: State
     ) -> tuple[Tensor, list[Tensor]]:
         """Return the LSTM's outputs [T, B, H] and its part of the next state: hidden, cell, previous action if used."""
-        assert self.core is not None
         hidden, cell = state[len(self._stacked) : len(self._stacked) + 2]
         keep = first.logical_not().unsqueeze(-1).float()
         inputs = [features_TBF]
@@ -179,11 +179,12 @@ class Policy(nn.Module):
         if self._has_previous_action:
             previous = state[-1].unsqueeze(0)
             if len(first) > 1:
-                assert action is not None, "a policy that sees its previous action needs the actions between rows"
+                if action is None:
+                    raise ValueError("a policy that sees its previous action needs the actions between rows")
                 previous = torch.cat([previous, self.distribution.encode(action)])
             inputs.append(previous * keep)
         joined = torch.cat(inputs, -1) if len(inputs) > 1 else features_TBF
-        output, hidden, cell = self.core(joined, keep, hidden, cell)
+        output, hidden, cell = core(joined, keep, hidden, cell)
         return output, [hidden, cell, *([state[-1]] if self._has_previous_action else [])]
 
     def remember(self, state: State, own_action: Tensor) -> State:

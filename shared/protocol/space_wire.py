@@ -39,12 +39,11 @@ _I64_MAX = (1 << 63) - 1
 
 def space_to_wire(space: Space) -> list[Any]:
     """The wire form: nested lists of integers, text and bytes."""
-    if space.kind == "dict":
-        return [6, [[name, space_to_wire(child)] for name, child in space.children]]
-    if space.kind == "tuple":
-        return [7, [space_to_wire(child) for _, child in space.children]]
     leaf = space.leaf
-    assert leaf is not None
+    if leaf is None:
+        if space.kind == "dict":
+            return [6, [[name, space_to_wire(child)] for name, child in space.children]]
+        return [7, [space_to_wire(child) for _, child in space.children]]
     if leaf.kind == "text":
         return [5, leaf.min_length, leaf.max_length, leaf.charset]
     dtype, shape = _DTYPE_INDEX[leaf.dtype], list(leaf.shape)

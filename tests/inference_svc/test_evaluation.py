@@ -25,7 +25,7 @@ def test_each_lane_counts_its_first_episodes_only() -> None:
     assert rounds.wants_start(7)
     assert not rounds.wants_start(6)
     assert not rounds.wants_start(8)
-    rounds.start(7, {5: 2})
+    rounds.start(rounds.request, 7, {5: 2})
     assert rounds.reset_seed(5) == 100
     assert rounds.reset_seed(5) is None
     assert rounds.record(5, ENDED, stats(1)) is None
@@ -44,7 +44,7 @@ def test_a_round_says_how_far_it_has_come() -> None:
     assert rounds.progress == (0, 0)
     rounds.ask(request(episodes=4))
     assert rounds.progress == (0, 4)
-    rounds.start(7, {5: 2, 6: 2})
+    rounds.start(rounds.request, 7, {5: 2, 6: 2})
     rounds.reset_seed(5)
     rounds.record(5, ENDED, stats(1))
     assert rounds.progress == (1, 4)
@@ -67,7 +67,7 @@ def test_rows_before_the_reset_do_not_count() -> None:
     """An episode that was under way when the round began is not one of it."""
     rounds = EvaluationRound()
     rounds.ask(request(episodes=1))
-    rounds.start(7, {5: 2})
+    rounds.start(rounds.request, 7, {5: 2})
     assert rounds.record(5, ENDED, stats(50)) is None
     assert rounds.may_act(5)
 
@@ -76,7 +76,7 @@ def test_losing_a_group_starts_the_round_again() -> None:
     """Returns of a broken round are forgotten, so that a result is always one version's whole quota."""
     rounds = EvaluationRound()
     rounds.ask(request(episodes=4))
-    rounds.start(7, {5: 2, 6: 2})
+    rounds.start(rounds.request, 7, {5: 2, 6: 2})
     assert rounds.reset_seed(5) != rounds.reset_seed(6)
     rounds.record(5, ENDED, stats(1))
     rounds.lose(6)
@@ -88,7 +88,7 @@ def test_a_finished_round_is_not_repeated() -> None:
     """The learner repeats its request until it has the result; the same id runs once."""
     rounds = EvaluationRound()
     rounds.ask(request(episodes=1))
-    rounds.start(7, {5: 2})
+    rounds.start(rounds.request, 7, {5: 2})
     rounds.reset_seed(5)
     assert rounds.record(5, ENDED, stats(1)) is not None
     rounds.ask(request(episodes=1))

@@ -36,7 +36,7 @@ def make_trainer(folder: Path, **learner: int) -> tuple[Trainer, Batch]:
             "learner": {"unroll_length": LENGTH, "batch": LANES, "precision": "fp32"} | learner,
         }
     )  # fmt: skip
-    trainer = Trainer(settings, folder, folder / "crash", epoch=1, spec=make_spec(), checkpoint=None)
+    trainer = Trainer(settings, folder, folder / "crash", epoch=1, origin=make_spec())
     source: QueueSource[int] = QueueSource(trainer.record, batch=LANES, num_buffers=1)
     observation, reward, _, action, log_prob, version = source.buffers[0]
     generator = np.random.default_rng(0)
@@ -84,7 +84,7 @@ def test_a_resumed_run_keeps_its_precision_or_says_that_it_must(tmp_path):
 
     def resume(precision):
         chosen = settings.model_copy(update={"learner": settings.learner.model_copy(update={"precision": precision})})
-        return Trainer(chosen, tmp_path, tmp_path / "crash", epoch=2, spec=None, checkpoint=checkpoint)
+        return Trainer(chosen, tmp_path, tmp_path / "crash", epoch=2, origin=checkpoint)
 
     for precision in ("auto", "fp32"):
         assert resume(precision).policy.precision.dtype == "float32"

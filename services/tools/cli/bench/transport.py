@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, cast
 
 from seedbed.services.tools.cli.bench.transport_peers import OBSERVATION_BYTES, ClientReport, ServerReport
 from seedbed.shared.errors import SeedbedError
@@ -90,8 +91,7 @@ def run_scenario(
     folder = str(keys or "")
     with ExitStack() as stack:
         server = stack.enter_context(_start("server", loop, folder))
-        assert server.stdout is not None
-        address = server.stdout.readline().strip()
+        address = cast("IO[str]", server.stdout).readline().strip()
         if not address:
             raise SeedbedError(f"bench transport: the server did not start (exit code {server.wait()})")
         words = (address, scenario.groups, scenario.lanes, scenario.observation_bytes, seconds)

@@ -72,8 +72,9 @@ class OneGroup(Life, Generic[T]):
             self._answer(session, *self._asked)
 
     def reset(self, seed: int) -> None:
-        """Have every lane begin anew with this seed."""
-        assert self._session is not None, "nothing is reset before the first STEP"
+        """Have every lane begin anew with this seed. Nothing happens while no STEP waits."""
+        if self._session is None:
+            return
         actions = act_layout(self._session.hello.spec, self._session.lanes).allocate()
         self.ask([bytes(frame) for frame in actions], bits=int(ActBits.RESET), seed=seed)
 

@@ -72,7 +72,7 @@ class RemoteBackend(Backend):
             about=About(max_episode_steps=self.spec.max_episode_steps),
         )
         self.ended = self.first = NO_LANES
-        self._rows: RowViews | None = None
+        self._rows: RowViews
         self._is_fresh = True
 
     @property
@@ -123,7 +123,6 @@ class RemoteBackend(Backend):
     def _take(self) -> None:
         """The newest tick into the rows."""
         tick, rows = self._seen.tick, self._rows
-        assert rows is not None, "a group binds its rows before it steps"
         for view, leaf in zip(rows.observation, tick.observation, strict=True):
             view[...] = leaf
         if rows.mask is not None and tick.mask is not None:
