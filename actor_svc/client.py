@@ -127,6 +127,8 @@ _RESET, _PICTURE, _BOUNDARY = int(ActBits.RESET), int(ActBits.PICTURE), int(ActB
 class GroupClient:
     """One group's session with the inference service where it is placed. Owned by one thread; holds one STEP's frames.
 
+    Large because it is the whole protocol of one group: what is outstanding, what may be sent again, and when to move.
+
     Args:
       hello: the group's HELLO; its nonce and run id are filled in here.
       nonces: returns a random number that was not used before.

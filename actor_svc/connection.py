@@ -12,6 +12,8 @@ LASTING_S = 5.0  # a connection must have stood this long before groups are draw
 class ConnectionClient:
     """The state of one connection and the groups placed there. Owned by one thread; holds no messages.
 
+    Large because PING, leases and closed connections each keep a time of their own.
+
     Args:
       beat_s: time between two PINGs, seconds, until a WELCOME sets another.
       lease_s: a connection that is open but silent for this long counts as lost, seconds.

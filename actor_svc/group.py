@@ -35,6 +35,8 @@ class GroupCounters:
 class EnvGroup:
     """L lanes on one backend. One thread owns it.
 
+    Large because the layouts of a STEP and an ACT are worked out once, and every tick reuses them.
+
     The rows of the newest tick are in `views` until the next one; `ended_lanes` and `ended_statistics` [ended, K] tell
     which episodes it ended, in ascending order of lanes. Memory: one tick's frames.
     """

@@ -86,7 +86,10 @@ async def run(
 
 
 class Actor:
-    """The asyncio shell: feeds events to the fleet and performs the actions that it returns. Owned by the loop."""
+    """The asyncio shell: feeds events to the fleet and performs the actions that it returns. Owned by the loop.
+
+    Large because everything that is not a decision is here: socket, threads, timers, pictures and the end.
+    """
 
     def __init__(
         self, settings: ActorSettings, service: Service, reactor: Reactor, worker: Worker, groups: list[EnvGroup]

@@ -65,6 +65,9 @@ MAX_GREETING = 4096  # connections that are told when to go though they never ca
 class Server:
     """All of inference's decisions. One thread; bounded by `max_lanes`, credit and one unroll per group.
 
+    Large because each message of an environment and each event of the learner has a method; their state is in the
+    parts.
+
     Args:
       owner: whose key a connection has, by its route; empty without keys.
       work_age_s: how long the running batch has been running, seconds.

@@ -59,7 +59,10 @@ VERSION = __version__
 
 
 class InferenceService:
-    """The shell: feeds events to the server and performs what it decides."""
+    """The shell: feeds events to the server and performs what it decides.
+
+    Large because everything that is not a decision is here: two sockets, the compute thread, timers, logs and the end.
+    """
 
     def __init__(
         self,

@@ -101,6 +101,8 @@ Event = Welcomed | WeightsCame | FormerWeightsCame | CreditCame | RunFinished | 
 class LearnerLink:
     """One conversation with one learner. Owned by inference's loop; memory: its outbox.
 
+    Large because it is the whole protocol of one producer: session, beats, weights and the learner's wishes.
+
     That of a task has unrolls, episodes and credit alone: beats and weights are those of the one without a task.
     """
 

@@ -208,6 +208,27 @@ def test_no_file_is_a_drawer_of_odds_and_ends() -> None:
     assert [file for file in EVERYTHING if Path(file).stem in VAGUE_NAMES] == []
 
 
+def test_a_large_class_says_why() -> None:
+    """More than 20 methods or 15 attributes: its docstring has a sentence that begins with "Large because"."""
+    silent = []
+    for file in FILES:
+        for node in ast.walk(_tree(file)):
+            if not isinstance(node, ast.ClassDef):
+                continue
+            methods = [item for item in node.body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)]
+            attributes = {
+                item.attr
+                for item in ast.walk(node)
+                if isinstance(item, ast.Attribute)
+                and isinstance(item.ctx, ast.Store)
+                and ast.unparse(item.value) == "self"
+            }
+            is_large = len(methods) > 20 or len(attributes) > 15
+            if is_large and "Large because" not in (ast.get_docstring(node) or ""):
+                silent.append((file, node.name, len(methods), len(attributes)))
+    assert silent == []
+
+
 def test_a_class_name_is_used_once() -> None:
     """So that whoever searches for it finds one class."""
     places: dict[str, list[str]] = {}

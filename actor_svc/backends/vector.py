@@ -31,6 +31,8 @@ MakeVectorEnv = Callable[[int], VectorEnv[Any, Any, Any]]  # from a number of la
 class VectorBackend:
     """A backend on one vector environment of L lanes. If one lane fails, all lanes are rebuilt.
 
+    Large because an environment that fails is made again here, and the rows, ends and lives of its ticks are its state.
+
     `make(lanes)` returns the environment. It is called with one lane to read its spaces, and with all L lanes at the
     first reset. With autoreset disabled, an ended lane is stepped once more, to no effect, and reset by `reset_mask`.
     """

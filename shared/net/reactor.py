@@ -70,6 +70,8 @@ class Gate(Protocol):
 class Channel:
     """One socket on the loop. Owns socket and reader; only the loop's thread may call it.
 
+    Large because the bounds of a connection (messages, time, high-water marks) are counted where it is read.
+
     Its memory is bounded by the socket's high-water marks: a message is handed on as soon as it is read.
     """
 

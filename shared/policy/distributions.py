@@ -43,6 +43,8 @@ class ActionEvaluation:
 class ActionDistribution(nn.Module):
     """The distribution over one action space. Has no parameters; its index tables move with `.to(device)`.
 
+    Large because one space may mix categories, normals and masks, which all methods treat together.
+
     Attributes: `param_size` P, `action_size` A, `encoded_size` E, `mask_size` M, `num_normals` (the last so many
     parameters are log standard deviations).
     """

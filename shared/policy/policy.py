@@ -54,6 +54,8 @@ class Acted:
 class Policy(nn.Module):
     """One network for one environment specification.
 
+    Large because what a forward pass needs to know of the space and the state is worked out once.
+
     Attributes: `spec`, `config`, `distribution`, `torso`, `state_fields` (one lane's state arrays), `precision`.
     """
 

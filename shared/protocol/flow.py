@@ -54,6 +54,8 @@ class _Kept:
 class Outbox:
     """A producer's unacknowledged unrolls and episodes. Owned by inference's loop.
 
+    Large because unrolls and episodes each keep positions for sent, received and acknowledged.
+
     Memory: what was pushed and not acknowledged. The owner bounds it by holding groups before they start an unroll
     unless `can_send`: then it is at most the granted window and one unroll per group.
     """

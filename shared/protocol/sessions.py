@@ -111,6 +111,8 @@ class Session:
 class SessionTable:
     """All sessions of one inference process. One thread; bounded by `limits.max_lanes`, a cached reply per session.
 
+    Large because every message of link 1 that concerns a session has a method here; the rules are in one place.
+
     `run_seed` and `run_id` may be set again until the first session exists; afterwards use `change_run`. `replica`
     numbers the inference services of a run, so that two of them give different seeds. `owner` tells whose key a route
     has.

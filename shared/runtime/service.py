@@ -107,7 +107,7 @@ class Service:
             "pid": os.getpid(),
             "endpoint": endpoint,
             "metrics": self.metrics.address,
-            "run_id": run_id,
+            "run_id": self.run_id,
         }
         if self.runtime.status_file is not None:
             _write_atomically(self.runtime.status_file, json.dumps(self._status) + "\n")
