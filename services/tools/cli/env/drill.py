@@ -75,7 +75,10 @@ Answer = Generator[None, Event, Stepped]
 
 
 class Drill:
-    """The script of one group. Owned by the kit; holds one STEP and fingerprints of two short episodes."""
+    """The script of one group. Owned by the kit; holds one STEP and fingerprints of two short episodes.
+
+    Large because each exercise of the conformance script is a method.
+    """
 
     def __init__(
         self, hello: Hello, table: SessionTable, send: Send, *, soak_steps: int, seed: int, who: str = ""
