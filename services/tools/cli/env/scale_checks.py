@@ -44,7 +44,10 @@ class ScaleWatch:
             return []
         constant = [self._constant(index) for index in range(len(self._leaves))]
         scale = [self._scale(index) for index in range(len(self._leaves))]
-        return [_judge("constant", constant), _judge("scale", scale)]
+        return [
+            _judge("constant", constant, f"every observation changed within {self._ticks} ticks"),
+            _judge("scale", scale, "the network sees values of about one"),
+        ]
 
     def _constant(self, index: int) -> str:
         leaf, (low, high) = self._leaves[index], self._ranges[index]
@@ -78,10 +81,10 @@ def _bounds_of(leaf: Leaf) -> str:
     return f"{leaf.low_array().min()}…{leaf.high_array().max()}"
 
 
-def _judge(name: str, problems: Sequence[str]) -> Result:
-    """One result for all leaves."""
+def _judge(name: str, problems: Sequence[str], otherwise: str) -> Result:
+    """Return one result for all leaves: their problems, each empty where there is none, or what was seen otherwise."""
     found = [problem for problem in problems if problem]
-    return warned(name, "; ".join(found)) if found else passed(name)
+    return warned(name, "; ".join(found)) if found else passed(name, otherwise)
 
 
 def name_of(leaf: Leaf) -> str:
