@@ -21,6 +21,7 @@ from dataclasses import replace
 from enum import IntEnum
 
 from seedbed.shared.errors import LocalWireError, RejectedError, RemoteWireError
+from seedbed.shared.protocol.greeting import FIRST_RETRY_S, Greeting
 from seedbed.shared.protocol.messages import (
     Act,
     ActBits,
@@ -37,9 +38,6 @@ from seedbed.shared.protocol.messages import (
 )
 from seedbed.shared.protocol.record import record
 from seedbed.shared.protocol.rows import act_layout
-
-FIRST_RETRY_S = 0.2
-MAX_RETRY_S = 2.0
 
 Frames = Sequence[bytes | bytearray]  # payload frames to send
 Received = Sequence[bytes]  # payload frames that were received
@@ -151,8 +149,7 @@ class GroupClient:
         self.num_sessions = 0
         self.num_ignored = 0
         self.is_at_boundary = False  # the newest ACT began an unroll: leaving costs the group one transition, no more
-        self._nonces = nonces
-        self._nonce = 0
+        self._greeting = Greeting(nonces)
         self._reset_when_lost = reset_when_lost
         self._has_left_run = False  # inference said that another run has begun
         self._is_restarting = False  # drop the rows that the environments still owe, then begin anew
@@ -161,8 +158,6 @@ class GroupClient:
         self._bits = 0
         self._sent_at = 0.0
         self._welcomed_at = 0.0
-        self._hello_at = 0.0
-        self._retry_s = FIRST_RETRY_S
         self._act_sizes = list(act_layout(hello.spec, hello.lanes).frame_bytes)
 
     # Called by the shell
@@ -236,7 +231,7 @@ class GroupClient:
 
     def poll(self, now: float) -> Actions:
         """Return HELLO again if the last one was not answered in time."""
-        return self._send_hello(now) if self.phase is ClientPhase.GREETING and now >= self._hello_at else ()
+        return self._send_hello(now) if self.phase is ClientPhase.GREETING and self._greeting.is_due(now) else ()
 
     def leave(self, reason: str) -> Actions:
         """End the session with a BYE. `start` may then open one elsewhere; whose turn it is stays as it was."""
@@ -252,7 +247,7 @@ class GroupClient:
 
     def is_answering(self, nonce: int) -> bool:
         """Whether an answer with this nonce answers the HELLO that this group is waiting on."""
-        return self.phase is ClientPhase.GREETING and nonce == self._nonce
+        return self.phase is ClientPhase.GREETING and nonce == self._greeting.nonce
 
     # Within
 
@@ -275,14 +270,12 @@ class GroupClient:
 
     def _greet(self, now: float) -> Actions:
         self.phase = ClientPhase.GREETING
-        self._nonce = self._nonces()
-        self._retry_s = FIRST_RETRY_S
+        self._greeting.begin(now)
         return self._send_hello(now)
 
     def _send_hello(self, now: float) -> Actions:
-        self._hello_at = now + self._retry_s
-        self._retry_s = min(2 * self._retry_s, MAX_RETRY_S)
-        return (Send(self.group, replace(self.hello, nonce=self._nonce, run_id=self.run_id)),)
+        self._greeting.said(now)
+        return (Send(self.group, replace(self.hello, nonce=self._greeting.nonce, run_id=self.run_id)),)
 
     def _welcome(self, welcome: Welcome, now: float) -> Actions:
         if not self.is_answering(welcome.nonce):
@@ -353,7 +346,7 @@ class GroupClient:
         if not answer.retryable:
             return self._fail(RejectedError(f"inference refused group {self.group}: {self.refusal}"))
         if answers_hello:
-            self._hello_at = now + self._retry_s
+            self._greeting.put_off(now)
         return ()
 
     def _dismissed(self, bye: Bye, now: float) -> Actions:
@@ -370,9 +363,7 @@ class GroupClient:
             self.run_id = ""
         if self.phase is _ACTIVE:  # ask again, not at once: whoever leaves needs a moment to be gone
             self.phase = ClientPhase.GREETING
-            self._nonce = self._nonces()
-            self._retry_s = FIRST_RETRY_S
-            self._hello_at = now + FIRST_RETRY_S
+            self._greeting.begin(now, after_s=FIRST_RETRY_S)
             self.refusal = f"inference said BYE: {bye.reason}"
         return ()
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from seedbed.actor_svc.client import Action, Actions, ClientPhase, GroupClient, Received, Send
+from seedbed.shared.protocol.greeting import Heartbeat
 from seedbed.shared.protocol.messages import Act, Bye, Error, Message, Ping, Pong, Reject, Welcome
 
 AVOID_S = 3.0  # after a service turned a group away (leaving, full, no weights yet), groups prefer others for this long
@@ -33,8 +34,7 @@ class ConnectionClient:
         self.num_unrequested = 0
         self.refusal = ""  # why the newest handshake failed
         self._beat_s, self._lease_s, self._detach_s = beat_s, lease_s, detach_s
-        self._next_ping = now
-        self._pinged_ms = -1
+        self._heartbeat = Heartbeat(now)
 
     # Groups
 
@@ -54,7 +54,8 @@ class ConnectionClient:
         """Note that the connection is open (again), and return a HELLO of each group that was in a session."""
         self.is_connected = self.was_connected = True
         self.refusal = ""
-        self.changed_at = self.heard_at = self.avoid_until = self._next_ping = now
+        self.changed_at = self.heard_at = self.avoid_until = now
+        self._heartbeat.begin(now)
         return tuple(action for group in self.groups for action in group.connection_reset(now))
 
     def disconnected(self, now: float) -> None:
@@ -92,10 +93,8 @@ class ConnectionClient:
     def poll(self, now: float, load: Sequence[tuple[str, float]] = ()) -> Actions:
         """Return what is due at `now`: a PING that carries `load`, and HELLOs that were not answered in time."""
         actions: list[Action] = []
-        if self.is_connected and now >= self._next_ping:
-            self._next_ping = now + self._beat_s
-            self._pinged_ms = int(now * 1000)
-            actions.append(Send(-1, Ping(sent_ms=self._pinged_ms, load=tuple(load))))
+        if self.is_connected and self._heartbeat.ping(now, self._beat_s):
+            actions.append(Send(-1, Ping(sent_ms=self._heartbeat.pinged_ms, load=tuple(load))))
         for group in self.groups:
             actions.extend(group.poll(now))
         return tuple(actions)
@@ -149,7 +148,7 @@ class ConnectionClient:
 
     def _pong(self, pong: Pong, now: float) -> Actions:
         """Give each group its session's report, and say BYE for reported sessions that none of our groups has."""
-        if not 0 < pong.sent_ms <= self._pinged_ms:  # it answers no PING that was sent here
+        if not self._heartbeat.was_asked(pong.sent_ms):
             self.num_unrequested += 1
             return ()
         self.work_age_ms = pong.work_age_ms

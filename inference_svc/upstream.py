@@ -10,12 +10,14 @@ acknowledged goes out again as far as the new WELCOME asks for it.
 | WEIGHTS or NOT_MODIFIED | publish, or the poll's end | 5 s: GET again |
 """
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from seedbed.shared.protocol.codec import encode
 from seedbed.shared.protocol.flow import Outbox
+from seedbed.shared.protocol.greeting import FIRST_RETRY_S, Greeting, Heartbeat
 from seedbed.shared.protocol.messages import (
     Bye,
     Challenge,
@@ -33,8 +35,6 @@ from seedbed.shared.protocol.messages import (
 )
 from seedbed.shared.protocol.rows import EnvSpec
 
-FIRST_RETRY_S = 0.2
-LAST_RETRY_S = 2.0
 GET_DEADLINE_S = 5.0
 MAX_REFUSED = 64  # specifications of which it is known that the learner refuses them
 Frames = list[bytes | bytearray | memoryview]
@@ -121,15 +121,23 @@ class LearnerLink:
         self.have_manifest = ""
         self._name, self._incarnation, self._library_version, self._load = name, incarnation, library_version, load
         self.task = task
-        self.nonce = 0  # of the newest HELLO
-        self.pinged_ms = 0  # when the newest PING left
+        self._greeting = Greeting(lambda: random.getrandbits(63))
+        self._heartbeat = Heartbeat(0.0)
         self.is_connected = False
         self._has_told_spec = False  # in the newest HELLO
-        self._hello_at, self._retry_s = 0.0, FIRST_RETRY_S
-        self._ping_at = 0.0
         self._get_deadline: float | None = None
         self._former = 0  # the version that `fetch` asked for, until it comes
         self._former_at = 0.0  # when to ask for it
+
+    @property
+    def nonce(self) -> int:
+        """Of the newest HELLO."""
+        return self._greeting.nonce
+
+    @property
+    def pinged_ms(self) -> int:
+        """When the newest PING left, as it says."""
+        return self._heartbeat.pinged_ms
 
     @property
     def state(self) -> str:
@@ -165,8 +173,8 @@ class LearnerLink:
     def discard_unrolls(self) -> None:
         """What is kept fits the learner no longer: forget it and begin a new session. Lane-unrolls lost are counted."""
         self.discarded_lanes += self.outbox.discard()
-        self.welcome = None
-        self._hello_at, self._retry_s, self._get_deadline = 0.0, FIRST_RETRY_S, None
+        self.welcome, self._get_deadline = None, None
+        self._greeting.begin(-math.inf)
 
     def poll(self, now: float) -> list[Frames]:
         """Messages to send now, each as frames: HELLO, PING, and GETs; none without a connection."""
@@ -175,13 +183,11 @@ class LearnerLink:
         if self.welcome is not None and self.heard_at is not None and now - self.heard_at > self.welcome.lease_s:
             self._restart(now)
         if self.welcome is None:
-            return self._hello(now) if now >= self._hello_at else []
+            return self._hello(now) if self._greeting.is_due(now) else []
         if self.task:
             return []
         due: list[Frames] = []
-        if now >= self._ping_at:
-            self._ping_at = now + self.welcome.beat_s
-            self.pinged_ms = int(now * 1000)
+        if self._heartbeat.ping(now, self.welcome.beat_s):
             self.outbox.pinged(self.pinged_ms)
             due.append([encode(Ping(sent_ms=self.pinged_ms, load=self._load()))])
         if self._get_deadline is None or now >= self._get_deadline:
@@ -207,7 +213,7 @@ class LearnerLink:
         elif isinstance(message, Reject):
             if message.code == "spec" and self.spec is not None:
                 return [self._give_up(self.spec, message, now)] if message.nonce == self.nonce else []
-            self._hello_at = now + self._retry_s
+            self._greeting.put_off(now)
             return [Refused(message.message, message.hint, message.retryable)]
         elif isinstance(message, Bye):
             if message.reason == "run_finished":
@@ -225,7 +231,7 @@ class LearnerLink:
             del self.refused[next(iter(self.refused))]
         self.refused[spec] = reject
         self.spec = None
-        self._hello_at, self._retry_s = now, FIRST_RETRY_S
+        self._greeting.begin(now)
         return SpecificationRefused(spec, reject.message)
 
     def _in_session(self, welcome: ProducerWelcome, message: Message, payload: Sequence[bytes]) -> list[Event]:
@@ -265,16 +271,16 @@ class LearnerLink:
             self.discard_unrolls()  # the WELCOME to come begins where the outbox now does
             return []
         self.welcome, self.run_id = welcome, welcome.run_id
-        self._retry_s, self._ping_at, self._get_deadline = FIRST_RETRY_S, now, None
+        self._get_deadline = None
+        self._heartbeat.begin(now)
         self.outbox.welcome(welcome)
         self._pass_on(now)  # environments may have come between HELLO and WELCOME
         return [Welcomed(welcome)]
 
     def _hello(self, now: float) -> list[Frames]:
-        self.nonce = random.getrandbits(63)
         self._has_told_spec = self.spec is not None
-        self._hello_at = now + self._retry_s
-        self._retry_s = min(LAST_RETRY_S, 2 * self._retry_s)
+        self._greeting.renew()  # what it says of unrolls and environments may have changed
+        self._greeting.said(now)
         hello = ProducerHello(
             library_version=self._library_version,
             name=self._name,
@@ -303,5 +309,5 @@ class LearnerLink:
     def _restart(self, now: float, *, wait_s: float = 0.0) -> None:
         if self.welcome is not None:
             self.outbox.lost_session()
-        self.welcome, self._former = None, 0
-        self._hello_at, self._retry_s, self._get_deadline = now + wait_s, FIRST_RETRY_S, None
+        self.welcome, self._former, self._get_deadline = None, 0, None
+        self._greeting.begin(now, after_s=wait_s)

@@ -64,7 +64,10 @@ HOW_TO_GO_ON = "to train on, raise what ended it (run.steps, run.seconds); for a
 
 
 class LearnerService:
-    """The shell: feeds events to the parts and performs what they decide. Owned by the loop."""
+    """The shell: feeds events to the parts and performs what they decide. Owned by the loop.
+
+    Large because everything that is not a decision is here: socket, threads, run folder, timers and the end.
+    """
 
     def __init__(self, settings: LearnerSettings, service: Service, reactor: Reactor, folder: RunFolder) -> None:
         self.settings, self.service, self.reactor, self.folder = settings, service, reactor, folder

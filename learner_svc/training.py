@@ -66,6 +66,8 @@ class Parts:
 class Training:
     """Feeds batches to the update thread and does what follows from its results. Owned by the loop.
 
+    Large because the parts of a learner meet here and nowhere else.
+
     Memory: the trainer's, the source's, and one snapshot on its way to the disk.
 
     Args:

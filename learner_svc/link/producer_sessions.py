@@ -121,7 +121,10 @@ class ProducerLoad:
 
 
 class ProducerSessions:
-    """Serves every producer. Owned by the learner's loop; memory: a few figures per producer, bounded by leases."""
+    """Serves every producer. Owned by the learner's loop; memory: a few figures per producer, bounded by leases.
+
+    Large because every message of link 3 has a method here; the rules are in one place.
+    """
 
     def __init__(
         self, identity: Identity, env: EnvConfig, ledger: Ledger, publisher: Publisher, run: Run,

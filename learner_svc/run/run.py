@@ -61,7 +61,10 @@ class Counters:
 
 
 class Run:
-    """Decides state, evaluations and the end. Owned by the learner's loop; memory: the last 100 episodes' returns."""
+    """Decides state, evaluations and the end. Owned by the learner's loop; memory: the last 100 episodes' returns.
+
+    Large because all that decides when a run evaluates and ends is here, with its clocks and counters.
+    """
 
     def __init__(
         self, run: RunConfig, evaluation: EvalConfig, *, epoch: int, patience_s: float, tasks: TaskBook | None = None
