@@ -28,7 +28,7 @@ def environment(tmp_path):
 def health(environment):
     """As the container's health check sees it: (is healthy, what it says)."""
     command = [sys.executable, "-S", "-m", "seedbed.shared.runtime.health"]
-    installed = {"PYTHONPATH": str(Path(__file__).parents[3] / "src")}  # as the image has it; -S reads no .pth files
+    installed = {"PYTHONPATH": str(Path(__file__).parents[4] / "src")}  # as the image has it; -S reads no .pth files
     asked = subprocess.run(
         command, env=environment | installed, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )

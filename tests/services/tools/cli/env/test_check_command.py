@@ -21,7 +21,7 @@ from seedbed.shared.errors import ConfigError
 from seedbed.shared.net.keyring import Keyring
 from tests.support.deployment import wait_until
 
-CORRIDOR = Path(__file__).parents[4] / "services" / "corridor_cpp"
+CORRIDOR = Path(__file__).parents[5] / "services" / "corridor_cpp"
 QUICK = CheckOptions(lanes=2, groups=2, soak_steps=40)
 ACTOR = """
 import sys

@@ -16,7 +16,7 @@ from seedbed.shared.errors import ConfigError
 
 yaml = pytest.importorskip("yaml", reason="PyYAML comes with the development extra")
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[5]
 
 
 @pytest.fixture
