@@ -260,6 +260,42 @@ def test_signals_to_the_launcher_stop_the_run_in_order(running_launcher, number)
     assert alive == []
 
 
+STOPPED_AT_A_LINE = """
+import os, signal, sys
+from pathlib import Path
+from seedbed.services.tools.cli import launcher
+from seedbed.services.tools.cli.plan import Process
+
+class View:
+    def happened(self, text): pass
+    def refresh(self, supervisor, now): pass
+
+def trace(frame, event, _):
+    global lines
+    if Path(frame.f_code.co_filename).name not in {"launcher.py", "threading.py", "queue.py"}:
+        return None
+    if event == "line" and running._children:
+        lines -= 1
+        if lines == 0:
+            sys.settrace(None)
+            os.kill(os.getpid(), signal.SIGTERM)
+    return trace
+
+lines = int(sys.argv[2])
+service = Process(name="learner", role="learner", command=(sys.executable, "-c", "import signal; signal.pause()"))
+running = launcher.Launcher([service], Path(sys.argv[1]), View(), progress=lambda: 0.0)
+sys.settrace(trace)
+sys.exit(running.run().outcome.exit_code)
+"""
+
+
+@pytest.mark.parametrize("lines", range(10, 40, 8))
+def test_a_signal_may_come_between_any_two_lines(tmp_path, lines):
+    """What its handler does never waits for what the interrupted line holds."""
+    command = [sys.executable, "-c", STOPPED_AT_A_LINE, tmp_path, str(lines)]
+    assert subprocess.run(command, timeout=30, check=False).returncode == 130
+
+
 def test_a_reserved_port_can_be_bound_by_a_service_and_by_nobody_else():
     """Reserved: listening needs SO_REUSEADDR, as libzmq sets it; and the port is never handed out to another."""
     reservation = Reservation()

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from seedbed.services.tools.cli.machine import service_environment
@@ -99,7 +100,7 @@ class Launcher:
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._said_from: dict[str, tuple[int, int]] = {}  # where the newest life's words begin in error and log file
         self._known_progress = self._trim_at = 0.0
-        self._wake = threading.Event()
+        self._wake: SimpleQueue[None] = SimpleQueue()  # an Event's set() in a signal handler may wait for itself
         self._stop_requests = 0
         self._stopped_by = "asked to stop"
 
@@ -112,7 +113,7 @@ class Launcher:
             try:
                 while self.supervisor.outcome is None and not self._stop_requests:
                     self._turn(time.monotonic())
-                    self._wake.wait(POLL_S)
+                    self._pause()
                 if self.supervisor.outcome is None:
                     self.supervisor.outcome = Outcome(exit_code=STOPPED_EXIT, reason=self._stopped_by)
                     self._say("stop_requested", "stopping in order; once more to kill")
@@ -124,7 +125,12 @@ class Launcher:
     def request_stop(self) -> None:
         """Stop in order; asked again: kill. From any thread or signal handler."""
         self._stop_requests += 1
-        self._wake.set()
+        self._wake.put(None)
+
+    def _pause(self) -> None:
+        """Until somebody asks to stop, POLL_S at most."""
+        with suppress(Empty):
+            self._wake.get(timeout=POLL_S)
 
     def process_id(self, name: str) -> int | None:
         """Of the running process of a service."""
@@ -201,8 +207,7 @@ class Launcher:
                     break
                 self._reap(now)
                 self._view.refresh(self.supervisor, now)
-                self._wake.clear()
-                self._wake.wait(POLL_S)
+                self._pause()
             for name in names:
                 if name in self._children:
                     self._say("service_killed", f"{name} did not stop in time; killed", name=name)

@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import sys
-import threading
+from queue import Empty, SimpleQueue
 
 from seedbed.shared.runtime.health import CAUSE_VARIABLE, read_cause
 
@@ -49,21 +49,24 @@ def execute(code: int = EXIT, *words: str) -> None:
 
 def hold(code: int = EXIT, *, is_restarted: bool = False) -> int:
     """Wait until a signal asks for the end, the exit code then; after an error, until it is tried again."""
-    stopped = threading.Event()
+    asked: SimpleQueue[int] = SimpleQueue()  # an Event's set() in a signal handler may wait for itself
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
+        signal.signal(number, lambda number, _: asked.put(number))
     if code == 0:
         cause = read_cause(os.environ.get(CAUSE_VARIABLE, ""))
         print(f"seedbed: {cause}; this waits to be removed", file=sys.stderr, flush=True)
-        stopped.wait()
+        asked.get()
         return code
     attempt = int(os.environ.get(ATTEMPT_VARIABLE, "0"))
     wait_s = RESTART_S if is_restarted else min(FIRST_S * 2**attempt, LONGEST_S)
     said = f"this is tried again in {wait_s:.0f} s, and goes on by itself once it is mended"
     print(f"seedbed: {said}", file=sys.stderr, flush=True)
-    if not stopped.wait(wait_s) and not is_restarted:
-        command = json.loads(os.environ[COMMAND_VARIABLE])
-        os.execve(command[0], command, {**os.environ, ATTEMPT_VARIABLE: str(attempt + 1)})
+    try:
+        asked.get(timeout=wait_s)
+    except Empty:
+        if not is_restarted:
+            command = json.loads(os.environ[COMMAND_VARIABLE])
+            os.execve(command[0], command, {**os.environ, ATTEMPT_VARIABLE: str(attempt + 1)})
     return code
 
 
