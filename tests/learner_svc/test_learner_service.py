@@ -143,12 +143,12 @@ async def kill_after_a_best(folder: Path, words: Sequence[str]) -> Path:
         with Reactor() as reactor:
             producer = SlowlyEvaluating(reactor, await learner.wait_ready(), a_spec())
             saved = folder / "run" / "checkpoints"
-            before = set(saved.glob("*-best-*.json"))
-            await producer.play(lambda: bool(set(saved.glob("*-best-*.json")) - before))
+            before = set(saved.glob("[0-9]*-best-*.json"))
+            await producer.play(lambda: bool(set(saved.glob("[0-9]*-best-*.json")) - before))
             learner.process.send_signal(signal.SIGKILL)
             await learner.wait_ended()
             producer.dealer.close()
-            (best,) = set(saved.glob("*-best-*.json")) - before
+            (best,) = set(saved.glob("[0-9]*-best-*.json")) - before
             return best
     finally:
         learner.close()
@@ -173,7 +173,7 @@ def test_a_kill_right_after_a_best_costs_no_update_that_was_saved(tmp_path: Path
         assert best.meta["eval_return_mean"] == RETURN
         for file in list_checkpoints(saved):
             assert load(file.path).meta["run"]["counters"]["updates"] == file.step
-        for path in saved.glob("*-best-*"):
+        for path in saved.glob("[0-9]*-best-*"):
             path.unlink()
         resumed = load_latest(saved)
         assert resumed is not None
