@@ -45,7 +45,6 @@ from seedbed.shared.protocol.messages import (
     Bye,
     Challenge,
     Credit,
-    Error,
     Hello,
     Message,
     Ping,
@@ -56,6 +55,7 @@ from seedbed.shared.protocol.messages import (
     Welcome,
 )
 from seedbed.shared.protocol.recording import RecordSpec
+from seedbed.shared.protocol.session_book import revoked
 from seedbed.shared.protocol.sessions import Session, SessionLimits, SessionTable, StepVerdict
 
 BYE_REASONS = ("moved", "stopped", "draining")  # of environments, as they are counted
@@ -425,7 +425,7 @@ class Server:
         for session in self.table.expire(now, drained=drained, stalled_until=stalled_until):
             self.tally.lost_groups += 1
             self.actors.lost(session.hello.actor, now)
-            self._release(session, "silent" if session.detached_at is None else "closed")
+            self._release(session, "silent" if session.is_reachable else "closed")
         self.actors.forget(now)
         self.flush_episodes()
 
@@ -449,15 +449,9 @@ class Server:
 
     def revoke(self, routes: Sequence[bytes]) -> int:
         """The keys behind these connections were revoked: end their sessions, and say so once. How many ended."""
-        revoked = set(routes)
-        ended = [session for session in self.table.sessions.values() if session.route in revoked]
+        ended = self.table.revoke(routes)
         for session in ended:
-            error = Error(
-                code="revoked", scope="session", session=session.id, nonce=0, retryable=False,
-                message="the key of this connection was revoked", hint="ask for a new one where inference's keys are",
-            )  # fmt: skip
-            self._send(session.route, error)
-            self.table.end(session)
+            self._send(session.route, revoked(session.id, "inference's keys are"))
             self.tally.lost_groups += 1
             self._release(session, "revoked")
         return len(ended)
@@ -537,7 +531,7 @@ class Server:
 
     @property
     def used_slots(self) -> int:
-        """Slots that belong to sessions."""
+        """How many slots belong to sessions."""
         return self._slots.used
 
     @property

@@ -252,7 +252,9 @@ class InferenceService:
 
     def _refused(self, refusal: Refused, task: str) -> None:
         if refusal.retryable or task:
-            self.service.log.warning("learner_refused", message=refusal.message, hint=refusal.hint, task=task)
+            self.service.log.warning(
+                "learner_refused", code=refusal.code, message=refusal.message, hint=refusal.hint, task=task
+            )
             if not refusal.retryable:
                 self.server.end_task(task)
             return

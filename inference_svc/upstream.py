@@ -90,6 +90,7 @@ class SpecificationRefused:
 class Refused:
     """The learner refuses us; retryable ones are tried again here and reported only for the log."""
 
+    code: str  # of REJECT or ERROR
     message: str
     hint: str
     retryable: bool
@@ -131,7 +132,7 @@ class LearnerLink:
 
     @property
     def nonce(self) -> int:
-        """Of the newest HELLO."""
+        """The nonce of the newest HELLO, which its answer bears."""
         return self._greeting.nonce
 
     @property
@@ -214,13 +215,13 @@ class LearnerLink:
             if message.code == "spec" and self.spec is not None:
                 return [self._give_up(self.spec, message, now)] if message.nonce == self.nonce else []
             self._greeting.put_off(now)
-            return [Refused(message.message, message.hint, message.retryable)]
+            return [Refused(message.code, message.message, message.hint, message.retryable)]
         elif isinstance(message, Bye):
             if message.reason == "run_finished":
                 return [RunFinished()]
             self._restart(now, wait_s=FIRST_RETRY_S)  # draining: dial on
         elif isinstance(message, Error):
-            return [Refused(message.message, message.hint, message.retryable)]
+            return [Refused(message.code, message.message, message.hint, message.retryable)]
         elif self.welcome is not None:
             return self._in_session(self.welcome, message, payload)
         return []

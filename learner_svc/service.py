@@ -179,7 +179,7 @@ class LearnerService:
         for action in actions:
             if isinstance(action, SendDown):
                 if not self.router.send(action.route, action.frames):
-                    self.producers.unroutable(action.route)
+                    self.producers.unroutable(action.route, self.loop.time())
             elif isinstance(action, SpecificationCame):
                 self.build(self.checkpoint or action.spec)
             elif self.training is None:  # producers bring experience only once there is a policy

@@ -40,6 +40,7 @@ from seedbed.shared.protocol.messages import (
     Unroll,
 )
 from seedbed.shared.protocol.rows import EnvSpec, episodes_layout
+from seedbed.shared.protocol.session_book import revoked
 from seedbed.shared.runtime.config import EnvConfig
 from seedbed.shared.runtime.tasks import SEVERAL
 
@@ -180,14 +181,18 @@ class ProducerSessions:
     def credits(self, *, everyone: bool = False) -> list[SendDown]:
         """CREDIT for producers whose figures changed, or for all."""
         producers = list(self.ledger.sessions.values()) if everyone else self.ledger.due()
-        return [SendDown(producer.route, [encode(self._credit(producer))]) for producer in producers if producer.route]
+        return [
+            SendDown(producer.route, [encode(self._credit(producer))])
+            for producer in producers
+            if producer.is_reachable
+        ]
 
     def answers(self, answers: Sequence[WeightsReply]) -> list[SendDown]:
         """The publisher's answers as messages to their readers."""
         sends = []
         for answer in answers:
             producer = self.ledger.sessions.get(answer.message.session)
-            if producer is not None and producer.route:
+            if producer is not None and producer.is_reachable:
                 frames = [encode(answer.message), *answer.frames]
                 sends.append(SendDown(producer.route, frames, is_useful=answer.is_new))
         return sends
@@ -199,9 +204,9 @@ class ProducerSessions:
             self._forget(producer)
         return sends
 
-    def unroutable(self, route: bytes) -> None:
-        """The socket knows no such peer any more."""
-        self.ledger.unroutable(route)
+    def unroutable(self, route: bytes, now: float) -> None:
+        """The socket knows no such peer any more: nothing is sent to its producers until they are heard again."""
+        self.ledger.book.closed(route, now)
         self._strikes.pop(route, None)
 
     def revoke(self, routes: Sequence[bytes]) -> list[SendDown]:
@@ -209,16 +214,10 @@ class ProducerSessions:
 
         Unrolls that had come count on: they were acted by whoever was trusted then.
         """
-        revoked = set(routes)
-        sends = []
-        for producer in [item for item in self.ledger.sessions.values() if item.route in revoked]:
-            error = Error(
-                code="revoked", scope="session", session=producer.session, retryable=False,
-                message="the key of this inference was revoked", hint="make a new one where the learner's keys are",
-            )  # fmt: skip
-            sends.append(SendDown(producer.route, [encode(error)]))
-            self._forget(producer)
-            self.ledger.leave(producer)
+        ended = self.ledger.book.of(routes)
+        sends = [SendDown(item.route, [encode(revoked(item.id, "the learner's keys are"))]) for item in ended]
+        for producer in ended:
+            self._end(producer)
         for route in routes:
             self._strikes.pop(route, None)
         return sends
@@ -228,7 +227,7 @@ class ProducerSessions:
         return [
             SendDown(producer.route, [encode(Bye(session=session, reason=reason))])
             for session, producer in self.ledger.sessions.items()
-            if producer.route
+            if producer.is_reachable
         ]
 
     def _receive(self, route: bytes, message: Message, payload: Frames, now: float) -> list[Action]:
@@ -237,10 +236,8 @@ class ProducerSessions:
         if isinstance(message, Ping):
             return self._ping(message, route, now)
         if isinstance(message, Bye):
-            for producer in self._producers_at(route):
-                if message.session in (0, producer.session):
-                    self._forget(producer)
-                    self.ledger.leave(producer)
+            for producer in self.ledger.book.named(message.session, route):
+                self._end(producer)
             return []
         if not isinstance(message, Unroll | Episodes | Get):
             raise RemoteWireError("type", f"{type(message).__name__} is nothing for a learner")
@@ -262,12 +259,12 @@ class ProducerSessions:
         if refusal is not None:
             return [SendDown(route, [encode(refusal)])]
         producer = self.ledger.hello(hello, route, now)
-        self.publisher.forget(producer.session)  # what was sent to it before may have been lost with its connection
+        self.publisher.forget(producer.id)  # what was sent to it before may have been lost with its connection
         self.incarnations.setdefault(hello.name, set()).add(hello.incarnation)
         actions: list[Action] = [SendDown(route, [encode(self._welcome(hello, producer))])]
         actions.append(SendDown(route, [encode(self._credit(producer))]))
         if self.run.state == RunState.FINISHED:
-            actions.append(SendDown(route, [encode(Bye(session=producer.session, reason="run_finished"))]))
+            actions.append(SendDown(route, [encode(Bye(session=producer.id, reason="run_finished"))]))
         if hello.spec is not None and (hello.task or not self.identity.tasks):
             spec = self._specs.setdefault(hello.task, hello.spec)
             if self.spec is None:
@@ -294,7 +291,7 @@ class ProducerSessions:
     def _full(self, hello: ProducerHello, route: bytes) -> Reject | None:
         """The REJECT for a producer that would be one too many, or None."""
         if self.ledger.has_session(hello) or (
-            len(self.ledger.sessions) < MAX_SESSIONS and len(self._producers_at(route)) < MAX_SESSIONS_PER_CONNECTION
+            len(self.ledger.sessions) < MAX_SESSIONS and len(self.ledger.book.at(route)) < MAX_SESSIONS_PER_CONNECTION
         ):
             return None
         return Reject(
@@ -319,7 +316,7 @@ class ProducerSessions:
     def _welcome(self, hello: ProducerHello, producer: Producer) -> ProducerWelcome:
         identity = self.identity
         return ProducerWelcome(
-            nonce=hello.nonce, session=producer.session, epoch=identity.epoch,
+            nonce=hello.nonce, session=producer.id, epoch=identity.epoch,
             protocol=min(LEARNER_PROTOCOL_MAX, hello.protocol_max), run_id=identity.run_id, run_seed=identity.run_seed,
             spec_digest=self.spec.digest() if self.spec else "", beat_s=identity.beat_s, lease_s=identity.lease_s,
             unroll_length=identity.unroll_length, next_seq=producer.next_seq,
@@ -335,14 +332,14 @@ class ProducerSessions:
     def _ping(self, ping: Ping, route: bytes, now: float) -> list[Action]:
         actions: list[Action] = []
         reports = []
-        for producer in self._producers_at(route):
-            producer.seen_at = now
+        self.ledger.book.heard(route, now)
+        for producer in self.ledger.book.at(route):
             self.loads[producer.incarnation] = ProducerLoad(producer.name, dict(ping.load))
             actions.append(SendDown(route, [encode(self._credit(producer))]))
             last, state = producer.received_through - 1, int(RequestState.UNKNOWN)
-            reports.append(SessionReport(session=producer.session, last_seq=last, state=state, age_ms=0))
+            reports.append(SessionReport(session=producer.id, last_seq=last, state=state, age_ms=0))
             if self.run.state == RunState.FINISHED:
-                actions.append(SendDown(route, [encode(Bye(session=producer.session, reason="run_finished"))]))
+                actions.append(SendDown(route, [encode(Bye(session=producer.id, reason="run_finished"))]))
         pong = Pong(
             sent_ms=ping.sent_ms, server_epoch=self.identity.epoch, work_age_ms=int(1e3 * self._work_age_s()),
             sessions=tuple(reports),
@@ -376,15 +373,16 @@ class ProducerSessions:
         versions, statistics = layout.views([frame])
         return [EpisodesCame(producer.task, episodes, versions, statistics)]
 
-    def _producers_at(self, route: bytes) -> list[Producer]:
-        return [producer for producer in self.ledger.sessions.values() if producer.route == route]
-
     def _drop_route(self, route: bytes) -> None:
-        for producer in self._producers_at(route):
-            self._forget(producer)
-            self.ledger.leave(producer)
+        for producer in self.ledger.book.at(route):
+            self._end(producer)
         self._strikes.pop(route, None)
 
+    def _end(self, producer: Producer) -> None:
+        """End its session; its account stays."""
+        self._forget(producer)
+        self.ledger.leave(producer)
+
     def _forget(self, producer: Producer) -> None:
-        self.publisher.forget(producer.session)
+        self.publisher.forget(producer.id)
         self.loads.pop(producer.incarnation, None)

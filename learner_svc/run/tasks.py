@@ -53,7 +53,7 @@ class TaskBook:
 
     @property
     def are_several(self) -> bool:
-        """Whether the run has tasks."""
+        """Whether the run is for tasks that it names, not for one environment."""
         return bool(self.records)
 
     @property

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from seedbed.shared.errors import RemoteWireError
 from seedbed.shared.protocol.messages import Credit, Episodes, Evaluation, ProducerHello, RunState, Unroll
+from seedbed.shared.protocol.session_book import LeasedSession, SessionBook
 
 MAX_AHEAD = 1 << 16  # an UNROLL numbered further than this beyond the first missing one breaks the protocol
 MAX_REMEMBERED = 4096  # incarnations, times their tasks, of which a learner knows what it applied
@@ -28,16 +29,13 @@ class _Held:
         return self.applied == self.lanes
 
 
-@dataclass(slots=True)
-class Producer:
-    """What the learner knows of one producer incarnation and one task."""
+@dataclass(slots=True, eq=False, kw_only=True)
+class Producer(LeasedSession):
+    """What the learner knows of one producer incarnation and one task; its id is 0 while its lease is lost."""
 
     incarnation: int
     task: str = ""
     name: str = ""
-    session: int = 0  # 0 while its lease is lost
-    route: bytes = b""
-    seen_at: float = 0.0
     next_seq: int = 0  # all below are applied, dropped or lost
     next_episodes_seq: int = 0
     held: dict[int, _Held] = field(default_factory=dict)
@@ -83,7 +81,8 @@ class Ledger:
         self.lease_s = lease_s
         self.duplicate_unrolls = 0  # totals, for metrics
         self.lost_unrolls = 0  # acknowledged by an earlier epoch whose updates are lost
-        self.sessions: dict[int, Producer] = {}
+        self.book: SessionBook[Producer] = SessionBook()
+        self.sessions = self.book.sessions  # of live producers, by their ids; to read
         self._weights = weights
         self._producers: dict[tuple[int, str], Producer] = {}
         self._next_session = (epoch << 20) + 1  # no session of an earlier epoch is mistaken for one of this
@@ -92,7 +91,8 @@ class Ledger:
         """Take over a checkpoint's account, before the first HELLO."""
         for record in records:
             self._producers[record.incarnation, record.task] = Producer(
-                record.incarnation, record.task, next_seq=record.next_seq, next_episodes_seq=record.next_episodes_seq,
+                incarnation=record.incarnation, task=record.task, lease_s=self.lease_s,
+                next_seq=record.next_seq, next_episodes_seq=record.next_episodes_seq,
                 held={seq: _Held(lanes, lanes, True) for seq, lanes in record.applied},
                 partial=dict(record.partial),
             )  # fmt: skip
@@ -115,20 +115,23 @@ class Ledger:
     def has_session(self, hello: ProducerHello) -> bool:
         """Whether this incarnation has one for its task."""
         producer = self._producers.get((hello.incarnation, hello.task))
-        return producer is not None and producer.session != 0
+        return producer is not None and producer.id != 0
 
     def hello(self, hello: ProducerHello, route: bytes, now: float) -> Producer:
         """Resume this incarnation's session for a task, or give it a new one."""
         key = hello.incarnation, hello.task
-        producer = self._producers.pop(key, None) or Producer(*key)
+        producer = self._producers.pop(key, None) or Producer(
+            incarnation=hello.incarnation, task=hello.task, lease_s=self.lease_s
+        )
         self._producers[key] = producer  # youngest last
         is_behind = hello.oldest_seq > producer.next_seq
         if is_behind:
             self._skip_to(producer, hello.oldest_seq)
         producer.next_episodes_seq = max(producer.next_episodes_seq, hello.oldest_episodes_seq)
-        if not producer.session or is_behind:
-            self._open(producer)
-        producer.name, producer.route, producer.seen_at = hello.name, route, now
+        producer.name = hello.name
+        if not producer.id or is_behind:
+            self._open(producer, route)
+        self.book.reached(producer, route, now)
         self._forget_oldest()
         return producer
 
@@ -136,7 +139,7 @@ class Ledger:
         """The session's producer, its lease renewed; None: answer CHALLENGE."""
         producer = self.sessions.get(session)
         if producer is not None:
-            producer.route, producer.seen_at = route, now
+            self.book.reached(producer, route, now)
         return producer
 
     def receive(self, producer: Producer, unroll: Unroll) -> int | None:
@@ -190,7 +193,7 @@ class Ledger:
         if share and state == RunState.TRAINING:  # before, there is no policy to read an unroll by
             producer.granted_through = max(producer.granted_through, producer.stream_lanes + share)
         return Credit(
-            session=producer.session, epoch=self.epoch, granted_through=producer.granted_through,
+            session=producer.id, epoch=self.epoch, granted_through=producer.granted_through,
             acked_through=producer.next_seq, episodes_acked_through=producer.next_episodes_seq, state=int(state),
             trained_steps=trained_steps, evaluation=evaluation,
         )  # fmt: skip
@@ -210,28 +213,23 @@ class Ledger:
 
     def expire(self, now: float) -> list[Producer]:
         """End the sessions whose lease is over: their grants return; what they sent is still used."""
-        gone = [producer for producer in self.sessions.values() if now - producer.seen_at > self.lease_s]
+        gone = self.book.over(now)
         for producer in gone:
             self.leave(producer)
         return gone
 
     def leave(self, producer: Producer) -> None:
         """A producer said BYE or is gone. Its account stays."""
-        self.sessions.pop(producer.session, None)
-        producer.session, producer.route = 0, b""
+        if producer.id:
+            self.book.remove(producer)
+        producer.id = 0
 
-    def unroutable(self, route: bytes) -> None:
-        """The connection is closed: nothing can be sent there until the producer is heard again."""
-        for producer in self.sessions.values():
-            if producer.route == route:
-                producer.route = b""
-
-    def _open(self, producer: Producer) -> None:
+    def _open(self, producer: Producer, route: bytes) -> None:
         """A new session: its stream begins at `next_seq`, and what is held already counts as part of it."""
-        self.sessions.pop(producer.session, None)
-        producer.session = self._next_session
+        self.leave(producer)
+        producer.id, producer.route = self._next_session, route
         self._next_session += 1
-        self.sessions[producer.session] = producer
+        self.book.add(producer)
         producer.stream_lanes = sum(held.lanes for held in producer.held.values() if held.is_copied)
         producer.granted_through = 0
         producer.is_due = True
@@ -253,6 +251,6 @@ class Ledger:
 
     def _forget_oldest(self) -> None:
         if len(self._producers) > MAX_REMEMBERED:
-            silent = [key for key, producer in self._producers.items() if not producer.session and not producer.held]
+            silent = [key for key, producer in self._producers.items() if not producer.id and not producer.held]
             for key in silent[: len(self._producers) - MAX_REMEMBERED]:
                 del self._producers[key]

@@ -5,17 +5,15 @@ The rules, in one place:
 - A session is one group at one inference. HELLO is idempotent: a known (incarnation, group) resumes its session.
 - One STEP is outstanding. seq = last+1: accept. seq = last: still pending, or answered from the cache. Lower: dropped.
   Higher, or a second outstanding one: CHALLENGE. So nothing is applied twice, and a resend never advances policy state.
-- Leases are judged only when every message that had arrived was read, and not right after a stall of our own.
-- A closed connection detaches its sessions: resumable for `detach_s`, then freed. Connected but silent: `lease_s`,
-  or the longer `max_stall_s` that HELLO declared.
-- Routes (the ROUTER's ids of connections) belong to connections, not to actors: the newest message of a session wins.
+- Connections, leases and their ends are `session_book`'s. A lease is `lease_s`, or the longer `max_stall_s` that HELLO
+  declared; it is judged only when every message that had arrived was read, and not right after a stall of our own.
 - With keys a session belongs to whoever opened it: on a route of another owner it is refused like an unknown one.
 - Whoever opens sessions and does not step (a key; without keys a connection) may hold half of the lanes, or one group.
 
 Every method takes `now`, seconds on any clock that does not go back.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -37,6 +35,7 @@ from seedbed.shared.protocol.messages import (
     Welcome,
 )
 from seedbed.shared.protocol.rows import LARGEST_MESSAGE, step_layout
+from seedbed.shared.protocol.session_book import LeasedSession, SessionBook
 
 MAX_SESSIONS_PER_CONNECTION = 1024  # what a PONG may list
 CHANGE_HINT = "give another group another number, and each process life an incarnation of its own"
@@ -76,23 +75,18 @@ class SessionLimits:
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Session:
+class Session(LeasedSession):
     """One group's session. Owned by its table; `attached` is the caller's own data for the group."""
 
-    id: int
     number: int  # counts from 1 at this server
     hello: Hello
     seed: int
-    route: bytes
-    lease_s: float
-    heard_at: float
     state_since: float
     owner: str = ""  # whose key opened it; empty without keys
     holder: str | bytes = ""  # who holds its lanes: the owner, without keys the route that it was opened over
     last_seq: int = -1
     state: int = _UNKNOWN  # RequestState
     reply: list[bytes] | None = None  # all frames of the ACT for last_seq, once answered
-    detached_at: float | None = None
     strikes: int = 0
     is_ended: bool = False
     attached: Any = None
@@ -104,7 +98,7 @@ class Session:
 
     @property
     def lanes(self) -> int:
-        """Environment copies of the group."""
+        """How many copies of the environment the group has."""
         return self.hello.lanes
 
 
@@ -134,11 +128,11 @@ class SessionTable:
         self.replica = replica
         self._owner = owner
         self.limits = limits or SessionLimits()
-        self.sessions: dict[int, Session] = {}
+        self._book: SessionBook[Session] = SessionBook(self.limits.detach_s)
+        self.sessions = self._book.sessions  # by their ids; to read
         self.num_lanes = 0
         self.is_draining = False
         self._by_group: dict[tuple[int, int], Session] = {}
-        self._by_route: dict[bytes, dict[int, Session]] = {}
         self.num_unstepped = 0  # sessions that never stepped
         self._unstepped: dict[str | bytes, int] = {}  # lanes of sessions that never stepped, by holder
         self._former_runs: set[str] = set()
@@ -163,8 +157,7 @@ class SessionTable:
         if session is None:
             session = self._open(hello, route, now)
         else:
-            session.heard_at = now
-            self._attach(session, route)
+            self._book.reached(session, route, now)
         return Welcome(
             nonce=hello.nonce,
             session=session.id,
@@ -181,8 +174,7 @@ class SessionTable:
 
     def bye(self, bye: Bye, route: bytes, now: float) -> list[Session]:
         """End the named session, or with 0 all of this connection. Sessions that live on another route stay."""
-        named = self._by_route.get(route, {})
-        leaving = list(named.values()) if bye.session == 0 else [named[bye.session]] if bye.session in named else []
+        leaving = self._book.named(bye.session, route)
         for session in leaving:
             self.end(session)
         return leaving
@@ -195,22 +187,21 @@ class SessionTable:
             self._count_unstepped(session, -session.lanes)
         session.is_ended = True
         session.reply = None
-        del self.sessions[session.id]
+        self._book.remove(session)
         del self._by_group[session.hello.incarnation, session.hello.group]
         self.num_lanes -= session.hello.lanes
-        self._detach_route(session)
 
     def drain(self) -> list[Session]:
         """Refuse every HELLO from now on and end all sessions; the caller tells each BYE(draining)."""
         self.is_draining = True
-        return self._end_all()
+        return self._end(list(self.sessions.values()))
 
     def change_run(self, run_id: str, run_seed: int) -> list[Session]:
         """Another run id is another policy: end all sessions. Their groups may come back naming the former run."""
         if self.run_id and self.run_id != run_id:
             self._former_runs.add(self.run_id)
         self.run_id, self.run_seed = run_id, run_seed
-        return self._end_all()
+        return self._end(list(self.sessions.values()))
 
     # The step path
 
@@ -234,9 +225,7 @@ class SessionTable:
             verdict = _CACHED if session.state == _ANSWERED else _PENDING
         else:
             return _STALE if seq < last_seq else _CHALLENGE
-        session.heard_at = now
-        if session.route != route or session.detached_at is not None:
-            self._attach(session, route)
+        self._book.reached(session, route, now)
         return verdict
 
     def is_foreign(self, session: Session, route: bytes) -> bool:
@@ -271,7 +260,7 @@ class SessionTable:
 
     def ping(self, ping: Ping, route: bytes, now: float, *, work_age_ms: int = 0) -> Pong:
         """Renew the leases of a connection's sessions and report each."""
-        self.heard(route, now)
+        self._book.heard(route, now)
         reports = tuple(
             SessionReport(
                 session=session.id,
@@ -279,7 +268,7 @@ class SessionTable:
                 state=session.state,
                 age_ms=max(0, int((now - session.state_since) * 1000)),
             )
-            for session in self._by_route.get(route, {}).values()
+            for session in self._book.at(route)
         )
         return Pong(
             sent_ms=ping.sent_ms,
@@ -289,22 +278,17 @@ class SessionTable:
             turns_away=self.is_draining or self.num_lanes >= self.limits.max_lanes,
         )
 
-    def heard(self, route: bytes, now: float) -> None:
-        """Anything valid came from this connection: its sessions live."""
-        for session in self._by_route.get(route, {}).values():
-            session.heard_at = now
-            session.detached_at = None
-
     def routes(self) -> list[bytes]:
         """The connections that have sessions."""
-        return list(self._by_route)
+        return self._book.routes()
 
     def unroutable(self, route: bytes, now: float) -> list[Session]:
         """A send found the connection closed: detach its sessions; each may resume within `detach_s`."""
-        detached = [session for session in self._by_route.get(route, {}).values() if session.detached_at is None]
-        for session in detached:
-            session.detached_at = now
-        return detached
+        return self._book.closed(route, now)
+
+    def revoke(self, routes: Sequence[bytes]) -> list[Session]:
+        """End the sessions of these connections; the caller tells each."""
+        return self._end(self._book.of(routes))
 
     def expire(self, now: float, *, drained: bool, stalled_until: float = float("-inf")) -> list[Session]:
         """Free the sessions whose lease is over.
@@ -315,10 +299,7 @@ class SessionTable:
         """
         if not drained or now < stalled_until:
             return []
-        lost = [session for session in self.sessions.values() if self._is_over(session, now)]
-        for session in lost:
-            self.end(session)
-        return lost
+        return self._end(self._book.over(now))
 
     # Within
 
@@ -342,7 +323,7 @@ class SessionTable:
         if waiting and waiting + hello.lanes > self.limits.max_lanes // 2:
             message = f"{hello.lanes} lanes asked, and {waiting} that were given have not made a step yet"
             return "capacity", True, message, "step the groups that are in; more are let in as soon as these do"
-        if len(self._by_route.get(route, {})) >= MAX_SESSIONS_PER_CONNECTION:
+        if len(self._book.at(route)) >= MAX_SESSIONS_PER_CONNECTION:
             message = f"{MAX_SESSIONS_PER_CONNECTION} groups on one connection"
             return "capacity", True, message, "use more lanes per group, or more actors"
         return None
@@ -364,9 +345,8 @@ class SessionTable:
             holder=self._owner(route) or route,
         )
         self._count_unstepped(session, session.lanes)
-        self.sessions[session.id] = session
+        self._book.add(session)
         self._by_group[hello.incarnation, hello.group] = session
-        self._by_route.setdefault(route, {})[session.id] = session
         self.num_lanes += hello.lanes
         return session
 
@@ -379,29 +359,10 @@ class SessionTable:
         else:
             del self._unstepped[session.holder]
 
-    def _attach(self, session: Session, route: bytes) -> None:
-        session.detached_at = None
-        if session.route != route:
-            self._detach_route(session)
-            session.route = route
-            self._by_route.setdefault(route, {})[session.id] = session
-
-    def _detach_route(self, session: Session) -> None:
-        named = self._by_route[session.route]
-        del named[session.id]
-        if not named:
-            del self._by_route[session.route]
-
-    def _is_over(self, session: Session, now: float) -> bool:
-        if session.detached_at is not None:
-            return now - session.detached_at > self.limits.detach_s
-        return now - session.heard_at > session.lease_s
-
-    def _end_all(self) -> list[Session]:
-        ended = list(self.sessions.values())
-        for session in ended:
+    def _end(self, sessions: list[Session]) -> list[Session]:
+        for session in sessions:
             self.end(session)
-        return ended
+        return sessions
 
 
 def refuse_version(hello: Hello) -> Refusal | None:

@@ -187,7 +187,7 @@ def test_the_end_of_the_run_and_refusals_are_told(link: LearnerLink) -> None:
     assert link.welcome is None
     hello = hello_of(link, 1.5)
     reject = Reject(nonce=hello.nonce, code="spec", retryable=False, message="other spaces", hint="mend it")
-    assert link.receive(reject, [], 1.6) == [Refused("other spaces", "mend it", False)]
+    assert link.receive(reject, [], 1.6) == [Refused("spec", "other spaces", "mend it", False)]
     assert link.receive(Bye(session=0, reason="run_finished"), [], 1.7) == [RunFinished()]
 
 

@@ -48,7 +48,7 @@ class ScriptedProducer:
         )
         self.link.introduce(spec, self.loop.time())
         self.versions: list[int] = []
-        self.refusals: list[str] = []
+        self.refusals: list[str] = []  # codes, and messages about specifications
         self.is_finished = False
         self.trained_steps = 0
         self._answered = 0
@@ -100,7 +100,9 @@ class ScriptedProducer:
                     self._push_episodes(3, "eval", wanted.id, 0)
             elif isinstance(event, RunFinished):
                 self.is_finished = True
-            elif isinstance(event, Refused | SpecificationRefused):
+            elif isinstance(event, Refused):
+                self.refusals.append(event.code)
+            elif isinstance(event, SpecificationRefused):
                 self.refusals.append(event.message)
         self._flush()
 

@@ -199,7 +199,7 @@ def test_a_resumed_session_keeps_to_its_window() -> None:
     """After a lost connection both ends still count the stream from where the session began."""
     ledger, outbox = a_ledger(window=8), Outbox()
     producer = ledger.hello(a_hello(), b"r", 0.0)
-    outbox.welcome(a_welcome(producer.session))
+    outbox.welcome(a_welcome(producer.id))
     for seq in range(10):
         outbox.credit(credit_of(ledger, producer))
         outbox.push(4, [b""])
@@ -211,7 +211,7 @@ def test_a_resumed_session_keeps_to_its_window() -> None:
     outbox.lost_session()
     assert not outbox.can_send(4)
     again = ledger.hello(a_hello(oldest_seq=outbox.oldest_seq), b"s", 1.0)
-    outbox.welcome(a_welcome(again.session, next_seq=again.next_seq))
+    outbox.welcome(a_welcome(again.id, next_seq=again.next_seq))
     outbox.credit(credit_of(ledger, again))
     assert outbox.can_send(8)
 
@@ -334,7 +334,7 @@ def test_a_silent_producer_loses_its_session_and_comes_back() -> None:
     ledger = a_ledger(window=8)
     first = ledger.hello(a_hello(1), b"1", 0.0)
     second = ledger.hello(a_hello(2), b"2", 9.0)
-    session = first.session
+    session = first.id
     ledger.receive(first, an_unroll(0))
     assert ledger.expire(10.5) == [first]
     assert ledger.find(session, b"1", 11.0) is None
@@ -343,7 +343,7 @@ def test_a_silent_producer_loses_its_session_and_comes_back() -> None:
     ledger.applied(first, 0, 4)
     again = ledger.hello(a_hello(1), b"3", 12.0)
     assert again is first
-    assert again.session != session
+    assert again.id != session
     assert again.next_seq == 1
 
 
@@ -351,8 +351,8 @@ def test_hello_is_idempotent() -> None:
     """Within its lease an incarnation keeps its session, on whatever route it speaks."""
     ledger = a_ledger()
     first = ledger.hello(a_hello(), b"1", 0.0)
-    session = first.session
-    assert ledger.hello(a_hello(), b"2", 1.0).session == session
+    session = first.id
+    assert ledger.hello(a_hello(), b"2", 1.0).id == session
     assert first.route == b"2"
     assert len(ledger.sessions) == 1
 
@@ -446,10 +446,10 @@ def test_a_closed_connection_is_not_sent_to() -> None:
     """Until the producer is heard again."""
     ledger = a_ledger()
     producer = ledger.hello(a_hello(), b"r", 0.0)
-    ledger.unroutable(b"r")
-    assert producer.route == b""
-    assert ledger.find(producer.session, b"s", 1.0) is producer
-    assert producer.route == b"s"
+    ledger.book.closed(b"r", 0.5)
+    assert producer.detached_at == 0.5
+    assert ledger.find(producer.id, b"s", 1.0) is producer
+    assert (producer.route, producer.detached_at) == (b"s", None)
 
 
 def a_task_hello(task: str, incarnation: int = 7) -> ProducerHello:

@@ -108,17 +108,16 @@ class SimulatedLearner:
         if isinstance(message, ProducerHello):
             producer = self.ledger.hello(message, b"%d" % incarnation, now)
             welcome = ProducerWelcome(
-                nonce=message.nonce, session=producer.session, epoch=self.epoch, protocol=1, run_id="", run_seed=0,
+                nonce=message.nonce, session=producer.id, epoch=self.epoch, protocol=1, run_id="", run_seed=0,
                 spec_digest="", beat_s=1.0, lease_s=1.0, unroll_length=1, next_seq=producer.next_seq,
                 next_episodes_seq=producer.next_episodes_seq, state=1,
             )  # fmt: skip
             self.send(incarnation, welcome)
         elif isinstance(message, int):
-            for producer in self.ledger.sessions.values():
-                if producer.incarnation == incarnation:
-                    producer.seen_at = now
-                    self.send_credit(producer)
-                    self.send(incarnation, (message, producer.received_through))
+            self.ledger.book.heard(b"%d" % incarnation, now)
+            for producer in self.ledger.book.at(b"%d" % incarnation):
+                self.send_credit(producer)
+                self.send(incarnation, (message, producer.received_through))
         elif (found := self.ledger.find(message.session, b"%d" % incarnation, now)) is None:
             self.send(incarnation, message.session)
         elif isinstance(message, Unroll):
