@@ -61,7 +61,7 @@ class Compute:
         return self._engine.live.record
 
     def act(self, batches: Sequence[Sequence[LaneBlock]], done: Acted) -> None:
-        """Run every batch in turn."""
+        """Run the batches one after the other, then call `done` with what they answered."""
         num_lanes = sum(lanes.count for batch in batches for lanes in batch)
 
         def acted(result: Result) -> None:

@@ -51,7 +51,7 @@ class InferenceConfig(Section):
 
 
 class InferenceSettings(Section):
-    """Everything that inference reads."""
+    """All sections that inference reads."""
 
     inference: InferenceConfig = InferenceConfig()
     runtime: RuntimeConfig = RuntimeConfig()

@@ -116,12 +116,12 @@ class LearnerSessions:
     # The connection
 
     def connected(self, now: float) -> None:
-        """The socket has a connection."""
+        """The connection to the learner is open: each session may say HELLO."""
         for stream in self.all:
             stream.link.connected(now)
 
     def disconnected(self, now: float) -> None:
-        """The socket lost its connection."""
+        """The connection to the learner is closed: sessions wait for the next."""
         for stream in self.all:
             stream.link.disconnected(now)
 
@@ -187,7 +187,7 @@ class LearnerSessions:
 
     @property
     def num_held(self) -> int:
-        """Groups that wait for credit."""
+        """How many groups wait for the learner's credit."""
         return sum(len(stream.held) for stream in self.all)
 
     def total(self, read: Callable[[LearnerLink], float]) -> float:

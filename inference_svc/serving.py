@@ -16,7 +16,7 @@ MAX_RETURNS = 1000  # the newest, of which the mean is shown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedPolicy:
-    """One checkpoint's policy."""
+    """The policy of one checkpoint, served without a learner."""
 
     source: str  # which checkpoint, for people
     run_id: str

@@ -60,7 +60,7 @@ class LearnerConfig(Section):
 
 
 class LearnerSettings(RunSettings, Section):
-    """Everything that the learner reads."""
+    """All sections that the learner reads."""
 
     eval: EvalConfig = EvalConfig()
     learner: LearnerConfig = LearnerConfig()

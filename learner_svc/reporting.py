@@ -73,7 +73,7 @@ class Reporter:
                 self.dropped_by_actor[key.actor] = self.dropped_by_actor.get(key.actor, 0) + steps
 
     def summary(self, *, device: str) -> dict[str, Any]:
-        """The content of summary.json now."""
+        """What summary.json says now."""
         identity, restarts, ledger = self._producers.identity, self._restarts, self._producers.ledger
         return summarise(
             self._run, self._settings, run_id=identity.run_id, device=device,

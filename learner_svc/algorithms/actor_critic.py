@@ -94,7 +94,7 @@ class ActorCritic(Algorithm):
                 self.policy.rescale_value_(scale, shift)
 
     def _entropy_bonus(self, evaluation: ActionEvaluation, trained_TB: Tensor, number: int) -> tuple[Tensor, Tensor]:
-        """(mean entropy, its cost), scalars."""
+        """The mean entropy of trained rows and what it adds to the loss, both scalars."""
         entropy = torch.where(trained_TB, evaluation.entropy, 0.0).sum() / number
         if self._entropy is None:
             return entropy, entropy.new_full((), self._shared.entropy_cost)
@@ -201,7 +201,7 @@ class AdaptiveEntropyCost:
         self._gradient[0] = self._speed * self.cost() * (entropy - self._target)
 
     def step(self, learning_rate: float) -> None:
-        """One optimiser step on p."""
+        """Move the cost by one step of its optimiser."""
         self._optimiser.step(learning_rate)
         bound = ENTROPY_PARAMETER_BOUND / self._speed
         self._parameter.clamp_(-bound, bound)

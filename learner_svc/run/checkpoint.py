@@ -47,7 +47,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """One checkpoint, read and verified."""
+    """One checkpoint whose digests were checked: what it is of, what else it keeps, its arrays."""
 
     path: Path  # of its manifest
     kind: Kind

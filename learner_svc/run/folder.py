@@ -60,7 +60,7 @@ class RunFolder:
         self.close()
 
     def close(self) -> None:
-        """Let the folder go. Idempotent."""
+        """Let the folder go, so that another learner may take it. A second call does nothing."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1

@@ -71,7 +71,7 @@ class Batch:
 
     @property
     def reward(self) -> Tensor:
-        """f32 [R, B], raw."""
+        """Rewards as the environments gave them, f32 [R, B]."""
         return self.tensors[REWARD]
 
     @property

@@ -31,7 +31,7 @@ class _Waiting(Generic[K]):
 
     @property
     def left(self) -> int:
-        """Lanes that are not copied."""
+        """How many of its lanes no batch has taken yet."""
         return self.lanes - self.next_lane
 
 

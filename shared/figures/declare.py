@@ -107,7 +107,7 @@ class Load:
 
     @property
     def name(self) -> str:
-        """In the PING."""
+        """The name under which it travels in PING."""
         return self.column.name.removeprefix("inference_")
 
 

@@ -28,7 +28,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One chart."""
+    """One chart of the page: its title, its curves and how they are drawn."""
 
     title: str
     unit: str

@@ -163,7 +163,7 @@ def _refuse(request_id: bytes, reason: str, peer: str) -> ZapReply:
 
 
 def _property(name: str, value: str) -> bytes:
-    """One ZMTP metadata property."""
+    """A property of ZMTP's metadata as bytes: the name and the value, each after its length."""
     return bytes([len(name)]) + name.encode() + len(value).to_bytes(4, "big") + value.encode()
 
 

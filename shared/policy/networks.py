@@ -36,7 +36,7 @@ class _Tanh(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        """(1 - y²) · gradient."""
+        """The derivative of tanh: (1 - y²) times the gradient of the output."""
         (y,) = ctx.saved_tensors
         return torch.ops.aten.tanh_backward(gradients[0], y)
 
@@ -96,14 +96,14 @@ def initialise(layer: nn.Linear | nn.Conv2d, gain: float) -> None:
 
 
 def dense(inputs: int, outputs: int, gain: float = RELU_GAIN) -> nn.Linear:
-    """A linear layer, orthogonally initialised."""
+    """A linear layer whose weights are orthogonal, times `gain`, and whose biases are 0."""
     layer = nn.Linear(inputs, outputs)
     initialise(layer, gain)
     return layer
 
 
 def convolution(inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int = 0) -> nn.Conv2d:
-    """A convolution, orthogonally initialised."""
+    """A convolution whose weights are orthogonal and whose biases are 0."""
     layer = nn.Conv2d(inputs, outputs, kernel, stride, padding)
     initialise(layer, RELU_GAIN)
     return layer
@@ -256,7 +256,7 @@ class _Stack(nn.Module):
 
 
 class _Residual(nn.Module):
-    """x + conv(relu(conv(relu(x))))."""
+    """A residual block: x + conv(relu(conv(relu(x)))), of the input's shape."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

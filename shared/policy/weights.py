@@ -272,7 +272,7 @@ def _to_json(value: Any) -> Any:
 
 
 def _from_json(value: Any) -> Any:
-    """The inverse of `_to_json`."""
+    """The value that `_to_json` wrote."""
     if isinstance(value, dict):
         return bytes.fromhex(value["hex"])
     return [_from_json(item) for item in value] if isinstance(value, list) else value

@@ -53,7 +53,7 @@ LATER: Final = _Later()
 
 @dataclass(frozen=True, slots=True)
 class HeaderField:
-    """One field of a record."""
+    """One field of a message: its name, wire type and meaning, for the codec and the documents."""
 
     name: str
     wire: WireType
@@ -120,7 +120,7 @@ def text(max_length: int, min_length: int = 0, name: str = "") -> WireType:
 
 
 def one_of(*words: str) -> WireType:
-    """One of these words."""
+    """A string that has to be one of these words."""
 
     def read(value: Any) -> Any:
         if type(value) is not str or value not in words:
@@ -159,7 +159,7 @@ def group(*items: WireType) -> WireType:
 
 
 def nested(record: type[Any], name: str) -> WireType:
-    """A record within a header."""
+    """A record that is a field of another, as a list of its own fields."""
     declared = fields_of(record)
     names, items = [field.name for field in declared], group(*(field.wire for field in declared))
 
@@ -173,7 +173,7 @@ def nested(record: type[Any], name: str) -> WireType:
 
 
 def optional(item: WireType) -> WireType:
-    """None, or this."""
+    """Either nil, for None, or a value of this type."""
 
     def read(value: Any) -> Any:
         return None if value is None else item.read(value)

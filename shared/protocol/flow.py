@@ -34,7 +34,7 @@ class Outgoing:
 
 @dataclass(slots=True)
 class _Kept:
-    """An UNROLL until its acknowledgement."""
+    """An UNROLL that is kept until the learner acknowledges it."""
 
     header: Unroll  # but for the session
     position: int  # of its first lane in this incarnation's stream

@@ -16,7 +16,7 @@ ALIGNMENT = 8
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One array of a layout."""
+    """One array of a layout: its name, its dtype and its shape."""
 
     name: str
     dtype: str  # a NumPy name from `spaces.DTYPES`
@@ -24,7 +24,7 @@ class Field:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the array."""
+        """How many bytes the array has."""
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
 
@@ -55,7 +55,7 @@ class Layout:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all frames together."""
+        """How many bytes all frames have together."""
         return sum(self.frame_bytes)
 
     def check(self, frames: Sequence[bytes]) -> None:

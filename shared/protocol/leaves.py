@@ -49,7 +49,7 @@ class Leaf:
 
     @property
     def num_elements(self) -> int:
-        """Elements of one lane's value."""
+        """How many elements one lane's value has."""
         return math.prod(self.shape)
 
     @property

@@ -61,7 +61,7 @@ RECORDING_PROTOCOL = 2  # since then they record what the manifest names, and th
 
 
 class MessageType(IntEnum):
-    """First element of every header."""
+    """Which message a header is of: its first element."""
 
     HELLO = 1
     WELCOME = 2

@@ -29,7 +29,7 @@ class Per(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RecordField:
-    """One array of a record."""
+    """One array of an unroll's record: what is kept of each row and lane."""
 
     name: str
     dtype: str  # a NumPy name from `spaces.DTYPES`

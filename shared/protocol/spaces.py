@@ -222,7 +222,7 @@ def check_values(space: Space, arrays: Sequence[Array]) -> None:
 
 
 def check_leaf_values(leaf: Leaf, array: Array) -> None:
-    """`check_values` of one leaf."""
+    """Check the values of one leaf, as `check_values` does for all."""
     if leaf.nvec:
         nvec = np.reshape(leaf.nvec, leaf.shape)
         index = array - np.reshape(leaf.starts, leaf.shape)

@@ -93,7 +93,7 @@ class _SilentHandler(WSGIRequestHandler):
     timeout = IDLE_S
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
+        """Log nothing: an access log would say only that Prometheus asks."""
 
 
 class _Readings(Collector):
@@ -187,7 +187,7 @@ class Metrics:
         self._readings.labelled.append((CounterMetricFamily, PREFIX + name, description, labels, read))
 
     def read_gauges(self, name: str, description: str, labels: str | tuple[str, ...], read: ReadLabelled) -> None:
-        """Figures by labels' values, likewise."""
+        """Read figures from `read` at each scrape, one for each set of labels' values."""
         self._readings.labelled.append((GaugeMetricFamily, PREFIX + name, description, labels, read))
 
     def text(self) -> str:

@@ -89,7 +89,7 @@ MemoryOption = Annotated[
 
 
 class Which(StrEnum):
-    """Which checkpoint."""
+    """Which of a run's checkpoints is used."""
 
     BEST = "best"
     LATEST = "latest"
@@ -97,7 +97,7 @@ class Which(StrEnum):
 
 
 class Bench(StrEnum):
-    """What can be measured."""
+    """The benchmarks that `seedbed bench` runs."""
 
     ALL = "all"
     TRANSPORT = "transport"
@@ -462,7 +462,7 @@ def bench(
 def options(
     version: Annotated[bool, typer.Option("--version", help="Show the version and leave.", is_eager=True)] = False,
 ) -> None:
-    """What concerns no subcommand."""
+    """The options of `seedbed` itself, before any subcommand."""
     log_warnings_only()
     if version:
         print(f"seedbed {importlib.metadata.version('seedbed')}")
@@ -496,7 +496,7 @@ def log_warnings_only() -> None:
 
 
 def limit_threads(role: str) -> None:
-    """As `plan.limit_threads`, of this process."""
+    """Limit this process's threads as those of a service of this role."""
     from seedbed.services.tools.cli import plan
 
     plan.limit_threads(os.environ, role)

@@ -112,7 +112,7 @@ class _Process:
             self.history.popleft()
 
     def last(self, name: str) -> float | None:
-        """Newest value of one sample."""
+        """The newest value of a sample, or None if there was none."""
         return self.history[-1][1].get(name) if self.history else None
 
     def known(self, name: str) -> float | None:
@@ -148,7 +148,7 @@ class Board:
         self.progress = 0  # rises whenever a step was acted or trained, whoever made it
 
     def observe(self, name: str, samples: Samples, now: float) -> None:
-        """Take one service's samples."""
+        """Take in what one service's /metrics said at `now`."""
         # What a learner restored from its checkpoint is no step: its first page counts for nothing.
         self.progress += self._processes[name].add(samples, now)
         if self._processes[name].role == "learner":
@@ -157,7 +157,7 @@ class Board:
                 self._returns.append(value)
 
     def forget(self, name: str) -> None:
-        """The service's process is gone."""
+        """Forget a service whose process is gone."""
         self._processes[name].leave()
 
     @property
@@ -172,7 +172,7 @@ class Board:
         return RunState(int(value)) if value is not None else RunState.STARTING
 
     def service(self, name: str) -> ServiceFigures:
-        """Figures of one process."""
+        """The figures that the table shows of one service."""
         process = self._processes[name]
         if process.is_gone:
             return ServiceFigures(cpu_percent=None, loop_lag_ms=None, memory_bytes=None)
@@ -185,7 +185,7 @@ class Board:
         )
 
     def run(self) -> RunFigures:
-        """Figures of the run."""
+        """The figures that the table shows of the whole run."""
         evaluated, episodes = self._learner(learner.EVALUATIONS), self._learner(learner.EPISODES) or 0.0
         acted = self._sum(process.rate(inference.ACTED_STEPS.sample) for process in self._of("inference"))
         trained = self._sum(process.rate(learner.TRAINED_STEPS.sample) for process in self._of("learner"))
@@ -272,7 +272,7 @@ class Board:
         return next((value for process in self._of(role) if (value := process.last(name)) is not None), None)
 
     def _learner(self, metric: Metric) -> float | None:
-        """A figure of the learner."""
+        """A figure of the learner, or None before its first answer."""
         return self._last("learner", metric.sample)
 
     def _mean(self, quotient: Quotient) -> float | None:

@@ -6,7 +6,7 @@ Offers = list[tuple[str, str]]  # (word, what it is)
 
 
 def offer_experiments(incomplete: str) -> Offers:
-    """Experiments whose names begin so."""
+    """Return the experiments whose names begin with what was typed."""
     from seedbed.services.tools.cli.listing import list_experiments
 
     found = [(item.name, item.about) for item in list_experiments()]

@@ -44,7 +44,7 @@ class Grade(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One line of the report."""
+    """One line of the report: what was looked at, what was found, what to do."""
 
     topic: str
     grade: Grade

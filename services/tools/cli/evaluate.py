@@ -69,7 +69,7 @@ class PlayedEpisodes:
 
     @property
     def returns(self) -> Array:
-        """f32 [episodes]."""
+        """The return of each episode, f32 [episodes]."""
         column: Array = self.statistics[:, 0]
         return column
 

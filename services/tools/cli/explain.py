@@ -27,7 +27,7 @@ MIN_EFFECTIVE_SHARE = 0.5
 
 
 class Bottleneck(StrEnum):
-    """What limits a run."""
+    """The part of a run that limits its speed."""
 
     LEARNER = "learner"
     INFERENCE = "inference"

@@ -57,7 +57,7 @@ class PolicyStep(nn.Module):
         return action, params, output.value[0], *policy.remember(output.state, action)
 
     def examples(self) -> tuple[Tensor, ...]:
-        """Inputs of the right shapes."""
+        """Inputs of the right shapes and dtypes, by which the policy is traced."""
         spec, lanes = self.policy.spec, EXAMPLE_LANES
         leaves = [
             torch.zeros((lanes, *leaf.wire_shape), dtype=getattr(torch, str(leaf.wire_dtype)))

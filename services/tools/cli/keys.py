@@ -82,7 +82,7 @@ def revoke(
 
 
 def render(entries: "Sequence[Entry]") -> RenderableType:
-    """A line for each key."""
+    """A table with a line for each key."""
     table = Table(box=SIMPLE_HEAD, show_edge=False)
     for heading in ("role", "name", "public key", "what for"):
         table.add_column(heading, no_wrap=True)

@@ -214,7 +214,7 @@ class Launcher:
                     self._kill(name)
 
     def _kill_all(self) -> None:
-        """Nothing of ours outlives `run`."""
+        """Kill every service that still runs, with all that it started."""
         for name in self._children:
             self._kill(name)
         for child in self._children.values():

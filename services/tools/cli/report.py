@@ -60,7 +60,7 @@ def report_bottleneck(run_dir: Path, console: Console) -> None:
 
 
 def render_diagnosis(name: str, signals: Signals, diagnosis: Diagnosis) -> RenderableType:
-    """Figures, bottleneck, knobs, remarks."""
+    """What `seedbed explain` prints: figures, what limits the run, settings to change, remarks."""
     grid = Table.grid(padding=(0, 3))
     grid.add_column(style=LABEL_STYLE, no_wrap=True)
     grid.add_column()

@@ -35,7 +35,7 @@ Page = tuple[str, Mapping[str, float], float]  # service, samples, time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """An HTTP answer."""
+    """An HTTP answer: its status, headers and body."""
 
     status: int
     headers: Mapping[str, str]  # names in lower case
@@ -49,7 +49,7 @@ class _Heard:
         self._data = data
 
     def makefile(self, _mode: str) -> io.BytesIO:
-        """The bytes as a file."""
+        """The answer's bytes as a file, which is what http.client asks a socket for."""
         return io.BytesIO(self._data)
 
 

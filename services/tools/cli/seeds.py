@@ -202,7 +202,7 @@ def render(result: Mapping[str, Any], folder: Path) -> RenderableType:
 
 
 def write_csv(path: Path, curves: Mapping[int, Sequence[Mapping[str, str]]]) -> None:
-    """One table for all seeds."""
+    """Write the curves of all seeds into one table."""
     names = own_statistics(next((curve[0] for curve in curves.values() if curve), {}))
     own = [column(name) for name in names for column in (training_column, evaluation_column)]
     names = [*COLUMNS, *own, *(f"{name}/{task}" for task in _tasks(curves) for name in RETURNS)]

@@ -175,7 +175,7 @@ def _as_text(value: object) -> str:
 
 
 def _describe(detail: object) -> str:
-    """One validation error, for people."""
+    """Say one of pydantic's validation errors in words."""
     assert isinstance(detail, dict)
     key = ".".join(map(str, detail["loc"]))
     if detail["type"] == "extra_forbidden":

@@ -28,7 +28,7 @@ UNMEANT = "by a signal or by code that is not seedbed's: an environment's, or a 
 
 
 class Phase(StrEnum):
-    """Where one service is."""
+    """How far the life of one service has come."""
 
     WAITING = "waiting"  # to be started, perhaps after a back-off
     RUNNING = "running"
@@ -37,7 +37,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The numbers of restarting."""
+    """How often and how soon services are started again."""
 
     first_delay_s: float = 0.2  # before the first restart; doubles with each further death
     max_delay_s: float = 5.0
@@ -70,7 +70,7 @@ class Watched:
 
     @property
     def restarts(self) -> int:
-        """Lives beyond the first."""
+        """How often it was started again."""
         return max(0, self.starts - 1)
 
 
@@ -146,7 +146,7 @@ class Supervisor:
 
 
 def describe_exit(code: int) -> str:
-    """An exit status in words."""
+    """Say an exit status in words."""
     if code >= 0:
         return f"exit {code}"
     try:

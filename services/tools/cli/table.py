@@ -159,7 +159,7 @@ def render_tasks(tasks: Sequence[TaskFigures]) -> RenderableType:
 
 
 def render_progress(figures: RunFigures, run: RunConfig) -> RenderableType:
-    """State, bar and time left."""
+    """The run's state, a bar of its progress and the time left."""
     word, style = STATE_WORDS[figures.state]
     share, left_s = progress(figures, run)
     is_evaluating = figures.state is RunState.FINISHING and figures.eval_asked > 0
@@ -334,7 +334,7 @@ class TerminalView:
             self._live.stop()
 
     def happened(self, text: str) -> None:
-        """Keep an event in sight."""
+        """Show an event below the table until newer ones push it out."""
         stamped = f"{time.strftime('%H:%M:%S')}  {text}"
         self._events.append(stamped)
         if self._live is None:

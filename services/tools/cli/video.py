@@ -28,7 +28,7 @@ QUIET = ["-loglevel", "error"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """What a video shows."""
+    """How long a video is, and the returns of the episodes in it."""
 
     frames: int
     seconds: float

@@ -38,12 +38,12 @@ class User:
 
     @classmethod
     def current(cls) -> Self:
-        """As whom this process runs."""
+        """The user and group of this process."""
         return cls(uid=os.getuid(), gid=os.getgid())
 
     @classmethod
     def owner(cls, folder: Path) -> Self:
-        """To whom a folder belongs."""
+        """The user and group that a folder belongs to."""
         seen = folder.stat()
         return cls(uid=seen.st_uid, gid=seen.st_gid)
 

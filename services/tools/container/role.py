@@ -15,5 +15,5 @@ class ContainerRole(StrEnum):
 
     @property
     def package(self) -> str:
-        """The service's package, without `_svc`."""
+        """The name of the service's package, without `_svc`."""
         return "actor" if self is ContainerRole.EVALUATOR else self.value

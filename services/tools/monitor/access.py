@@ -52,7 +52,7 @@ class Request:
 
 
 class Access:
-    """The rules of one server."""
+    """Who may read the page: the rules of one server."""
 
     def __init__(self, *, token: str, is_local: bool, port: int) -> None:
         """`token` empty: nobody is asked for one. `is_local`: bound to loopback. `port`: makes the cookie's name."""
@@ -91,7 +91,7 @@ class Access:
 
 
 def is_same(given: str, expected: str) -> bool:
-    """Compare in constant time."""
+    """Compare two secrets in a time that does not depend on where they differ."""
     return hmac.compare_digest(given.encode(errors="replace"), expected.encode())
 
 

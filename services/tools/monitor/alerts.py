@@ -24,7 +24,7 @@ FULL_BYTES = 256 * 2**20
 
 
 class Level(StrEnum):
-    """How bad it is."""
+    """How bad an alert is."""
 
     WARNING = "warning"
     ERROR = "error"

@@ -32,7 +32,7 @@ MAX_SERVICES = 1000
 
 @dataclass(slots=True)
 class _Told:
-    """One service's last word."""
+    """What one service said last, and when."""
 
     status: Status
     address: str  # where it was heard

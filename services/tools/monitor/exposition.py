@@ -23,7 +23,7 @@ class _Families(Collector):
         self._families = families
 
     def collect(self) -> Iterable[Metric]:
-        """All metric families."""
+        """All families of metrics, in the order of the page."""
         return self._families
 
 

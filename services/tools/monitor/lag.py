@@ -78,7 +78,7 @@ class LagWindow:
             self._seen.popleft()
 
     def clear(self) -> None:
-        """Forget everything that was counted."""
+        """Begin again: forget everything that was counted."""
         self._seen.clear()
 
     def recent(self) -> LagHistogram | None:

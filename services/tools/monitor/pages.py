@@ -92,7 +92,7 @@ class Visitor:
 
 
 def read_page(status: Status) -> Page:
-    """One service's page, now."""
+    """Read the /metrics page of one service now."""
     host, _, port = status.metrics.rpartition(":")
     if not port.isdecimal() or not is_loopback(host):
         return Page(answer=PageState.ELSEWHERE)

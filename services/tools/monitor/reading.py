@@ -168,7 +168,7 @@ class RunReader:
 
     @property
     def path(self) -> Path:
-        """The run's folder."""
+        """The folder of the run."""
         return self._path
 
     @property
@@ -178,7 +178,7 @@ class RunReader:
 
     @property
     def num_up(self) -> int:
-        """Services that answer."""
+        """How many services answer."""
         return ups(self.services)
 
     @property

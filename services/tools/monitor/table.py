@@ -127,7 +127,7 @@ def parse_rows(data: bytes, num_columns: int) -> tuple[Array, int]:
 
 
 def _parse_lines(data: bytes, num_columns: int) -> tuple[Array, int]:
-    """As `parse_rows`, line by line."""
+    """Parse as `parse_rows` does, line by line, where a line is damaged."""
     rows: list[list[float]] = []
     broken = 0
     for line in data.decode(errors="replace").splitlines():

@@ -43,7 +43,7 @@ MAX_DIFFERENCES = 8  # that a run in the list shows
 
 
 def panels_view(panels: Iterable[Panel]) -> list[dict[str, Any]]:
-    """What the page draws together."""
+    """The charts that the page draws, each with its lines, as JSON values."""
     return [
         {
             "title": panel.title,
@@ -141,7 +141,7 @@ def env_label(config: Mapping[str, Mapping[str, Any]]) -> str:
 def overview(
     runs: Sequence[RunReader], alerts: Iterable[Alert], *, folder: str, num_left_out: int, problem: str
 ) -> dict[str, Any]:
-    """All runs, the newest first."""
+    """All runs as the page lists them, the newest first."""
     listed = [run_view(run) for run in runs]
     like: defaultdict[str, list[int]] = defaultdict(list)
     for place, view in enumerate(listed):

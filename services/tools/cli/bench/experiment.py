@@ -22,7 +22,7 @@ MAX_START_S = 120.0  # until the first trained step
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Counters at one time."""
+    """The run's counters at one moment."""
 
     at: float
     trained: float

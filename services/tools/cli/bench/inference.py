@@ -34,7 +34,7 @@ GRACE_S = 60.0  # for a client to start and for the first weights
 
 @dataclass(frozen=True, slots=True)
 class InferenceScenario:
-    """Who asks what at once."""
+    """How many groups of how many lanes ask at once, and for what policy."""
 
     name: str
     experiment: str  # whose environment and network

@@ -26,7 +26,7 @@ GRACE_S = 30.0  # for a process to start and to end
 
 @dataclass(frozen=True, slots=True)
 class TransportScenario:
-    """Who sends what at once."""
+    """How many clients send what at once."""
 
     name: str
     clients: int  # processes

@@ -47,12 +47,12 @@ class BarePool:
         self.step: Any = None
 
     def reset(self, *, seed: int) -> None:
-        """Begin all lanes anew."""
+        """Reset the environments of all lanes."""
         self._made.reset(seed=seed)
         self.step = self._made.bare.step
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the environments."""
         self.step = None
         self._made.close()
 

@@ -84,7 +84,7 @@ class GameBoard:
 
     @contextlib.contextmanager
     def _ending(self) -> Iterator[None]:
-        """An error ends the game."""
+        """End the game where an error comes up within, and keep the error."""
         try:
             yield
         except EnvError as error:

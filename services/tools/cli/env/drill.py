@@ -418,7 +418,7 @@ class Drill:
         return self._session
 
     def _actions(self) -> list[bytes]:
-        """Random actions as payload frames."""
+        """Random actions of all lanes, as the payload frames of an ACT."""
         mask = self._step.tick.mask if self._step is not None else None
         return random_action_frames(self.hello.spec, self.hello.lanes, mask, self._generator)
 

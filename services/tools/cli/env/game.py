@@ -28,7 +28,7 @@ MAX_ACTIONS = 12  # the newest, to show
 
 
 class Playable(Protocol):
-    """What a person plays."""
+    """An environment that a person plays, whatever it runs in."""
 
     scene: Scene
 
@@ -170,7 +170,7 @@ class PolicysGame(Game):
             self.note = f"{key!r} does nothing here"
 
     def pass_time(self) -> None:
-        """Advance to the next frame."""
+        """Step once, unless the game is paused."""
         if not self.is_paused:
             self._step()
 

@@ -22,7 +22,7 @@ ACTION_SEED = 0  # episodes of different seeds get the same actions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckOptions:
-    """How much is checked."""
+    """How much is checked: lanes, groups and steps."""
 
     lanes: int = 4
     groups: int = 2  # of a service

@@ -65,7 +65,7 @@ def _read_mapping(mapping: str, leaf: Leaf) -> dict[str, int]:
 
 
 def keys_of_actions(keys: Mapping[str, int]) -> dict[int, list[str]]:
-    """Every action with its keys."""
+    """Return the keys of each action."""
     of_action: dict[int, list[str]] = {}
     for key, action in keys.items():
         of_action.setdefault(action, []).append(key)

@@ -131,7 +131,7 @@ class Drills(Life):
         return self.drills.get(session.hello.group) if session else None
 
     def _is_complete(self, now: float) -> bool:
-        """No further group is expected."""
+        """Whether no further group is expected."""
         if self.expected is not None and len(self.drills) < self.expected.groups:
             return self._is_late(now)
         return bool(self.drills)

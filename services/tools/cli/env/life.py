@@ -54,7 +54,7 @@ class Life(ABC):
         self._refused = ""
 
     def receive(self, route: bytes, frames: Sequence[bytes], now: float) -> None:
-        """One message of the service."""
+        """Take in one message of the service under test."""
         try:
             message = decode(frames[0])
             if isinstance(message, Hello):

@@ -167,7 +167,7 @@ class _Address:
 
 
 class _EnvProcess:
-    """A service that we started."""
+    """An environment service that was started here, to be ended here."""
 
     def __init__(self, popen: subprocess.Popen[bytes], output: IO[bytes]) -> None:
         self._popen, self._output = popen, output

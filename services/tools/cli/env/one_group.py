@@ -87,7 +87,7 @@ class OneGroup(Life, Generic[T]):
         return False
 
     def dismiss(self) -> None:
-        """It is over: BYE(run_finished)."""
+        """Tell the group that it is over, with BYE(run_finished)."""
         if self._session is None or self.is_done:
             self.end()
         elif self._leaves_by is None:

@@ -43,7 +43,7 @@ class PlayedGroup(OneGroup[Scene]):
         self.ask(action_frames(spec, lanes, actions))
 
     def read(self, hello: Hello, step: Step, tick: Tick, payload: Sequence[bytes]) -> Scene:
-        """What the person sees."""
+        """Make the scene that the person sees from one tick of the service."""
         return scene_of_step(hello.spec, step, tick, payload)
 
     def begins_anew(self, hello: Hello) -> bool:

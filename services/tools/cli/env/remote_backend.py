@@ -27,7 +27,7 @@ from seedbed.shared.runtime.config import EnvConfig, EvalConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """One tick of a service."""
+    """What one tick of a service brought."""
 
     hello: Hello
     tick: Tick
@@ -117,7 +117,7 @@ class RemoteBackend(Backend):
         return self._seen.picture
 
     def close(self) -> None:
-        """Have the service leave."""
+        """Tell the service that the run is over, and wait until it has left."""
         self._stack.close()
 
     def _take(self) -> None:

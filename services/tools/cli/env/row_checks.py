@@ -121,7 +121,7 @@ class RowChecker:
         self.num_ticks += 1
 
     def results(self) -> list[Result]:
-        """What was found so far."""
+        """The results of all rules about rows, from what was seen so far."""
         rows = f"{self.num_ticks} ticks of {self.lanes} lanes"
         kept = {
             "values": f"finite and of their spaces in {rows}",

@@ -64,7 +64,7 @@ class Place:
 
     @property
     def env_id(self) -> str:
-        """`module:function` of the environment."""
+        """How settings name the new environment: `module:function`."""
         return f"{self.package}.env:make"
 
 

@@ -18,7 +18,7 @@ from seedbed.shared.protocol.rows import ENDED, EnvSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """Lane 0 in one tick."""
+    """What lane 0 shows in one tick: what it observed, earned and looks like."""
 
     spec: EnvSpec
     observation: tuple[Array, ...]  # leaves in canonical order, [1, ...]

@@ -44,7 +44,7 @@ Line = dict[str, str | int | float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """How long and how much."""
+    """How long is measured, with how many lanes and groups."""
 
     seconds: float = 10.0  # for all stages together
     lanes: int = 64

@@ -211,7 +211,7 @@ def merge(results: Iterable[Result]) -> list[Result]:
 
 
 def has_failed(results: Sequence[Result]) -> bool:
-    """Whether any rule was broken."""
+    """Whether a rule was broken that must hold."""
     return any(item.verdict is RuleVerdict.FAIL for item in results)
 
 

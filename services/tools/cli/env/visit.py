@@ -53,7 +53,7 @@ class Visit(Generic[T]):
                 loop.call_soon_threadsafe(what, life)
 
     def leave(self) -> None:
-        """End the visit."""
+        """End the visit: the service is told that it is over."""
         self._has_left.set()
         self.tell(OneGroup.dismiss)
 
@@ -74,7 +74,7 @@ class Visit(Generic[T]):
         return life
 
     def ended(self, life: Future[OneGroup[T]]) -> None:
-        """The link is over."""
+        """The service's life here has ended: whoever waits for news hears so."""
         self._news.put(life)
 
 
