@@ -20,7 +20,7 @@ from seedbed.services.tools.cli.plan import Addresses, plan_run
 from seedbed.shared.errors import ConfigError, SeedbedError
 from seedbed.shared.runtime.service import DIE_WITH_PARENT
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 
 
 def test_help_names_every_command(capsys):

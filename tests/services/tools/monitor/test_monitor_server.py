@@ -83,7 +83,7 @@ def test_the_page_and_its_files_are_there_with_their_types(local):
     """Nothing comes from anywhere else, so it works offline."""
     status, headers, body = get(local, "/")
     assert (status, headers.get_content_type()) == (200, "text/html")
-    page = Path(__file__).parents[2] / "services" / "tools" / "monitor" / "page"
+    page = Path(__file__).parents[4] / "services" / "tools" / "monitor" / "page"
     for file in page.rglob("*.*"):
         status, headers, content = get(local, f"/static/{file.relative_to(page)}")
         assert (status, content) == (200, file.read_bytes())

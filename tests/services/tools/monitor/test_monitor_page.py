@@ -18,7 +18,7 @@ from tests.support.run_folders import row, write_run, write_status
 for module in ("starlette", "uvicorn"):
     pytest.importorskip(module, reason="the extra `monitor` is not installed")
 
-PAGE = Path(__file__).parents[2] / "services" / "tools" / "monitor" / "page"
+PAGE = Path(__file__).parents[4] / "services" / "tools" / "monitor" / "page"
 BROWSER = shutil.which("chromium")
 FIRST_COLOUR = (0x00, 0x72, 0xB2)  # --run0 in light colours
 MIN_HEIGHT = 80  # pixels: the rising line has more; keys and ticked boxes have a few

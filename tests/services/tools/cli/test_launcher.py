@@ -226,7 +226,7 @@ sys.exit(Launcher(processes, folder, View(), progress=lambda: 0.0).run().outcome
 def running_launcher(tmp_path):
     """A launcher in a process of its own with three services, and their process ids once all are up."""
     with subprocess.Popen(
-        [sys.executable, "-c", LAUNCHER_SCRIPT, str(tmp_path)], cwd=Path(__file__).parents[2]
+        [sys.executable, "-c", LAUNCHER_SCRIPT, str(tmp_path)], cwd=Path(__file__).parents[4]
     ) as launcher:
         deadline = time.monotonic() + 60
         files = [tmp_path / f"{name}.pid" for name in ("learner", "inference-0", "actor-0")]

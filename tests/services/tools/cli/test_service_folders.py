@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-FOLDERS = sorted(path.parent for path in (Path(__file__).parents[2] / "services").glob("*/service.toml"))
+FOLDERS = sorted(path.parent for path in (Path(__file__).parents[4] / "services").glob("*/service.toml"))
 
 
 def test_the_folders_are_found():

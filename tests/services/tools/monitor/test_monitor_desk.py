@@ -16,7 +16,7 @@ from seedbed.shared.runtime.metrics import Metrics
 
 yaml = pytest.importorskip("yaml", reason="PyYAML comes with the development extra")
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[4]
 FRAME = pack_picture(np.zeros((1, 2, 3), np.uint8))
 HERE = "tcp://10.0.0.2:5555"
 

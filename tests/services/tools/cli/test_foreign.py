@@ -23,7 +23,7 @@ from seedbed.shared.runtime.config import EnvConfig, parse_value
 from seedbed.shared.runtime.service import DIE_WITH_PARENT
 from tests.support.deployment import wait_until
 
-FLAGS = Path(__file__).parents[1] / "support" / "flags_service"
+FLAGS = Path(__file__).parents[3] / "support" / "flags_service"
 ADDRESSES = Addresses(learner="tcp://127.0.0.1:1", inference=("tcp://127.0.0.1:2", "tcp://127.0.0.1:3"))
 PATIENCE_S = 60.0
 TRAINING_S = 240.0  # on a machine that does much else; else ten
