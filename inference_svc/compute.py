@@ -55,6 +55,10 @@ class Compute:
         self._pace = Pace()
         self._has_acted = False
 
+    def set_replica(self, replica: int) -> None:
+        """Tell acting rules a number that no other inference of the run has; before the first weights are loaded."""
+        self._engine.replica = replica
+
     @property
     def record(self) -> RecordSpec:
         """What is recorded of the policy of the newest weights, once there are any."""

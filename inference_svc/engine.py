@@ -55,6 +55,7 @@ class Engine:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        self.replica = 0  # a number that no other inference of the run has, for acting rules
         self.version = 0
         self.pinned_version = 0
         self._live: Loaded | None = None
@@ -108,7 +109,9 @@ class Engine:
         recording = Recording.from_json(manifest.extra)
         record = recording.make_record(policy.spec, policy.state_fields)
         wanted = frozenset(item.name for item in record.decided)
-        return Loaded(policy, acting_parameters(policy), manifest, recording.make_rule(), record, wanted)
+        rule = recording.make_rule()
+        rule.replica = self.replica
+        return Loaded(policy, acting_parameters(policy), manifest, rule, record, wanted)
 
     def reserve(self, num_slots: int) -> None:
         """Make the state tables at least this long."""

@@ -243,6 +243,7 @@ class InferenceService:
     def _welcomed(self, welcome: ProducerWelcome, task: str) -> None:
         if not task:
             self._welcome, self.service.run_id = welcome, welcome.run_id
+            self.compute.set_replica(welcome.session)
         self.service.log.info("learner_found", epoch=welcome.epoch, run_id=welcome.run_id, task=task)
 
     def _environment_refused(self, refusal: SpecificationRefused, task: str) -> None:

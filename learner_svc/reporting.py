@@ -1,6 +1,6 @@
 """What the learner tells of a run while it goes on and when it ends: rows, the summary, drops, too many lanes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from seedbed.learner_svc.config import LearnerSettings, check_lag
@@ -33,8 +33,12 @@ class Reporter:
         self._loop_lag_s, self._warn = loop_lag_s, warn
         self._judged_lanes = 0
 
-    def row(self, now: float) -> dict[str, float | int | None]:
-        """What metrics.csv tells of now, by column; warns of more lanes than the bound on the lag allows."""
+    def row(self, now: float, source: Mapping[str, float]) -> dict[str, float | int | None]:
+        """What metrics.csv tells of now, by column; warns of more lanes than the bound on the lag allows.
+
+        Args:
+          source: the figures of the source of batches, by column.
+        """
         producers, ledger = self._producers, self._producers.ledger
         self._restarts.heard({incarnation: load.figures for incarnation, load in producers.loads.items()})
         loads = [load.figures for load in producers.loads.values()]
@@ -47,7 +51,7 @@ class Reporter:
         }
         return self._figures.row(
             self._run.counters, self._run.training, loads, epoch=producers.identity.epoch, now=now,
-            others=others | self._run.tasks.row(),
+            others=others | dict(source) | self._run.tasks.row(),
         )  # fmt: skip
 
     def _judge_lanes(self, lanes: int) -> None:
@@ -55,7 +59,7 @@ class Reporter:
 
         They are what peers say, for which nothing ends here; what the launcher starts itself it has judged before.
         """
-        if lanes <= self._judged_lanes:
+        if lanes <= self._judged_lanes or not self._settings.algorithm.is_lag_bounded:
             return
         self._judged_lanes = lanes
         try:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from seedbed.learner_svc.algorithms.registry import recording_of
+from seedbed.learner_svc.algorithms.registry import make_source, recording_of
 from seedbed.learner_svc.config import LearnerSettings
 from seedbed.learner_svc.finished import tell_finished
 from seedbed.learner_svc.learning.trainer import Trainer
@@ -38,8 +38,7 @@ from seedbed.learner_svc.run.run import Run
 from seedbed.learner_svc.run.standstill import Deaths
 from seedbed.learner_svc.run.tasks import TaskBook, task_environments
 from seedbed.learner_svc.run.writer import RestartCounter, RunWriter, finished_before, restore
-from seedbed.learner_svc.sources.queue import QueueSource
-from seedbed.learner_svc.sources.source import Source
+from seedbed.learner_svc.sources.source import Source, SourcePlan
 from seedbed.learner_svc.training import Parts, Training
 from seedbed.shared.errors import CheckpointError, ConfigError, RemoteWireError, SeedbedError
 from seedbed.shared.net.endpoints import Router
@@ -207,10 +206,11 @@ class LearnerService:
 
         def construct() -> tuple[Trainer, Source[UnrollKey], bytes]:
             trainer = Trainer(settings, folder.path, folder.crash, epoch=epoch, origin=origin)
-            source: Source[UnrollKey] = QueueSource(
-                trainer.record, batch=settings.learner.batch, num_buffers=settings.learner.buffers,
-                weights=normalised_weights(settings.tasks),
+            plan = SourcePlan(
+                batch=settings.learner.batch, num_buffers=settings.learner.buffers,
+                weights=normalised_weights(settings.tasks), folder=folder.path, seed=settings.run.seed,
             )  # fmt: skip
+            source: Source[UnrollKey] = make_source(settings.algorithm, trainer.record, plan)
             return trainer, source, trainer.weights()[1]
 
         self.worker.submit(construct, lambda built: self._built(*built))

@@ -31,7 +31,7 @@ from seedbed.learner_svc.run.run import Run
 from seedbed.learner_svc.run.tasks import count_parts, reward_scales
 from seedbed.learner_svc.run.writer import RestartCounter, RunWriter, checkpoint_meta
 from seedbed.learner_svc.sources.batch import Batch
-from seedbed.learner_svc.sources.source import FilledBatch, Source
+from seedbed.learner_svc.sources.source import FilledBatch, Origin, Source
 from seedbed.shared.figures import columns
 from seedbed.shared.protocol.ledger import Ledger
 from seedbed.shared.protocol.messages import Evaluation, RunState
@@ -89,7 +89,7 @@ class Training:
             parts.run, every_s=config.checkpoint_every_s, milestone_steps=config.milestone_steps
         )
         self._submitted = self._in_flight = 0  # batches given to the update thread in all, and now
-        self._is_exporting = self._is_preparing_evaluation = False
+        self._is_exporting = self._is_preparing_evaluation = self._is_pumping_soon = False
         self._newest_version = trainer.version  # of the update thread's weights
         self._told: tuple[RunState, Evaluation | None] = (parts.run.state, None)  # what everyone knows
         self._row_at, self._tell_at = now + config.metrics_every_s, 0.0
@@ -101,8 +101,10 @@ class Training:
 
     def take_unroll(self, unroll: UnrollCame) -> None:
         """An unroll that was not here yet."""
+        producer = unroll.key.producer
         self._source.offer(
-            unroll.key, unroll.lanes, unroll.frame, skip=unroll.skip, task=unroll.key.producer.task
+            unroll.key, unroll.lanes, unroll.frame, skip=unroll.skip, task=producer.task,
+            origin=Origin(producer.incarnation, unroll.key.seq),
         )  # fmt: skip
 
     def take_episodes(self, episodes: EpisodesCame) -> None:
@@ -139,7 +141,14 @@ class Training:
             if batch is None:
                 break
             self._submit(batch)
+        if self._source.has_more and not self._is_pumping_soon:
+            self._is_pumping_soon = True
+            self._loop.call_soon(self._pump_on)
         self._perform(parts.producers.credits())
+
+    def _pump_on(self) -> None:
+        self._is_pumping_soon = False
+        self.pump()
 
     def _acknowledge(self) -> None:
         """The ledger may strike what the source is done with."""
@@ -154,11 +163,11 @@ class Training:
             self._is_preparing_evaluation = publishes = wants_snapshot = True
         self._in_flight += 1
         tasks = self._parts.settings.tasks
-        scale_B = reward_scales(tasks, [(key.producer.task, lanes) for key, lanes in batch.parts])
+        scale_B = reward_scales(tasks, batch.tasks)
         self._parts.worker.submit(
             lambda: self.trainer.train(
                 self._batches[batch.index], wants_weights=publishes, wants_snapshot=wants_snapshot,
-                reward_scale_B=scale_B,
+                reward_scale_B=scale_B, weight_B=batch.weight_B,
             ),
             lambda trained: self._trained(batch, trained, is_for_evaluation=is_for_evaluation),
         )  # fmt: skip
@@ -166,7 +175,7 @@ class Training:
     def _trained(self, batch: FilledBatch[UnrollKey], trained: Trained, *, is_for_evaluation: bool) -> None:
         self._in_flight -= 1
         result, parts, run = trained.result, self._parts, self._run
-        self._source.release(batch)
+        self._source.release(batch, result.priorities_B)
         self._acknowledge()
         if result.dropped_steps:
             parts.reporter.count_drops(batch, result.dropped_steps_B.tolist())
@@ -178,8 +187,7 @@ class Training:
             lag_histogram=result.lag_histogram, lag_sum=result.lag_sum,
         )  # fmt: skip
         if run.tasks.are_several:
-            lanes_by_task = [(key.producer.task, lanes) for key, lanes in batch.parts]
-            count_parts(run.tasks, lanes_by_task, result.trained_steps_B.tolist())
+            count_parts(run.tasks, batch.tasks, result.trained_steps_B.tolist())
         parts.figures.trained(trained)
         parts.update_seconds.observe(trained.seconds)
         self._newest_version = trained.version
@@ -259,7 +267,7 @@ class Training:
         self._tell_wait(now)
         if now >= self._row_at:
             self._row_at = now + self._config.metrics_every_s
-            row = self._parts.reporter.row(now)
+            row = self._parts.reporter.row(now, self._source.metrics())
             self._parts.record.submit(lambda: self._parts.writer.row(row))
 
     def _tell_wait(self, now: float) -> None:
@@ -279,7 +287,7 @@ class Training:
         parts = self._parts
         # All of one moment, without an await: steps that are still told of later count in none of them.
         snapshot = self._stamped(await self._finish_job(parts.worker, self.trainer.snapshot))
-        row = parts.reporter.row(self._loop.time())
+        row = parts.reporter.row(self._loop.time(), self._source.metrics())
         summary = parts.reporter.summary(device=str(self.trainer.parameters.flat.device))
         summary |= {"precision": asdict(self.trainer.policy.precision), "epoch": self.trainer.epoch}
         await self._finish_job(parts.record, lambda: parts.writer.save_last(snapshot))

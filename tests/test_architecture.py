@@ -29,6 +29,7 @@ CODE_FROM_DATA = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal
 MAY_LOAD_MODULES = {"actor_svc/envs.py", "shared/runtime/modules.py"}  # `module:function` of the configuration
 MAY_MAKE_DTYPES = {  # from names that `seedbed.shared.protocol.leaves.DTYPES` or an environment's own space gave
     "actor_svc/group.py",
+    "learner_svc/sources/sequences.py",
     "shared/policy/distributions.py",
     "shared/protocol/layout.py",
     "shared/protocol/leaves.py",

@@ -62,15 +62,8 @@ class ActorCritic(Algorithm):
         return output, self.policy.distribution.evaluate(output.params[:length], batch.action, mask_TB)
 
     def _reward(self, experience: Experience) -> Tensor:
-        """Rewards as trained on, f32 [T, B]: scaled by their task, then by the algorithm, then clipped."""
-        reward_TB, config = experience.batch.reward[1:], self._shared
-        if experience.reward_scale_B is not None:
-            reward_TB = reward_TB * experience.reward_scale_B
-        if config.reward_scale != 1.0:
-            reward_TB = reward_TB * config.reward_scale
-        if config.reward_clip:
-            reward_TB = reward_TB.clamp(-config.reward_clip, config.reward_clip)
-        return reward_TB
+        """Rewards as trained on, f32 [T, B]."""
+        return experience.scaled_reward(self._shared.reward_scale, self._shared.reward_clip)
 
     def _raw_value(self, value_RB: Tensor, length: int) -> tuple[Tensor, Tensor]:
         """V of rows 0…T-1 and of row T in units of reward, detached."""

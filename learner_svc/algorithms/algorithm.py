@@ -19,8 +19,11 @@ from torch import Tensor, nn
 
 from seedbed.learner_svc.algorithms.config import AlgorithmSettings
 from seedbed.learner_svc.sources.batch import Experience
+from seedbed.learner_svc.sources.queue import QueueSource
+from seedbed.learner_svc.sources.source import K, Source, SourcePlan
 from seedbed.shared.policy.acting import Recording
 from seedbed.shared.policy.policy import Policy
+from seedbed.shared.protocol.recording import RecordSpec
 
 Prepared = Mapping[str, Tensor]  # constants of all passes over a batch, each [T, B, ...]
 
@@ -31,6 +34,7 @@ class LossOutput:
 
     loss: Tensor  # scalar, with gradient
     diagnostics: Tensor  # f32 [D], detached; the algorithm's `report` names them after the step's one sync
+    priorities_B: Tensor | None = None  # f32 [B], detached: for a source that draws by priority
 
 
 class Algorithm:
@@ -53,6 +57,11 @@ class Algorithm:
     def recording(cls, config: Any, unroll_length: int) -> Recording:
         """How inference acts for it, and what it records. By default actions are sampled, with their log_prob."""
         return Recording(unroll_length=unroll_length)
+
+    @classmethod
+    def make_source(cls, config: Any, record: RecordSpec, plan: SourcePlan) -> Source[K]:
+        """What turns unrolls into batches. By default a queue: every unroll is used once, in the order of arrival."""
+        return QueueSource(record, batch=plan.batch, num_buffers=plan.num_buffers, weights=plan.weights)
 
     def networks(self) -> Mapping[str, nn.Module]:
         """Networks beside the policy, by name, on the policy's device; the same ones each time.
@@ -84,6 +93,9 @@ class Algorithm:
 
     def after_batch(self, last_pass: Sequence[Mapping[str, float]]) -> None:
         """Called after the last optimiser step on a batch, with the reports of its last pass."""
+
+    def weights_replaced(self) -> None:
+        """Called when the policy's weights were exchanged for another run's, before the first update."""
 
     def report(self, diagnostics: Sequence[float], experience: Experience) -> dict[str, float]:
         """The metrics of a step by name, from the host's copy of its diagnostics."""

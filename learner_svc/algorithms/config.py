@@ -1,6 +1,6 @@
 """Section [algorithm]: what each algorithm and its optimiser can be told. No torch: a launcher checks it at once."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 
@@ -12,8 +12,10 @@ NAME = "Which algorithm turns unrolls into weights; module:Class of your own."
 class AlgorithmSettings(Section):
     """What every algorithm's section says: its name, and about its optimiser.
 
-    Losses are means over steps, so eps and clip are too.
+    Losses are means over steps, so eps and clip are too. `is_lag_bounded`: what is too old is not trained on.
     """
+
+    is_lag_bounded: ClassVar[bool] = True
 
     name: str = Field("", description=NAME)
     optimizer: Literal["adam", "rmsprop"] = Field("adam", description="rmsprop: TensorFlow's, eps inside the root.")
@@ -114,10 +116,58 @@ class AppoConfig(ActorCriticConfig):
     )
 
 
+class R2D2Config(AlgorithmSettings):
+    """[algorithm] with name = "r2d2". `learner.unroll_length` is what is trained of a sequence, after its burn-in."""
+
+    is_lag_bounded: ClassVar[bool] = False
+
+    name: Literal["r2d2"] = Field("r2d2", description=NAME)
+    discount: float = Field(0.997, ge=0, le=1, description="γ, for each agent step.")
+    n_step: int = Field(5, ge=1, le=1024, description="Rewards that a target sums before it takes Q's word.")
+    burn_in: int = Field(
+        40,
+        ge=0,
+        le=4096,
+        description="Transitions that only lead the memory up to a sequence; learner.unroll_length at most.",
+    )
+    target_every: int = Field(2500, ge=1, description="The target network is copied every so many optimiser steps.")
+    value_rescaling: bool = Field(True, description="Q is learned in units of h(x) = sign(x)(√(|x|+1) - 1) + x/1000.")
+    reward_scale: float = Field(1.0, gt=0, description="Multiplies rewards before the clip.")
+    reward_clip: float = Field(0.0, ge=0, description="Rewards are clipped to ± this; 0: no clip.")
+    epsilon_base: float = Field(0.4, ge=0, le=1, description="The most exploring lane takes a random action so often.")
+    epsilon_alpha: float = Field(7.0, ge=0, description="α: ε of a lane is base^(1 + α·u), u in [0, 1).")
+    stored_state: Literal["recorded", "zero"] = Field(
+        "recorded", description="The memory before a sequence: as it was when acting, or zero (an ablation)."
+    )
+    replay_sequences: int = Field(100_000, ge=1, description="Sequences kept; the oldest gives way to the newest.")
+    replay_bytes: int = Field(
+        4 << 30, ge=1 << 20, description="What the sequences may occupy, bytes; where they need more, fewer are kept."
+    )
+    replay_start: int = Field(1000, ge=1, description="Training begins once so many sequences are there.")
+    replay_ratio: float = Field(1.0, gt=0, description="Sequences trained on for each new one, held exactly.")
+    replay_file: bool = Field(
+        False, description="Keep the sequences in a file of the run folder, which a learner that is killed finds again."
+    )
+    priority_exponent: float = Field(
+        0.9, ge=0, description="Sequences are drawn in proportion to priority to this power."
+    )
+    importance_exponent: float = Field(0.6, ge=0, le=1, description="β: how far weights in the loss make up for that.")
+    priority_max_share: float = Field(
+        0.9, ge=0, le=1, description="η: a priority is η·max|δ| + (1 - η)·mean|δ| over the sequence."
+    )
+    learning_rate: float = Field(1e-4, gt=0, description="At the start of the run.")
+    learning_rate_decay_steps: int | Literal["run"] = Field(
+        0, description="Linear to zero over this many trained agent steps; 0: constant; run: over run.steps."
+    )
+    eps: float = Field(1e-5, gt=0, description="Adam: beside the root, papers' sum-loss value / T. RMSProp: inside it.")
+
+
 class OwnAlgorithmConfig(Section):
     """[algorithm] with name = "module:Class": an algorithm of one's own, whose class reads the other settings."""
 
     model_config = ConfigDict(extra="allow")
+
+    is_lag_bounded: ClassVar[bool] = True
 
     name: str = Field(pattern=r"^[\w.]+:\w+$", description="module:Class of your own.")
 
@@ -132,6 +182,7 @@ OWN = "module:Class"
 AlgorithmConfig = Annotated[
     Annotated[VTraceConfig, Tag("vtrace")]
     | Annotated[AppoConfig, Tag("appo")]
+    | Annotated[R2D2Config, Tag("r2d2")]
     | Annotated[OwnAlgorithmConfig, Tag(OWN)],
     Discriminator(_name),
 ]

@@ -5,13 +5,16 @@ from collections.abc import Mapping
 from seedbed.learner_svc.algorithms.algorithm import Algorithm
 from seedbed.learner_svc.algorithms.appo import Appo
 from seedbed.learner_svc.algorithms.config import AlgorithmConfig, AlgorithmSettings, OwnAlgorithmConfig
+from seedbed.learner_svc.algorithms.r2d2 import R2D2
 from seedbed.learner_svc.algorithms.vtrace import VTrace
+from seedbed.learner_svc.sources.source import K, Source, SourcePlan
 from seedbed.shared.policy.acting import Recording
 from seedbed.shared.policy.policy import Policy
+from seedbed.shared.protocol.recording import RecordSpec
 from seedbed.shared.runtime.config import read_section
 from seedbed.shared.runtime.modules import load_class
 
-REGISTRY: Mapping[str, type[Algorithm]] = {"vtrace": VTrace, "appo": Appo}
+REGISTRY: Mapping[str, type[Algorithm]] = {"vtrace": VTrace, "appo": Appo, "r2d2": R2D2}
 
 
 def find_algorithm(config: AlgorithmConfig) -> tuple[type[Algorithm], AlgorithmSettings]:
@@ -35,3 +38,9 @@ def recording_of(config: AlgorithmConfig, unroll_length: int) -> Recording:
     """How inference acts for an algorithm, and what it records. Raises: ConfigError."""
     kind, settings = find_algorithm(config)
     return kind.recording(settings, unroll_length)
+
+
+def make_source(config: AlgorithmConfig, record: RecordSpec, plan: SourcePlan) -> Source[K]:
+    """The source of batches that an algorithm learns from. Raises: ConfigError, StorageError."""
+    kind, settings = find_algorithm(config)
+    return kind.make_source(settings, record, plan)

@@ -88,9 +88,10 @@ class Trainer:
         return pack_version(self.epoch, self.step)
 
     def train(
-        self, batch: Batch, *, wants_weights: bool, wants_snapshot: bool, reward_scale_B: Array | None = None
-    ) -> Trained:
-        """The update on a batch, its rewards scaled by lane.
+        self, batch: Batch, *, wants_weights: bool, wants_snapshot: bool, reward_scale_B: Array | None = None,
+        weight_B: Array | None = None,
+    ) -> Trained:  # fmt: skip
+        """The update on a batch, its rewards scaled and its loss weighed by lane.
 
         Raises: NumericsError, with the batch saved.
         """
@@ -98,6 +99,7 @@ class Trainer:
         result = self.updater.update(
             batch, step=self.step, trained_steps=self.trained_steps,
             max_policy_lag=self.max_policy_lag, version_now=self.version, reward_scale_B=reward_scale_B,
+            weight_B=weight_B,
         )  # fmt: skip
         self.step += result.applied
         self.trained_steps += result.valid_steps

@@ -47,6 +47,7 @@ class UpdateResult:
     dropped_unrolls: int  # lanes with valid transitions of which none was trained on
     dropped_steps_B: Array = field(repr=False)  # for counting per actor
     trained_steps_B: Array = field(repr=False)  # for counting per task
+    priorities_B: Array | None = field(repr=False)  # f32, where the algorithm gives sequences any
     lag_histogram: tuple[int, ...]  # valid transitions of lag 0, 1, 2–3, 4–7, …, too old ones among them
     lag_sum: int  # over the same
 
@@ -95,7 +96,7 @@ class Updater:
 
     def update(
         self, batch: Batch, *, step: int, trained_steps: int, max_policy_lag: int, version_now: int,
-        reward_scale_B: Array | None = None,
+        reward_scale_B: Array | None = None, weight_B: Array | None = None,
     ) -> UpdateResult:  # fmt: skip
         """Train on one batch.
 
@@ -103,30 +104,35 @@ class Updater:
           batch: on the host; its arrays may be reused once this returns.
           step: learner updates so far.
           trained_steps: valid transitions trained on so far; the learning rate follows it.
-          max_policy_lag: rows acted by weights more than so many updates old are masked.
+          max_policy_lag: rows acted by weights more than so many updates old are masked, where that is bounded.
           version_now: packed policy_version of the weights before this update.
           reward_scale_B: multiplies each lane's rewards in the loss, f32 [B]; none: 1.
+          weight_B: what each lane counts in the loss, f32 [B]; none: 1.
         Raises: NumericsError if a loss or its gradient is not finite; that optimiser step is not taken.
         """
         started = time.perf_counter()
         valid = valid_transitions(batch.flags.numpy())
         valid[: batch.record.overlap] = False  # they only lead the memory up to what is trained on
         lag = policy_lag(batch.version.numpy(), version_now, max_policy_lag, epoch_start_step=self._epoch_start_step)
+        if not self.config.is_lag_bounded:
+            lag = replace(lag, fresh=np.ones_like(lag.fresh), lost=np.zeros_like(lag.lost))
         trained = valid & lag.fresh
         present = present_rows(batch.flags.numpy())
         metrics: dict[str, float] = {}
+        priorities_B: Array | None = None
         if trained.any():
             batch = batch.to(self.device)
             masks = _Masks(valid=valid, trained=trained, current=trained & (lag.lag == 0))
-            scale_B = None if reward_scale_B is None else self._on_device(reward_scale_B)
+            scale_B, weight_B_ = (
+                None if array is None else self._on_device(array) for array in (reward_scale_B, weight_B)
+            )
             rate = learning_rate_at(self.config, trained_steps, self._run_steps)
-            metrics = self._train(self._experience(batch, masks, scale_B), masks, step, rate)
+            metrics, priorities_B = self._train(self._experience(batch, masks, scale_B, weight_B_), masks, step, rate)
             self.normaliser.update(batch.observation, None if present is None else self._on_device(present))
-        return _describe(
-            metrics | {columns.UPDATE_TIME.name: 1e3 * (time.perf_counter() - started)}, valid, trained, lag
-        )
+        metrics |= {columns.UPDATE_TIME.name: 1e3 * (time.perf_counter() - started)}
+        return _describe(metrics, valid, trained, lag, priorities_B)
 
-    def _experience(self, batch: Batch, masks: "_Masks", scale_B: Tensor | None) -> Experience:
+    def _experience(self, batch: Batch, masks: "_Masks", scale_B: Tensor | None, weight_B: Tensor | None) -> Experience:
         return Experience(
             batch=batch,
             valid_TB=self._on_device(masks.valid),
@@ -135,35 +141,48 @@ class Updater:
             num_trained=int(np.count_nonzero(masks.trained)),
             num_current=int(np.count_nonzero(masks.current)),
             reward_scale_B=scale_B,
+            weight_B=weight_B,
         )
 
-    def _train(self, whole: Experience, masks: "_Masks", step: int, learning_rate: float) -> dict[str, float]:
-        """All passes over one batch; the figures, as means over its optimiser steps."""
+    def _train(
+        self, whole: Experience, masks: "_Masks", step: int, learning_rate: float
+    ) -> tuple[dict[str, float], Array | None]:
+        """All passes over one batch; the figures, as means over its optimiser steps, and the newest priorities [B]."""
         learning_rate *= self.algorithm.rate_factor
         prepared = self.algorithm.prepare(whole)
         order = np.random.Generator(np.random.Philox(key=(self._seed, step)))  # a resumed run repeats it
         reports: list[dict[str, float]] = []
         num_lanes = whole.batch.num_lanes
         parts = min(self._minibatches, num_lanes)
+        priorities_B: Array | None = None
         for lanes in _lanes_of_steps(order, num_lanes, self._passes, parts):
             part, fixed = (whole, prepared) if lanes is None else self._cut(whole, prepared, masks, lanes)
             if part.num_trained:
-                reports.append(self._step(part, fixed, step, learning_rate))
+                report, found = self._step(part, fixed, step, learning_rate)
+                reports.append(report)
+                if found:
+                    priorities_B = np.zeros(num_lanes, np.float32) if priorities_B is None else priorities_B
+                    priorities_B[slice(None) if lanes is None else lanes] = found
                 if self.algorithm.is_too_far(reports[-1]):
                     break
             whole, masks = _moved(whole), masks.moved()
         self.algorithm.after_batch(reports[-parts:])
-        return merge_metrics(reports)
+        return merge_metrics(reports), priorities_B
 
     def _cut(self, whole: Experience, prepared: Prepared, masks: "_Masks", lanes: Array) -> tuple[Experience, Prepared]:
         """Some lanes of a batch, and of what was prepared for it."""
         index = self._on_device(lanes)
-        scale_B = None if whole.reward_scale_B is None else whole.reward_scale_B.index_select(0, index)
-        experience = self._experience(whole.batch.lanes(index), masks.lanes(lanes), scale_B)
+        scale_B, weight_B = (
+            None if of_lanes is None else of_lanes.index_select(0, index)
+            for of_lanes in (whole.reward_scale_B, whole.weight_B)
+        )
+        experience = self._experience(whole.batch.lanes(index), masks.lanes(lanes), scale_B, weight_B)
         return experience, {name: tensor.index_select(1, index) for name, tensor in prepared.items()}
 
-    def _step(self, experience: Experience, prepared: Prepared, step: int, learning_rate: float) -> dict[str, float]:
-        """Loss, backward, the one sync, clip, step."""
+    def _step(
+        self, experience: Experience, prepared: Prepared, step: int, learning_rate: float
+    ) -> tuple[dict[str, float], list[float]]:
+        """Loss, backward, the one sync, clip, step; the figures, and priorities if the algorithm gives any."""
         trained = {"": (self.parameters.grad, self.optimiser)}
         trained |= {name: (x.parameters.grad, x.optimiser) for name, x in self._networks.items() if x.is_trained}
         for gradient, _ in trained.values():
@@ -171,8 +190,11 @@ class Updater:
         output = self.algorithm.loss(experience, prepared)
         output.loss.backward()  # type: ignore[no-untyped-call]
         head = torch.stack([output.loss.detach(), *(torch.linalg.vector_norm(grad) for grad, _ in trained.values())])
-        loss, *rest = torch.cat([head, output.diagnostics]).tolist()
-        norms, diagnostics = rest[: len(trained)], rest[len(trained) :]
+        number = len(output.diagnostics)
+        measured = [output.diagnostics] if output.priorities_B is None else [output.diagnostics, output.priorities_B]
+        loss, *rest = torch.cat([head, *measured]).tolist()
+        norms, rest = rest[: len(trained)], rest[len(trained) :]
+        diagnostics, priorities = rest[:number], rest[number:]
         if not all(map(math.isfinite, (loss, *norms))):
             raise NumericsError(self._save_crash(experience.batch, step, loss, max(norms)))
         for (gradient, optimiser), norm in zip(trained.values(), norms, strict=True):
@@ -181,7 +203,7 @@ class Updater:
             optimiser.step(learning_rate)
         self.algorithm.after_step(learning_rate)
         metrics = {columns.LOSS.name: loss, columns.GRAD_NORM.name: norms[0], columns.LEARNING_RATE.name: learning_rate}
-        return metrics | self.algorithm.report(diagnostics, experience)
+        return metrics | self.algorithm.report(diagnostics, experience), priorities
 
     def _save_crash(self, batch: Batch, step: int, loss: float, norm: float) -> str:
         """Save batch and weights for whoever looks into it; returns what to say."""
@@ -242,6 +264,7 @@ class Updater:
             tensor.copy_(weights[name])
         for name, tensor in self.statistics().items():
             tensor.copy_(torch.from_numpy(np.array(statistics[name])))
+        self.algorithm.weights_replaced()
 
     def _tensors(self) -> dict[str, Tensor]:
         """The live tensors of the whole state, by name."""
@@ -310,7 +333,9 @@ def merge_metrics(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return merged
 
 
-def _describe(metrics: dict[str, float], valid: Array, trained: Array, lag: Lag) -> UpdateResult:
+def _describe(
+    metrics: dict[str, float], valid: Array, trained: Array, lag: Lag, priorities_B: Array | None
+) -> UpdateResult:
     """The result with everything that is counted on the host."""
     num_valid, num_trained = int(np.count_nonzero(valid)), int(np.count_nonzero(trained))
     num_lost = int(np.count_nonzero(valid & lag.lost))
@@ -333,6 +358,7 @@ def _describe(metrics: dict[str, float], valid: Array, trained: Array, lag: Lag)
         dropped_unrolls=int(np.count_nonzero(valid.any(axis=0) & ~trained.any(axis=0))),
         dropped_steps_B=dropped_B,
         trained_steps_B=np.count_nonzero(trained, axis=0),
+        priorities_B=priorities_B,
         lag_histogram=lag_histogram(lag.lag, counted),
         lag_sum=int(lag.lag[counted].sum()),
     )

@@ -173,3 +173,13 @@ class Experience:
     num_trained: int
     num_current: int
     reward_scale_B: Tensor | None = None  # f32: what a lane's task multiplies its rewards by; None: 1
+    weight_B: Tensor | None = None  # f32: what a lane counts in the loss, where its source drew it; None: 1
+
+    def scaled_reward(self, scale: float, clip: float) -> Tensor:
+        """Rewards as trained on, f32 [T, B]: scaled by their task, then by the algorithm, then clipped (0: not)."""
+        reward_TB = self.batch.reward[1:]
+        if self.reward_scale_B is not None:
+            reward_TB = reward_TB * self.reward_scale_B
+        if scale != 1.0:
+            reward_TB = reward_TB * scale
+        return reward_TB.clamp(-clip, clip) if clip else reward_TB

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Generic
 
 from seedbed.learner_svc.sources.fair_share import FairShare
-from seedbed.learner_svc.sources.source import FilledBatch, K, allocate
+from seedbed.learner_svc.sources.source import UNNAMED, FilledBatch, K, Origin, allocate
 from seedbed.shared.errors import RemoteWireError
 from seedbed.shared.protocol.layout import Array, Layout
 from seedbed.shared.protocol.ledger import ONE_TASK
@@ -62,7 +62,9 @@ class QueueSource(Generic[K]):
         """The arrays of every buffer, by index: what wraps them may be made once."""
         return self._buffers
 
-    def offer(self, key: K, lanes: int, frame: bytes, *, skip: int = 0, task: str = "") -> None:
+    def offer(
+        self, key: K, lanes: int, frame: bytes, *, skip: int = 0, task: str = "", origin: Origin = UNNAMED
+    ) -> None:
         """Take a task's unroll of `lanes` lanes, of which the first `skip` are not used. Call `check` first."""
         self._waiting[task].append(_Waiting(key, lanes, skip, self._layout(lanes).views([frame])))
 
@@ -76,6 +78,7 @@ class QueueSource(Generic[K]):
         while (waiting := self._waiting_by_task()) and (filling := self._open()) is not None:
             for task, count in self._shares.share_out(waiting, self._batch - self._num_filled).items():
                 self._copy_lanes(filling, self._waiting[task], count)
+                filling.tasks.append((task, count))
                 copied += _pop_used(self._waiting[task])
             if self._num_filled == self._batch:
                 self._full.append(filling)
@@ -104,8 +107,8 @@ class QueueSource(Generic[K]):
         """The oldest full batch, if there is one; it is the caller's until `release`."""
         return self._full.popleft() if self._full else None
 
-    def release(self, batch: FilledBatch[K]) -> None:
-        """It was trained on; its arrays may be overwritten."""
+    def release(self, batch: FilledBatch[K], priorities_B: Array | None = None) -> None:
+        """It was trained on; its arrays may be overwritten. A queue has no use for priorities."""
         self._free.append(batch.index)
         self._used += batch.parts
 
@@ -113,6 +116,18 @@ class QueueSource(Generic[K]):
         """(unroll, lanes) of the batches that were released since the last call."""
         used, self._used = self._used, []
         return used
+
+    @property
+    def has_more(self) -> bool:
+        """Never: what waits, waits for a free batch."""
+        return False
+
+    def metrics(self) -> dict[str, float]:
+        """None of its own."""
+        return {}
+
+    def close(self) -> None:
+        """There are no files."""
 
     def _open(self) -> FilledBatch[K] | None:
         """The batch that is being filled, a new one where a buffer is free; None if there is none."""

@@ -1,7 +1,9 @@
 """What the learner asks of a source of batches."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from pathlib import Path
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -11,13 +13,36 @@ from seedbed.shared.protocol.recording import Per, RecordSpec
 K = TypeVar("K")
 
 
+class Origin(NamedTuple):
+    """Which unroll lanes are from, in words that outlive this process: its producer's incarnation, and its number."""
+
+    incarnation: int
+    seq: int
+
+
+UNNAMED = Origin(0, 0)
+
+
 @dataclass(slots=True)
 class FilledBatch(Generic[K]):
     """A full batch: `arrays` in the record's order, and which unroll gave how many lanes, in order of the lanes."""
 
     index: int  # of the buffer
     arrays: list[Array]
-    parts: list[tuple[K, int]] = field(default_factory=list)
+    parts: list[tuple[K, int]] = field(default_factory=list)  # empty where unrolls are no longer known by name
+    tasks: list[tuple[str, int]] = field(default_factory=list)  # likewise, whose lanes they are
+    weight_B: Array | None = None  # f32 [B]: what each lane counts in the loss; None: 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcePlan:
+    """What a source is made for, whatever its kind."""
+
+    batch: int  # B, lane-unrolls
+    num_buffers: int  # batches in memory
+    weights: Mapping[str, float]  # of the tasks whose unrolls come, summing to 1
+    folder: Path  # of the run
+    seed: int = 0
 
 
 class Source(Protocol[K]):
@@ -38,7 +63,9 @@ class Source(Protocol[K]):
         """Raise RemoteWireError unless the frame's size is that of an unroll of `lanes` lanes."""
         ...
 
-    def offer(self, key: K, lanes: int, frame: bytes, *, skip: int = 0, task: str = "") -> None:
+    def offer(
+        self, key: K, lanes: int, frame: bytes, *, skip: int = 0, task: str = "", origin: Origin = UNNAMED
+    ) -> None:
         """Take a task's unroll of `lanes` lanes, of which the first `skip` are not used."""
         ...
 
@@ -50,12 +77,25 @@ class Source(Protocol[K]):
         """The next batch, if one is full; it is the caller's until `release`."""
         ...
 
-    def release(self, batch: FilledBatch[K]) -> None:
-        """It was trained on; its arrays may be overwritten."""
+    def release(self, batch: FilledBatch[K], priorities_B: Array | None = None) -> None:
+        """It was trained on: its arrays may be overwritten. `priorities_B`: f32 [B], if the algorithm gives any."""
         ...
 
     def used(self) -> list[tuple[K, int]]:
         """(unroll, lanes) that are done with since the last call: to be acknowledged."""
+        ...
+
+    @property
+    def has_more(self) -> bool:
+        """Whether `fill` stopped so as not to hold the loop up, and is to be called again soon."""
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """Figures of its own, by column of metrics.csv."""
+        ...
+
+    def close(self) -> None:
+        """Let go of files."""
         ...
 
 

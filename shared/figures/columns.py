@@ -49,11 +49,23 @@ VALUE_TARGET_MEAN = Column("value_target_mean", "", "of trained rows")
 VALUE_ERROR_MEAN = Column("value_error_mean", "", "of trained rows")
 ADVANTAGE_RMS = Column("advantage_rms", "", "of trained rows")
 EXPLAINED_VARIANCE = Column("explained_variance", "≤ 1", "1 − Var(v − V)/Var(v)")
+Q_MEAN = Column("q_mean", "", "with `r2d2`: Q of the actions taken, as the network speaks it")
+Q_TARGET_MEAN = Column("q_target_mean", "", "with `r2d2`: their targets")
+TD_ERROR_MEAN = Column("td_error_mean", "", "with `r2d2`: mean \\|target − Q\\|")
+TD_ERROR_MAX = Column("td_error_max", "", "with `r2d2`: the largest of a batch")
 UPDATE_TIME = Column("update_ms", "ms", "of one update")
 LAG_MEAN = Column("lag_mean", "updates", "between acting and learning, of trained rows")
 LAG_MAX = Column("lag_max", "updates", "the largest of all of them")
 VALID_SHARE = Column("valid_share", "0…1", "of a batch's rows, how many are transitions")
 DROPPED_SHARE = Column("dropped_share", "0…1", "of these, how many were dropped")
+
+# Of a replay
+REPLAY_SEQUENCES = Column("replay_sequences", "", "sequences that a replay has")
+REPLAY_BYTES = Column("replay_bytes", "bytes", "that they occupy")
+REPLAY_AGE = Column("replay_age", "sequences", "that came after a sequence, mean over those that are kept")
+REPLAY_RATIO = Column("replay_ratio", "", "sequences trained on for each that came since training began")
+REPLAY_PRIORITY_MEAN = Column("replay_priority_mean", "", "of the sequences that are kept")
+REPLAY_PRIORITY_MAX = Column("replay_priority_max", "", "the largest of them")
 
 # What inference services tell
 INFERENCE_SERVICES = Column("inference_services", "", "inference services that are in")

@@ -34,6 +34,7 @@ class Panel:
     unit: str
     lines: tuple[Line, ...]
     note: str = ""  # under the title
+    is_optional: bool = False  # of some algorithms alone: left out where no run that is shown has a value
 
 
 EPISODES = "training: of the last 100 episodes"
@@ -51,8 +52,10 @@ SPEED = Panel(
 )  # fmt: skip
 LENGTH = Panel("Episode length", "steps, mean", (Line(columns.LENGTH_MEAN),))
 LAG = Panel("Policy lag", "updates", (Line(columns.LAG_MEAN, "mean"), Line(columns.LAG_MAX, "most", "dashed")))
-ENTROPY = Panel("Entropy", "nats", (Line(columns.ENTROPY),))
-EXPLAINED_VARIANCE = Panel("Explained variance", "share, 1 is best", (Line(columns.EXPLAINED_VARIANCE),))
+ENTROPY = Panel("Entropy", "nats", (Line(columns.ENTROPY),), is_optional=True)
+EXPLAINED_VARIANCE = Panel(
+    "Explained variance", "share, 1 is best", (Line(columns.EXPLAINED_VARIANCE),), is_optional=True
+)
 
 PANELS = (  # of the page, in its order
     RETURN,
@@ -78,8 +81,25 @@ PANELS = (  # of the page, in its order
     Panel("Dropped", "% of the steps, too old", (Line(columns.DROPPED_SHARE, scale=100.0, unit="%"),)),
     ENTROPY,
     EXPLAINED_VARIANCE,
-    Panel("KL divergence", "nats, behaviour to target", (Line(columns.KL),)),
-    Panel("Disagreement", "|log ρ| at lag 0", (Line(columns.LOG_RHO_LAG0),), "near 0 is right"),
+    Panel("KL divergence", "nats, behaviour to target", (Line(columns.KL),), is_optional=True),
+    Panel("Disagreement", "|log ρ| at lag 0", (Line(columns.LOG_RHO_LAG0),), "near 0 is right", is_optional=True),
+    Panel(
+        "Q", "of the actions taken",
+        (Line(columns.Q_MEAN, "Q"), Line(columns.Q_TARGET_MEAN, "target", "dashed")), is_optional=True,
+    ),
+    Panel(
+        "TD error", "|target - Q|",
+        (Line(columns.TD_ERROR_MEAN, "mean"), Line(columns.TD_ERROR_MAX, "most", "dashed")), is_optional=True,
+    ),
+    Panel(
+        "Replay", "sequences",
+        (Line(columns.REPLAY_SEQUENCES, "kept"), Line(columns.REPLAY_AGE, "age", "dashed")), is_optional=True,
+    ),
+    Panel(
+        "Priorities", "of sequences",
+        (Line(columns.REPLAY_PRIORITY_MEAN, "mean"), Line(columns.REPLAY_PRIORITY_MAX, "most", "dashed")),
+        is_optional=True,
+    ),
     Panel("Loss", "per transition", (Line(columns.LOSS),)),
     Panel("Gradient norm", "before clipping", (Line(columns.GRAD_NORM),)),
 )  # fmt: skip

@@ -11,16 +11,24 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from seedbed.shared.errors import ConfigError, RemoteWireError
 from seedbed.shared.policy.distributions import ActionDistribution
+from seedbed.shared.policy.q_values import DuellingQ, lane_epsilons
 from seedbed.shared.protocol.layout import Array
-from seedbed.shared.protocol.recording import LOG_PROB, RECORDED_LOG_PROB, RecordField, RecordSpec
+from seedbed.shared.protocol.recording import LOG_PROB, RECORDED_LOG_PROB, Per, RecordField, RecordSpec
 from seedbed.shared.protocol.rows import EnvSpec
 from seedbed.shared.runtime.modules import load_class
 
 MAX_ROWS = 1 << 16  # of an unroll, as a manifest may say
+Q, MAX_Q = "q", "max_q"  # of the action taken, and of the best one
+RECORDED_Q = RecordField(Q, "float32", (), Per.TRANSITION)
+RECORDED_MAX_Q = RecordField(MAX_Q, "float32", (), Per.TRANSITION)
+_KEY = (1 << 64) - 1
+_EXPLORING = 1 << 63  # keeps the random numbers of exploration apart from those of sampling
 
 
 class ActingOutputs(NamedTuple):
@@ -40,6 +48,7 @@ class Decision(NamedTuple):
 class ActingRule:
     """Chooses actions from a policy's outputs. Stateless: its only randomness is the noise that it is passed."""
 
+    replica: int = 0  # a number that no other inference of the run has; set by the engine
     records: ClassVar[tuple[RecordField, ...]] = ()  # the fields that it can record for each transition
 
     def noise(
@@ -112,8 +121,52 @@ class Mode(ActingRule):
         return Decision(distribution.mode(outputs.params, mask), {})
 
 
+class EpsilonGreedy(ActingRule):
+    """The action of greatest Q, or with probability ε any permitted one. Every lane has an ε of its own, for good.
+
+    ε of a lane is base^(1 + alpha·u) with u in [0, 1), as `q_values.lane_epsilons` spreads it.
+    """
+
+    records = (RECORDED_Q, RECORDED_MAX_Q)
+
+    def __init__(self, base: float = 0.4, alpha: float = 7.0) -> None:
+        """Raises: ValueError if ε would be no probability."""
+        if not 0.0 <= base <= 1.0 or alpha < 0.0:
+            raise ValueError(f"base is {base} and alpha {alpha}, expected 0 ≤ base ≤ 1 and alpha ≥ 0")
+        self._base, self._alpha = base, alpha
+
+    def noise(
+        self, distribution: ActionDistribution, seed: int, block: int, ticks: int, slots: range
+    ) -> tuple[Array, ...]:
+        """Return the distribution's noise, and 1 where a lane explores, f32 [ticks, lanes]."""
+        key = np.array([seed & _KEY, (block ^ _EXPLORING) & _KEY], np.uint64)
+        uniform = np.random.Generator(np.random.Philox(key=key)).random((ticks, len(slots)))
+        epsilon = lane_epsilons(slots, base=self._base, alpha=self._alpha, replica=self.replica).numpy()
+        return (*distribution.noise(seed, block, ticks, len(slots)), (uniform < epsilon).astype(np.float32))
+
+    def decide(
+        self,
+        distribution: ActionDistribution,
+        outputs: ActingOutputs,
+        noise: Sequence[Tensor],
+        mask: Tensor | None,
+        wanted: Collection[str],
+    ) -> Decision:
+        """Return the actions, and Q of these and of the best ones, f32 [B], as far as they are wanted."""
+        *sampling, explores = noise
+        uniform = distribution.sample(torch.zeros_like(outputs.params), sampling, mask)
+        best = distribution.mode(outputs.params, mask)
+        action = torch.where(explores.unsqueeze(-1) > 0, uniform, best)
+        q, recorded = DuellingQ(distribution), {}
+        if Q in wanted:
+            recorded[Q] = q.of(outputs.params, outputs.value, action)
+        if MAX_Q in wanted:
+            recorded[MAX_Q] = q.greatest(outputs.params, outputs.value, mask)
+        return Decision(action, recorded)
+
+
 MODE = Mode()
-RULES: Mapping[str, type[ActingRule]] = {"sample": Sample, "mode": Mode}
+RULES: Mapping[str, type[ActingRule]] = {"sample": Sample, "mode": Mode, "epsilon_greedy": EpsilonGreedy}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

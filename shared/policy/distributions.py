@@ -253,6 +253,22 @@ class ActionDistribution(nn.Module):
         near = math.log(2) - _mean_absolute(mean, (std.square() + _BLUR**2).sqrt())
         return 2 * (near + (rest * self._table("_node_weights")).sum(-1))
 
+    # --- categories -------------------------------------------------------------------------------------------------
+
+    def components(self, params: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The categories' logits by component, f32 [..., C, K] for params [..., P]; what is forbidden is at MASKED."""
+        logits = params[..., : self.num_logits]
+        return self._by_component(logits if mask is None else self._masked(logits, mask))
+
+    def categories(self, own: Tensor) -> Tensor:
+        """Which category own actions f32 [..., A] chose of each component, i64 [..., C]."""
+        return self._take(own, "categorical").long()
+
+    @property
+    def is_padding(self) -> Tensor:
+        """Which places of `components` belong to no category, bool [C, K]."""
+        return self._table("_is_padding")
+
     # --- columns ----------------------------------------------------------------------------------------------------
 
     def _table(self, name: str) -> Tensor:

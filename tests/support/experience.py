@@ -75,13 +75,12 @@ def make_batch(
     reward = generator.normal(size=(rows, lanes)).astype(np.float32)
     flags = random_flags(generator, rows, lanes)
     reward[(flags & Flags.FIRST) != 0] = 0
-    distribution = policy.distribution
     mask = None
     if policy.spec.mask_size:
         mask = generator.integers(0, 2, (rows, lanes, policy.spec.mask_size)).astype(np.uint8)
-    noise = [torch.from_numpy(array) for array in distribution.noise(seed, 0, rows, lanes)]
-    state = start = policy.initial_state(lanes)
     rule, actions, recorded = recording.make_rule(), [], []
+    noise = [torch.from_numpy(array) for array in rule.noise(policy.distribution, seed, 0, rows, range(lanes))]
+    state = start = policy.initial_state(lanes)
     for t in range(rows):
         acted = policy.act(
             (torch.from_numpy(observation[t]),),

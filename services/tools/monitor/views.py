@@ -49,6 +49,7 @@ def panels_view(panels: Iterable[Panel]) -> list[dict[str, Any]]:
             "title": panel.title,
             "unit": panel.unit,
             "note": panel.note,
+            "isOptional": panel.is_optional,
             "lines": [
                 {"column": line.column.name, "name": line.label, "style": line.style, "scale": line.scale,
                  "unit": line.unit, "isRate": line.is_rate}

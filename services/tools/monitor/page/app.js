@@ -132,7 +132,10 @@ function drawCurves() {
   at("reading").hidden = reading.length === 0;
   const drawn = colored().filter(([name]) => known(name, "/curves"));
   const all = (panel) => drawn.flatMap(([name, color]) => series(panel, known(name, "/curves"), view.axis, color, listed(name)?.is_live));
-  PANELS.forEach((panel, place) => charts[place].update(all(panel), view));
+  PANELS.forEach((panel, place) => {
+    charts[place].update(all(panel), view);
+    charts[place].figure.hidden = panel.isOptional && charts[place].series.length === 0;
+  });
   drawOwn(drawn.map(([name]) => known(name, "/curves")), all);
   lagPanel.update(colored().map(([name, color]) => [name, color, known(name, "")?.lag]));
 }

@@ -4,7 +4,7 @@ const line = (column, name, more = {}) => ({ column, name, style: "line", ...mor
 const mark = (column, name, more = {}) => line(column, name, { style: "mark", ...more });
 const EPISODES = "training: of the last 100 episodes";
 
-/** [{title, unit, note, lines: [{column, name, style, scale, unit, isRate}]}], as the server declares them. */
+/** [{title, unit, note, isOptional, lines: [{column, name, style, scale, unit, isRate}]}], as the server declares them. */
 export const PANELS = await (await fetch("/api/panels")).json();
 
 /** The panel of one of the environments' own statistics. */
