@@ -87,7 +87,7 @@ def test_replicas_explore_otherwise() -> None:
 
 
 def test_a_lane_explores_as_often_as_its_epsilon_says() -> None:
-    """And then takes any permitted action, each as often; else the best one. The noise repeats for the same arguments."""
+    """And then takes any permitted action, each as often; else the best one. Equal arguments give equal noise."""
     distribution = ActionDistribution(space_from_gymnasium(spaces.Discrete(4)))
     rule = EpsilonGreedy(base=0.5, alpha=1.0)
     ticks, slots = 20_000, range(2)
