@@ -231,6 +231,8 @@ class LearnerService:
             "policy_ready", env_id=trainer.policy.spec.env_id, step=trainer.step, epoch=self.epoch,
             parameters=trainer.parameters.plan.num_trained, dtype=trainer.policy.precision.dtype,
         )  # fmt: skip
+        if found := source.describe():
+            self.service.log.info("source_ready", **found)
         self.training.publish(trainer.version, weights)
         self._perform(self.producers.credits(everyone=True))
 

@@ -126,8 +126,9 @@ class QueueSource(Generic[K]):
         """None of its own."""
         return {}
 
-    def close(self) -> None:
-        """There are no files."""
+    def describe(self) -> dict[str, int | str]:
+        """Nothing to say."""
+        return {}
 
     def _open(self) -> FilledBatch[K] | None:
         """The batch that is being filled, a new one where a buffer is free; None if there is none."""

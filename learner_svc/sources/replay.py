@@ -200,8 +200,13 @@ class ReplaySource(Generic[K]):
             found[columns.REPLAY_RATIO.name] = self.num_drawn / self.num_stored
         return found
 
-    def close(self) -> None:
-        """The system writes what a file has; nothing is to be done."""
+    def describe(self) -> dict[str, int | str]:
+        """Where sequences lie, how many there is room for, and what a file had."""
+        memory = self._memory
+        return {
+            "kept_in": "file" if memory.is_file else "memory", "capacity": memory.capacity,
+            "bytes": memory.capacity * memory.stride, "recovered": self.num_recovered, "torn": self.num_torn,
+        }  # fmt: skip
 
     # Pace
 

@@ -47,7 +47,7 @@ class SequenceMemory:
         Raises: StorageError if the file cannot be made, or there is no room for it.
         """
         self.capacity, self.num_torn = capacity, 0
-        self._fields, self._is_file = record.fields, folder is not None
+        self._fields, self.is_file = record.fields, folder is not None
         offsets, self.stride = _places(record)
         self._data, self.entries = self._memory() if folder is None else self._files(folder, record, tasks)
         self._arrays: list[Array] = []  # of each field, [capacity, rows, ...]
@@ -111,7 +111,7 @@ class SequenceMemory:
         entries["incarnation"][places], entries["seq"][places] = origin
         entries["lane"][places] = lanes
         entries["priority"][places] = priorities
-        if self._is_file:
+        if self.is_file:
             entries["checksum"][places] = [self._checksum(place) for place in places]
         entries["number"][places] = np.arange(number, number + len(places))
 
@@ -125,7 +125,7 @@ class SequenceMemory:
                 array[:, lanes] = stored[places].swapaxes(0, 1)
 
     def _checksum(self, place: int) -> int:
-        if not self._is_file:
+        if not self.is_file:
             return 0
         return zlib.crc32(self._data.data[place * self.stride : (place + 1) * self.stride])
 

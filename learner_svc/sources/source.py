@@ -94,8 +94,8 @@ class Source(Protocol[K]):
         """Figures of its own, by column of metrics.csv."""
         ...
 
-    def close(self) -> None:
-        """Let go of files."""
+    def describe(self) -> dict[str, int | str]:
+        """What it has room for and what it found, for the log; empty if there is nothing to say."""
         ...
 
 

@@ -35,6 +35,8 @@ def train(folder, experiment, *words, seconds):
     [
         ("cartpole", 475.0, 475.0, 60),
         ("memory", 0.95, 0.95, 180),
+        ("cartpole_r2d2", 475.0, 400.0, 180),
+        ("memory_r2d2", 0.95, 0.9, 180),
         ("acrobot", -90.0, -95.0, 180),
         ("pendulum", -200.0, -200.0, 180),
         pytest.param("mujoco", 950.0, 900.0, 600, marks=needs_envpool),

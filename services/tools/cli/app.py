@@ -102,6 +102,7 @@ class Bench(StrEnum):
     ALL = "all"
     TRANSPORT = "transport"
     INFERENCE = "inference"
+    REPLAY = "replay"
     CARTPOLE = "cartpole"
     PONG = "pong"
 

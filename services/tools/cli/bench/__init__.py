@@ -10,7 +10,7 @@ def run_bench(name: str, seconds: float, words: Sequence[str], *, curve: bool = 
     """Measure one thing; its results as JSON, with `bench` and `machine` first.
 
     Args:
-      name: "transport", "inference", "cartpole" or "pong".
+      name: "transport", "inference", "replay", "cartpole" or "pong".
       seconds: how long; the rates are those of the last half.
       words: `section.key=value` for what runs an experiment.
       curve: of "transport", compare links with keys and without.
@@ -36,6 +36,10 @@ def _measure(name: str, seconds: float, words: Sequence[str], curve: bool) -> It
         from seedbed.services.tools.cli.bench.inference import measure as measure_inference
 
         return measure_inference(seconds, words)
+    if name == "replay":
+        from seedbed.services.tools.cli.bench.replay import measure as measure_replay
+
+        return measure_replay(seconds)
     from seedbed.services.tools.cli.bench.experiment import measure as measure_experiment
 
     return measure_experiment(name, seconds, words)

@@ -1,0 +1,39 @@
+"""A learner that trains from replay is killed: what a file has is there again, and training goes on with it."""
+
+import pytest
+
+from tests.support.deployment import Deployment, wait_until
+
+WORDS = (
+    "algorithm.name=r2d2", "algorithm.burn_in=4", "algorithm.replay_sequences=400", "algorithm.replay_start=24",
+    "algorithm.replay_ratio=2", "algorithm.target_every=20", "policy.lstm=8",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("is_file", [True, False], ids=["file", "memory"])
+def test_a_learner_that_is_killed_goes_on_from_replay(tmp_path, is_file):
+    """With a file it begins with what it had stored; without one with nothing, and says so."""
+    word = f"algorithm.replay_file={str(is_file).lower()}"
+    with Deployment(tmp_path, *WORDS, word) as deployment:
+        deployment.add_actor("actor")
+        deployment.start().wait_trained(2000)
+        saved = wait_until(deployment.checkpoint, "a checkpoint is there")
+        kept = wait_until(lambda: float(deployment.rows()[-1]["replay_sequences"] or 0) > 100, "sequences are kept")
+        assert kept
+        deployment.learner.kill()
+        deployment.learner.start().wait_ready()
+        deployment.wait_trained(2000)
+        first, second = wait_until(
+            lambda: len(found := deployment.learner.events("source_ready")) == 2 and found,
+            "both lives said what they had",
+        )
+        assert first["recovered"] == 0
+        assert (second["recovered"] > 100) == is_file
+        assert second["torn"] == 0
+        assert second["kept_in"] == ("file" if is_file else "memory")
+        newest = wait_until(
+            lambda: (found := deployment.checkpoint()) and found.step > saved.step and found, "it saves again"
+        )
+        row = deployment.rows()[-1]
+        assert newest.meta["run"]["counters"]["updates"] == newest.step
+        assert float(row["replay_ratio"]) == pytest.approx(2.0, rel=0.2)
