@@ -24,6 +24,12 @@ class LearnerConfig(Section):
         ge=1,
         description="Parts, as even as can be, that each pass cuts a batch's lanes into, in a new order; a step each.",
     )
+    echo: int = Field(
+        1, ge=1, le=64, description="Data echoing: each unroll is used in so many batches; 1: in one. Not with replay."
+    )
+    echo_batches: int = Field(
+        4, ge=2, le=1024, description="With echo: batches' worth of unrolls that these uses are shuffled within."
+    )
     max_policy_lag: int = Field(
         64, ge=1, description="Rows acted by weights more than so many updates (batches) old are not trained on."
     )
@@ -75,9 +81,10 @@ def check_lag(config: LearnerConfig, lanes: int, *, task: str = "", share: float
     Args:
       task, share: whose lanes these are, and its share of every batch.
     """
-    expected = lanes / (share * config.batch) + 2
+    shuffled = config.echo * config.echo_batches if config.echo > 1 else 0
+    expected = config.echo * lanes / (share * config.batch) + shuffled + 2
     if expected > config.max_policy_lag:
-        enough = math.ceil(lanes / share / max(1, config.max_policy_lag - 2))
+        enough = math.ceil(config.echo * lanes / share / max(1, config.max_policy_lag - shuffled - 2))
         whose = f" of task {task}, which has {share:.1%} of a batch," if task else ""
         raise ConfigError(
             f"{lanes} lanes{whose} with learner.batch = {config.batch} are about {expected:.0f} updates old when they "

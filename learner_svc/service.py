@@ -209,6 +209,7 @@ class LearnerService:
             plan = SourcePlan(
                 batch=settings.learner.batch, num_buffers=settings.learner.buffers,
                 weights=normalised_weights(settings.tasks), folder=folder.path, seed=settings.run.seed,
+                echo=settings.learner.echo, echo_batches=settings.learner.echo_batches,
             )  # fmt: skip
             source: Source[UnrollKey] = make_source(settings.algorithm, trainer.record, plan)
             return trainer, source, trainer.weights()[1]

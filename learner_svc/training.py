@@ -167,7 +167,7 @@ class Training:
         self._parts.worker.submit(
             lambda: self.trainer.train(
                 self._batches[batch.index], wants_weights=publishes, wants_snapshot=wants_snapshot,
-                reward_scale_B=scale_B, weight_B=batch.weight_B,
+                reward_scale_B=scale_B, weight_B=batch.weight_B, fresh_B=batch.fresh_B,
             ),
             lambda trained: self._trained(batch, trained, is_for_evaluation=is_for_evaluation),
         )  # fmt: skip

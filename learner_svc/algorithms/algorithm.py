@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from seedbed.learner_svc.algorithms.config import AlgorithmSettings
 from seedbed.learner_svc.sources.batch import Experience
+from seedbed.learner_svc.sources.echo import EchoSource
 from seedbed.learner_svc.sources.queue import QueueSource
 from seedbed.learner_svc.sources.source import K, Source, SourcePlan
 from seedbed.shared.policy.acting import Recording
@@ -60,7 +61,12 @@ class Algorithm:
 
     @classmethod
     def make_source(cls, config: Any, record: RecordSpec, plan: SourcePlan) -> Source[K]:
-        """What turns unrolls into batches. By default a queue: every unroll is used once, in the order of arrival."""
+        """What turns unrolls into batches. By default a queue: every unroll is used once, in the order of arrival.
+
+        With `learner.echo` above 1 each is used that often, shuffled.
+        """
+        if plan.echo > 1:
+            return EchoSource(record, plan)
         return QueueSource(record, batch=plan.batch, num_buffers=plan.num_buffers, weights=plan.weights)
 
     def networks(self) -> Mapping[str, nn.Module]:

@@ -66,7 +66,12 @@ class R2D2(Algorithm):
 
     @classmethod
     def make_source(cls, config: R2D2Config, record: RecordSpec, plan: SourcePlan) -> Source[K]:
-        """A replay of sequences, whose first priorities come of the Q that acting recorded."""
+        """A replay of sequences, whose first priorities come of the Q that acting recorded. Raises: ConfigError."""
+        if plan.echo > 1:
+            raise ConfigError(
+                f"learner.echo is {plan.echo}, which is for algorithms that learn from a queue: "
+                "with algorithm.name = 'r2d2' set algorithm.replay_ratio instead"
+            )
         return ReplaySource(
             record, plan, capacity=config.replay_sequences, max_bytes=config.replay_bytes, start=config.replay_start,
             ratio=config.replay_ratio, priority_exponent=config.priority_exponent,

@@ -89,9 +89,9 @@ class Trainer:
 
     def train(
         self, batch: Batch, *, wants_weights: bool, wants_snapshot: bool, reward_scale_B: Array | None = None,
-        weight_B: Array | None = None,
+        weight_B: Array | None = None, fresh_B: Array | None = None,
     ) -> Trained:  # fmt: skip
-        """The update on a batch, its rewards scaled and its loss weighed by lane.
+        """The update on a batch, its rewards scaled and its loss weighed by lane; `fresh_B`: lanes that are new.
 
         Raises: NumericsError, with the batch saved.
         """
@@ -99,7 +99,7 @@ class Trainer:
         result = self.updater.update(
             batch, step=self.step, trained_steps=self.trained_steps,
             max_policy_lag=self.max_policy_lag, version_now=self.version, reward_scale_B=reward_scale_B,
-            weight_B=weight_B,
+            weight_B=weight_B, fresh_B=fresh_B,
         )  # fmt: skip
         self.step += result.applied
         self.trained_steps += result.valid_steps

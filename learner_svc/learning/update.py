@@ -97,6 +97,7 @@ class Updater:
     def update(
         self, batch: Batch, *, step: int, trained_steps: int, max_policy_lag: int, version_now: int,
         reward_scale_B: Array | None = None, weight_B: Array | None = None,
+        fresh_B: Array | None = None,
     ) -> UpdateResult:  # fmt: skip
         """Train on one batch.
 
@@ -108,6 +109,7 @@ class Updater:
           version_now: packed policy_version of the weights before this update.
           reward_scale_B: multiplies each lane's rewards in the loss, f32 [B]; none: 1.
           weight_B: what each lane counts in the loss, f32 [B]; none: 1.
+          fresh_B: lanes that no update had before, bool [B]: observation statistics count theirs; none: all.
         Raises: NumericsError if a loss or its gradient is not finite; that optimiser step is not taken.
         """
         started = time.perf_counter()
@@ -117,7 +119,7 @@ class Updater:
         if not self.config.is_lag_bounded:
             lag = replace(lag, fresh=np.ones_like(lag.fresh), lost=np.zeros_like(lag.lost))
         trained = valid & lag.fresh
-        present = present_rows(batch.flags.numpy())
+        present = _uncounted_rows(batch, fresh_B)
         metrics: dict[str, float] = {}
         priorities_B: Array | None = None
         if trained.any():
@@ -291,6 +293,16 @@ class _Network:
         if self.is_trained:
             state |= {f"optimiser.{name}": tensor for name, tensor in self.optimiser.state().items()}
         return state
+
+
+def _uncounted_rows(batch: Batch, fresh_B: Array | None) -> Array | None:
+    """Rows 1… that have an agent and that no update had before, bool [R-1, B]; None if that is all of them."""
+    present, overlap = present_rows(batch.flags.numpy()), batch.record.overlap
+    if fresh_B is None and not overlap:
+        return present
+    counted = np.ones(batch.reward.shape, bool)[1:] if present is None else present
+    counted[:overlap] = False
+    return counted if fresh_B is None else counted & fresh_B
 
 
 @dataclass(frozen=True, slots=True)

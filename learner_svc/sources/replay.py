@@ -103,6 +103,7 @@ class ReplaySource(Generic[K]):
         self._names = list(plan.weights)
         self._memory = SequenceMemory(record, size, plan.folder / FOLDER if is_file else None, self._names)
         self._tree = SumTree(size)
+        self._was_drawn = np.zeros(size, bool)
         self._generator = np.random.default_rng([plan.seed, 0x5EED])
         self._first_priorities = first_priorities
         self._layouts: dict[int, Layout] = {}
@@ -256,6 +257,7 @@ class ReplaySource(Generic[K]):
             priorities=priorities,
         )  # fmt: skip
         self._tree.set(places, self._power(priorities))
+        self._was_drawn[places] = False
 
     def _layout(self, lanes: int) -> Layout:
         layout = self._layouts.get(lanes)
@@ -280,8 +282,10 @@ class ReplaySource(Generic[K]):
             tasks = [(self._names[task], 1) for task in entries["task"][places].tolist()]
             self._drawn[index] = _Drawn(places, entries["number"][places].copy())
             self._filling = FilledBatch(
-                index, self._buffers[index], tasks=tasks, weight_B=(weight_B / weight_B.max()).astype(np.float32)
-            )
+                index, self._buffers[index], tasks=tasks, weight_B=(weight_B / weight_B.max()).astype(np.float32),
+                fresh_B=~self._was_drawn[places],
+            )  # fmt: skip
+            self._was_drawn[places] = True
             self.num_drawn += self._batch
         return self._filling
 

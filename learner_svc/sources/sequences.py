@@ -115,6 +115,11 @@ class SequenceMemory:
             entries["checksum"][places] = [self._checksum(place) for place in places]
         entries["number"][places] = np.arange(number, number + len(places))
 
+    def store(self, places: Array, arrays: Sequence[Array]) -> None:
+        """Store the lanes of a batch, whose arrays are those of `source.allocate`, in these places, without entries."""
+        for item, stored, array in zip(self._fields, self._arrays, arrays, strict=True):
+            stored[places] = array if item.per is Per.LANE else array.swapaxes(0, 1)
+
     def read(self, places: Array, arrays: Sequence[Array], first_lane: int) -> None:
         """Copy sequences into a batch's arrays, which are those of `source.allocate`, from this lane on."""
         lanes = slice(first_lane, first_lane + len(places))

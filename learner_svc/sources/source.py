@@ -32,6 +32,7 @@ class FilledBatch(Generic[K]):
     parts: list[tuple[K, int]] = field(default_factory=list)  # empty where unrolls are no longer known by name
     tasks: list[tuple[str, int]] = field(default_factory=list)  # likewise, whose lanes they are
     weight_B: Array | None = None  # f32 [B]: what each lane counts in the loss; None: 1
+    fresh_B: Array | None = None  # bool [B]: which lanes were in no batch before; None: all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,8 @@ class SourcePlan:
     weights: Mapping[str, float]  # of the tasks whose unrolls come, summing to 1
     folder: Path  # of the run
     seed: int = 0
+    echo: int = 1  # times that each lane-unroll is used
+    echo_batches: int = 4  # batches' worth that these uses are shuffled within
 
 
 class Source(Protocol[K]):

@@ -1,4 +1,4 @@
-"""A learner that trains from replay is killed: what a file has is there again, and training goes on with it."""
+"""Experience that is used more than once, from replay and by data echoing, in real processes."""
 
 import pytest
 
@@ -34,3 +34,13 @@ def test_a_learner_that_is_killed_goes_on_from_replay(tmp_path, is_file):
         row = deployment.rows()[-1]
         assert newest.meta["run"]["counters"]["updates"] == newest.step
         assert float(row["replay_ratio"]) == pytest.approx(2.0, rel=0.2)
+
+
+def test_a_run_with_echo_trains_on_each_transition_several_times(tmp_path):
+    """Three times here, but for what the buffer holds at the end."""
+    with Deployment(tmp_path, "learner.echo=3", "run.steps=20000") as deployment:
+        deployment.add_actor("actor")
+        deployment.start()
+        assert deployment.learner.wait_ended() == 0
+        summary = deployment.summary()
+        assert summary["trained_steps"] / summary["env_steps"] == pytest.approx(3.0, rel=0.2)

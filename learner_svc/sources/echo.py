@@ -1,0 +1,131 @@
+"""Data echoing: every lane-unroll is trained on several times, in another batch each time.
+
+Lanes come from a queue, as shares of tasks say, and wait in a buffer of fixed size. Batches are drawn from it at
+random, without a lane twice, whenever it is full; a lane leaves it after its last use. So each is used exactly `echo`
+times, and shuffled within what the buffer holds. Source: Choi et al. 2019, arXiv 1907.05550.
+"""
+
+from collections import deque
+from typing import Generic
+
+import numpy as np
+
+from seedbed.learner_svc.sources.queue import QueueSource
+from seedbed.learner_svc.sources.sequences import SequenceMemory
+from seedbed.learner_svc.sources.source import UNNAMED, FilledBatch, K, Origin, SourcePlan, allocate
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.protocol.recording import RecordSpec
+
+
+class EchoSource(Generic[K]):
+    """Batches of B lane-unrolls, each used `plan.echo` times. Owned by the learner's loop.
+
+    Memory: `plan.echo_batches` batches that are shuffled, one that is filled, `plan.num_buffers` that are trained on,
+    and the unrolls that wait, which credit bounds.
+    """
+
+    def __init__(self, record: RecordSpec, plan: SourcePlan) -> None:
+        self.record = record
+        self._plan, self._queue = plan, QueueSource[K](record, batch=plan.batch, num_buffers=1, weights=plan.weights)
+        capacity = plan.batch * max(plan.echo_batches, plan.num_buffers + 2)  # so that a batch can always be drawn
+        self._memory = SequenceMemory(record, capacity, None)
+        self._generator = np.random.default_rng([plan.seed, 0xEC40])
+        self._uses_left = np.zeros(capacity, np.int64)
+        self._in_flight = np.zeros(capacity, np.int64)  # batches that a place's lane is in and that are not released
+        self._is_fresh = np.zeros(capacity, bool)  # its lane was in no batch yet
+        self._keys: list[K | None] = [None] * capacity
+        self._tasks = [""] * capacity
+        self._buffers = [allocate(record, plan.batch) for _ in range(plan.num_buffers)]
+        self._free = deque(range(plan.num_buffers))
+        self._drawn: dict[int, Array] = {}  # places, by buffer
+        self._full: deque[FilledBatch[K]] = deque()
+        self._used: list[tuple[K, int]] = []
+
+    @property
+    def buffers(self) -> list[list[Array]]:
+        """The arrays of every buffer, by index: what wraps them may be made once."""
+        return self._buffers
+
+    def check(self, lanes: int, frame: bytes) -> None:
+        """Raise RemoteWireError unless the frame's size is that of an unroll of `lanes` lanes."""
+        self._queue.check(lanes, frame)
+
+    def offer(
+        self, key: K, lanes: int, frame: bytes, *, skip: int = 0, task: str = "", origin: Origin = UNNAMED
+    ) -> None:
+        """Take a task's unroll of `lanes` lanes, of which the first `skip` are not used. Call `check` first."""
+        self._queue.offer(key, lanes, frame, skip=skip, task=task)
+
+    def fill(self) -> list[K]:
+        """Store what there is room for and draw what can be drawn; the unrolls whose last lane was copied."""
+        copied = self._queue.fill()
+        while True:
+            free = np.flatnonzero((self._uses_left == 0) & (self._in_flight == 0))
+            if len(free) >= self._plan.batch:
+                if (batch := self._queue.take()) is None:
+                    return copied
+                self._store(batch, free[: self._plan.batch])
+                self._queue.release(batch)
+                copied += self._queue.fill()
+            elif self._free:
+                self._draw()
+            else:
+                return copied
+
+    def _store(self, batch: FilledBatch[K], places: Array) -> None:
+        self._memory.store(places, batch.arrays)
+        self._uses_left[places], self._is_fresh[places] = self._plan.echo, True
+        keys = [key for key, count in batch.parts for _ in range(count)]
+        tasks = [task for task, count in batch.tasks for _ in range(count)]
+        for place, key, task in zip(places.tolist(), keys, tasks, strict=True):
+            self._keys[place], self._tasks[place] = key, task
+
+    def _draw(self) -> None:
+        index = self._free.popleft()
+        places = self._generator.permutation(np.flatnonzero(self._uses_left))[: self._plan.batch]
+        self._memory.read(places, self._buffers[index], 0)
+        names = places.tolist()
+        batch = FilledBatch(
+            index, self._buffers[index], parts=[(self._key(place), 1) for place in names],
+            tasks=[(self._tasks[place], 1) for place in names], fresh_B=self._is_fresh[places].copy(),
+        )  # fmt: skip
+        self._full.append(batch)
+        self._drawn[index] = places
+        self._uses_left[places] -= 1
+        self._in_flight[places] += 1
+        self._is_fresh[places] = False
+
+    def _key(self, place: int) -> K:
+        key = self._keys[place]
+        assert key is not None, "a place that is in use has a key"
+        return key
+
+    def take(self) -> FilledBatch[K] | None:
+        """The oldest full batch, if there is one; it is the caller's until `release`."""
+        return self._full.popleft() if self._full else None
+
+    def release(self, batch: FilledBatch[K], priorities_B: Array | None = None) -> None:
+        """It was trained on: lanes after their last use are done with. Priorities are of no use."""
+        places = self._drawn.pop(batch.index)
+        self._free.append(batch.index)
+        self._in_flight[places] -= 1
+        done = places[(self._uses_left[places] == 0) & (self._in_flight[places] == 0)]
+        self._used += [(self._key(place), 1) for place in done.tolist()]
+
+    def used(self) -> list[tuple[K, int]]:
+        """(unroll, lanes) whose last use is over, since the last call."""
+        used, self._used = self._used, []
+        return used
+
+    @property
+    def has_more(self) -> bool:
+        """Never: what waits, waits for a free batch."""
+        return False
+
+    def metrics(self) -> dict[str, float]:
+        """None of its own."""
+        return {}
+
+    def describe(self) -> dict[str, int | str]:
+        """How often lanes are used, and what they are shuffled within."""
+        return {"echo": self._plan.echo, "shuffled_lanes": self._memory.capacity}
