@@ -397,20 +397,25 @@ def test_garbage_hurts_nobody_else(transport):
     transport.run(test)
 
 
+@contextlib.contextmanager
+def refusing_server():
+    """The address of a router with another security mechanism."""
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as stranger:
+        stranger.linger = 0
+        stranger.plain_server = True
+        stranger.bind("tcp://127.0.0.1:0")
+        yield stranger.last_endpoint.decode()
+
+
 def test_a_refused_handshake_is_told_and_tried_again(transport):
     """A server with another security mechanism refuses; once a right one is there, a new socket connects."""
 
     async def test(place):
-        with zmq.Context() as context:
-            stranger = context.socket(zmq.ROUTER)
-            stranger.plain_server = True
-            stranger.bind("tcp://127.0.0.1:0")
-            address = stranger.last_endpoint.decode()
+        with refusing_server() as address:
             notes = Notes()
             dealer = endpoints.Dealer(place, address, on_message=notes.message, on_event=notes.event)
             await notes.wait_for(lambda: "handshake_failed" in notes.events)
             assert dealer.state == "refused"
-            stranger.close(0)
         router = endpoints.Router(place, address, on_message=notes.message)
         await notes.wait_for(lambda: dealer.is_connected)
         assert "disconnected" not in notes.events
@@ -423,14 +428,9 @@ def test_closing_while_refused_stops_dialling(transport):
     """No socket is opened after close, so the reactor can end."""
 
     async def test(place):
-        with zmq.Context() as context, context.socket(zmq.ROUTER) as stranger:
-            stranger.linger = 0
-            stranger.plain_server = True
-            stranger.bind("tcp://127.0.0.1:0")
+        with refusing_server() as address:
             notes = Notes()
-            dealer = endpoints.Dealer(
-                place, stranger.last_endpoint.decode(), on_message=notes.message, on_event=notes.event
-            )
+            dealer = endpoints.Dealer(place, address, on_message=notes.message, on_event=notes.event)
             await notes.wait_for(lambda: "handshake_failed" in notes.events)
             dealer.close()
         assert not dealer.send([b"x"])
