@@ -1,7 +1,7 @@
 """An inference service without a policy, on real sockets: it answers every STEP with zeros, or as a test says."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +12,10 @@ from seedbed.shared.protocol.codec import decode, encode
 from seedbed.shared.protocol.messages import Act, ActBits, Bye, Hello, Message, Ping, Reject, Step, Welcome
 from seedbed.shared.protocol.rows import act_layout, step_layout
 from seedbed.shared.protocol.sessions import Session, SessionTable, StepVerdict
+from tests.support.heard import Changes
 
 
-class InferenceDouble:
+class InferenceDouble(Changes):
     """Binds any free port, or the one given; counts what it accepts, and wakes who waits for a number of steps.
 
     Args:
@@ -35,6 +36,7 @@ class InferenceDouble:
         is_mute: bool = False,
         keys: Path | None = None,
     ) -> None:
+        super().__init__()
         self.table = SessionTable(epoch, 1, "run-a")
         self.hellos: list[Hello] = []
         self.num_resent = 0  # STEPs that came again
@@ -43,16 +45,8 @@ class InferenceDouble:
         self.values: list[float] = []  # the first number of the first lane's observation in each
         self.load: dict[str, float] = {}
         self._refusal, self._reset_at, self._is_mute = refusal, reset_at, is_mute
-        self._changed = asyncio.Event()
         self._router = Router(reactor, bind, on_message=self._receive, keys=bind_keys(keys, Role.INFERENCE))
         self.address = self._router.endpoint
-
-    async def until(self, condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
-        """Wait for a condition on this double, looked at after each message."""
-        async with asyncio.timeout(timeout_s):
-            while not condition():
-                self._changed.clear()
-                await self._changed.wait()
 
     def say_bye(self, reason: str) -> None:
         """To every connection, for all of its sessions."""
@@ -76,7 +70,7 @@ class InferenceDouble:
             self.table.bye(message, route, now)
         elif isinstance(message, Step):
             self._step(message, route, frames[1:], now)
-        self._changed.set()
+        self.tell()
 
     def _hello(self, hello: Hello, route: bytes, now: float) -> None:
         self.hellos.append(hello)
