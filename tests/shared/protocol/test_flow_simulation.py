@@ -12,6 +12,7 @@ from seedbed.shared.protocol.flow import Outbox
 from seedbed.shared.protocol.ledger import Ledger, Producer, ProducerRecord
 from seedbed.shared.protocol.messages import Episodes, Get, ProducerHello, ProducerWelcome, RunState, Unroll
 from tests.support.simulated_network import NetworkFaults, SimulatedNetwork
+from tests.support.unroll_link import producer_welcome
 
 BATCH = 5
 WINDOW = 12
@@ -89,10 +90,9 @@ class SimulatedLearner:
     def receive(self, incarnation: int, message: Any, now: float) -> None:
         if isinstance(message, ProducerHello):
             producer = self.ledger.hello(message, b"%d" % incarnation, now)
-            welcome = ProducerWelcome(
-                nonce=message.nonce, session=producer.id, epoch=self.epoch, protocol=1, run_id="", run_seed=0,
-                spec_digest="", beat_s=1.0, lease_s=1.0, unroll_length=1, next_seq=producer.next_seq,
-                next_episodes_seq=producer.next_episodes_seq, state=1,
+            welcome = producer_welcome(
+                nonce=message.nonce, session=producer.id, epoch=self.epoch, next_seq=producer.next_seq,
+                next_episodes_seq=producer.next_episodes_seq,
             )  # fmt: skip
             self.send(incarnation, welcome)
         elif isinstance(message, int):
