@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -16,21 +15,11 @@ from seedbed.shared.policy.policy import Policy
 from seedbed.shared.policy.weights import FlatParameters, Manifest, make_manifest
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.protocol.rows import EnvSpec, Flags, act_layout
-from seedbed.shared.protocol.spaces import mask_size, space_from_gymnasium
+from tests.support.specs import make_spec
 
 T = 5
 VECTOR = Box(-2, 2, (3,), np.float32)
 IMAGE = Box(0, 255, (36, 36), np.uint8)
-
-
-def make_spec(observation: gymnasium.Space, action: gymnasium.Space, *, masked: bool = False) -> EnvSpec:
-    space = space_from_gymnasium(action)
-    return EnvSpec(
-        env_id="test",
-        observation=space_from_gymnasium(observation),
-        action=space,
-        mask_size=mask_size(space) if masked else 0,
-    )
 
 
 def make_policy(spec: EnvSpec, **config: object) -> tuple[Manifest, bytes, Policy]:

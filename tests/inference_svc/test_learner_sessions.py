@@ -31,14 +31,10 @@ from seedbed.shared.protocol.messages import (
     Weights,
 )
 from seedbed.shared.protocol.rows import EnvSpec
-from seedbed.shared.protocol.spaces import space_from_gymnasium
+from tests.support.specs import make_spec
 from tests.support.unroll_link import credit, producer_welcome
 
-SPEC = EnvSpec(
-    env_id="P",
-    observation=space_from_gymnasium(gymnasium.spaces.Box(-1, 1, (2,), np.float32)),
-    action=space_from_gymnasium(gymnasium.spaces.Discrete(3)),
-)
+SPEC = make_spec(gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(3), env_id="P")
 TENNIS = replace(SPEC, env_id="T")
 TASKS = (TaskEnv(name="pong", env_id="P"), TaskEnv(name="tennis", env_id="T"))
 SESSIONS = {"": 1, "pong": 2, "tennis": 3}

@@ -31,15 +31,10 @@ from seedbed.shared.protocol.messages import (
     Weights,
     pack_version,
 )
-from seedbed.shared.protocol.rows import EnvSpec
-from seedbed.shared.protocol.spaces import space_from_gymnasium
+from tests.support.specs import make_spec
 from tests.support.unroll_link import producer_welcome
 
-SPEC = EnvSpec(
-    env_id="test",
-    observation=space_from_gymnasium(gymnasium.spaces.Box(-1, 1, (2,), np.float32)),
-    action=space_from_gymnasium(gymnasium.spaces.Discrete(3)),
-)
+SPEC = make_spec(gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(3))
 
 
 def sent(link: LearnerLink, now: float) -> list[Message]:

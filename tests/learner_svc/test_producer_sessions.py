@@ -47,19 +47,16 @@ from seedbed.shared.protocol.messages import (
 )
 from seedbed.shared.protocol.recording import RecordSpec
 from seedbed.shared.protocol.rows import EnvSpec, episodes_layout
-from seedbed.shared.protocol.spaces import space_from_gymnasium
 from seedbed.shared.runtime.config import EnvConfig, EvalConfig, RunConfig
+from tests.support.specs import make_spec
 
 T = 2
 ROUTE = b"route"
 
 
 def a_spec(env_id: str = "e", actions: int = 2, settings: tuple[tuple[str, str], ...] = ()) -> EnvSpec:
-    return EnvSpec(
-        env_id=env_id,
-        settings=settings,
-        observation=space_from_gymnasium(gymnasium.spaces.Box(-1, 1, (2,))),
-        action=space_from_gymnasium(gymnasium.spaces.Discrete(actions)),
+    return make_spec(
+        gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Discrete(actions), env_id=env_id, settings=settings
     )
 
 

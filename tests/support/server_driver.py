@@ -26,16 +26,12 @@ from seedbed.shared.protocol.messages import (
     pack_version,
 )
 from seedbed.shared.protocol.recording import RecordSpec
-from seedbed.shared.protocol.rows import EnvSpec, step_layout
-from seedbed.shared.protocol.spaces import space_from_gymnasium
+from seedbed.shared.protocol.rows import step_layout
+from tests.support.specs import make_spec
 from tests.support.unroll_link import credit, producer_welcome
 
 T = 3
-SPEC = EnvSpec(
-    env_id="test",
-    observation=space_from_gymnasium(gymnasium.spaces.Box(-1, 1, (2,), np.float32)),
-    action=space_from_gymnasium(gymnasium.spaces.Discrete(3)),
-)
+SPEC = make_spec(gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(3))
 
 
 class ServerDriver:
