@@ -149,7 +149,7 @@ def address_of(fleet: Fleet, group: int) -> str | None:
     return places[0] if places else None
 
 
-class Fixture:
+class FleetDriver:
     """A fleet with two addresses; `lives` says which of them answer, each with a SessionTable."""
 
     def __init__(self, num_groups: int = 2) -> None:
@@ -213,8 +213,8 @@ class Fixture:
 
 def test_groups_are_spread_over_the_addresses() -> None:
     """One group each; actors with a single group begin with different addresses."""
-    fixture = Fixture()
-    assert sorted(map(str, fixture.places())) == [A, B]
+    driver = FleetDriver()
+    assert sorted(map(str, driver.places())) == [A, B]
     firsts = []
     for seed in range(40):
         other = Fleet([GroupClient(hello(), counter())], seed=seed)
@@ -225,46 +225,46 @@ def test_groups_are_spread_over_the_addresses() -> None:
 
 def test_groups_leave_an_address_that_never_answers() -> None:
     """After three seconds, once another is there."""
-    fixture = Fixture()
-    fixture.connect(A, 0.0)
-    fixture.run_until(2.5)
-    assert fixture.places() == [A, B]
-    fixture.run_until(4.0)
-    assert fixture.places() == [A, A]
-    assert len(fixture.tables[A].sessions) == 2
+    driver = FleetDriver()
+    driver.connect(A, 0.0)
+    driver.run_until(2.5)
+    assert driver.places() == [A, B]
+    driver.run_until(4.0)
+    assert driver.places() == [A, A]
+    assert len(driver.tables[A].sessions) == 2
 
 
 def test_leaving_ends_every_session_also_of_a_hello_that_is_under_way() -> None:
     """Its WELCOME would come too late to be read; without a BYE inference would miss the group as lost."""
-    fixture = Fixture(num_groups=4)
+    driver = FleetDriver(num_groups=4)
     for address in (A, B):
-        fixture.connect(address, 0.0)
+        driver.connect(address, 0.0)
     newcomer = GroupClient(hello(group=4), counter())
-    fixture.fleet.groups[4] = newcomer
-    placed = fixture.fleet.poll(0.1)
+    driver.fleet.groups[4] = newcomer
+    placed = driver.fleet.poll(0.1)
     assert [type(action.message) for _, action in placed if isinstance(action, Send)] == [Hello, Ping, Ping]
     (address, greeting), *_ = placed
     assert isinstance(greeting, Send)
     assert isinstance(greeting.message, Hello)
-    fixture.tables[address].hello(greeting.message, b"r", 0.1)
-    assert sum(len(table.sessions) for table in fixture.tables.values()) == 5
-    fixture.perform(fixture.fleet.leave("stopped"), 0.2)
-    assert not any(table.sessions for table in fixture.tables.values())
-    assert fixture.fleet.leave("stopped") == []
+    driver.tables[address].hello(greeting.message, b"r", 0.1)
+    assert sum(len(table.sessions) for table in driver.tables.values()) == 5
+    driver.perform(driver.fleet.leave("stopped"), 0.2)
+    assert not any(table.sessions for table in driver.tables.values())
+    assert driver.fleet.leave("stopped") == []
 
 
 def test_a_short_disconnection_moves_nobody() -> None:
     """The session is resumable for three seconds."""
-    fixture = Fixture()
+    driver = FleetDriver()
     for address in (A, B):
-        fixture.connect(address, 0.0)
-    fixture.run_until(1.0)
-    fixture.fleet.disconnected(B, fixture.now)
-    fixture.run_until(3.5)
-    fixture.connect(B, fixture.now)
-    fixture.run_until(8.0)
-    assert fixture.places() == [A, B]
-    assert fixture.fleet.num_moves == 0
+        driver.connect(address, 0.0)
+    driver.run_until(1.0)
+    driver.fleet.disconnected(B, driver.now)
+    driver.run_until(3.5)
+    driver.connect(B, driver.now)
+    driver.run_until(8.0)
+    assert driver.places() == [A, B]
+    assert driver.fleet.num_moves == 0
 
 
 def test_groups_fail_over_when_a_connection_stays_closed_and_spread_again_later() -> None:
@@ -272,136 +272,136 @@ def test_groups_fail_over_when_a_connection_stays_closed_and_spread_again_later(
 
     Between two unrolls and not before.
     """
-    fixture = Fixture()
+    driver = FleetDriver()
     for address in (A, B):
-        fixture.connect(address, 0.0)
-    fixture.run_until(1.0)
-    fixture.fleet.disconnected(B, fixture.now)
-    fixture.run_until(5.0)
-    assert fixture.places() == [A, A]
-    assert [session.last_seq for session in fixture.tables[A].sessions.values()] == [0, 0]
-    fixture.connect(B, fixture.now)
-    fixture.run_until(9.0)
-    assert fixture.places() == [A, A]
-    fixture.run_until(11.0)
-    fixture.act()
-    assert fixture.places() == [A, A]
-    fixture.act(bits=ActBits.BOUNDARY)
-    assert sorted(str(place) for place in fixture.places()) == [A, B]
-    fixture.act(bits=ActBits.BOUNDARY)
-    fixture.run_until(20.0)
-    fixture.act(bits=ActBits.BOUNDARY)
-    assert fixture.fleet.num_moves == 2
+        driver.connect(address, 0.0)
+    driver.run_until(1.0)
+    driver.fleet.disconnected(B, driver.now)
+    driver.run_until(5.0)
+    assert driver.places() == [A, A]
+    assert [session.last_seq for session in driver.tables[A].sessions.values()] == [0, 0]
+    driver.connect(B, driver.now)
+    driver.run_until(9.0)
+    assert driver.places() == [A, A]
+    driver.run_until(11.0)
+    driver.act()
+    assert driver.places() == [A, A]
+    driver.act(bits=ActBits.BOUNDARY)
+    assert sorted(str(place) for place in driver.places()) == [A, B]
+    driver.act(bits=ActBits.BOUNDARY)
+    driver.run_until(20.0)
+    driver.act(bits=ActBits.BOUNDARY)
+    assert driver.fleet.num_moves == 2
 
 
 def test_groups_fail_over_from_a_service_that_is_connected_but_silent() -> None:
     """Ten seconds without a PONG."""
-    fixture = Fixture()
+    driver = FleetDriver()
     for address in (A, B):
-        fixture.connect(address, 0.0)
-    fixture.run_until(1.0)
-    fixture.lives.discard(B)
-    fixture.run_until(10.0)
-    assert fixture.places() == [A, B]
-    fixture.run_until(12.5)
-    assert fixture.places() == [A, A]
+        driver.connect(address, 0.0)
+    driver.run_until(1.0)
+    driver.lives.discard(B)
+    driver.run_until(10.0)
+    assert driver.places() == [A, B]
+    driver.run_until(12.5)
+    assert driver.places() == [A, A]
 
 
 def test_our_own_stall_is_not_their_silence() -> None:
     """After standing still ourselves, nobody is judged for a second: the PONGs lie in our socket."""
-    fixture = Fixture()
+    driver = FleetDriver()
     for address in (A, B):
-        fixture.connect(address, 0.0)
-    fixture.run_until(1.0)
-    fixture.now = 60.0
-    fixture.run_until(60.1)
-    assert fixture.places() == [A, B]
-    fixture.run_until(65.0)
-    assert fixture.fleet.num_moves == 0
+        driver.connect(address, 0.0)
+    driver.run_until(1.0)
+    driver.now = 60.0
+    driver.run_until(60.1)
+    assert driver.places() == [A, B]
+    driver.run_until(65.0)
+    assert driver.fleet.num_moves == 0
 
 
 def test_groups_leave_a_draining_service_at_once() -> None:
     """BYE(draining) moves them with the next poll, and none comes back for a while."""
-    fixture = Fixture()
+    driver = FleetDriver()
     for address in (A, B):
-        fixture.connect(address, 0.0)
-    fixture.run_until(1.0)
-    fixture.tables[B].drain()
-    fixture.perform(fixture.fleet.receive(B, Bye(session=0, reason="draining"), (), 1.0), 1.0)
-    fixture.run_until(1.1)
-    assert fixture.places() == [A, A]
+        driver.connect(address, 0.0)
+    driver.run_until(1.0)
+    driver.tables[B].drain()
+    driver.perform(driver.fleet.receive(B, Bye(session=0, reason="draining"), (), 1.0), 1.0)
+    driver.run_until(1.1)
+    assert driver.places() == [A, A]
 
 
 def test_groups_prefer_a_service_that_has_weights() -> None:
     """One that has none yet is left at once, and gets its share when it has had time."""
-    fixture = Fixture()
-    fixture.starting = {B}
+    driver = FleetDriver()
+    driver.starting = {B}
     for address in (A, B):
-        fixture.connect(address, 0.0)
-    fixture.run_until(0.2)
-    assert fixture.places() == [A, A]
-    fixture.run_until(2.0)
-    assert fixture.fleet.num_moves == 1
-    fixture.starting.clear()
-    fixture.run_until(9.0)
-    fixture.act(bits=ActBits.BOUNDARY)
-    assert sorted(map(str, fixture.places())) == [A, B]
-    fixture.run_until(15.0)
-    assert fixture.fleet.num_moves == 2
+        driver.connect(address, 0.0)
+    driver.run_until(0.2)
+    assert driver.places() == [A, A]
+    driver.run_until(2.0)
+    assert driver.fleet.num_moves == 1
+    driver.starting.clear()
+    driver.run_until(9.0)
+    driver.act(bits=ActBits.BOUNDARY)
+    assert sorted(map(str, driver.places())) == [A, B]
+    driver.run_until(15.0)
+    assert driver.fleet.num_moves == 2
 
 
 def test_where_nobody_has_weights_groups_wait() -> None:
     """They go on asking all services, and are in as soon as one has them."""
-    fixture = Fixture()
-    fixture.starting = {A, B}
+    driver = FleetDriver()
+    driver.starting = {A, B}
     for address in (A, B):
-        fixture.connect(address, 0.0)
-    fixture.run_until(30.0)
-    assert "starting" in fixture.fleet.complaints(30.0)[0]
-    fixture.starting.discard(A)
-    fixture.run_until(36.0)
-    assert fixture.places() == [A, A]
+        driver.connect(address, 0.0)
+    driver.run_until(30.0)
+    assert "starting" in driver.fleet.complaints(30.0)[0]
+    driver.starting.discard(A)
+    driver.run_until(36.0)
+    assert driver.places() == [A, A]
 
 
 def test_a_refusal_is_waited_for_where_there_is_no_other() -> None:
     """Draining and nobody else: dial on, and come back to the successor."""
-    fixture = Fixture(1)
-    fixture.fleet.set_addresses([A], 0.0)
-    fixture.connect(A, 0.0)
-    fixture.tables[A].drain()
-    fixture.perform(fixture.fleet.receive(A, Bye(session=0, reason="draining"), (), 1.0), 1.0)
-    fixture.run_until(5.0)
-    assert "draining" in fixture.fleet.complaints(5.0)[0]
-    fixture.tables[A] = SessionTable(3, 1, "run")
-    fixture.run_until(8.0)
-    assert [session.last_seq for session in fixture.tables[A].sessions.values()] == [0]
-    assert fixture.fleet.complaints(8.0) == []
+    driver = FleetDriver(1)
+    driver.fleet.set_addresses([A], 0.0)
+    driver.connect(A, 0.0)
+    driver.tables[A].drain()
+    driver.perform(driver.fleet.receive(A, Bye(session=0, reason="draining"), (), 1.0), 1.0)
+    driver.run_until(5.0)
+    assert "draining" in driver.fleet.complaints(5.0)[0]
+    driver.tables[A] = SessionTable(3, 1, "run")
+    driver.run_until(8.0)
+    assert [session.last_seq for session in driver.tables[A].sessions.values()] == [0]
+    assert driver.fleet.complaints(8.0) == []
 
 
 def test_an_address_that_is_gone_is_dropped_with_its_lease() -> None:
     """Not while it still works."""
-    fixture = Fixture()
+    driver = FleetDriver()
     for address in (A, B):
-        fixture.connect(address, 0.0)
-    fixture.run_until(1.0)
-    fixture.perform(fixture.fleet.set_addresses([A], 1.0), 1.0)
-    assert fixture.places() == [A, B]
-    fixture.fleet.disconnected(B, 1.0)
-    fixture.run_until(6.0)
-    assert set(fixture.fleet.connections) == {A}
-    assert fixture.places() == [A, A]
+        driver.connect(address, 0.0)
+    driver.run_until(1.0)
+    driver.perform(driver.fleet.set_addresses([A], 1.0), 1.0)
+    assert driver.places() == [A, B]
+    driver.fleet.disconnected(B, 1.0)
+    driver.run_until(6.0)
+    assert set(driver.fleet.connections) == {A}
+    assert driver.places() == [A, A]
 
 
 def test_leaving_says_bye_for_every_session() -> None:
     """So that their slots are free at once."""
-    fixture = Fixture()
+    driver = FleetDriver()
     for address in (A, B):
-        fixture.connect(address, 0.0)
-    placed = fixture.fleet.leave("stopped")
-    fixture.perform(placed, 1.0)
+        driver.connect(address, 0.0)
+    placed = driver.fleet.leave("stopped")
+    driver.perform(placed, 1.0)
     assert len(placed) == 2
-    assert not fixture.tables[A].sessions
-    assert not fixture.tables[B].sessions
+    assert not driver.tables[A].sessions
+    assert not driver.tables[B].sessions
 
 
 @pytest.mark.parametrize("address", [A, "tcp://127.0.0.1:9"])

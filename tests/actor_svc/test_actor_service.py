@@ -235,7 +235,7 @@ def test_an_actor_that_waits_for_ever_holds_one_step_per_group() -> None:
         double.load = {}
         await double.until(lambda: bool(double.load))
         assert len(double.firsts) == 2
-        assert double.resent == 0
+        assert double.num_resent == 0
         service.stop("test")
         await actor
 

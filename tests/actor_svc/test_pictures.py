@@ -12,7 +12,7 @@ from seedbed.shared.runtime.config import EnvConfig
 ENV = EnvConfig(id="tests:toy")
 
 
-class Screen(gymnasium.Env):
+class DrawnEnv(gymnasium.Env):
     """An image as observation, and what its author says of drawing."""
 
     observation_space = gymnasium.spaces.Box(0, 255, (8, 6, 1), np.uint8)
@@ -34,7 +34,7 @@ class Screen(gymnasium.Env):
         return self._drawn
 
 
-class Blind(Screen):
+class UndrawnEnv(DrawnEnv):
     """Nothing to see, and no word of render_mode."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
@@ -59,7 +59,7 @@ def camera(make, env=ENV):
 def test_what_the_environment_draws_is_sent():
     """As raw pixels with their sizes before them."""
     drawn = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
-    frame = camera(lambda render_mode=None: Screen(render_mode, drawn=drawn)).shoot()
+    frame = camera(lambda render_mode=None: DrawnEnv(render_mode, drawn=drawn)).shoot()
     assert check_picture(frame) == (2, 3)
     assert frame[8:] == drawn.tobytes()
 
@@ -67,14 +67,14 @@ def test_what_the_environment_draws_is_sent():
 @pytest.mark.parametrize("drawn", [None, "raises"])
 def test_an_environment_that_cannot_draw_shows_what_the_policy_sees(drawn):
     """If that is an image."""
-    frame = camera(lambda render_mode=None: Screen(render_mode, drawn=drawn)).shoot()
+    frame = camera(lambda render_mode=None: DrawnEnv(render_mode, drawn=drawn)).shoot()
     assert check_picture(frame) == (8, 6)
     assert set(frame[8:]) == {7}
 
 
 def test_without_anything_to_see_there_is_no_picture_and_no_failure():
     """It says why, once; the group works on."""
-    blind = camera(Blind)
+    blind = camera(UndrawnEnv)
     assert (blind.shoot(), blind.shoot()) == (None, None)
     assert "cannot be shown" in blind.problem
 
@@ -84,7 +84,7 @@ def test_without_anything_to_see_there_is_no_picture_and_no_failure():
 )
 def test_what_is_no_picture_is_not_sent(drawn):
     """Whatever an author's render returns: nothing, or what the policy sees."""
-    odd = camera(lambda render_mode=None: Screen(render_mode, drawn=drawn))
+    odd = camera(lambda render_mode=None: DrawnEnv(render_mode, drawn=drawn))
     frame = odd.shoot()
     assert check_picture(frame) == (8, 6) if frame is not None else odd.problem
 
@@ -106,7 +106,7 @@ def test_large_pictures_are_made_small(shape):
 def test_drawing_takes_no_more_than_its_share_of_the_time():
     """A slow renderer makes pictures rare, not evaluations slow."""
     seconds = iter([0.0, 0.5, 0.6, 4.9, 5.1, 5.2])
-    group = make_watched_group(ENV.model_copy(update={"image": "HWC"}), 2, make=Screen)
+    group = make_watched_group(ENV.model_copy(update={"image": "HWC"}), 2, make=DrawnEnv)
     group.reset(1)
     slow = Camera(group, clock=lambda: next(seconds))
     shot = [slow.shoot() is not None for _ in range(4)]  # begins at 0.0, ends at 0.5; asked at 0.6, 4.9 and 5.1
@@ -116,7 +116,7 @@ def test_drawing_takes_no_more_than_its_share_of_the_time():
 def test_a_player_sees_every_step():
     """However long drawing takes."""
     seconds = iter(range(100))
-    group = make_watched_group(ENV.model_copy(update={"image": "HWC"}), 1, make=Screen)
+    group = make_watched_group(ENV.model_copy(update={"image": "HWC"}), 1, make=DrawnEnv)
     group.reset(1)
     shown = Camera(group, max_share=1.0, clock=lambda: float(next(seconds)))
     assert all(shown.shoot() is not None for _ in range(5))

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.compose_stack import Stack, inspect
 from tests.support.deployment import wait_until
 from tests.support.hostile_peer import golden_headers, shout_over_tcp
+from tests.support.raw_dealer import raw_dealer
 
 PORTS = {"inference": 5555, "learner": 5556}
 NUM_IDLE = 200
@@ -51,12 +52,9 @@ def refusals(stack: Stack, service: str) -> dict[str, float]:
 def knocking(stack: Stack, service: str, key: Key | None) -> Iterator[zmq.Socket]:
     """Says everything that the protocol knows to a service; with its public key, if with any."""
     server = read_key(stack, "monitor", f"monitor/default/{service}.pub")["public"].encode()
-    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
-        dealer.linger = 0
-        if key:
-            dealer.curve_publickey, dealer.curve_secretkey, dealer.curve_serverkey = key.public, key.secret, server
-        host, port = address(stack, service)
-        dealer.connect(f"tcp://{host}:{port}")
+    keys = {"curve_publickey": key.public, "curve_secretkey": key.secret, "curve_serverkey": server} if key else {}
+    host, port = address(stack, service)
+    with raw_dealer(f"tcp://{host}:{port}", **keys) as dealer:
         for header in golden_headers():
             with contextlib.suppress(zmq.Again):
                 dealer.send_multipart([header, b""], zmq.NOBLOCK)

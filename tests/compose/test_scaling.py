@@ -26,7 +26,7 @@ while True:
 """
 
 
-class Flow:
+class ContainerSteps:
     """The steps of one actor's environments, asked for ten times a second in its container. A context manager."""
 
     def __init__(self, container, folder):
@@ -79,7 +79,7 @@ def said_when_it_left(log):
 @pytest.fixture
 def watched(training, tmp_path):
     """The deployment, and the steps of its first actor."""
-    with Flow(training.the("actor"), tmp_path) as flow:
+    with ContainerSteps(training.the("actor"), tmp_path) as flow:
         wait_until(flow.samples, "its steps are seen")
         yield training, flow
 

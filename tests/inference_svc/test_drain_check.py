@@ -2,23 +2,18 @@
 
 from seedbed.inference_svc.drain_check import REST_S, DrainCheck
 from seedbed.inference_svc.learner_sessions import LearnerSessions
-from seedbed.shared.protocol.messages import Credit, ProducerWelcome, RunState
+from tests.support.unroll_link import credit, producer_welcome
 
 DRAIN_S = 8.0
 
 
-class Leaving:
+class LeavingProducer:
     """One that has sent unrolls of 4 lanes, and the learner's answers."""
 
     def __init__(self, unrolls: int) -> None:
         self.learner_sessions = LearnerSessions(name="i", incarnation=7, library_version="0", load=lambda: ())
         self.outbox = self.learner_sessions.main.outbox
-        self.outbox.welcome(
-            ProducerWelcome(
-                nonce=0, session=1, epoch=1, protocol=1, run_id="run", run_seed=1, spec_digest="d", beat_s=1.0,
-                lease_s=10.0, unroll_length=4, next_seq=0, next_episodes_seq=0, state=RunState.TRAINING,
-            )
-        )  # fmt: skip
+        self.outbox.welcome(producer_welcome())
         for _ in range(unrolls):
             self.outbox.push(4, [b""])
         self.acknowledge(0)
@@ -27,12 +22,7 @@ class Leaving:
         self.flush = DrainCheck(self.learner_sessions, DRAIN_S, 0.0)
 
     def acknowledge(self, through: int) -> None:
-        self.outbox.credit(
-            Credit(
-                session=1, epoch=1, granted_through=100, acked_through=through, episodes_acked_through=0,
-                state=RunState.TRAINING, trained_steps=0,
-            )
-        )  # fmt: skip
+        self.outbox.credit(credit(100, through))
 
     def show_received(self, through: int) -> None:
         self.outbox.pinged(1)
@@ -41,7 +31,7 @@ class Leaving:
 
 def test_it_leaves_at_once_when_all_is_used() -> None:
     """Nothing to wait for."""
-    leaving = Leaving(2)
+    leaving = LeavingProducer(2)
     assert not leaving.flush.is_over(0.1)
     leaving.acknowledge(2)
     assert leaving.flush.is_over(0.2)
@@ -49,7 +39,7 @@ def test_it_leaves_at_once_when_all_is_used() -> None:
 
 def test_a_part_of_a_batch_is_not_waited_for() -> None:
     """The learner has it, and nobody is left to fill the batch up."""
-    leaving = Leaving(3)
+    leaving = LeavingProducer(3)
     assert not leaving.flush.is_over(0.1)
     leaving.acknowledge(2)
     leaving.show_received(3)
@@ -60,7 +50,7 @@ def test_a_part_of_a_batch_is_not_waited_for() -> None:
 
 def test_it_waits_while_the_learner_uses_more() -> None:
     """Whoever trains slowly is given the time."""
-    leaving = Leaving(3)
+    leaving = LeavingProducer(3)
     leaving.show_received(3)
     for acked, now in enumerate((0.1, 0.9, 1.7)):
         leaving.acknowledge(acked)
@@ -69,7 +59,7 @@ def test_it_waits_while_the_learner_uses_more() -> None:
 
 def test_what_was_not_received_is_waited_for_until_time_is_up() -> None:
     """It would be lost."""
-    leaving = Leaving(3)
+    leaving = LeavingProducer(3)
     leaving.show_received(2)
     assert not leaving.flush.is_over(0.0)
     assert not leaving.flush.is_over(DRAIN_S - 0.1)

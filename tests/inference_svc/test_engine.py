@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -16,21 +15,11 @@ from seedbed.shared.policy.policy import Policy
 from seedbed.shared.policy.weights import FlatParameters, Manifest, make_manifest
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.protocol.rows import EnvSpec, Flags, act_layout
-from seedbed.shared.protocol.spaces import mask_size, space_from_gymnasium
+from tests.support.specs import make_spec
 
 T = 5
 VECTOR = Box(-2, 2, (3,), np.float32)
 IMAGE = Box(0, 255, (36, 36), np.uint8)
-
-
-def make_spec(observation: gymnasium.Space, action: gymnasium.Space, *, masked: bool = False) -> EnvSpec:
-    space = space_from_gymnasium(action)
-    return EnvSpec(
-        env_id="test",
-        observation=space_from_gymnasium(observation),
-        action=space,
-        mask_size=mask_size(space) if masked else 0,
-    )
 
 
 def make_policy(spec: EnvSpec, **config: object) -> tuple[Manifest, bytes, Policy]:
@@ -42,7 +31,7 @@ def make_policy(spec: EnvSpec, **config: object) -> tuple[Manifest, bytes, Polic
     return make_manifest(policy, Recording(unroll_length=T)), parameters.export(), policy
 
 
-class Fleet:
+class FedGroups:
     """Groups fed with random rows, sharing or not sharing batches."""
 
     def __init__(self, spec: EnvSpec, manifest: Manifest, weights: bytes, sizes: Sequence[int], seed: int = 0) -> None:
@@ -137,10 +126,10 @@ def test_acting_and_learning_see_the_same_policy(case: str, together: bool) -> N
     """At equal weights |log pi - log mu| < 1e-4 on every valid row: row 0, after `first`, across unrolls."""
     spec, config = CASES[case]
     manifest, weights, policy = make_policy(spec, **config)
-    fleet = Fleet(spec, manifest, weights, [3, 2])
-    fleet.run(3 * T + 1, together=together)
-    assert len(fleet.unrolls) == 6
-    ratios = np.concatenate([log_ratio(spec, policy, views) for _lanes, views in fleet.unrolls])
+    fed = FedGroups(spec, manifest, weights, [3, 2])
+    fed.run(3 * T + 1, together=together)
+    assert len(fed.unrolls) == 6
+    ratios = np.concatenate([log_ratio(spec, policy, views) for _lanes, views in fed.unrolls])
     assert len(ratios) > 20
     assert np.abs(ratios).max() < 1e-4
 
@@ -151,9 +140,9 @@ def test_actions_do_not_depend_on_how_groups_are_batched() -> None:
     manifest, weights, _policy = make_policy(spec, **config)
     actions = []
     for together in (False, True):
-        fleet = Fleet(spec, manifest, weights, [3, 2])
-        fleet.run(T + 1, together=together)
-        actions.append([views[3] for _lanes, views in fleet.unrolls])
+        fed = FedGroups(spec, manifest, weights, [3, 2])
+        fed.run(T + 1, together=together)
+        actions.append([views[3] for _lanes, views in fed.unrolls])
     for alone, shared in zip(*actions, strict=True):
         assert np.array_equal(alone, shared)
 
@@ -162,37 +151,37 @@ def test_an_evaluation_acts_with_frozen_weights() -> None:
     """New weights change training groups only; the pinned version stays what it was."""
     spec, config = CASES["mlp"]
     manifest, weights, _policy = make_policy(spec, **config)
-    fleet = Fleet(spec, manifest, weights, [4])
+    fed = FedGroups(spec, manifest, weights, [4])
     lanes = LaneBlock(start=8, count=4, seed=0, rows=LatestRow(), act_layout=act_layout(spec, 4),
                   greedy=True, pinned=True)  # fmt: skip
-    fleet.engine.forget(lanes)
-    fleet.write(lanes, 1.0)
-    assert fleet.engine.pin() == 1
-    before = fleet.engine.act([lanes])
-    fleet.engine.load(2, manifest, np.negative(np.frombuffer(weights, np.float32)).tobytes())
-    assert fleet.engine.act([lanes]) == before
-    assert (fleet.engine.version, fleet.engine.pinned_version) == (2, 1)
-    assert fleet.engine.pin_others(9, "another policy's", weights) == 0
-    assert fleet.engine.act([lanes]) == before
-    fleet.engine.pin()
-    assert fleet.engine.act([lanes]) != before
-    assert fleet.engine.pin_others(1, manifest.digest, weights) == 1
-    assert fleet.engine.act([lanes]) == before
+    fed.engine.forget(lanes)
+    fed.write(lanes, 1.0)
+    assert fed.engine.pin() == 1
+    before = fed.engine.act([lanes])
+    fed.engine.load(2, manifest, np.negative(np.frombuffer(weights, np.float32)).tobytes())
+    assert fed.engine.act([lanes]) == before
+    assert (fed.engine.version, fed.engine.pinned_version) == (2, 1)
+    assert fed.engine.pin_others(9, "another policy's", weights) == 0
+    assert fed.engine.act([lanes]) == before
+    fed.engine.pin()
+    assert fed.engine.act([lanes]) != before
+    assert fed.engine.pin_others(1, manifest.digest, weights) == 1
+    assert fed.engine.act([lanes]) == before
 
 
 def test_state_tables_grow_without_forgetting() -> None:
     """A group that comes later makes the tables longer; the state of the others stays."""
     spec, config = CASES["lstm"]
     manifest, weights, policy = make_policy(spec, **config)
-    fleet = Fleet(spec, manifest, weights, [2])
-    fleet.run(T, together=False, first=0.0)
-    fleet.engine.reserve(500)
-    fleet.write(fleet.groups[0], 0.0)
-    fleet.keep(fleet.groups[0])
-    fleet.engine.act(fleet.groups)
+    fed = FedGroups(spec, manifest, weights, [2])
+    fed.run(T, together=False, first=0.0)
+    fed.engine.reserve(500)
+    fed.write(fed.groups[0], 0.0)
+    fed.keep(fed.groups[0])
+    fed.engine.act(fed.groups)
     for _ in range(T):
-        fleet.write(fleet.groups[0], 0.0)
-        if not fleet.groups[0].rows.is_complete:
-            fleet.engine.act(fleet.groups)
-    fleet.keep(fleet.groups[0])
-    assert np.abs(log_ratio(spec, policy, fleet.unrolls[-1][1])).max() < 1e-4
+        fed.write(fed.groups[0], 0.0)
+        if not fed.groups[0].rows.is_complete:
+            fed.engine.act(fed.groups)
+    fed.keep(fed.groups[0])
+    assert np.abs(log_ratio(spec, policy, fed.unrolls[-1][1])).max() < 1e-4

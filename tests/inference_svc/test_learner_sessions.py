@@ -25,27 +25,22 @@ from seedbed.shared.protocol.messages import (
     Ping,
     Pong,
     ProducerHello,
-    ProducerWelcome,
     Reject,
-    RunState,
     SessionReport,
     TaskEnv,
     Weights,
 )
 from seedbed.shared.protocol.rows import EnvSpec
-from seedbed.shared.protocol.spaces import space_from_gymnasium
+from tests.support.specs import make_spec
+from tests.support.unroll_link import credit, producer_welcome
 
-SPEC = EnvSpec(
-    env_id="P",
-    observation=space_from_gymnasium(gymnasium.spaces.Box(-1, 1, (2,), np.float32)),
-    action=space_from_gymnasium(gymnasium.spaces.Discrete(3)),
-)
+SPEC = make_spec(gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(3), env_id="P")
 TENNIS = replace(SPEC, env_id="T")
 TASKS = (TaskEnv(name="pong", env_id="P"), TaskEnv(name="tennis", env_id="T"))
 SESSIONS = {"": 1, "pong": 2, "tennis": 3}
 
 
-class Line:
+class ScriptedLearner:
     """LearnerSessions, and a learner as scripted as a test wants it."""
 
     def __init__(self) -> None:
@@ -58,15 +53,11 @@ class Line:
         return {item.task: item for item in self.poll(now) if isinstance(item, ProducerHello)}
 
     def welcome(self, hello: ProducerHello, tasks: tuple[TaskEnv, ...] = TASKS) -> None:
-        message = ProducerWelcome(
-            nonce=hello.nonce, session=SESSIONS[hello.task], epoch=1, protocol=1, run_id="run", run_seed=1,
-            spec_digest="d", beat_s=1.0, lease_s=10.0, unroll_length=4, next_seq=0, next_episodes_seq=0,
-            state=RunState.TRAINING, tasks=tasks,
-        )  # fmt: skip
+        message = producer_welcome(nonce=hello.nonce, session=SESSIONS[hello.task], tasks=tasks)
         ((task, event),) = self.learner_sessions.receive(message, [], 0.0)
         assert (task, type(event)) == (hello.task, Welcomed)
 
-    def open(self, *tasks: str) -> "Line":
+    def open(self, *tasks: str) -> "ScriptedLearner":
         self.learner_sessions.connected(0.0)
         self.welcome(self.hellos()[""])
         for task in tasks:
@@ -77,100 +68,99 @@ class Line:
 
 
 def a_credit(task: str, through: int, acked: int = 0) -> Credit:
-    return Credit(
-        session=SESSIONS[task], epoch=1, granted_through=through, acked_through=acked, episodes_acked_through=0,
-        state=RunState.TRAINING, trained_steps=0,
-    )  # fmt: skip
+    return credit(through, acked, session=SESSIONS[task])
 
 
 def test_a_tasks_way_is_opened_by_its_first_environments() -> None:
     """With their specification, once the learner has said that there is such a task."""
-    line = Line()
-    line.learner_sessions.connected(0.0)
-    first = line.hellos()
+    scripted = ScriptedLearner()
+    scripted.learner_sessions.connected(0.0)
+    first = scripted.hellos()
     assert list(first) == [""]
-    line.learner_sessions.introduce("pong", SPEC, 0.0)
-    line.learner_sessions.introduce("golf", SPEC, 0.0)
-    line.welcome(first[""])
-    hellos = line.hellos()
+    scripted.learner_sessions.introduce("pong", SPEC, 0.0)
+    scripted.learner_sessions.introduce("golf", SPEC, 0.0)
+    scripted.welcome(first[""])
+    hellos = scripted.hellos()
     assert list(hellos) == ["pong"], "who came early is remembered if the run has the task"
     assert hellos["pong"].spec == SPEC
     assert hellos["pong"].incarnation == first[""].incarnation
-    line.learner_sessions.introduce("tennis", TENNIS, 0.0)
-    assert list(line.hellos()) == ["tennis"]
+    scripted.learner_sessions.introduce("tennis", TENNIS, 0.0)
+    assert list(scripted.hellos()) == ["tennis"]
 
 
 def test_weights_and_beats_come_over_one_session_alone() -> None:
     """However many tasks there are."""
-    line = Line().open("pong", "tennis")
-    due = line.poll(1.5)
+    scripted = ScriptedLearner().open("pong", "tennis")
+    due = scripted.poll(1.5)
     assert [type(item) for item in due] == [Ping]
-    assert sum(isinstance(item, Get) for item in line.poll(10.0)) == 1
+    assert sum(isinstance(item, Get) for item in scripted.poll(10.0)) == 1
     weights = Weights(session=1, version=5, manifest_digest="d", manifest="{}")
-    ((task, event),) = line.learner_sessions.receive(weights, [b"w"], 2.0)
+    ((task, event),) = scripted.learner_sessions.receive(weights, [b"w"], 2.0)
     assert (task, type(event)) == ("", WeightsCame)
 
 
 def test_credit_is_the_tasks_whose_session_it_names() -> None:
     """And so is what may be sent."""
-    line = Line().open("pong", "tennis")
-    ((task, event),) = line.learner_sessions.receive(a_credit("tennis", 4), [], 0.0)
+    scripted = ScriptedLearner().open("pong", "tennis")
+    ((task, event),) = scripted.learner_sessions.receive(a_credit("tennis", 4), [], 0.0)
     assert (task, type(event)) == ("tennis", CreditCame)
-    assert line.learner_sessions.of("tennis").link.outbox.can_send(4)
-    assert not line.learner_sessions.of("pong").link.outbox.can_send(4)
+    assert scripted.learner_sessions.of("tennis").link.outbox.can_send(4)
+    assert not scripted.learner_sessions.of("pong").link.outbox.can_send(4)
 
 
 def test_one_pong_shows_every_task_what_is_missing() -> None:
     """The beat is one, the unrolls are told apart by session."""
-    line = Line().open("pong", "tennis")
+    scripted = ScriptedLearner().open("pong", "tennis")
     for task in ("pong", "tennis"):
-        line.learner_sessions.receive(a_credit(task, 8), [], 0.0)
-        outbox = line.learner_sessions.of(task).link.outbox
+        scripted.learner_sessions.receive(a_credit(task, 8), [], 0.0)
+        outbox = scripted.learner_sessions.of(task).link.outbox
         outbox.push(4, [b""])
         outgoing = outbox.next_outgoing()
         assert outgoing is not None
         assert outgoing.message.session == SESSIONS[task]
         outbox.sent(outgoing)
-    (ping,) = line.poll(1.5)
+    (ping,) = scripted.poll(1.5)
     assert isinstance(ping, Ping)
     reports = tuple(
         SessionReport(session=SESSIONS[task], last_seq=last, state=0, age_ms=0)
         for task, last in (("", -1), ("pong", 0), ("tennis", -1))
     )
-    line.learner_sessions.receive(Pong(sent_ms=ping.sent_ms, server_epoch=1, work_age_ms=0, sessions=reports), [], 1.6)
-    assert line.learner_sessions.of("pong").link.outbox.next_outgoing() is None
-    assert line.learner_sessions.of("tennis").link.outbox.next_outgoing() is not None
+    scripted.learner_sessions.receive(
+        Pong(sent_ms=ping.sent_ms, server_epoch=1, work_age_ms=0, sessions=reports), [], 1.6
+    )
+    assert scripted.learner_sessions.of("pong").link.outbox.next_outgoing() is None
+    assert scripted.learner_sessions.of("tennis").link.outbox.next_outgoing() is not None
 
 
 def test_a_refused_task_costs_only_itself() -> None:
     """Its environments hear the learner's words; others of the same task may be right."""
-    line = Line().open("pong")
-    line.learner_sessions.introduce("tennis", TENNIS, 0.0)
-    hello = line.hellos()["tennis"]
+    scripted = ScriptedLearner().open("pong")
+    scripted.learner_sessions.introduce("tennis", TENNIS, 0.0)
+    hello = scripted.hellos()["tennis"]
     reject = Reject(nonce=hello.nonce, code="spec", retryable=False, message="other spaces", hint="mend it")
-    ((task, event),) = line.learner_sessions.receive(reject, [], 0.0)
+    ((task, event),) = scripted.learner_sessions.receive(reject, [], 0.0)
     assert (task, type(event)) == ("tennis", SpecificationRefused)
-    misfit = line.learner_sessions.judge("tennis", TENNIS)
+    misfit = scripted.learner_sessions.judge("tennis", TENNIS)
     assert misfit is not None
     assert (misfit.message, misfit.hint) == ("other spaces", "mend it")
-    assert line.learner_sessions.judge("tennis", replace(TENNIS, statistics=("return", "length", "score"))) is None
-    assert line.learner_sessions.judge("pong", SPEC) is None
-    assert line.learner_sessions.of("pong").link.welcome is not None
+    assert scripted.learner_sessions.judge("tennis", replace(TENNIS, statistics=("return", "length", "score"))) is None
+    assert scripted.learner_sessions.judge("pong", SPEC) is None
+    assert scripted.learner_sessions.of("pong").link.welcome is not None
     other = replace(TENNIS, statistics=("return", "length", "score"))
-    line.learner_sessions.introduce("tennis", other, 1.0)
-    (again,) = line.hellos(1.0).values()
+    scripted.learner_sessions.introduce("tennis", other, 1.0)
+    (again,) = scripted.hellos(1.0).values()
     assert (again.task, again.spec) == ("tennis", other)
 
 
 def test_a_task_that_the_learner_has_not_any_more_is_closed() -> None:
     """It may have been started again with another file; the others stay."""
-    line = Line().open("pong")
-    line.learner_sessions.introduce("tennis", TENNIS, 0.0)
-    hello = line.hellos()["tennis"]
+    scripted = ScriptedLearner().open("pong")
+    scripted.learner_sessions.introduce("tennis", TENNIS, 0.0)
+    hello = scripted.hellos()["tennis"]
     reject = Reject(nonce=hello.nonce, code="task", retryable=False, message="no such task", hint="")
-    ((task, event),) = line.learner_sessions.receive(reject, [], 0.0)
+    ((task, event),) = scripted.learner_sessions.receive(reject, [], 0.0)
     assert (task, type(event)) == ("tennis", Refused)
-    assert [stream.task for stream in line.learner_sessions.all] == ["", "pong"]
+    assert [stream.task for stream in scripted.learner_sessions.all] == ["", "pong"]
 
 
 @pytest.mark.parametrize(
@@ -183,36 +173,36 @@ def test_a_task_that_the_learner_has_not_any_more_is_closed() -> None:
 )
 def test_who_has_no_place_in_the_run_is_told_why(task: str, spec: EnvSpec, told: str) -> None:
     """As soon as the learner has said which tasks there are, and not before."""
-    line = Line()
-    assert line.learner_sessions.judge(task, spec) is None
-    misfit = line.open().learner_sessions.judge(task, spec)
+    scripted = ScriptedLearner()
+    assert scripted.learner_sessions.judge(task, spec) is None
+    misfit = scripted.open().learner_sessions.judge(task, spec)
     assert misfit is not None
     assert told in misfit.message
 
 
 def test_a_run_without_tasks_has_no_place_for_one() -> None:
     """And takes whoever names none."""
-    line = Line()
-    line.learner_sessions.connected(0.0)
-    line.welcome(line.hellos()[""], tasks=())
-    misfit = line.learner_sessions.judge("pong", SPEC)
+    scripted = ScriptedLearner()
+    scripted.learner_sessions.connected(0.0)
+    scripted.welcome(scripted.hellos()[""], tasks=())
+    misfit = scripted.learner_sessions.judge("pong", SPEC)
     assert misfit is not None
     assert misfit.code == "task"
-    assert line.learner_sessions.judge("", SPEC) is None
+    assert scripted.learner_sessions.judge("", SPEC) is None
 
 
 def test_only_the_session_that_is_challenged_greets_again() -> None:
     """And all of them when the connection was lost."""
-    line = Line().open("pong", "tennis")
-    line.learner_sessions.receive(Challenge(session=3, server_epoch=1), [], 1.0)
-    assert list(line.hellos(1.0)) == ["tennis"]
-    line.learner_sessions.disconnected(2.0)
-    line.learner_sessions.connected(2.0)
-    assert list(line.hellos(2.0)) == [""], "the tasks follow once the learner is known"
+    scripted = ScriptedLearner().open("pong", "tennis")
+    scripted.learner_sessions.receive(Challenge(session=3, server_epoch=1), [], 1.0)
+    assert list(scripted.hellos(1.0)) == ["tennis"]
+    scripted.learner_sessions.disconnected(2.0)
+    scripted.learner_sessions.connected(2.0)
+    assert list(scripted.hellos(2.0)) == [""], "the tasks follow once the learner is known"
 
 
 def test_the_end_of_the_run_is_told_whoever_it_is_addressed_to() -> None:
     """One farewell is enough."""
-    line = Line().open("pong")
-    ((_task, event),) = line.learner_sessions.receive(Bye(session=2, reason="run_finished"), [], 1.0)
+    scripted = ScriptedLearner().open("pong")
+    ((_task, event),) = scripted.learner_sessions.receive(Bye(session=2, reason="run_finished"), [], 1.0)
     assert isinstance(event, RunFinished)

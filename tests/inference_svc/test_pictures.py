@@ -8,7 +8,7 @@ from seedbed.shared.errors import RemoteWireError
 from seedbed.shared.protocol.messages import Act, ActBits, Evaluation, Hello, Step, StepBits, Welcome, pack_version
 from seedbed.shared.protocol.pictures import MAX_PICTURE_BYTES, pack_picture
 from seedbed.shared.protocol.sessions import Session
-from tests.inference_svc.test_server import SPEC, World, rows
+from tests.support.server_driver import SPEC, ServerDriver, rows
 
 FRAME = pack_picture(np.zeros((2, 3, 3), np.uint8))
 
@@ -86,38 +86,38 @@ def test_a_frame_that_is_no_picture_is_refused(frame):
 
 def test_an_evaluation_is_asked_in_act_and_its_picture_kept():
     """With the version that plays; a picture sent again with a repeated STEP counts once."""
-    world = World()
-    world.serve()
-    world.tell(session().hello)
-    welcome = world.last()
+    driver = ServerDriver()
+    driver.serve()
+    driver.tell(session().hello)
+    welcome = driver.last()
     assert isinstance(welcome, Welcome)
     assert welcome.capabilities == ("reset", "render")
-    world.tell(Step(session=welcome.session, seq=0), rows(0, (4, 4)))
-    world.grant(1000, Evaluation(id=1, version=pack_version(1, 5), episodes=2, seed=3, greedy=True))
-    world.server.pinned(pack_version(1, 5), 0.0)
-    assert world.last().bits == ActBits.RESET
-    world.tell(Step(session=welcome.session, seq=1), rows(1, (4, 4)))
-    world.answer()
-    act = world.last()
+    driver.tell(Step(session=welcome.session, seq=0), rows(0, (4, 4)))
+    driver.grant(1000, Evaluation(id=1, version=pack_version(1, 5), episodes=2, seed=3, greedy=True))
+    driver.server.pinned(pack_version(1, 5), 0.0)
+    assert driver.last().bits == ActBits.RESET
+    driver.tell(Step(session=welcome.session, seq=1), rows(1, (4, 4)))
+    driver.answer()
+    act = driver.last()
     assert isinstance(act, Act)
     assert act.bits == ActBits.PICTURE
     step = Step(session=welcome.session, seq=2, bits=StepBits.RENDER)
     for _ in range(2):
-        world.tell(step, [*rows(2, (0, 0)), FRAME])
-    newest = world.server.pictures.newest
+        driver.tell(step, [*rows(2, (0, 0)), FRAME])
+    newest = driver.server.pictures.newest
     assert (newest.number, newest.version, newest.frame) == (1, pack_version(1, 5), FRAME)
-    world.answer()
-    assert world.last().bits == 0  # not before its time
+    driver.answer()
+    assert driver.last().bits == 0  # not before its time
 
 
 def test_a_broken_picture_costs_its_sender_a_strike_and_nothing_else():
     """As any other broken frame does."""
-    world = World()
-    world.serve()
-    world.tell(session(mode="play").hello)
-    number = world.last().session
-    world.tell(Step(session=number, seq=0, bits=StepBits.RENDER), [*rows(0, (4, 4)), FRAME[:-1]])
-    assert world.tally.refused_messages == 1
-    assert world.server.pictures.newest is None
-    world.tell(Step(session=number, seq=0, bits=StepBits.RENDER), [*rows(0, (4, 4)), FRAME])
-    assert world.server.pictures.newest.number == 1
+    driver = ServerDriver()
+    driver.serve()
+    driver.tell(session(mode="play").hello)
+    number = driver.last().session
+    driver.tell(Step(session=number, seq=0, bits=StepBits.RENDER), [*rows(0, (4, 4)), FRAME[:-1]])
+    assert driver.tally.refused_messages == 1
+    assert driver.server.pictures.newest is None
+    driver.tell(Step(session=number, seq=0, bits=StepBits.RENDER), [*rows(0, (4, 4)), FRAME])
+    assert driver.server.pictures.newest.number == 1

@@ -8,19 +8,17 @@ import pytest
 
 from seedbed.inference_svc.row_check import RowCheck
 from seedbed.shared.errors import RemoteWireError
-from seedbed.shared.protocol.rows import MAX_REWARD, EnvSpec, Flags
+from seedbed.shared.protocol.rows import MAX_REWARD, Flags
 from seedbed.shared.protocol.spaces import space_from_gymnasium
+from tests.support.specs import make_spec
 
-SPEC = EnvSpec(
-    env_id="test",
-    observation=space_from_gymnasium(
-        gymnasium.spaces.Dict(
-            eye=gymnasium.spaces.Box(0, 255, (2, 2), np.uint8),
-            free=gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32),
-            place=gymnasium.spaces.Box(np.array([-1, 0], np.float32), np.array([1, np.inf], np.float32)),
-        )
+SPEC = make_spec(
+    gymnasium.spaces.Dict(
+        eye=gymnasium.spaces.Box(0, 255, (2, 2), np.uint8),
+        free=gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32),
+        place=gymnasium.spaces.Box(np.array([-1, 0], np.float32), np.array([1, np.inf], np.float32)),
     ),
-    action=space_from_gymnasium(gymnasium.spaces.Discrete(2)),
+    gymnasium.spaces.Discrete(2),
 )
 
 

@@ -7,14 +7,10 @@ import pytest
 from seedbed.inference_svc import unrolls
 from seedbed.inference_svc.unrolls import UnrollWriter
 from seedbed.shared.protocol.recording import Per, RecordField, RecordSpec
-from seedbed.shared.protocol.rows import EnvSpec, Flags
-from seedbed.shared.protocol.spaces import space_from_gymnasium
+from seedbed.shared.protocol.rows import Flags
+from tests.support.specs import make_spec
 
-SPEC = EnvSpec(
-    env_id="test",
-    observation=space_from_gymnasium(gymnasium.spaces.Box(-1, 1, (2,), np.float32)),
-    action=space_from_gymnasium(gymnasium.spaces.Discrete(3)),
-)
+SPEC = make_spec(gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(3))
 
 
 STATE = (RecordField("state/x", "float32", (5,), Per.LANE),)

@@ -28,18 +28,13 @@ from seedbed.shared.protocol.messages import (
     ProducerHello,
     ProducerWelcome,
     Reject,
-    RunState,
     Weights,
     pack_version,
 )
-from seedbed.shared.protocol.rows import EnvSpec
-from seedbed.shared.protocol.spaces import space_from_gymnasium
+from tests.support.specs import make_spec
+from tests.support.unroll_link import producer_welcome
 
-SPEC = EnvSpec(
-    env_id="test",
-    observation=space_from_gymnasium(gymnasium.spaces.Box(-1, 1, (2,), np.float32)),
-    action=space_from_gymnasium(gymnasium.spaces.Discrete(3)),
-)
+SPEC = make_spec(gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(3))
 
 
 def sent(link: LearnerLink, now: float) -> list[Message]:
@@ -53,10 +48,7 @@ def hello_of(link: LearnerLink, now: float) -> ProducerHello:
 
 
 def welcome_to(hello: ProducerHello, *, digest: str = "d", session: int = 1, epoch: int = 1) -> ProducerWelcome:
-    return ProducerWelcome(
-        nonce=hello.nonce, session=session, epoch=epoch, protocol=1, run_id="run", run_seed=1, spec_digest=digest,
-        beat_s=1.0, lease_s=10.0, unroll_length=4, next_seq=0, next_episodes_seq=0, state=RunState.TRAINING,
-    )  # fmt: skip
+    return producer_welcome(nonce=hello.nonce, session=session, epoch=epoch, spec_digest=digest)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from seedbed.shared.errors import CheckpointError, ConfigError
 from seedbed.shared.policy.config import Precision
 from seedbed.shared.policy.weights import FlatParameters, make_manifest
 from seedbed.shared.protocol.rows import EnvSpec
-from seedbed.shared.protocol.spaces import space_from_gymnasium
+from tests.support import specs
 from tests.support.experience import EPOCH, RECORDING, make_batch, make_policy, make_spec, make_updater
 
 CONV = {"network": "impala_shallow"}
@@ -72,10 +72,7 @@ def test_another_environment_with_the_same_spaces_is_welcome(tmp_path):
 def test_the_memory_format_is_the_new_runs_own():
     """Convolutions saved in one format start a run that chose another."""
     image = spaces.Box(0, 255, (84, 84, 1), np.uint8)
-    spec = EnvSpec(
-        env_id="Image-v0", observation=space_from_gymnasium(image, image="HWC"),
-        action=space_from_gymnasium(spaces.Discrete(3)),
-    )  # fmt: skip
+    spec = specs.make_spec(image, spaces.Discrete(3), env_id="Image-v0", image="HWC")
     source, _ = make_policy(spec, **CONV)
     torch.manual_seed(8)
     updater = make_updater(spec, CONV)

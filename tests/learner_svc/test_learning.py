@@ -14,9 +14,9 @@ from seedbed.shared.policy.policy import Policy
 from seedbed.shared.policy.weights import FlatParameters
 from seedbed.shared.protocol.messages import pack_version
 from seedbed.shared.protocol.recording import RecordSpec
-from seedbed.shared.protocol.rows import EnvSpec, Flags
-from seedbed.shared.protocol.spaces import space_from_gymnasium
+from seedbed.shared.protocol.rows import Flags
 from tests.support.experience import algorithm_config
+from tests.support.specs import make_spec
 
 ROWS, LANES = 17, 128
 
@@ -57,11 +57,7 @@ def test_cartpole_is_learned(options):
     """Episodes of 400 steps on average within 600 K steps, with a seed."""
     torch.manual_seed(1)
     envs = gym.make_vec("CartPole-v1", LANES, vectorization_mode="vector_entry_point")
-    spec = EnvSpec(
-        env_id="CartPole-v1",
-        observation=space_from_gymnasium(envs.single_observation_space),
-        action=space_from_gymnasium(spaces.Discrete(2)),
-    )
+    spec = make_spec(envs.single_observation_space, spaces.Discrete(2), env_id="CartPole-v1")
     policy = Policy(spec, PolicyConfig())
     use = {name: options[name] for name in ("passes", "minibatches") if name in options}
     table = {name: value for name, value in options.items() if name not in use}

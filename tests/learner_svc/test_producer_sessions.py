@@ -47,23 +47,20 @@ from seedbed.shared.protocol.messages import (
 )
 from seedbed.shared.protocol.recording import RecordSpec
 from seedbed.shared.protocol.rows import EnvSpec, episodes_layout
-from seedbed.shared.protocol.spaces import space_from_gymnasium
 from seedbed.shared.runtime.config import EnvConfig, EvalConfig, RunConfig
+from tests.support.specs import make_spec
 
 T = 2
 ROUTE = b"route"
 
 
 def a_spec(env_id: str = "e", actions: int = 2, settings: tuple[tuple[str, str], ...] = ()) -> EnvSpec:
-    return EnvSpec(
-        env_id=env_id,
-        settings=settings,
-        observation=space_from_gymnasium(gymnasium.spaces.Box(-1, 1, (2,))),
-        action=space_from_gymnasium(gymnasium.spaces.Discrete(actions)),
+    return make_spec(
+        gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Discrete(actions), env_id=env_id, settings=settings
     )
 
 
-class Bench:
+class SessionsDriver:
     """Producer sessions with their parts, and messages in and out as records."""
 
     def __init__(self, *, has_policy: bool = True, tasks: tuple[TaskEnv, ...] = (), protocol_min: int = 1) -> None:
@@ -111,7 +108,7 @@ def an_unroll_frame(lanes: int = 2) -> bytes:
 
 def test_hello_is_answered_by_who_we_are_and_what_may_be_sent() -> None:
     """WELCOME, then CREDIT."""
-    welcome, credit = Bench().ask(a_hello())
+    welcome, credit = SessionsDriver().ask(a_hello())
     assert isinstance(welcome, ProducerWelcome)
     assert (welcome.nonce, welcome.epoch, welcome.run_id, welcome.run_seed) == (11, 3, "run", 5)
     assert (welcome.unroll_length, welcome.next_seq, welcome.spec_digest) == (T, 0, a_spec().digest())
@@ -121,9 +118,9 @@ def test_hello_is_answered_by_who_we_are_and_what_may_be_sent() -> None:
 
 def test_the_first_specification_starts_the_policy() -> None:
     """Before there is a policy everyone is welcome; the first specification of the right environment is handed on."""
-    bench = Bench(has_policy=False)
-    assert not any(isinstance(action, SpecificationCame) for action in bench.say(a_hello()))
-    actions = bench.say(a_hello(spec=a_spec()))
+    driver = SessionsDriver(has_policy=False)
+    assert not any(isinstance(action, SpecificationCame) for action in driver.say(a_hello()))
+    actions = driver.say(a_hello(spec=a_spec()))
     assert actions[0] == SpecificationCame(a_spec())
     welcome = messages(actions)[0]
     assert isinstance(welcome, ProducerWelcome)
@@ -135,7 +132,7 @@ def test_the_first_specification_starts_the_policy() -> None:
 
 def test_another_environment_is_refused_by_name() -> None:
     """Fatal, with both values."""
-    (reject,) = Bench(has_policy=False).ask(a_hello(spec=a_spec("other")))
+    (reject,) = SessionsDriver(has_policy=False).ask(a_hello(spec=a_spec("other")))
     assert isinstance(reject, Reject)
     assert not reject.retryable
     assert "'e'" in reject.message
@@ -145,7 +142,7 @@ def test_another_environment_is_refused_by_name() -> None:
 def test_other_settings_are_refused_by_name() -> None:
     """The learner's own [env] section must agree with the environments'."""
     spec = a_spec(settings=(("max_episode_steps", "5"),))
-    (reject,) = Bench(has_policy=False).ask(a_hello(spec=spec))
+    (reject,) = SessionsDriver(has_policy=False).ask(a_hello(spec=spec))
     assert isinstance(reject, Reject)
     assert "max_episode_steps: null in the run's [env], 5 in" in reject.message
 
@@ -153,14 +150,14 @@ def test_other_settings_are_refused_by_name() -> None:
 def test_a_statistic_that_no_table_can_hold_is_refused_by_name() -> None:
     """As inference does, which may be of another version."""
     spec = replace(a_spec(), statistics=("return", "length", "a,b"))
-    (reject,) = Bench(has_policy=False).ask(a_hello(spec=spec))
+    (reject,) = SessionsDriver(has_policy=False).ask(a_hello(spec=spec))
     assert isinstance(reject, Reject)
     assert "'a,b'" in reject.message
 
 
 def test_a_specification_unlike_the_policys_is_refused() -> None:
     """From the first one on, others get REJECT."""
-    (reject,) = Bench().ask(a_hello(spec=a_spec(actions=3)))
+    (reject,) = SessionsDriver().ask(a_hello(spec=a_spec(actions=3)))
     assert isinstance(reject, Reject)
     assert reject.nonce == 11
     assert "action" in reject.message
@@ -168,199 +165,199 @@ def test_a_specification_unlike_the_policys_is_refused() -> None:
 
 def test_another_protocol_is_refused() -> None:
     """With both ranges."""
-    (reject,) = Bench().ask(a_hello(protocol_min=9, protocol_max=9))
+    (reject,) = SessionsDriver().ask(a_hello(protocol_min=9, protocol_max=9))
     assert isinstance(reject, Reject)
     assert reject.code == "protocol"
 
 
 def test_an_inference_that_cannot_record_what_is_needed_is_refused() -> None:
     """An earlier one would record what it always did, and every UNROLL would be refused."""
-    (reject,) = Bench(protocol_min=RECORDING_PROTOCOL).ask(a_hello(protocol_max=1))
+    (reject,) = SessionsDriver(protocol_min=RECORDING_PROTOCOL).ask(a_hello(protocol_max=1))
     assert isinstance(reject, Reject)
     assert (reject.code, reject.retryable) == ("protocol", False)
-    welcome = Bench(protocol_min=RECORDING_PROTOCOL).ask(a_hello())[0]
+    welcome = SessionsDriver(protocol_min=RECORDING_PROTOCOL).ask(a_hello())[0]
     assert isinstance(welcome, ProducerWelcome)
     assert welcome.protocol == RECORDING_PROTOCOL
 
 
 def test_an_unknown_session_is_challenged() -> None:
     """Whatever it sends: after a restart or an expired lease it says HELLO again."""
-    bench = Bench()
+    driver = SessionsDriver()
     unknown = Get(session=99, have_version=0, have_manifest="")
-    assert bench.ask(unknown) == [Challenge(session=99, server_epoch=3)]
+    assert driver.ask(unknown) == [Challenge(session=99, server_epoch=3)]
     unroll = Unroll(session=98, seq=0, lanes=2, actor="a")
-    assert bench.ask(unroll, an_unroll_frame()) == [Challenge(session=98, server_epoch=3)]
+    assert driver.ask(unroll, an_unroll_frame()) == [Challenge(session=98, server_epoch=3)]
 
 
 def test_an_unroll_is_handed_on_once() -> None:
     """A doubled one is not."""
-    bench = Bench()
-    unroll = Unroll(session=bench.enter(), seq=0, lanes=2, actor="a")
-    (came,) = bench.say(unroll, an_unroll_frame())
+    driver = SessionsDriver()
+    unroll = Unroll(session=driver.enter(), seq=0, lanes=2, actor="a")
+    (came,) = driver.say(unroll, an_unroll_frame())
     assert isinstance(came, UnrollCame)
     assert (came.key.seq, came.key.actor, came.lanes, came.skip) == (0, "a", 2, 0)
-    assert bench.say(unroll, an_unroll_frame()) == []
+    assert driver.say(unroll, an_unroll_frame()) == []
 
 
 def test_an_unroll_of_the_wrong_size_is_an_error_and_no_unroll() -> None:
     """It is refused before it is counted as received."""
-    bench = Bench()
-    unroll = Unroll(session=bench.enter(), seq=0, lanes=2, actor="a")
-    (error,) = bench.ask(unroll, b"short")
+    driver = SessionsDriver()
+    unroll = Unroll(session=driver.enter(), seq=0, lanes=2, actor="a")
+    (error,) = driver.ask(unroll, b"short")
     assert isinstance(error, Error)
     assert error.code == "frame_size"
-    assert len(bench.say(unroll, an_unroll_frame())) == 1
+    assert len(driver.say(unroll, an_unroll_frame())) == 1
 
 
 def test_many_broken_messages_end_the_senders_session_only() -> None:
     """Others are unaffected."""
-    bench = Bench()
-    session, other = bench.enter(), None
-    other = bench.ask(a_hello(8), route=b"other")[0]
+    driver = SessionsDriver()
+    session, other = driver.enter(), None
+    other = driver.ask(a_hello(8), route=b"other")[0]
     assert isinstance(other, ProducerWelcome)
     for _ in range(MAX_STRIKES):
-        bench.producers.receive(ROUTE, [b"\xff\xff"], 0.0)
-    assert bench.producers.refused_messages == MAX_STRIKES
-    assert list(bench.ledger.sessions) == [other.session]
-    assert bench.ask(Get(session=session, have_version=0, have_manifest="")) == [
+        driver.producers.receive(ROUTE, [b"\xff\xff"], 0.0)
+    assert driver.producers.refused_messages == MAX_STRIKES
+    assert list(driver.ledger.sessions) == [other.session]
+    assert driver.ask(Get(session=session, have_version=0, have_manifest="")) == [
         Challenge(session=session, server_epoch=3)
     ]
 
 
 def test_strikes_of_senders_that_come_and_go_are_bounded() -> None:
     """Whoever dials anew for each broken message costs no memory."""
-    bench = Bench()
+    driver = SessionsDriver()
 
     def strike(routes: range) -> int:
         for number in routes:
-            bench.producers.receive(b"%d" % number, [b"\xff\xff"], 0.0)
-        return sys.getsizeof(bench.producers._strikes)
+            driver.producers.receive(b"%d" % number, [b"\xff\xff"], 0.0)
+        return sys.getsizeof(driver.producers._strikes)
 
     assert strike(range(3 * MAX_STRUCK)) == strike(range(3 * MAX_STRUCK, 20 * MAX_STRUCK))
 
 
 def test_a_message_of_the_other_link_is_broken() -> None:
     """STEP is nothing for a learner."""
-    (error,) = Bench().ask(Step(session=1, seq=0))
+    (error,) = SessionsDriver().ask(Step(session=1, seq=0))
     assert isinstance(error, Error)
 
 
 def test_ping_is_answered_by_credit_and_then_pong() -> None:
     """PONG shows what was received and how old the last work is; its load is kept."""
-    bench = Bench()
-    session = bench.enter()
-    bench.say(Unroll(session=session, seq=0, lanes=2, actor="a"), an_unroll_frame())
-    credit, pong = bench.ask(Ping(sent_ms=77, load=(("lanes", 64.0),)))
+    driver = SessionsDriver()
+    session = driver.enter()
+    driver.say(Unroll(session=session, seq=0, lanes=2, actor="a"), an_unroll_frame())
+    credit, pong = driver.ask(Ping(sent_ms=77, load=(("lanes", 64.0),)))
     assert isinstance(credit, Credit)
     assert isinstance(pong, Pong)
     assert (pong.sent_ms, pong.server_epoch, pong.work_age_ms) == (77, 3, 250)
     assert [(report.session, report.last_seq) for report in pong.sessions] == [(session, 0)]
-    assert [load.figures for load in bench.producers.loads.values()] == [{"lanes": 64.0}]
+    assert [load.figures for load in driver.producers.loads.values()] == [{"lanes": 64.0}]
 
 
 def test_get_is_answered_or_held() -> None:
     """Weights with their manifest at once; then NOT_MODIFIED after a second."""
-    bench = Bench()
-    session = bench.enter()
-    (weights,) = bench.say(Get(session=session, have_version=0, have_manifest=""))
+    driver = SessionsDriver()
+    session = driver.enter()
+    (weights,) = driver.say(Get(session=session, have_version=0, have_manifest=""))
     assert isinstance(weights, SendDown)
     assert isinstance(decode(weights.frames[0]), Weights)
     assert weights.frames[1:] == [b"weights"]
-    assert bench.say(Get(session=session, have_version=7, have_manifest="digest")) == []
-    assert messages([*bench.producers.beat(2.0, may_judge=True)]) == [NotModified(session=session, version=7)]
+    assert driver.say(Get(session=session, have_version=7, have_manifest="digest")) == []
+    assert messages([*driver.producers.beat(2.0, may_judge=True)]) == [NotModified(session=session, version=7)]
 
 
 def test_episodes_are_handed_on_once_and_acknowledged() -> None:
     """Versions and statistics as arrays."""
-    bench = Bench()
-    session = bench.enter()
+    driver = SessionsDriver()
+    session = driver.enter()
     layout = episodes_layout(a_spec(), 2)
     frames = layout.allocate()
     versions, statistics = layout.views(frames)
     versions[:], statistics[:] = 7, [[1, 2], [3, 4]]
     header = Episodes(session=session, seq=0, mode="train", evaluation=0, count=2, aborted=0, acted_steps=9)
-    (came,) = bench.say(header, bytes(frames[0]))
+    (came,) = driver.say(header, bytes(frames[0]))
     assert isinstance(came, EpisodesCame)
     assert np.array_equal(came.statistics, [[1, 2], [3, 4]])
-    (send,) = bench.producers.credits()
+    (send,) = driver.producers.credits()
     credit = decode(send.frames[0])
     assert isinstance(credit, Credit)
     assert credit.episodes_acked_through == 1
-    assert bench.say(header, bytes(frames[0])) == []
+    assert driver.say(header, bytes(frames[0])) == []
 
 
 def test_episodes_that_come_before_the_policy_of_a_resumed_run_are_no_mistake_and_come_again() -> None:
     """An inference that lived on sends those of the learner before it as soon as it is welcomed."""
-    bench = Bench(has_policy=False)
-    session = bench.enter(spec=a_spec(), oldest_episodes_seq=4)
+    driver = SessionsDriver(has_policy=False)
+    session = driver.enter(spec=a_spec(), oldest_episodes_seq=4)
     frame = bytes(episodes_layout(a_spec(), 2).allocate()[0])
     header = Episodes(session=session, seq=4, mode="train", evaluation=0, count=2, aborted=0, acted_steps=9)
-    assert bench.say(header, frame) == []
-    assert bench.producers.refused_messages == 0
-    credit, _ = bench.ask(Ping(sent_ms=1, load=()))
+    assert driver.say(header, frame) == []
+    assert driver.producers.refused_messages == 0
+    credit, _ = driver.ask(Ping(sent_ms=1, load=()))
     assert isinstance(credit, Credit)
     assert credit.episodes_acked_through == 4
-    bench.producers.adopt(a_spec(), QueueSource(RecordSpec(a_spec(), T), batch=4).check)
-    (came,) = bench.say(header, frame)
+    driver.producers.adopt(a_spec(), QueueSource(RecordSpec(a_spec(), T), batch=4).check)
+    (came,) = driver.say(header, frame)
     assert isinstance(came, EpisodesCame)
 
 
 def test_silence_ends_a_session_only_when_it_can_be_judged() -> None:
     """Not after a stall of our own, nor before the socket was emptied."""
-    bench = Bench()
-    bench.enter()
-    bench.producers.beat(11.0, may_judge=False)
-    assert not bench.producers.has_left
-    bench.producers.beat(11.0, may_judge=True)
-    assert bench.producers.has_left
+    driver = SessionsDriver()
+    driver.enter()
+    driver.producers.beat(11.0, may_judge=False)
+    assert not driver.producers.has_left
+    driver.producers.beat(11.0, may_judge=True)
+    assert driver.producers.has_left
 
 
 def test_bye_ends_the_session_and_keeps_its_account() -> None:
     """A producer that comes back goes on with its numbers."""
-    bench = Bench()
-    session = bench.enter()
-    bench.say(Unroll(session=session, seq=0, lanes=2, actor="a"), an_unroll_frame())
-    bench.say(Bye(session=0, reason="draining"))
-    assert bench.producers.has_left
-    bench.enter()
-    assert bench.say(Unroll(session=bench.enter(), seq=0, lanes=2, actor="a"), an_unroll_frame()) == []
+    driver = SessionsDriver()
+    session = driver.enter()
+    driver.say(Unroll(session=session, seq=0, lanes=2, actor="a"), an_unroll_frame())
+    driver.say(Bye(session=0, reason="draining"))
+    assert driver.producers.has_left
+    driver.enter()
+    assert driver.say(Unroll(session=driver.enter(), seq=0, lanes=2, actor="a"), an_unroll_frame()) == []
 
 
 def test_a_finished_run_says_so_to_everyone_and_keeps_serving_weights() -> None:
     """FINISHED in CREDIT and WELCOME, then BYE(run_finished); no more unrolls, weights as before."""
-    bench = Bench()
-    session = bench.enter()
-    bench.run.state = RunState.FINISHED
-    credit, bye, pong = bench.ask(Ping(sent_ms=1))
+    driver = SessionsDriver()
+    session = driver.enter()
+    driver.run.state = RunState.FINISHED
+    credit, bye, pong = driver.ask(Ping(sent_ms=1))
     assert isinstance(credit, Credit)
     assert credit.state == RunState.FINISHED
     assert bye == Bye(session=session, reason="run_finished")
     assert isinstance(pong, Pong)
-    assert [type(message) for message in bench.ask(a_hello(9))] == [ProducerWelcome, Credit, Bye]
-    assert bench.say(Unroll(session=session, seq=0, lanes=2, actor="a"), an_unroll_frame()) == []
-    assert isinstance(bench.ask(Get(session=session, have_version=0, have_manifest=""))[0], Weights)
-    assert {type(message) for message in messages([*bench.producers.farewell("run_finished")])} == {Bye}
+    assert [type(message) for message in driver.ask(a_hello(9))] == [ProducerWelcome, Credit, Bye]
+    assert driver.say(Unroll(session=session, seq=0, lanes=2, actor="a"), an_unroll_frame()) == []
+    assert isinstance(driver.ask(Get(session=session, have_version=0, have_manifest=""))[0], Weights)
+    assert {type(message) for message in messages([*driver.producers.farewell("run_finished")])} == {Bye}
 
 
 def test_restarts_are_counted_from_incarnations() -> None:
     """By name."""
-    bench = Bench()
+    driver = SessionsDriver()
     for incarnation in (1, 1, 2, 3):
-        bench.say(a_hello(incarnation))
-    assert len(bench.producers.incarnations["p"]) == 3
+        driver.say(a_hello(incarnation))
+    assert len(driver.producers.incarnations["p"]) == 3
 
 
 def test_a_revoked_key_loses_its_session_and_is_told_why() -> None:
     """Once, fatally; other producers stay, and what had come counts on."""
-    bench = Bench()
-    session = bench.enter()
-    other = bench.ask(a_hello(incarnation=8), route=b"other")[0]
+    driver = SessionsDriver()
+    session = driver.enter()
+    other = driver.ask(a_hello(incarnation=8), route=b"other")[0]
     assert isinstance(other, ProducerWelcome)
-    (error,) = messages(list(bench.producers.revoke([ROUTE, b"never seen"])))
+    (error,) = messages(list(driver.producers.revoke([ROUTE, b"never seen"])))
     assert isinstance(error, Error)
     assert (error.code, error.session, error.retryable) == ("revoked", session, False)
-    assert set(bench.ledger.sessions) == {other.session}
-    assert bench.producers.revoke([ROUTE]) == []
+    assert set(driver.ledger.sessions) == {other.session}
+    assert driver.producers.revoke([ROUTE]) == []
 
 
 TASKS = (TaskEnv(name="pong", env_id="P", settings=(("frame_skip", "4"),)), TaskEnv(name="tennis", env_id="T"))
@@ -368,8 +365,8 @@ TASKS = (TaskEnv(name="pong", env_id="P", settings=(("frame_skip", "4"),)), Task
 
 def test_a_run_says_which_tasks_it_has_and_reads_nothing_into_a_session_without_one() -> None:
     """Inference greets before it knows them, with whatever specification it has met."""
-    bench = Bench(tasks=TASKS)
-    welcome, credit = bench.ask(a_hello(spec=a_spec("whatever", actions=9)))
+    driver = SessionsDriver(tasks=TASKS)
+    welcome, credit = driver.ask(a_hello(spec=a_spec("whatever", actions=9)))
     assert isinstance(welcome, ProducerWelcome)
     assert welcome.tasks == TASKS
     assert isinstance(credit, Credit)
@@ -378,8 +375,8 @@ def test_a_run_says_which_tasks_it_has_and_reads_nothing_into_a_session_without_
 
 def test_the_first_tasks_specification_starts_a_policy_of_no_environment_in_particular() -> None:
     """Its id and settings are the task's own affair."""
-    bench = Bench(has_policy=False, tasks=TASKS)
-    actions = bench.say(a_hello(task="pong", spec=a_spec("P", settings=(("frame_skip", "4"),))))
+    driver = SessionsDriver(has_policy=False, tasks=TASKS)
+    actions = driver.say(a_hello(task="pong", spec=a_spec("P", settings=(("frame_skip", "4"),))))
     assert actions[0] == SpecificationCame(a_spec("tasks"))
 
 
@@ -394,36 +391,36 @@ def test_the_first_tasks_specification_starts_a_policy_of_no_environment_in_part
 )
 def test_what_does_not_fit_a_task_is_refused_by_name(task: str, spec: EnvSpec, code: str, told: list[str]) -> None:
     """For good, with both values; other tasks are served on."""
-    bench = Bench(tasks=TASKS)
-    (reject,) = bench.ask(a_hello(task=task, spec=spec))
+    driver = SessionsDriver(tasks=TASKS)
+    (reject,) = driver.ask(a_hello(task=task, spec=spec))
     assert isinstance(reject, Reject)
     assert (reject.code, reject.retryable) == (code, False)
     assert all(part in reject.message for part in told), reject.message
     assert reject.hint
-    assert isinstance(bench.ask(a_hello(task="tennis", spec=a_spec("T")))[0], ProducerWelcome)
+    assert isinstance(driver.ask(a_hello(task="tennis", spec=a_spec("T")))[0], ProducerWelcome)
 
 
 def test_sessions_of_one_process_are_apart_by_task() -> None:
     """Unrolls and episodes come with the task of their session; a PONG tells of all of them."""
-    bench = Bench(tasks=TASKS)
-    sessions = {task: bench.enter(task=task, spec=a_spec(env_id)) for task, env_id in (("pong", "P"), ("tennis", "T"))}
-    main = bench.enter()
+    driver = SessionsDriver(tasks=TASKS)
+    sessions = {task: driver.enter(task=task, spec=a_spec(env_id)) for task, env_id in (("pong", "P"), ("tennis", "T"))}
+    main = driver.enter()
     assert len({main, *sessions.values()}) == 3
     for task, session in sessions.items():
-        (came,) = bench.say(Unroll(session=session, seq=0, lanes=2, actor="a"), an_unroll_frame())
+        (came,) = driver.say(Unroll(session=session, seq=0, lanes=2, actor="a"), an_unroll_frame())
         assert isinstance(came, UnrollCame)
         assert came.key.producer.task == task
-    pong = bench.ask(Ping(sent_ms=5))[-1]
+    pong = driver.ask(Ping(sent_ms=5))[-1]
     assert isinstance(pong, Pong)
     assert {report.session: report.last_seq for report in pong.sessions} == {
         main: -1, sessions["pong"]: 0, sessions["tennis"]: 0,
     }  # fmt: skip
-    (error,) = bench.ask(Unroll(session=main, seq=0, lanes=2, actor="a"), an_unroll_frame())
+    (error,) = driver.ask(Unroll(session=main, seq=0, lanes=2, actor="a"), an_unroll_frame())
     assert isinstance(error, Error)
 
 
 def test_a_task_in_a_run_without_tasks_is_refused() -> None:
     """It would be counted nowhere."""
-    (reject,) = Bench().ask(a_hello(task="pong", spec=a_spec()))
+    (reject,) = SessionsDriver().ask(a_hello(task="pong", spec=a_spec()))
     assert isinstance(reject, Reject)
     assert reject.code == "task"

@@ -20,17 +20,15 @@ from seedbed.services.tools.cli.env.in_process import CheckOptions
 from seedbed.services.tools.cli.env.seat import seated
 from seedbed.services.tools.cli.scrape import metrics_address, read_page, read_status
 from seedbed.services.tools.cli.service_folder import ServiceFolder, ServiceManifest
-from seedbed.shared.net.endpoints import Router
 from seedbed.shared.net.keyring import Keyring
-from seedbed.shared.net.keys import Role, bind_keys
 from seedbed.shared.net.reactor import Reactor
-from seedbed.shared.protocol.codec import decode, encode
-from seedbed.shared.protocol.messages import Act, ActBits, Bye, Hello, Message, Ping, Pong, RequestState, Step, Welcome
+from seedbed.shared.protocol.codec import encode
+from seedbed.shared.protocol.messages import Act, Bye, Message, Pong, RequestState, Welcome
 from seedbed.shared.protocol.messages import SessionReport as Report
 from seedbed.shared.protocol.rows import Flags, act_layout, step_layout
 from tests.support.deployment import living, wait_until
 from tests.support.hostile_peer import hostile_messages
-from tests.support.inference_double import InferenceDouble
+from tests.support.inference_double import InferenceByHand, InferenceDouble
 from tests.support.protocol_examples import EVERYTHING, MESSAGES
 
 pytestmark = pytest.mark.timeout(300)  # the compiler takes 15 s of processor time, and cores may be busy
@@ -187,80 +185,6 @@ def test_rows_of_every_space_and_of_lanes_that_fail(built: Path) -> None:
 # Its behaviour
 
 
-class Peer:
-    """Inference as a test plays it: takes one connection's messages one by one, and sends what it is told."""
-
-    def __init__(self, reactor: Reactor, keys: Path | None = None) -> None:
-        self._inbox: asyncio.Queue[tuple[Message, list[bytes]]] = asyncio.Queue()
-        own = bind_keys(keys, Role.INFERENCE)
-        self._router = Router(reactor, "tcp://127.0.0.1:0", on_message=self._receive, keys=own)
-        self._route = b""
-        self.address = self._router.endpoint
-        self.hello: Hello | None = None
-
-    def _receive(self, route: bytes, frames: list[bytes]) -> None:
-        self._route = route
-        self._inbox.put_nowait((decode(frames[0]), frames[1:]))
-
-    def send(self, message: Message, payload: list[bytes] | None = None) -> None:
-        """To the connection that was heard last."""
-        assert self._router.send(self._route, [encode(message), *(payload or [])])
-
-    def send_raw(self, frames: list[bytes]) -> None:
-        """What no codec would write."""
-        assert self._router.send(self._route, frames)
-
-    async def any(self) -> tuple[Message, list[bytes]]:
-        """The next message."""
-        async with asyncio.timeout(10.0):
-            return await self._inbox.get()
-
-    async def expect_hello(self) -> Hello:
-        """The next HELLO; nothing but PINGs comes before it."""
-        message, _ = await self._after_pings()
-        assert isinstance(message, Hello)
-        self.hello = message
-        return message
-
-    async def expect_step(self) -> tuple[Step, list[bytes]]:
-        """The next STEP and its payload; nothing but PINGs comes before it."""
-        message, payload = await self._after_pings()
-        assert isinstance(message, Step)
-        return message, payload
-
-    async def expect_ping(self) -> Ping:
-        """The very next message is a PING."""
-        message, _ = await self.any()
-        assert isinstance(message, Ping), message
-        return message
-
-    async def _after_pings(self) -> tuple[Message, list[bytes]]:
-        while isinstance((found := await self.any())[0], Ping):
-            pass
-        return found
-
-    def welcome(self, **changes: object) -> Welcome:
-        """An answer to the last HELLO."""
-        assert self.hello is not None
-        welcome = Welcome(
-            nonce=self.hello.nonce, session=5, server_epoch=1, protocol=1, run_id="run-a", capabilities=("reset",),
-            beat_s=0.05, lease_s=10.0, seed=1, resumed=False, next_seq=0,
-        )  # fmt: skip
-        return replace(welcome, **changes)  # type: ignore[arg-type]
-
-    async def begin(self) -> tuple[Step, list[bytes]]:
-        """HELLO, WELCOME, the first STEP."""
-        await self.expect_hello()
-        self.send(self.welcome())
-        return await self.expect_step()
-
-    def act(self, step: Step, actions: list[int], *, reset_seed: int | None = None) -> None:
-        """Answer a STEP."""
-        bits = 0 if reset_seed is None else int(ActBits.RESET)
-        header = Act(session=step.session, seq=step.seq, policy_version=1, bits=bits, reset_seed=reset_seed or 0)
-        self.send(header, [b"".join(action.to_bytes(8, "little", signed=True) for action in actions)])
-
-
 @contextlib.asynccontextmanager
 async def corridor(built: Path, *addresses: str, **settings: object) -> AsyncIterator[asyncio.subprocess.Process]:
     """The service as a process; killed at the end if it still runs."""
@@ -320,11 +244,10 @@ def test_rows_follow_the_corridor_and_next_step_autoreset(built: Path) -> None:
     """300 ticks of random actions: every row is what a plain model says; statistics tell of the lanes that ended."""
 
     async def test(reactor: Reactor) -> None:
-        peer = Peer(reactor)
-        async with corridor(built, peer.address, actor__groups=1, actor__lanes=9):
-            step, payload = await peer.begin()
-            assert peer.hello is not None
-            layout = step_layout(peer.hello.spec, 9)
+        inference = InferenceByHand(reactor)
+        async with corridor(built, inference.address, actor__groups=1, actor__lanes=9):
+            step, payload = await inference.begin()
+            layout = step_layout(inference.hello.spec, 9)
             rng = random.Random(1)
             lanes: list[Lane | None] = [None] * 9
             actions = [0] * 9
@@ -355,8 +278,8 @@ def test_rows_follow_the_corridor_and_next_step_autoreset(built: Path) -> None:
                     values = memoryview(payload[1]).cast("f").tolist()
                     assert values == pytest.approx(statistics)
                 actions = [rng.randrange(2) for _ in range(9)]
-                peer.act(step, actions)
-                step, payload = await peer.expect_step()
+                inference.act(step, actions)
+                step, payload = await inference.take_step()
             assert num_ended > num_truncated > 0
 
     played(test)
@@ -369,9 +292,9 @@ def test_who_plays_has_one_lane_unless_more_are_asked_for(built: Path, given: di
     """A person needs no more; a policy that is served may play any number."""
 
     async def test(reactor: Reactor) -> None:
-        peer = Peer(reactor)
-        async with corridor(built, peer.address, actor__mode="play", **given):
-            hellos = [await peer.expect_hello() for _ in lanes]
+        inference = InferenceByHand(reactor)
+        async with corridor(built, inference.address, actor__mode="play", **given):
+            hellos = [await inference.take_hello() for _ in lanes]
             assert [(hello.mode, hello.lanes) for hello in hellos] == [("play", count) for count in lanes]
             assert {hello.group for hello in hellos} == set(range(len(lanes)))
 
@@ -382,18 +305,18 @@ def test_a_seed_decides_the_episodes(built: Path) -> None:
     """ACT(reset): all rows are `first`; the same seed plays the same, whatever was played before; lanes differ."""
 
     async def test(reactor: Reactor) -> None:
-        peer = Peer(reactor)
-        async with corridor(built, peer.address, actor__groups=1, actor__lanes=16):
-            step, _ = await peer.begin()
+        inference = InferenceByHand(reactor)
+        async with corridor(built, inference.address, actor__groups=1, actor__lanes=16):
+            step, _ = await inference.begin()
             played = {}
             for number, seed in enumerate((7, 8, 7)):
-                peer.act(step, [9] * 16, reset_seed=seed)  # actions that no lane would take
+                inference.act(step, [9] * 16, reset_seed=seed)  # actions that no lane would take
                 rows = []
                 for tick in range(60):
-                    step, payload = await peer.expect_step()
+                    step, payload = await inference.take_step()
                     rows.append(payload)
-                    peer.act(step, [tick * 7 % 3 // 2] * 16)
-                step, _ = await peer.expect_step()
+                    inference.act(step, [tick * 7 % 3 // 2] * 16)
+                step, _ = await inference.take_step()
                 played[number] = rows
             assert played[0] == played[2] != played[1]
             assert len({bytes(played[0][0][0][8 * i : 8 * i + 8]) for i in range(16)}) > 3
@@ -405,33 +328,33 @@ def test_a_step_is_sent_again_only_when_a_pong_shows_it_missing(built: Path) -> 
     """Queued or held: patience. Missing, or answered without the ACT: the same bytes again. A probe says nothing."""
 
     async def test(reactor: Reactor) -> None:
-        peer = Peer(reactor)
+        inference = InferenceByHand(reactor)
 
         def pong(sent_ms: int, last_seq: int, state: RequestState) -> None:
             report = Report(session=5, last_seq=last_seq, state=state, age_ms=1)
-            peer.send(Pong(sent_ms=sent_ms, server_epoch=1, work_age_ms=0, sessions=(report,)))
+            inference.send(Pong(sent_ms=sent_ms, server_epoch=1, work_age_ms=0, sessions=(report,)))
 
-        async with corridor(built, peer.address, actor__groups=1, actor__lanes=4):
-            first = await peer.begin()
-            peer.act(first[0], [1] * 4)
-            outstanding = await peer.expect_step()
-            await peer.expect_ping()
+        async with corridor(built, inference.address, actor__groups=1, actor__lanes=4):
+            first = await inference.begin()
+            inference.act(first[0], [1] * 4)
+            outstanding = await inference.take_step()
+            await inference.take_ping()
             for state in (RequestState.QUEUED, RequestState.HELD_NO_CREDIT, RequestState.HELD_NO_EVALUATION):
-                ping = await peer.expect_ping()
+                ping = await inference.take_ping()
                 pong(0, 0, RequestState.UNKNOWN)
                 pong(ping.sent_ms, 1, state)
-                await peer.expect_ping()
+                await inference.take_ping()
             for last_seq, state in ((0, RequestState.ANSWERED), (1, RequestState.ANSWERED)):
-                ping = await peer.expect_ping()
+                ping = await inference.take_ping()
                 pong(ping.sent_ms, last_seq, state)
-                assert await peer.expect_step() == outstanding
+                assert await inference.take_step() == outstanding
                 pong(ping.sent_ms, last_seq, state)  # asked for before the last sending
-                await peer.expect_ping()
-            peer.act(outstanding[0], [1] * 4)
-            peer.act(outstanding[0], [0] * 4)
-            step, _ = await peer.expect_step()
+                await inference.take_ping()
+            inference.act(outstanding[0], [1] * 4)
+            inference.act(outstanding[0], [0] * 4)
+            step, _ = await inference.take_step()
             assert step.seq == 2
-            await peer.expect_ping()
+            await inference.take_ping()
 
     played(test)
 
@@ -441,35 +364,34 @@ def test_a_lost_session_is_asked_for_again_and_nothing_is_reset(built: Path, rea
     """Resumed: the same STEP. New: the same rows as seq 0. Only another run begins new episodes."""
 
     async def test(reactor: Reactor) -> None:
-        peer = Peer(reactor)
-        async with corridor(built, peer.address, actor__groups=1, actor__lanes=4):
-            step, _ = await peer.begin()
+        inference = InferenceByHand(reactor)
+        async with corridor(built, inference.address, actor__groups=1, actor__lanes=4):
+            step, _ = await inference.begin()
             for _ in range(5):
-                peer.act(step, [1] * 4)
-                step, payload = await peer.expect_step()
-            before = peer.hello
-            assert before is not None
+                inference.act(step, [1] * 4)
+                step, payload = await inference.take_step()
+            before = inference.hello
             if reason == "challenge":
-                peer.send_raw([encode(MESSAGES["challenge"])])  # of a session that is not ours
-                await peer.expect_ping()
-                peer.send_raw([bytes.fromhex("93060501")])
+                inference.send_frames([encode(MESSAGES["challenge"])])  # of a session that is not ours
+                await inference.take_ping()
+                inference.send_frames([bytes.fromhex("93060501")])
             elif reason == "not listed":
-                await peer.expect_ping()
-                ping = await peer.expect_ping()
-                peer.send(Pong(sent_ms=ping.sent_ms, server_epoch=2, work_age_ms=0))
+                await inference.take_ping()
+                ping = await inference.take_ping()
+                inference.send(Pong(sent_ms=ping.sent_ms, server_epoch=2, work_age_ms=0))
             else:
-                peer.send(Bye(session=0, reason=reason))
-            hello = await peer.expect_hello()
+                inference.send(Bye(session=0, reason=reason))
+            hello = await inference.take_hello()
             assert (hello.incarnation, hello.group, hello.spec) == (before.incarnation, before.group, before.spec)
             assert hello.nonce != before.nonce
             assert hello.run_id == ("" if reason == "another_run" else "run-a")
-            peer.send(peer.welcome(nonce=before.nonce))  # of the HELLO before: ignored
+            inference.send(inference.welcome(nonce=before.nonce))  # of the HELLO before: ignored
             if reason == "challenge":
-                peer.send(peer.welcome(resumed=True, next_seq=5))
-                assert await peer.expect_step() == (step, payload)
+                inference.send(inference.welcome(resumed=True, next_seq=5))
+                assert await inference.take_step() == (step, payload)
                 return
-            peer.send(peer.welcome(session=6, run_id="run-b" if reason == "another_run" else "run-a"))
-            again, rows = await peer.expect_step()
+            inference.send(inference.welcome(session=6, run_id="run-b" if reason == "another_run" else "run-a"))
+            again, rows = await inference.take_step()
             assert (again.session, again.seq) == (6, 0)
             flags = step_layout(hello.spec, 4).views(rows[:1])[-1]
             assert (rows == payload) is (reason != "another_run")
@@ -482,15 +404,15 @@ def test_a_session_that_counts_otherwise_is_left(built: Path) -> None:
     """WELCOME expects a STEP that was never sent: BYE(moved), and HELLO for a new session."""
 
     async def test(reactor: Reactor) -> None:
-        peer = Peer(reactor)
-        async with corridor(built, peer.address, actor__groups=1, actor__lanes=4):
-            await peer.expect_hello()
-            peer.send(peer.welcome(resumed=True, next_seq=40))
-            message, _ = await peer.any()
+        inference = InferenceByHand(reactor)
+        async with corridor(built, inference.address, actor__groups=1, actor__lanes=4):
+            await inference.take_hello()
+            inference.send(inference.welcome(resumed=True, next_seq=40))
+            message, _ = await inference.take()
             assert message == Bye(session=5, reason="moved")
-            await peer.expect_hello()
-            peer.send(peer.welcome(session=6))
-            step, _ = await peer.expect_step()
+            await inference.take_hello()
+            inference.send(inference.welcome(session=6))
+            step, _ = await inference.take_step()
             assert (step.session, step.seq) == (6, 0)
 
     played(test)
@@ -500,36 +422,35 @@ def test_hello_is_repeated_until_it_is_answered(built: Path) -> None:
     """With the same nonce while no answer came, and after ERROR(starting); several groups greet on one connection."""
 
     async def test(reactor: Reactor) -> None:
-        peer = Peer(reactor)
-        async with corridor(built, peer.address, actor__groups=2, actor__lanes=4):
-            hellos = [await peer.expect_hello() for _ in range(4)]
+        inference = InferenceByHand(reactor)
+        async with corridor(built, inference.address, actor__groups=2, actor__lanes=4):
+            hellos = [await inference.take_hello() for _ in range(4)]
             assert [hello.group for hello in hellos] == [0, 1, 0, 1]
             assert hellos[0].nonce == hellos[2].nonce != hellos[1].nonce
             assert len({hello.incarnation for hello in hellos}) == 1
-            peer.send(replace(MESSAGES["error"], nonce=hellos[0].nonce))
-            again = [await peer.expect_hello() for _ in range(2)]
+            inference.send(replace(MESSAGES["error"], nonce=hellos[0].nonce))
+            again = [await inference.take_hello() for _ in range(2)]
             assert again == hellos[:2]
-            peer.send(peer.welcome(nonce=again[0].nonce))
-            step, _ = await peer.expect_step()
+            inference.send(inference.welcome(nonce=again[0].nonce))
+            step, _ = await inference.take_step()
             assert step.seq == 0
 
     played(test)
 
 
-REFUSALS: dict[str, tuple[Callable[[Peer], Message], str]] = {
+REFUSALS: dict[str, tuple[Callable[[InferenceByHand], Message], str]] = {
     "a specification that does not fit": (
-        lambda peer: answering(peer, MESSAGES["reject"]),
+        lambda inference: answering(inference, MESSAGES["reject"]),
         "inference refused group 0, spec: setting frame_skip: ours 4, theirs 2; set frame_skip",
     ),
-    "a protocol that it does not speak": (lambda peer: peer.welcome(protocol=2), "chose protocol 2"),
-    "a learner": (lambda peer: peer.welcome(role="learner"), "calls itself learner"),
+    "a protocol that it does not speak": (lambda inference: inference.welcome(protocol=2), "chose protocol 2"),
+    "a learner": (lambda inference: inference.welcome(role="learner"), "calls itself learner"),
 }
 
 
-def answering(peer: Peer, message: Message) -> Message:
+def answering(inference: InferenceByHand, message: Message) -> Message:
     """The message with the nonce of the last HELLO."""
-    assert peer.hello is not None
-    return replace(message, nonce=peer.hello.nonce)
+    return replace(message, nonce=inference.hello.nonce)
 
 
 @pytest.mark.parametrize("case", REFUSALS)
@@ -538,10 +459,10 @@ def test_what_will_never_work_ends_it_with_78(built: Path, case: str) -> None:
     answer, text = REFUSALS[case]
 
     async def test(reactor: Reactor) -> None:
-        peer = Peer(reactor)
-        async with corridor(built, peer.address, actor__groups=1) as process:
-            await peer.expect_hello()
-            peer.send(answer(peer))
+        inference = InferenceByHand(reactor)
+        async with corridor(built, inference.address, actor__groups=1) as process:
+            await inference.take_hello()
+            inference.send(answer(inference))
             status, said = await ended(process)
             assert status == REFUSED
             assert text in said
@@ -553,19 +474,18 @@ def test_messages_that_break_the_protocol_change_nothing(built: Path) -> None:
     """Wrong sizes, actions outside the space, too many frames, noise: dropped; a good ACT is still taken."""
 
     async def test(reactor: Reactor) -> None:
-        peer = Peer(reactor)
-        async with corridor(built, peer.address, actor__groups=1, actor__lanes=4):
-            step, _ = await peer.begin()
-            assert peer.hello is not None
+        inference = InferenceByHand(reactor)
+        async with corridor(built, inference.address, actor__groups=1, actor__lanes=4):
+            step, _ = await inference.begin()
             act = encode(Act(session=5, seq=0, policy_version=1))
-            (good,) = act_layout(peer.hello.spec, 4).frame_bytes
+            (good,) = act_layout(inference.hello.spec, 4).frame_bytes
             for payload in ([], [b""], [b"\0" * (good - 1)], [b"\0" * good] * 2, [b"\x07" * good], [b"\0" * good] * 40):
-                peer.send_raw([act, *payload])
+                inference.send_frames([act, *payload])
             for frames in hostile_messages(300, seed=2):
-                peer.send_raw(frames)
-            await peer.expect_ping()
-            peer.act(step, [1] * 4)
-            step, _ = await peer.expect_step()
+                inference.send_frames(frames)
+            await inference.take_ping()
+            inference.act(step, [1] * 4)
+            step, _ = await inference.take_step()
             assert step.seq == 1
 
     played(test)
@@ -673,13 +593,13 @@ def test_links_with_keys(built: Path, tmp_path: Path) -> None:
     Keyring(folder).init()
 
     async def test(reactor: Reactor) -> None:
-        peer = Peer(reactor, folder)
+        inference = InferenceByHand(reactor, keys=folder)
         for keys in (folder, folder / "environment" / "default"):
-            async with corridor(built, peer.address, actor__groups=1, runtime__keys=keys):
-                assert (await peer.begin())[0].seq == 0
+            async with corridor(built, inference.address, actor__groups=1, runtime__keys=keys):
+                assert (await inference.begin())[0].seq == 0
         secret = folder / "environment" / "default" / "client.key"
         secret.chmod(0o644)
-        async with corridor(built, peer.address, runtime__keys=folder) as process:
+        async with corridor(built, inference.address, runtime__keys=folder) as process:
             status, said = await ended(process)
             assert status == REFUSED
             assert f"chmod 600 {secret}" in said

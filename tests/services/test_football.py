@@ -65,7 +65,7 @@ def test_distance_is_to_the_centre_of_the_goal():
     assert reward[0] == reward[1] == pytest.approx(0.1 * (RADII >= 0.4).sum())
 
 
-class Scripted(VectorEnv):
+class ScriptedPlayers(VectorEnv):
     """One lane that goes through the rows it is given: (x of the ball, its owner, reward, terminated)."""
 
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP, "image": "CHW", "statistics": ("score",)}  # noqa: RUF012
@@ -107,7 +107,7 @@ ROWS = [
 )
 def test_rewards_of_two_episodes(rewards, expected):
     """Checkpoints begin anew with every episode; without them the reward is the score's."""
-    env = Football(Scripted(ROWS), rewards=rewards)
+    env = Football(ScriptedPlayers(ROWS), rewards=rewards)
     env.reset(seed=1)
     paid, collected = [], []
     for _ in expected:

@@ -16,7 +16,7 @@ from seedbed.shared.policy.policy import Policy
 from seedbed.shared.policy.weights import FlatParameters
 from seedbed.shared.protocol.messages import pack_version
 from seedbed.shared.protocol.rows import EnvSpec, Flags
-from seedbed.shared.protocol.spaces import mask_size, space_from_gymnasium
+from tests.support import specs
 
 EPOCH = 3
 RECORDING = Recording(unroll_length=8)
@@ -25,13 +25,7 @@ OBSERVATION = spaces.Box(-10.0, 10.0, (4,), np.float32)
 
 def make_spec(action: spaces.Space | None = None, *, masked: bool = False) -> EnvSpec:
     """A vector observation of four, and an action space (two choices by default)."""
-    action_space = space_from_gymnasium(action or spaces.Discrete(2))
-    return EnvSpec(
-        env_id="Random-v0",
-        observation=space_from_gymnasium(OBSERVATION),
-        action=action_space,
-        mask_size=mask_size(action_space) if masked else 0,
-    )
+    return specs.make_spec(OBSERVATION, action or spaces.Discrete(2), env_id="Random-v0", masked=masked)
 
 
 def make_policy(spec: EnvSpec | None = None, **config: object) -> tuple[Policy, FlatParameters]:

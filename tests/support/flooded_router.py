@@ -7,10 +7,9 @@ import asyncio
 import threading
 import time
 
-import zmq
-
 from seedbed.shared.net.endpoints import Router
 from seedbed.shared.net.reactor import Reactor
+from tests.support.raw_dealer import raw_dealer
 
 MESSAGES, BYTES = 1600, 50_000  # more than a queue holds
 DEAR_S = 0.02  # what one costs
@@ -19,16 +18,10 @@ HANG_UP_S, WATCHED_S = 0.6, 6.0
 
 def flood(address: str, has_left: threading.Event) -> None:
     """Send everything, wait until the queue is full, and leave."""
-    context = zmq.Context()
-    dealer = context.socket(zmq.DEALER)
-    dealer.setsockopt(zmq.LINGER, 0)
-    dealer.setsockopt(zmq.SNDHWM, 0)
-    dealer.connect(address)
-    for _ in range(MESSAGES):
-        dealer.send(bytes(BYTES))
-    has_left.wait(HANG_UP_S)
-    dealer.close(0)
-    context.term()
+    with raw_dealer(address, sndhwm=0) as dealer:
+        for _ in range(MESSAGES):
+            dealer.send(bytes(BYTES))
+        has_left.wait(HANG_UP_S)
 
 
 async def main() -> None:

@@ -13,7 +13,7 @@ KNOWN = {"size", "seed", "ends", "discount", "odd"}
 PIXELS = (2, 3, 3)
 
 
-class Refused(Exception):
+class HopError(Exception):
     """What the server answers as an error."""
 
     def __init__(self, code, message):
@@ -21,12 +21,12 @@ class Refused(Exception):
         self.code = code
 
 
-class Line:
+class HopWorld:
     """One world: start anywhere but at the last cell; move by -1, 0 or 1; the last cell ends it with reward 1."""
 
     def __init__(self, settings):
         if unknown := sorted(settings.keys() - KNOWN):
-            raise Refused(code_pb2.INVALID_ARGUMENT, f"unknown settings: {unknown}")
+            raise HopError(code_pb2.INVALID_ARGUMENT, f"unknown settings: {unknown}")
         self.size = int(settings.get("size", 4))
         self.ends = getattr(dm_env_rpc_pb2.EnvironmentStateType, settings.get("ends", "TERMINATED"))
         self.generator = np.random.default_rng(settings.get("seed"))
@@ -101,11 +101,11 @@ class HopServicer(dm_env_rpc_pb2_grpc.EnvironmentServicer):
                     settings = {key: tensor_utils.unpack_tensor(value) for key, value in asked.settings.items()}
                     world = f"world_{self.num_made}"
                     self.num_made += 1
-                    self.worlds[world] = Line(settings)
+                    self.worlds[world] = HopWorld(settings)
                     response.create_world.world_name = world
                 elif name == "join_world":
                     if asked.world_name not in self.worlds:
-                        raise Refused(code_pb2.NOT_FOUND, f"no world {asked.world_name}")
+                        raise HopError(code_pb2.NOT_FOUND, f"no world {asked.world_name}")
                     joined = self.worlds[asked.world_name]
                     response.join_world.specs.CopyFrom(joined.specs)
                 elif name == "reset":
@@ -119,7 +119,7 @@ class HopServicer(dm_env_rpc_pb2_grpc.EnvironmentServicer):
                 else:
                     del self.worlds[asked.world_name]
                     response.destroy_world.SetInParent()
-            except Refused as error:
+            except HopError as error:
                 response = dm_env_rpc_pb2.EnvironmentResponse(
                     error=status_pb2.Status(code=error.code, message=str(error))
                 )

@@ -2,9 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -15,7 +13,8 @@ from seedbed.shared.policy.config import PolicyConfig
 from seedbed.shared.policy.policy import Policy
 from seedbed.shared.protocol.recording import LOG_PROB
 from seedbed.shared.protocol.rows import EnvSpec
-from seedbed.shared.protocol.spaces import Leaf, encode_text, space_from_gymnasium
+from seedbed.shared.protocol.spaces import Leaf, encode_text
+from tests.support.specs import make_spec
 
 VECTOR = spaces.Box(-np.inf, np.inf, (4,), np.float32)
 COMPOSITE_ACTION = spaces.Dict(
@@ -40,17 +39,6 @@ COMPOSITE_OBSERVATION = spaces.Dict(
         "ticks": spaces.Box(np.array([-100, 5]), np.array([10_000, 300]), dtype=np.int64),
     }
 )
-
-
-def make_spec(
-    observation: gymnasium.Space[Any], action: gymnasium.Space[Any], *, masked: bool = False, image: str = ""
-) -> EnvSpec:
-    """The specification of an environment with these spaces."""
-    action_space = space_from_gymnasium(action, image=None)
-    size = sum(leaf.num_categories for leaf in action_space.leaves()) if masked else 0
-    return EnvSpec(
-        env_id="test", observation=space_from_gymnasium(observation, image=image), action=action_space, mask_size=size
-    )
 
 
 CASES: dict[str, Callable[[], tuple[EnvSpec, PolicyConfig]]] = {

@@ -21,7 +21,7 @@ from seedbed.shared.net.reactor import Reactor
 from seedbed.shared.protocol.codec import decode, encode
 from seedbed.shared.protocol.recording import RecordSpec
 from seedbed.shared.protocol.rows import EnvSpec, episodes_layout
-from seedbed.shared.protocol.spaces import space_from_gymnasium
+from tests.support.specs import make_spec
 
 T, LANES = 4, 6
 RETURN = 30.0  # of every episode
@@ -30,11 +30,7 @@ RETURN = 30.0  # of every episode
 def a_spec(env_id: str = "CartPole-v1") -> EnvSpec:
     """CartPole's specification."""
     env = gymnasium.make("CartPole-v1")
-    return EnvSpec(
-        env_id=env_id,
-        observation=space_from_gymnasium(env.observation_space),
-        action=space_from_gymnasium(env.action_space),
-    )
+    return make_spec(env.observation_space, env.action_space, env_id=env_id)
 
 
 class ScriptedProducer:

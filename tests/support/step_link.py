@@ -10,13 +10,11 @@ import gymnasium
 import numpy as np
 
 from seedbed.shared.protocol.messages import Hello
-from seedbed.shared.protocol.rows import EnvSpec, act_layout, step_layout
-from seedbed.shared.protocol.spaces import space_from_gymnasium
+from seedbed.shared.protocol.rows import act_layout, step_layout
+from tests.support.specs import make_spec
 
-SPEC = EnvSpec(
-    env_id="Counting-v0",
-    observation=space_from_gymnasium(gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)),
-    action=space_from_gymnasium(gymnasium.spaces.MultiDiscrete([2, 2])),
+SPEC = make_spec(
+    gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32), gymnasium.spaces.MultiDiscrete([2, 2]), env_id="Counting-v0"
 )
 HELLO = Hello(
     library_version="0", actor="a", incarnation=11, group=0, lanes=2, nonce=0, mode="train", spec=SPEC,

@@ -7,14 +7,28 @@ from pathlib import Path
 
 import pytest
 
+from seedbed.actor_svc.envs import make_group
+from seedbed.shared.protocol.messages import Hello
+from seedbed.shared.runtime.config import EnvConfig
 from tests.support.deployment import Deployment, living
 
 STEP_S = 0.001
+UNRULY = "tests.support.unruly_env:make"
 
 
 def unruly(folder: Path, step_s: float = STEP_S) -> tuple[str, ...]:
     """[env] words of environments that take their time and obey orders in the folder."""
-    return ("env.id=tests.support.unruly_env:make", f'env.kwargs={{folder = "{folder}", step_s = {step_s}}}')
+    return (f"env.id={UNRULY}", f'env.kwargs={{folder = "{folder}", step_s = {step_s}}}')
+
+
+def visitors_hello(deployment: Deployment) -> Hello:
+    """A HELLO that would be welcome: the resident's environments, one lane."""
+    group = make_group(EnvConfig(id=UNRULY, kwargs={"folder": str(deployment.folder), "step_s": STEP_S}), 1)
+    group.close()
+    return Hello(
+        library_version="0", actor="hostile", incarnation=77, group=0, lanes=1, nonce=5, mode="train", spec=group.spec,
+        seeding=group.seeding,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -78,7 +78,7 @@ class Kill:
     recovery_s: float | None = None  # until its successor was there and training as fast as before
 
 
-class Watch:
+class RunPages:
     """What the run's pages say: trained steps over time, and slots."""
 
     def __init__(self, run_dir: Path) -> None:
@@ -197,19 +197,19 @@ def training(folder: Path, *, actors: int = 1, eval_every_s: float = 0, keys: st
 def test_a_run_survives_thirty_kills(tmp_path, capsys):
     """Training comes back each time and fast, no slot leaks, no unroll is applied twice, and the target is reached."""
     recovery_s: dict[str, list[float]] = {name: [] for name in MAX_RECOVERY_S}
-    watch = Watch(tmp_path / "run")
+    pages = RunPages(tmp_path / "run")
     with training(tmp_path) as process:
-        wait_until(lambda: watch.metric("learner", "learner_updates_total") > 50, "it trains", 120)
+        wait_until(lambda: pages.metric("learner", "learner_updates_total") > 50, "it trains", 120)
         for _ in range(KILLS):
             for name, times in recovery_s.items():
-                before = watch.steady_rate()
-                pid = watch.pid(name)
+                before = pages.steady_rate()
+                pid = pages.pid(name)
                 killed_at = time.monotonic()
                 os.kill(pid, signal.SIGKILL)
-                wait_until(lambda name=name, pid=pid: watch.pid(name) not in (0, pid), f"{name} is back", GIVE_UP_S)
-                times.append(watch.wait_recovered(before, killed_at))
+                wait_until(lambda name=name, pid=pid: pages.pid(name) not in (0, pid), f"{name} is back", GIVE_UP_S)
+                times.append(pages.wait_recovered(before, killed_at))
                 wait_until(
-                    lambda: watch.metric("inference-0", "lanes") == TRAIN_LANES + EVAL_LANES,
+                    lambda: pages.metric("inference-0", "lanes") == TRAIN_LANES + EVAL_LANES,
                     f"exactly the living actors' lanes are in use after {name} was killed",
                 )
         finish(tmp_path, process)
@@ -228,21 +228,21 @@ def test_a_run_with_replicas_survives_kills_at_random(tmp_path, capsys):
     Keyring(tmp_path / "keys").init()
     dice = random.Random(int(os.environ.get("CHAOS_SEED", "0")))
     kills: list[Kill] = []
-    watch = Watch(tmp_path / "run")
+    pages = RunPages(tmp_path / "run")
     with training(tmp_path, actors=2, eval_every_s=5, keys=str(tmp_path / "keys")) as process:
-        wait_until(lambda: watch.metric("learner", "learner_updates_total") > 50, "it trains", 3 * DEADLINE_S)
-        before, start = watch.steady_rate(), time.monotonic()
+        wait_until(lambda: pages.metric("learner", "learner_updates_total") > 50, "it trains", 3 * DEADLINE_S)
+        before, start = pages.steady_rate(), time.monotonic()
 
         def is_time() -> bool:
-            watch.judge(kills, before)
+            pages.judge(kills, before)
             return time.monotonic() >= start + len(kills) * KILL_EVERY_S
 
         while len(kills) < RANDOM_KILLS:
-            kills.append(watch.kill(dice.choice([item for item in REPLICAS if watch.pid(item)])))
+            kills.append(pages.kill(dice.choice([item for item in REPLICAS if pages.pid(item)])))
             wait_until(is_time, "time passes", 10 * KILL_EVERY_S)
-        wait_until(lambda: watch.judge(kills, before), "it recovers", GIVE_UP_S)
+        wait_until(lambda: pages.judge(kills, before), "it recovers", GIVE_UP_S)
         wait_until(
-            lambda: sum(watch.metric(name, "lanes") for name in REPLICAS[1:3]) == TRAIN_LANES + EVAL_LANES,
+            lambda: sum(pages.metric(name, "lanes") for name in REPLICAS[1:3]) == TRAIN_LANES + EVAL_LANES,
             "exactly the living actors' lanes are in use",
             GIVE_UP_S,
         )

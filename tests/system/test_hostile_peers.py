@@ -1,43 +1,18 @@
 """Peers that break every rule, against a deployment that trains: refused, counted, and nobody else notices."""
 
-import contextlib
 from dataclasses import replace
 
 import pytest
-import zmq
 
-from seedbed.actor_svc.envs import make_group
-from seedbed.shared.protocol.codec import decode, encode
-from seedbed.shared.protocol.messages import Hello, Reject, Step, Welcome
-from seedbed.shared.runtime.config import EnvConfig
+from seedbed.shared.protocol.codec import encode
+from seedbed.shared.protocol.messages import Reject, Step
 from tests.support.deployment import wait_until
 from tests.support.hostile_peer import hostile_messages, is_undecodable, shout_over_tcp
-from tests.system.conftest import STEP_S
+from tests.support.raw_dealer import exchange, greet, raw_dealer
+from tests.system.conftest import visitors_hello
 
 NUM_MESSAGES = 2000
 MAX_GROWTH_MB = 40.0  # both send queues of a peer that reads nothing, and what the allocator keeps
-
-
-@contextlib.contextmanager
-def dealer(address: str):
-    """A socket that speaks ZMTP and nothing else that is good."""
-    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        socket.linger = 0
-        socket.sndtimeo = socket.rcvtimeo = 20_000
-        socket.connect(address)
-        yield socket
-
-
-def visitors_hello(deployment) -> Hello:
-    """A HELLO that would be welcome: the resident's environments, one lane."""
-    kwargs = {"folder": str(deployment.folder), "step_s": STEP_S}
-    env = EnvConfig(id="tests.support.unruly_env:make", kwargs=kwargs)
-    group = make_group(env, 1)
-    group.close()
-    return Hello(
-        library_version="0", actor="hostile", incarnation=77, group=0, lanes=1, nonce=5, mode="train", spec=group.spec,
-        seeding=group.seeding,
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("role", ["inference", "learner"])
@@ -60,9 +35,9 @@ def test_a_flood_of_hostile_messages_is_refused_and_counted(deployment, role):
     messages = list(hostile_messages(NUM_MESSAGES, seed=3))
     expected = sum(map(is_undecodable, messages))
     assert expected > NUM_MESSAGES / 2
-    with dealer(address) as socket:
+    with raw_dealer(address) as dealer:
         for number, frames in enumerate(messages):
-            socket.send_multipart(frames)
+            dealer.send_multipart(frames)
             if number % 500 == 0:
                 shout_over_tcp(address, seed=number)
         wait_until(
@@ -79,13 +54,11 @@ def test_a_flood_of_hostile_messages_is_refused_and_counted(deployment, role):
 def test_a_peer_whose_steps_have_wrong_sizes_is_struck(deployment):
     """It is in like anyone; after a few broken STEPs its session ends and its slot is free."""
     hello = visitors_hello(deployment)
-    with dealer(deployment.inference_address) as socket:
-        socket.send(encode(hello))
-        welcome = decode(socket.recv_multipart()[0])
-        assert isinstance(welcome, Welcome)
+    with raw_dealer(deployment.inference_address) as dealer:
+        welcome = greet(dealer, hello)
         deployment.wait_lanes(13)
         for size in (0, 1, 10, 10_000, 1_000_000):
-            socket.send_multipart([encode(Step(session=welcome.session, seq=0, bits=0)), bytes(size)])
+            dealer.send_multipart([encode(Step(session=welcome.session, seq=0, bits=0)), bytes(size)])
         deployment.wait_lanes(12)
     deployment.wait_trained(200)
 
@@ -94,9 +67,8 @@ def test_environments_that_do_not_fit_are_told_so(deployment):
     """A HELLO with another environment is rejected for good, by name, and changes nothing."""
     hello = visitors_hello(deployment)
     stranger = replace(hello, spec=replace(hello.spec, env_id="Other-v0"))
-    with dealer(deployment.inference_address) as socket:
-        socket.send(encode(stranger))
-        answer = decode(socket.recv_multipart()[0])
+    with raw_dealer(deployment.inference_address) as dealer:
+        answer = exchange(dealer, encode(stranger))
     assert isinstance(answer, Reject)
     assert not answer.retryable
     assert "Other-v0" in answer.message

@@ -8,34 +8,16 @@ import numpy as np
 import pytest
 
 from seedbed.services.tools.cli.scrape import read_status
-from seedbed.shared.protocol.codec import decode, encode
+from seedbed.shared.protocol.codec import encode
 from seedbed.shared.protocol.messages import Act, Challenge, Error, Hello, Reject, Step, Welcome
 from seedbed.shared.protocol.rows import Flags, step_layout
 from seedbed.shared.protocol.spaces import space_from_gymnasium
 from tests.support.deployment import Deployment, wait_until
-from tests.system.test_hostile_peers import dealer, visitors_hello
+from tests.support.raw_dealer import exchange, greet, raw_dealer
+from tests.system.conftest import visitors_hello
 
 Box = gymnasium.spaces.Box
 DTYPE_OF_HELLO = b"\x96\x01\x09"  # the observation's array: six parts, Box, float32
-
-
-def exchange(socket, *frames: bytes):
-    """Send, and the next message that is no beat."""
-    socket.send_multipart(frames)
-    return receive(socket)
-
-
-def receive(socket):
-    while True:
-        message = decode(socket.recv_multipart()[0])
-        if type(message).__name__ not in ("Pong", "Ping"):
-            return message
-
-
-def welcomed(socket, hello: Hello) -> Welcome:
-    answer = exchange(socket, encode(hello))
-    assert isinstance(answer, Welcome), answer
-    return answer
 
 
 def rows(hello: Hello, value: float, lanes: int = 1) -> list[bytes]:
@@ -59,9 +41,9 @@ def test_another_space_is_refused_by_leaf_with_both_forms(deployment, observatio
     """Shape, dtype or a leaf that is not there: REJECT says both sides and what to do."""
     before = deployment.inference.by_label("hellos_refused_total").get("spec", 0)
     hello = visitors_hello(deployment)
-    with dealer(deployment.inference_address) as socket:
+    with raw_dealer(deployment.inference_address) as dealer:
         answer = exchange(
-            socket, encode(replace(hello, spec=replace(hello.spec, observation=space_from_gymnasium(observation))))
+            dealer, encode(replace(hello, spec=replace(hello.spec, observation=space_from_gymnasium(observation))))
         )
     assert isinstance(answer, Reject)
     assert not answer.retryable
@@ -75,8 +57,8 @@ def test_another_version_is_refused_before_anything_else(deployment):
     """Even with other spaces the version is what is told, with what is served and the remedy."""
     hello = visitors_hello(deployment)
     future = replace(hello, protocol_min=9, protocol_max=11, spec=replace(hello.spec, env_id="Other-v0"))
-    with dealer(deployment.inference_address) as socket:
-        answer = exchange(socket, encode(future))
+    with raw_dealer(deployment.inference_address) as dealer:
+        answer = exchange(dealer, encode(future))
     assert isinstance(answer, Reject)
     assert (answer.code, answer.retryable) == ("protocol", False)
     assert "9..11 asked, 1..1 served" in answer.message
@@ -96,8 +78,8 @@ def test_a_hello_that_cannot_be_read_is_answered(deployment, spoil, said):
     """Whoever writes a client learns at once which field is wrong."""
     header = encode(visitors_hello(deployment))
     assert spoil(header) != header
-    with dealer(deployment.inference_address) as socket:
-        answer = exchange(socket, spoil(header))
+    with raw_dealer(deployment.inference_address) as dealer:
+        answer = exchange(dealer, spoil(header))
     assert isinstance(answer, Error)
     assert (answer.scope, answer.session) == ("connection", 0)
     assert said in answer.message
@@ -108,11 +90,11 @@ def test_nan_is_refused_with_the_leaf_and_costs_the_session_if_it_goes_on(deploy
     """Each such STEP is answered; after five the session is over and its lane free."""
     hello = visitors_hello(deployment)
     before = deployment.inference.by_label("groups_ended_total").get("broken_messages", 0)
-    with dealer(deployment.inference_address) as socket:
-        welcome = welcomed(socket, hello)
+    with raw_dealer(deployment.inference_address) as dealer:
+        welcome = greet(dealer, hello)
         deployment.wait_lanes(13)
         step = encode(Step(session=welcome.session, seq=0, bits=0))
-        answers = [exchange(socket, step, *rows(hello, np.nan)) for _ in range(5)]
+        answers = [exchange(dealer, step, *rows(hello, np.nan)) for _ in range(5)]
         assert all(isinstance(answer, Error) and answer.session == welcome.session for answer in answers)
         assert "box float32[4]" in answers[0].message
         assert "rebuild" in answers[0].hint
@@ -120,21 +102,21 @@ def test_nan_is_refused_with_the_leaf_and_costs_the_session_if_it_goes_on(deploy
         assert "the session is over" in answers[-1].message
         deployment.wait_lanes(12)
         assert deployment.inference.by_label("groups_ended_total")["broken_messages"] == before + 1
-        assert isinstance(welcomed(socket, replace(hello, nonce=6)), Welcome), "it may say HELLO again"
+        assert isinstance(greet(dealer, replace(hello, nonce=6)), Welcome), "it may say HELLO again"
     deployment.wait_lanes(12)
 
 
 def test_another_number_of_lanes_than_hello_said_is_refused(deployment):
     """In a STEP by the sizes of its frames, in a second HELLO by both numbers."""
     hello = visitors_hello(deployment)
-    with dealer(deployment.inference_address) as socket:
-        welcome = welcomed(socket, hello)
+    with raw_dealer(deployment.inference_address) as dealer:
+        welcome = greet(dealer, hello)
         two = rows(hello, 0.0, lanes=2)
-        answer = exchange(socket, encode(Step(session=welcome.session, seq=0, bits=0)), *two)
+        answer = exchange(dealer, encode(Step(session=welcome.session, seq=0, bits=0)), *two)
         assert isinstance(answer, Error)
         assert f"{len(two[0])}] bytes, expected [{len(rows(hello, 0.0)[0])}" in answer.message
         assert "lanes" in answer.hint
-        answer = exchange(socket, encode(replace(hello, lanes=2, nonce=6)))
+        answer = exchange(dealer, encode(replace(hello, lanes=2, nonce=6)))
         assert isinstance(answer, Reject)
         assert "lanes 1 before, and now with 2" in answer.message
         assert answer.hint
@@ -145,12 +127,12 @@ def test_silence_after_hello_frees_the_lanes_and_is_told_to_whoever_wakes_up(dep
     """Without a PING the lease ends, counted as silent; the STEP that comes at last is challenged."""
     hello = visitors_hello(deployment)
     silent = deployment.inference.by_label("groups_ended_total").get("silent", 0)
-    with dealer(deployment.inference_address) as socket:
-        welcome = welcomed(socket, replace(hello, max_stall_s=0.1))
+    with raw_dealer(deployment.inference_address) as dealer:
+        welcome = greet(dealer, replace(hello, max_stall_s=0.1))
         deployment.wait_lanes(13)
         deployment.wait_lanes(12)
         assert deployment.inference.by_label("groups_ended_total")["silent"] == silent + 1
-        answer = exchange(socket, encode(Step(session=welcome.session, seq=0, bits=0)), *rows(hello, 0.0))
+        answer = exchange(dealer, encode(Step(session=welcome.session, seq=0, bits=0)), *rows(hello, 0.0))
         assert isinstance(answer, Challenge)
         assert answer.session == welcome.session
 
@@ -159,9 +141,9 @@ def test_observations_out_of_bounds_are_counted_and_served(deployment):
     """What environments do by default: nothing breaks, and the figure shows it."""
     hello = visitors_hello(deployment)
     before = deployment.inference.metric("out_of_bounds_total")
-    with dealer(deployment.inference_address) as socket:
-        welcome = welcomed(socket, hello)
-        answer = exchange(socket, encode(Step(session=welcome.session, seq=0, bits=0)), *rows(hello, 1e3))
+    with raw_dealer(deployment.inference_address) as dealer:
+        welcome = greet(dealer, hello)
+        answer = exchange(dealer, encode(Step(session=welcome.session, seq=0, bits=0)), *rows(hello, 1e3))
         assert isinstance(answer, Act)
     assert deployment.inference.metric("out_of_bounds_total") == before + 1
     deployment.wait_lanes(12)
@@ -176,9 +158,9 @@ def test_observations_out_of_bounds_are_refused_where_that_is_asked_for(deployme
         address = read_status(strict.status_file)["endpoint"]
         wait_until(lambda: strict.metric("policy_step") > 0, "the replica has weights")
         hello = visitors_hello(deployment)
-        with dealer(address) as socket:
-            welcome = welcomed(socket, hello)
-            answer = exchange(socket, encode(Step(session=welcome.session, seq=0, bits=0)), *rows(hello, 1e3))
+        with raw_dealer(address) as dealer:
+            welcome = greet(dealer, hello)
+            answer = exchange(dealer, encode(Step(session=welcome.session, seq=0, bits=0)), *rows(hello, 1e3))
         assert isinstance(answer, Error)
         assert (answer.code, answer.session, answer.retryable) == ("bounds", welcome.session, False)
         assert "element 0: 1000.0 is outside [-4.8" in answer.message

@@ -30,7 +30,7 @@ MAX_GAP_S = 3.0
 pytestmark = pytest.mark.timeout(400)
 
 
-class Flow:
+class StepGaps:
     """The steps of all environments over time, and the longest time without one."""
 
     def __init__(self, deployment: NamedDeployment) -> None:
@@ -83,7 +83,7 @@ def replicas(shared_replicas):
     return shared_replicas
 
 
-def drain(flow: Flow, service: NamedService) -> int:
+def drain(flow: StepGaps, service: NamedService) -> int:
     """Stop a replica as a deployment does; its incarnation. Nothing that was complete is lost."""
     incarnation = service.incarnation
     service.signal(signal.SIGTERM)
@@ -114,7 +114,7 @@ def account(deployment: NamedDeployment) -> None:
 def test_a_rolling_restart_of_all_replicas_loses_nothing(replicas):
     """No gap over three seconds in the environments' steps, no unroll lost or used twice, no episode cut short."""
     pages = {actor.name: actor.page() for actor in replicas.of("actor")}
-    flow = Flow(replicas)
+    flow = StepGaps(replicas)
     for service in replicas.of(INFERENCE):
         former = drain(flow, service)
         flow.wait(lambda: sorted(item.metric("lanes") for item in replicas.of(INFERENCE)) == [24], "all are at one")
@@ -133,7 +133,7 @@ def test_a_rolling_restart_of_all_replicas_loses_nothing(replicas):
 @pytest.mark.slow
 def test_a_replica_that_is_killed_is_replaced_under_another_address(replicas):
     """Its groups go to the other one; the new address is found, and gets its share."""
-    flow = Flow(replicas)
+    flow = StepGaps(replicas)
     first = replicas.services["inference-a"]
     first.kill()
     replicas.name_hosts(inference=[HOST_B])
@@ -167,7 +167,7 @@ def test_a_learner_that_comes_back_under_another_address_is_found(replicas):
 @pytest.mark.slow
 def test_services_are_scaled_up_and_down_while_training_goes_on(replicas):
     """Actors 2→4→1, replicas 2→1→2: who stays is not restarted, steps go on, nothing is lost or used twice."""
-    flow = Flow(replicas)
+    flow = StepGaps(replicas)
     staying = [replicas.services[name] for name in ("learner", "inference-b", "one")]
     lives = [service.incarnation for service in staying]
     for name in ("three", "four"):

@@ -9,19 +9,13 @@ from seedbed.learner_svc.sources.queue import QueueSource
 from seedbed.shared.errors import RemoteWireError
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.protocol.recording import Per, RecordField, RecordSpec
-from seedbed.shared.protocol.rows import EnvSpec
-from seedbed.shared.protocol.spaces import space_from_gymnasium
+from tests.support.specs import make_spec
 
 gymnasium = pytest.importorskip("gymnasium")
 
 T = 3
 STATE = (RecordField("state/h", "float32", (2,), Per.LANE),)
-SPEC = EnvSpec(
-    env_id="e",
-    observation=space_from_gymnasium(gymnasium.spaces.Box(-1, 1, (2,))),
-    action=space_from_gymnasium(gymnasium.spaces.Discrete(3)),
-    mask_size=3,
-)
+SPEC = make_spec(gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Discrete(3), masked=True)
 RECORD = RecordSpec(SPEC, T, state=STATE)
 
 

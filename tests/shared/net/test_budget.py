@@ -77,16 +77,16 @@ def test_a_fleet_that_comes_back_is_not_held_up() -> None:
 
 def test_little_is_given_back() -> None:
     """A flood that is useful once has paid for itself."""
-    door = Door()
-    door.payers[ROUTE] = "key"
+    watched = WatchedTurnstile()
+    watched.payers[ROUTE] = "key"
     for _ in range(10):
-        door.turnstile.charge(ROUTE, BURST_S / 10)
-    door.payers[ROUTE] = ROUTE
-    door.turnstile.welcome(ROUTE)
-    door.turnstile.welcome(ROUTE)
-    door.payers[OTHER] = "key"
-    door.turnstile.charge(OTHER, 2 * GREETING_S)
-    assert not door.turnstile.admits(OTHER)
+        watched.turnstile.charge(ROUTE, BURST_S / 10)
+    watched.payers[ROUTE] = ROUTE
+    watched.turnstile.welcome(ROUTE)
+    watched.turnstile.welcome(ROUTE)
+    watched.payers[OTHER] = "key"
+    watched.turnstile.charge(OTHER, 2 * GREETING_S)
+    assert not watched.turnstile.admits(OTHER)
 
 
 def test_who_never_comes_back_is_forgotten() -> None:
@@ -99,7 +99,7 @@ def test_who_never_comes_back_is_forgotten() -> None:
     assert budget.is_quiet
 
 
-class Door:
+class WatchedTurnstile:
     """A turnstile, and what it did."""
 
     def __init__(self) -> None:
@@ -118,18 +118,18 @@ class Door:
 
 def test_a_connection_that_goes_on_is_ended_once() -> None:
     """What it had sent before is still dropped, without another end: its descriptor may be somebody else's by then."""
-    door = Door()
-    door.turnstile.charge(ROUTE, 2 * BURST_S)
-    assert not door.turnstile.admits(ROUTE)
-    assert door.turnstile.admits(OTHER)
+    watched = WatchedTurnstile()
+    watched.turnstile.charge(ROUTE, 2 * BURST_S)
+    assert not watched.turnstile.admits(ROUTE)
+    assert watched.turnstile.admits(OTHER)
     for _ in range(2 * DROPPED_MESSAGES):
-        door.turnstile.drop(ROUTE, 10)
-    assert (door.hung_up, door.ended) == (1, [ROUTE])
+        watched.turnstile.drop(ROUTE, 10)
+    assert (watched.hung_up, watched.ended) == (1, [ROUTE])
 
 
 def test_few_messages_of_many_bytes_end_it_as_well() -> None:
     """Reading them costs as much."""
-    door = Door()
-    door.turnstile.charge(ROUTE, 2 * BURST_S)
-    door.turnstile.drop(ROUTE, DROPPED_BYTES)
-    assert door.ended == [ROUTE]
+    watched = WatchedTurnstile()
+    watched.turnstile.charge(ROUTE, 2 * BURST_S)
+    watched.turnstile.drop(ROUTE, DROPPED_BYTES)
+    assert watched.ended == [ROUTE]

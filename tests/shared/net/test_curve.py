@@ -5,7 +5,6 @@ import contextlib
 import logging
 import shutil
 import socket
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from seedbed.shared.net.keyring import Keyring
 from seedbed.shared.net.keys import DialKeys, KeyPair, PublicKey, bind_keys, client_file, dial_keys
 from seedbed.shared.net.reactor import Reactor
 from seedbed.shared.net.roles import Role
+from tests.support.heard import Heard
 from tests.support.hostile_peer import shout_over_tcp
 
 TIMEOUT_S = 30.0
@@ -43,42 +43,23 @@ def folder(made_keys, tmp_path):
     return tmp_path / "keys"
 
 
-@dataclass
-class Heard:
-    """What callbacks brought, and a way to wait for it."""
-
-    messages: list[tuple[bytes, list[bytes]]] = field(default_factory=list)
-    refused: list[tuple[str, str]] = field(default_factory=list)
-    revoked: list[bytes] = field(default_factory=list)
-    events: list[str] = field(default_factory=list)
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def note(self, to: list, item: object) -> None:
-        to.append(item)
-        self.changed.set()
-
-    async def wait_for(self, claim) -> None:
-        """Until the claim holds; looks again whenever something came."""
-        while not claim():
-            self.changed.clear()
-            await self.changed.wait()
-
-
-class House:
+class GuardedRouter(Heard):
     """An inference's router with keys, and dealers that knock, each on a context of its own as in another process."""
 
     def __init__(self, folder: Path, bind: str = "tcp://127.0.0.1:0", role: Role = Role.INFERENCE) -> None:
-        self.folder, self.heard = folder, Heard()
+        super().__init__()
+        self.folder = folder
+        self.refused: list[tuple[str, str]] = []
+        self.revoked: list[bytes] = []
         self._stack = contextlib.ExitStack()
         self.reactor = self._stack.enter_context(Reactor())
-        heard = self.heard
         self.router = Router(
             self.reactor,
             bind,
-            on_message=lambda route, frames: heard.note(heard.messages, (route, frames)),
+            on_message=self.message,
             keys=bind_keys(folder, role),
-            on_refused=lambda reason, peer: heard.note(heard.refused, (reason, peer)),
-            on_revoked=lambda routes: [heard.note(heard.revoked, route) for route in routes],
+            on_refused=lambda reason, peer: self.note(self.refused, (reason, peer)),
+            on_revoked=lambda routes: [self.note(self.revoked, route) for route in routes],
         )
         self._stack.callback(self.router.close)
 
@@ -88,8 +69,8 @@ class House:
         dealer = Dealer(
             reactor,
             self.router.endpoint,
-            on_message=lambda frames: heard.note(heard.messages, (b"", frames)),
-            on_event=lambda event: heard.note(heard.events, event),
+            on_message=heard.message,
+            on_event=heard.event,
             keys=keys,
         )
         self._stack.callback(dealer.close)
@@ -98,17 +79,17 @@ class House:
     async def enter(self, keys: DialKeys | None, word: bytes = b"hello") -> tuple[Dealer, Heard, bytes]:
         """Connect, speak, be answered; the route."""
         dealer, heard = self.knock(keys)
-        await heard.wait_for(lambda: dealer.is_connected)
+        await heard.until(lambda: dealer.is_connected)
         assert dealer.send([word])
-        await self.heard.wait_for(lambda: any(frames == [word] for _, frames in self.heard.messages))
-        route = next(route for route, frames in self.heard.messages if frames == [word])
+        await self.until(lambda: any(frames == [word] for _, frames in self.messages))
+        route = next(route for route, frames in self.messages if frames == [word])
         assert self.router.send(route, [b"welcome"])
-        await heard.wait_for(lambda: bool(heard.messages))
+        await heard.until(lambda: bool(heard.messages))
         return dealer, heard, route
 
     def reasons(self) -> set[str]:
         """Why peers were refused so far."""
-        return {reason for reason, _ in self.heard.refused}
+        return {reason for reason, _ in self.refused}
 
     def robot(self) -> DialKeys:
         """A good key."""
@@ -119,12 +100,12 @@ class House:
 
 
 def visit(folder: Path, test, *, loop: str = "uvloop", **options) -> None:
-    """Run a test on a fresh loop with a house."""
+    """Run a test on a fresh loop with a door."""
 
     async def bounded() -> None:
         async with asyncio.timeout(TIMEOUT_S):
-            with contextlib.closing(House(folder, **options)) as house:
-                await test(house)
+            with contextlib.closing(GuardedRouter(folder, **options)) as door:
+                await test(door)
 
     with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
         runner.run(bounded())
@@ -136,14 +117,14 @@ def stranger(role: Role, name: str, server: PublicKey) -> DialKeys:
     return DialKeys(pair=KeyPair(role=role, name=name, public=public, secret=secret), server=server)
 
 
-async def is_turned_away(house: House, keys: DialKeys | None, reason: str) -> Dealer:
+async def is_turned_away(door: GuardedRouter, keys: DialKeys | None, reason: str) -> Dealer:
     """Knock until refused; nothing that it says is heard."""
-    dealer, heard = house.knock(keys)
-    await heard.wait_for(lambda: "handshake_failed" in heard.events)
+    dealer, heard = door.knock(keys)
+    await heard.until(lambda: "handshake_failed" in heard.events)
     assert not dealer.is_connected
     assert not dealer.send([b"let me in"])
-    await house.heard.wait_for(lambda: reason in house.reasons())
-    assert house.heard.messages == []
+    await door.until(lambda: reason in door.reasons())
+    assert door.messages == []
     return dealer
 
 
@@ -151,13 +132,13 @@ async def is_turned_away(house: House, keys: DialKeys | None, reason: str) -> De
 def test_a_known_key_gets_in(folder, loop):
     """Messages of any size go both ways, and the router knows whose they are."""
 
-    async def test(house):
-        dealer, heard, route = await house.enter(house.robot())
-        assert house.router.user_id(route) == "environment:robot"
+    async def test(door):
+        dealer, heard, route = await door.enter(door.robot())
+        assert door.router.user_id(route) == "environment:robot"
         assert dealer.send([b"header", b"", b"x" * 1_000_000])
-        await house.heard.wait_for(lambda: len(house.heard.messages) == 2)
-        assert house.heard.messages[1] == (route, [b"header", b"", b"x" * 1_000_000])
-        assert house.heard.refused == []
+        await door.until(lambda: len(door.messages) == 2)
+        assert door.messages[1] == (route, [b"header", b"", b"x" * 1_000_000])
+        assert door.refused == []
         assert heard.events == ["connected"]
 
     visit(folder, test, loop=loop)
@@ -166,11 +147,11 @@ def test_a_known_key_gets_in(folder, loop):
 def test_a_foreign_key_is_refused_and_a_good_one_gets_in_afterwards(folder):
     """Even under a good name: the key counts. The dealer says that its key was refused."""
 
-    async def test(house):
-        dealer = await is_turned_away(house, stranger(Role.ENVIRONMENT, "robot", house.robot().server), "unknown_key")
+    async def test(door):
+        dealer = await is_turned_away(door, stranger(Role.ENVIRONMENT, "robot", door.robot().server), "unknown_key")
         assert dealer.state == "refused"
         assert dealer.refusal.startswith("key refused: environment:robot")
-        await house.enter(house.robot())
+        await door.enter(door.robot())
 
     visit(folder, test)
 
@@ -178,10 +159,10 @@ def test_a_foreign_key_is_refused_and_a_good_one_gets_in_afterwards(folder):
 def test_no_key_is_refused(folder):
     """Loopback or not: a server with keys takes nobody without. The dealer says what may be missing."""
 
-    async def test(house):
-        dealer = await is_turned_away(house, None, "handshake")
+    async def test(door):
+        dealer = await is_turned_away(door, None, "handshake")
         assert "runtime.keys" in dealer.refusal
-        await house.enter(house.robot())
+        await door.enter(door.robot())
 
     visit(folder, test)
 
@@ -189,12 +170,12 @@ def test_no_key_is_refused(folder):
 def test_a_dealer_talks_only_to_the_server_whose_key_it_has(folder):
     """Whoever stands at the address with another pair gets no word out of it."""
 
-    async def test(house):
-        good = house.robot()
+    async def test(door):
+        good = door.robot()
         other = dial_keys(folder, Role.INFERENCE, Role.LEARNER).server
-        dealer = await is_turned_away(house, DialKeys(pair=good.pair, server=other), "handshake")
+        dealer = await is_turned_away(door, DialKeys(pair=good.pair, server=other), "handshake")
         assert "is not the learner" in dealer.refusal
-        await house.enter(good)
+        await door.enter(good)
 
     visit(folder, test)
 
@@ -202,15 +183,15 @@ def test_a_dealer_talks_only_to_the_server_whose_key_it_has(folder):
 def test_a_dealer_with_keys_gives_nothing_to_a_server_without(folder):
     """The link is encrypted or there is none."""
 
-    async def test(house):
+    async def test(door):
         with Reactor() as plain, Reactor() as own:
             received, heard = [], Heard()
             router = Router(plain, "tcp://127.0.0.1:0", on_message=lambda route, frames: received.append(frames))
             dealer = Dealer(
                 own, router.endpoint, on_message=print,
-                on_event=lambda event: heard.note(heard.events, event), keys=house.robot(),
+                on_event=heard.event, keys=door.robot(),
             )  # fmt: skip
-            await heard.wait_for(lambda: "handshake_failed" in heard.events)
+            await heard.until(lambda: "handshake_failed" in heard.events)
             assert "has no keys" in dealer.refusal
             assert received == []
             dealer.close()
@@ -224,11 +205,11 @@ def test_an_environments_key_is_refused_by_the_learner_even_if_it_is_listed_ther
     pair = dial_keys(folder / "environment" / "robot", Role.ENVIRONMENT, Role.INFERENCE).pair
     shutil.copy(folder / "inference" / "clients" / client_file(pair), folder / "learner" / "clients")
 
-    async def test(house):
+    async def test(door):
         main = dial_keys(folder, Role.INFERENCE, Role.LEARNER)
-        await is_turned_away(house, DialKeys(pair=pair, server=main.server), "wrong_role")
-        assert any("environment:robot" in peer for _, peer in house.heard.refused)
-        await house.enter(main)
+        await is_turned_away(door, DialKeys(pair=pair, server=main.server), "wrong_role")
+        assert any("environment:robot" in peer for _, peer in door.refused)
+        await door.enter(main)
 
     visit(folder, test, role=Role.LEARNER)
 
@@ -237,9 +218,9 @@ def test_an_environments_key_is_refused_by_the_learner_even_if_it_is_listed_ther
 def test_a_monitors_key_gets_in_at_both_servers(folder, server):
     """As itself: what it may say there is `reports`' matter, which looks at its role."""
 
-    async def test(house):
-        _, _, route = await house.enter(dial_keys(folder, Role.MONITOR, server))
-        assert house.router.user_id(route) == "monitor:default"
+    async def test(door):
+        _, _, route = await door.enter(dial_keys(folder, Role.MONITOR, server))
+        assert door.router.user_id(route) == "monitor:default"
 
     visit(folder, test, role=server)
 
@@ -247,23 +228,23 @@ def test_a_monitors_key_gets_in_at_both_servers(folder, server):
 def test_a_revoked_key_is_out_while_it_is_connected(folder):
     """Its route is told, nothing more of it is heard, it cannot come back; others do not notice."""
 
-    async def test(house):
+    async def test(door):
         other = dial_keys(folder / "environment" / "default", Role.ENVIRONMENT, Role.INFERENCE)
-        dealer, _, route = await house.enter(house.robot(), b"robot")
-        bystander, _, _ = await house.enter(other, b"bystander")
-        keys = house.robot()
+        dealer, _, route = await door.enter(door.robot(), b"robot")
+        bystander, _, _ = await door.enter(other, b"bystander")
+        keys = door.robot()
         Keyring(folder).revoke("robot")
-        await house.heard.wait_for(lambda: bool(house.heard.revoked))
-        assert house.heard.revoked == [route]
+        await door.until(lambda: bool(door.revoked))
+        assert door.revoked == [route]
         assert dealer.send([b"still here?"])
-        await house.heard.wait_for(lambda: "revoked" in house.reasons())
-        assert ("revoked", "environment:robot") in house.heard.refused
+        await door.until(lambda: "revoked" in door.reasons())
+        assert ("revoked", "environment:robot") in door.refused
         assert bystander.send([b"business as usual"])
-        await house.heard.wait_for(lambda: house.heard.messages[-1][1] == [b"business as usual"])
-        assert [b"still here?"] not in [frames for _, frames in house.heard.messages]
-        _, heard = house.knock(keys)
-        await heard.wait_for(lambda: heard.events == ["handshake_failed"])
-        assert "unknown_key" in house.reasons()
+        await door.until(lambda: door.messages[-1][1] == [b"business as usual"])
+        assert [b"still here?"] not in [frames for _, frames in door.messages]
+        _, heard = door.knock(keys)
+        await heard.until(lambda: heard.events == ["handshake_failed"])
+        assert "unknown_key" in door.reasons()
 
     visit(folder, test)
 
@@ -271,14 +252,14 @@ def test_a_revoked_key_is_out_while_it_is_connected(folder):
 def test_a_key_revoked_before_its_first_message_is_not_heard(folder):
     """The handshake was done; the message that follows is judged by the list of that moment."""
 
-    async def test(house):
-        dealer, heard = house.knock(house.robot())
-        await heard.wait_for(lambda: dealer.is_connected)
+    async def test(door):
+        dealer, heard = door.knock(door.robot())
+        await heard.until(lambda: dealer.is_connected)
         Keyring(folder).revoke("robot")
-        house.router._guard.reload()
+        door.router._guard.reload()
         assert dealer.send([b"first word"])
-        await house.heard.wait_for(lambda: "revoked" in house.reasons())
-        assert house.heard.messages == []
+        await door.until(lambda: "revoked" in door.reasons())
+        assert door.messages == []
 
     visit(folder, test)
 
@@ -286,15 +267,15 @@ def test_a_key_revoked_before_its_first_message_is_not_heard(folder):
 def test_a_new_key_is_let_in_without_a_restart(folder):
     """A dealer that was refused gets in by itself once its key is listed."""
 
-    async def test(house):
+    async def test(door):
         listed = folder / "inference" / "clients" / "environment-robot.pub"
         content = listed.read_bytes()
         listed.unlink()
-        house.router._guard.reload()
-        dealer, heard = house.knock(house.robot())
-        await heard.wait_for(lambda: "handshake_failed" in heard.events)
+        door.router._guard.reload()
+        dealer, heard = door.knock(door.robot())
+        await heard.until(lambda: "handshake_failed" in heard.events)
         listed.write_bytes(content)
-        await heard.wait_for(lambda: dealer.is_connected)
+        await heard.until(lambda: dealer.is_connected)
         assert dealer.refusal == ""
 
     visit(folder, test)
@@ -304,13 +285,13 @@ def test_a_file_that_is_mended_by_its_mode_alone_counts_again(folder):
     """Whoever follows the error's advice needs no restart."""
     listed = folder / "inference" / "clients" / "environment-robot.pub"
 
-    async def test(house):
+    async def test(door):
         listed.chmod(0o666)
-        dealer, heard = house.knock(house.robot())
-        await house.heard.wait_for(lambda: "unreadable_keys" in house.reasons())
-        assert any(f"chmod go-w {listed}" in text for _, text in house.heard.refused)
+        dealer, heard = door.knock(door.robot())
+        await door.until(lambda: "unreadable_keys" in door.reasons())
+        assert any(f"chmod go-w {listed}" in text for _, text in door.refused)
         listed.chmod(0o644)
-        await heard.wait_for(lambda: dealer.is_connected)
+        await heard.until(lambda: dealer.is_connected)
         assert dealer.refusal == ""
 
     visit(folder, test)
@@ -319,18 +300,16 @@ def test_a_file_that_is_mended_by_its_mode_alone_counts_again(folder):
 def test_a_broken_file_or_a_folder_that_is_away_shuts_nobody_else_out(folder):
     """It is told; whoever was known stays so."""
 
-    async def test(house):
-        await house.enter(house.robot())
+    async def test(door):
+        await door.enter(door.robot())
         clients = folder / "inference" / "clients"
         (clients / "environment-broken.pub").write_text("nonsense")
-        house.router._guard.reload()
-        assert any(
-            reason == "unreadable_keys" and "environment-broken.pub" in text for reason, text in house.heard.refused
-        )
+        door.router._guard.reload()
+        assert any(reason == "unreadable_keys" and "environment-broken.pub" in text for reason, text in door.refused)
         clients.rename(clients.with_name("away"))
-        house.router._guard.reload()
-        assert house.heard.revoked == []
-        await house.enter(dial_keys(folder / "environment" / "default", Role.ENVIRONMENT, Role.INFERENCE), b"later")
+        door.router._guard.reload()
+        assert door.revoked == []
+        await door.enter(dial_keys(folder / "environment" / "default", Role.ENVIRONMENT, Role.INFERENCE), b"later")
 
     visit(folder, test)
 
@@ -338,18 +317,18 @@ def test_a_broken_file_or_a_folder_that_is_away_shuts_nobody_else_out(folder):
 def test_the_door_opens_after_garbage_and_two_hundred_idle_connections(folder):
     """Connections that say nothing, or nothing that makes sense, cost a good key nothing but a moment."""
 
-    async def test(house):
-        host, port = house.router.endpoint.removeprefix("tcp://").rsplit(":", 1)
+    async def test(door):
+        host, port = door.router.endpoint.removeprefix("tcp://").rsplit(":", 1)
         with contextlib.ExitStack() as idle:
             for _ in range(200):
                 idle.enter_context(socket.create_connection((host, int(port)), timeout=10))
-            await asyncio.to_thread(shout_over_tcp, house.router.endpoint, 3)
+            await asyncio.to_thread(shout_over_tcp, door.router.endpoint, 3)
             hello = b"\x04\xc8\x05HELLO"
             for noise in (b"", hello + bytes(194), hello + b"\xa5" * 194, b"\x04\x09\x08INITIATE"):
                 idle.enter_context(socket.create_connection((host, int(port)), timeout=10)).sendall(GREETING + noise)
-            await house.heard.wait_for(lambda: "handshake" in house.reasons())
-            await house.enter(house.robot())
-        assert [frames for _, frames in house.heard.messages] == [[b"hello"]]
+            await door.until(lambda: "handshake" in door.reasons())
+            await door.enter(door.robot())
+        assert [frames for _, frames in door.messages] == [[b"hello"]]
 
     visit(folder, test)
 
@@ -358,13 +337,13 @@ def test_a_router_that_has_forgotten_a_route_looks_it_up_again(folder, monkeypat
     """What it remembers is bounded, and nobody notices."""
     monkeypatch.setattr(endpoints, "MAX_ROUTES", 4)
 
-    async def test(house):
-        first, _, route = await house.enter(house.robot(), b"first")
-        others = [await house.enter(house.robot(), b"%d" % number) for number in range(6)]
-        assert house.router.user_id(route) == ""
+    async def test(door):
+        first, _, route = await door.enter(door.robot(), b"first")
+        others = [await door.enter(door.robot(), b"%d" % number) for number in range(6)]
+        assert door.router.user_id(route) == ""
         assert first.send([b"still me"])
-        await house.heard.wait_for(lambda: house.heard.messages[-1] == (route, [b"still me"]))
-        assert house.router.user_id(route) == "environment:robot"
+        await door.until(lambda: door.messages[-1] == (route, [b"still me"]))
+        assert door.router.user_id(route) == "environment:robot"
         assert len(others) == 6
 
     visit(folder, test)
@@ -373,14 +352,14 @@ def test_a_router_that_has_forgotten_a_route_looks_it_up_again(folder, monkeypat
 def test_questions_that_are_nonsense_do_not_end_the_guard(folder):
     """Anything in the process may ask at the ZAP address; noise is refused, and a good key still gets in."""
 
-    async def test(house):
-        asker = house.reactor.context.socket(zmq.DEALER)
+    async def test(door):
+        asker = door.reactor.context.socket(zmq.DEALER)
         asker.connect(zap.ZAP_ENDPOINT)
         for frames in ([b""], [b"", b"1.0"], [b"", b"1.0", b"7", *[b"\xff" * 500] * 5], [b"x"] * 60):
             asker.send_multipart(frames)
-        await house.heard.wait_for(lambda: len(house.heard.refused) == 4)
+        await door.until(lambda: len(door.refused) == 4)
         asker.close(0)
-        await house.enter(house.robot())
+        await door.enter(door.robot())
 
     visit(folder, test)
 
@@ -388,25 +367,25 @@ def test_questions_that_are_nonsense_do_not_end_the_guard(folder):
 def test_a_failure_of_the_guard_is_a_failure_of_the_service(folder):
     """A bug is never a door that silently stays shut, or open: the loop's exception handler hears of it."""
 
-    async def test(house):
+    async def test(door):
         failures = Heard()
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, context: failures.note(failures.events, context["exception"]))
-        house.router._guard.access = None
-        _, heard = house.knock(house.robot())
-        await failures.wait_for(lambda: bool(failures.events))
+        loop.set_exception_handler(lambda _, context: failures.event(context["exception"]))
+        door.router._guard.access = None
+        _, heard = door.knock(door.robot())
+        await failures.until(lambda: bool(failures.events))
         assert isinstance(failures.events[0], AttributeError)
         assert heard.events == []
-        assert house.heard.messages == []
+        assert door.messages == []
 
     visit(folder, test)
 
 
 def test_with_keys_any_address_may_be_bound_and_dialled(folder):
-    """And an ipc link is guarded like any other."""
+    """And an ipc link is door like any other."""
 
-    async def test(house):
-        _, heard, _ = await house.enter(house.robot())
+    async def test(door):
+        _, heard, _ = await door.enter(door.robot())
         assert heard.events == ["connected"]
 
     visit(folder, test, bind="tcp://0.0.0.0:0")
@@ -428,10 +407,10 @@ def test_without_keys_no_other_machine_is_dialled():
 def test_one_reactor_guards_one_server(folder):
     """The second is refused, and leaves nothing open."""
 
-    async def test(house):
+    async def test(door):
         with pytest.raises(ConfigError, match="a reactor of its own"):
-            Router(house.reactor, "tcp://127.0.0.1:0", on_message=print, keys=bind_keys(folder, Role.LEARNER))
-        await house.enter(house.robot())
+            Router(door.reactor, "tcp://127.0.0.1:0", on_message=print, keys=bind_keys(folder, Role.LEARNER))
+        await door.enter(door.robot())
 
     visit(folder, test)
 
@@ -451,11 +430,11 @@ def test_no_secret_is_logged(folder, caplog, capfd):
     """Neither when let in nor when refused."""
     caplog.set_level(logging.DEBUG)
 
-    async def test(house):
-        foreign = stranger(Role.ENVIRONMENT, "robot", house.robot().server)
-        dealer = await is_turned_away(house, foreign, "unknown_key")
-        said = f"{house.heard.refused} {dealer.refusal} {caplog.text} {capfd.readouterr()}"
-        for secret in (foreign.pair.secret, house.robot().pair.secret, bind_keys(folder, Role.INFERENCE).pair.secret):
+    async def test(door):
+        foreign = stranger(Role.ENVIRONMENT, "robot", door.robot().server)
+        dealer = await is_turned_away(door, foreign, "unknown_key")
+        said = f"{door.refused} {dealer.refusal} {caplog.text} {capfd.readouterr()}"
+        for secret in (foreign.pair.secret, door.robot().pair.secret, bind_keys(folder, Role.INFERENCE).pair.secret):
             assert secret not in said
 
     visit(folder, test)

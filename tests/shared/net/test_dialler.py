@@ -11,20 +11,21 @@ from seedbed.shared.errors import ConfigError
 from seedbed.shared.net.dialler import Dialler
 from seedbed.shared.net.endpoints import Router
 from seedbed.shared.net.reactor import Reactor
+from tests.support.heard import Changes
 
 HOSTS = ("127.0.0.2", "127.0.0.3")
 
 
-class Scene:
+class MovingName(Changes):
     """A dialler of one name, peers at two addresses of one port, and what happened."""
 
     def __init__(self, reactor: Reactor, port: int, *hosts: str) -> None:
+        super().__init__()
         self.reactor, self.port = reactor, port
         self.hosts = list(hosts)
         self.events: list[str] = []
         self.heard: list[tuple[str, bytes]] = []  # host and message
         self.answers: list[bytes] = []
-        self.changed = asyncio.Event()
         self.routers: dict[str, Router] = {}
         self.routes: dict[str, bytes] = {}
         self.dialler = Dialler(
@@ -35,11 +36,6 @@ class Scene:
         self.routers[host] = Router(
             self.reactor, f"tcp://{host}:{self.port}", on_message=lambda route, frames: self._heard(host, route, frames)
         )
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        while not condition():
-            self.changed.clear()
-            await self.changed.wait()
 
     async def until_heard_at(self, host: str, message: bytes) -> None:
         """Say it to whoever is in use, until it arrives there."""
@@ -55,26 +51,26 @@ class Scene:
     def _heard(self, host: str, route: bytes, frames: list[bytes]) -> None:
         self.heard.append((host, frames[0]))
         self.routes[host] = route
-        self.changed.set()
+        self.tell()
 
     def _answered(self, frames: list[bytes]) -> None:
         self.answers.append(frames[0])
-        self.changed.set()
+        self.tell()
 
     def _happened(self, event: str) -> None:
         self.events.append(event)
-        self.changed.set()
+        self.tell()
 
 
-def run(test: Callable[[Scene], Coroutine[Any, Any, None]], *hosts: str) -> None:
+def run(test: Callable[[MovingName], Coroutine[Any, Any, None]], *hosts: str) -> None:
     async def bounded() -> None:
         reservation = Reservation(HOSTS[0])
         try:
             with Reactor() as reactor:
                 async with asyncio.timeout(30):
-                    scene = Scene(reactor, reservation.port, *hosts)
-                    await test(scene)
-                scene.dialler.close()
+                    name = MovingName(reactor, reservation.port, *hosts)
+                    await test(name)
+                name.dialler.close()
         finally:
             reservation.close()
 
@@ -84,18 +80,18 @@ def run(test: Callable[[Scene], Coroutine[Any, Any, None]], *hosts: str) -> None
 def test_a_peer_that_comes_back_under_another_address_is_found() -> None:
     """Its name is all that stays."""
 
-    async def test(scene: Scene) -> None:
-        scene.open(HOSTS[0])
-        await scene.until_heard_at(HOSTS[0], b"one")
-        scene.routers[HOSTS[0]].close()
-        await scene.until(lambda: scene.events[-1] == "disconnected")
-        assert not scene.dialler.send([b"lost"])
-        scene.hosts = [HOSTS[1]]
-        scene.open(HOSTS[1])
-        await scene.until_heard_at(HOSTS[1], b"two")
-        assert scene.events == ["connected", "disconnected", "connected"]
-        assert scene.routers[HOSTS[1]].send(scene.routes[HOSTS[1]], [b"answer"])
-        await scene.until(lambda: scene.answers == [b"answer"])
+    async def test(name: MovingName) -> None:
+        name.open(HOSTS[0])
+        await name.until_heard_at(HOSTS[0], b"one")
+        name.routers[HOSTS[0]].close()
+        await name.until(lambda: name.events[-1] == "disconnected")
+        assert not name.dialler.send([b"lost"])
+        name.hosts = [HOSTS[1]]
+        name.open(HOSTS[1])
+        await name.until_heard_at(HOSTS[1], b"two")
+        assert name.events == ["connected", "disconnected", "connected"]
+        assert name.routers[HOSTS[1]].send(name.routes[HOSTS[1]], [b"answer"])
+        await name.until(lambda: name.answers == [b"answer"])
 
     run(test, HOSTS[0])
 
@@ -103,16 +99,16 @@ def test_a_peer_that_comes_back_under_another_address_is_found() -> None:
 def test_of_several_addresses_one_is_used_and_the_next_when_it_is_lost() -> None:
     """The other hears nothing until then."""
 
-    async def test(scene: Scene) -> None:
+    async def test(name: MovingName) -> None:
         for host in HOSTS:
-            scene.open(host)
-        await scene.until(lambda: bool(scene.dialler.address))
-        first, second = HOSTS if HOSTS[0] in scene.dialler.address else HOSTS[::-1]
-        await scene.until_heard_at(first, b"one")
-        scene.routers[first].close()
-        await scene.until_heard_at(second, b"two")
-        assert scene.heard == [(first, b"one"), (second, b"two")]
-        assert scene.events == ["connected", "disconnected", "connected"]
+            name.open(host)
+        await name.until(lambda: bool(name.dialler.address))
+        first, second = HOSTS if HOSTS[0] in name.dialler.address else HOSTS[::-1]
+        await name.until_heard_at(first, b"one")
+        name.routers[first].close()
+        await name.until_heard_at(second, b"two")
+        assert name.heard == [(first, b"one"), (second, b"two")]
+        assert name.events == ["connected", "disconnected", "connected"]
 
     run(test, *HOSTS)
 
@@ -120,18 +116,18 @@ def test_of_several_addresses_one_is_used_and_the_next_when_it_is_lost() -> None
 def test_one_that_does_not_serve_is_passed_over() -> None:
     """Where another is connected; else it is kept."""
 
-    async def test(scene: Scene) -> None:
-        scene.open(HOSTS[0])
-        await scene.until_heard_at(HOSTS[0], b"one")
-        assert not scene.dialler.pass_over()
-        scene.open(HOSTS[1])
+    async def test(name: MovingName) -> None:
+        name.open(HOSTS[0])
+        await name.until_heard_at(HOSTS[0], b"one")
+        assert not name.dialler.pass_over()
+        name.open(HOSTS[1])
 
         async with asyncio.timeout(20):
-            while not scene.dialler.pass_over():  # noqa: ASYNC110
+            while not name.dialler.pass_over():  # noqa: ASYNC110
                 await asyncio.sleep(0)
-        await scene.until_heard_at(HOSTS[1], b"two")
-        assert scene.dialler.pass_over()
-        await scene.until_heard_at(HOSTS[0], b"three")
+        await name.until_heard_at(HOSTS[1], b"two")
+        assert name.dialler.pass_over()
+        await name.until_heard_at(HOSTS[0], b"three")
 
     run(test, *HOSTS)
 
@@ -139,18 +135,18 @@ def test_one_that_does_not_serve_is_passed_over() -> None:
 def test_an_address_that_its_name_left_is_kept_while_it_serves() -> None:
     """And given up when it no longer does."""
 
-    async def test(scene: Scene) -> None:
-        scene.open(HOSTS[0])
-        await scene.until_heard_at(HOSTS[0], b"one")
-        scene.hosts = [HOSTS[1]]
-        scene.open(HOSTS[1])
+    async def test(name: MovingName) -> None:
+        name.open(HOSTS[0])
+        await name.until_heard_at(HOSTS[0], b"one")
+        name.hosts = [HOSTS[1]]
+        name.open(HOSTS[1])
 
-        await scene.until_heard_at(HOSTS[0], b"still here")
+        await name.until_heard_at(HOSTS[0], b"still here")
         async with asyncio.timeout(20):
-            while not scene.dialler.pass_over():
-                assert scene.dialler.address == f"tcp://{HOSTS[0]}:{scene.port}"
+            while not name.dialler.pass_over():
+                assert name.dialler.address == f"tcp://{HOSTS[0]}:{name.port}"
                 await asyncio.sleep(0)
-        await scene.until_heard_at(HOSTS[1], b"two")
+        await name.until_heard_at(HOSTS[1], b"two")
 
     run(test, HOSTS[0])
 
@@ -158,22 +154,22 @@ def test_an_address_that_its_name_left_is_kept_while_it_serves() -> None:
 def test_it_says_what_it_waits_for() -> None:
     """A name that does not resolve, then an address where nobody is, then nothing."""
 
-    async def test(scene: Scene) -> None:
+    async def test(name: MovingName) -> None:
         loop = asyncio.get_running_loop()
 
         async def complaint() -> str:
-            while not (complaints := scene.dialler.complaints(loop.time() + 5)):  # noqa: ASYNC110
+            while not (complaints := name.dialler.complaints(loop.time() + 5)):  # noqa: ASYNC110
                 await asyncio.sleep(0)
             return complaints[0]
 
         assert "does not resolve, for 5 s (Name or service not known)" in await complaint()
-        scene.hosts = [HOSTS[0]]
+        name.hosts = [HOSTS[0]]
         while "no connection to tcp://127.0.0.2" not in (said := await complaint()):
             assert "does not resolve" in said
             await asyncio.sleep(0)
-        scene.open(HOSTS[0])
-        await scene.until_heard_at(HOSTS[0], b"one")
-        assert scene.dialler.complaints(loop.time()) == []
+        name.open(HOSTS[0])
+        await name.until_heard_at(HOSTS[0], b"one")
+        assert name.dialler.complaints(loop.time()) == []
 
     run(test)
 

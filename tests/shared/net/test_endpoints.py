@@ -19,6 +19,7 @@ import zmq
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.net import addresses, endpoints
 from seedbed.shared.net.reactor import MAX_FRAMES, Reactor
+from tests.support.heard import Heard
 
 TIMEOUT_S = 20.0
 
@@ -48,34 +49,6 @@ class Transport:
             runner.run(bounded())
 
 
-class Notes:
-    """What callbacks brought, and a way to wait for it."""
-
-    def __init__(self) -> None:
-        self.messages: list[Any] = []
-        self.events: list[str] = []
-        self.drains = 0
-        self._changed = asyncio.Event()
-
-    def message(self, *parts: Any) -> None:
-        self.messages.append(parts[0] if len(parts) == 1 else parts)
-        self._changed.set()
-
-    def event(self, name: str) -> None:
-        self.events.append(name)
-        self._changed.set()
-
-    def drained(self) -> None:
-        self.drains += 1
-        self._changed.set()
-
-    async def wait_for(self, claim: Callable[[], bool]) -> None:
-        """Until the claim holds; looks again whenever something came."""
-        while not claim():
-            self._changed.clear()
-            await self._changed.wait()
-
-
 @pytest.fixture(params=["asyncio", "uvloop"])
 def transport(request) -> Transport:
     """Both loops."""
@@ -86,7 +59,7 @@ class Pair:
     """A router, a dealer connected to it, and what both heard."""
 
     def __init__(self, transport: Transport, place: Any, **router_options: Any) -> None:
-        self.at_router, self.at_dealer = Notes(), Notes()
+        self.at_router, self.at_dealer = Heard(), Heard()
         self.router = endpoints.Router(
             place,
             "tcp://127.0.0.1:0",
@@ -100,13 +73,13 @@ class Pair:
 
     async def wait_connected(self) -> None:
         """Until the dealer may send."""
-        await self.at_dealer.wait_for(lambda: self.dealer.is_connected)
+        await self.at_dealer.until(lambda: self.dealer.is_connected)
 
     async def wait_route(self) -> bytes:
         """The dealer's route at the router."""
         await self.wait_connected()
         assert self.dealer.send([b"hello"])
-        await self.at_router.wait_for(lambda: bool(self.at_router.messages))
+        await self.at_router.until(lambda: bool(self.at_router.messages))
         route = self.at_router.messages[-1][0]
         self.at_router.messages.clear()
         return route
@@ -119,11 +92,11 @@ def test_a_message_arrives_whole(transport):
         pair = Pair(transport, place)
         await pair.wait_connected()
         assert pair.dealer.send([b"header", b"", b"x" * 100_000])
-        await pair.at_router.wait_for(lambda: bool(pair.at_router.messages))
+        await pair.at_router.until(lambda: bool(pair.at_router.messages))
         route, frames = pair.at_router.messages[0]
         assert frames == [b"header", b"", b"x" * 100_000]
         assert pair.router.send(route, [b"reply", b"y"])
-        await pair.at_dealer.wait_for(lambda: bool(pair.at_dealer.messages))
+        await pair.at_dealer.until(lambda: bool(pair.at_dealer.messages))
         assert pair.at_dealer.messages == [[b"reply", b"y"]]
 
     transport.run(test)
@@ -137,7 +110,7 @@ def test_messages_of_one_peer_keep_their_order(transport):
         await pair.wait_connected()
         sent = [str(number).encode() for number in range(900)]
         assert all(pair.dealer.send([number]) for number in sent)
-        await pair.at_router.wait_for(lambda: len(pair.at_router.messages) == 900)
+        await pair.at_router.until(lambda: len(pair.at_router.messages) == 900)
         assert [frames[0] for _, frames in pair.at_router.messages] == sent
 
     transport.run(test)
@@ -152,7 +125,7 @@ def test_buffers_are_copied(transport):
         buffer = bytearray(b"a" * 200_000)
         assert pair.dealer.send([b"h", buffer, memoryview(buffer)[:3]])
         buffer[:] = b"b" * 200_000
-        await pair.at_router.wait_for(lambda: bool(pair.at_router.messages))
+        await pair.at_router.until(lambda: bool(pair.at_router.messages))
         assert pair.at_router.messages[0][1] == [b"h", b"a" * 200_000, b"aaa"]
 
     transport.run(test)
@@ -162,20 +135,20 @@ def test_routes_tell_peers_apart(transport):
     """Every dealer gets its own answers."""
 
     async def test(place):
-        at_router, peers = Notes(), []
+        at_router, peers = Heard(), []
         router = endpoints.Router(
             place, "tcp://127.0.0.1:0", on_message=lambda route, frames: router.send(route, [b"for", frames[0]])
         )
         for _ in range(3):
-            notes = Notes()
-            dealer = endpoints.Dealer(place, router.endpoint, on_message=notes.message, on_event=notes.event)
-            peers.append((dealer, notes))
-        for number, (dealer, notes) in enumerate(peers):
-            await notes.wait_for(lambda dealer=dealer: dealer.is_connected)
+            heard = Heard()
+            dealer = endpoints.Dealer(place, router.endpoint, on_message=heard.message, on_event=heard.event)
+            peers.append((dealer, heard))
+        for number, (dealer, heard) in enumerate(peers):
+            await heard.until(lambda dealer=dealer: dealer.is_connected)
             assert dealer.send([b"%d" % number])
-        for number, (_, notes) in enumerate(peers):
-            await notes.wait_for(lambda notes=notes: bool(notes.messages))
-            assert notes.messages == [[b"for", b"%d" % number]]
+        for number, (_, heard) in enumerate(peers):
+            await heard.until(lambda heard=heard: bool(heard.messages))
+            assert heard.messages == [[b"for", b"%d" % number]]
         assert not at_router.messages
 
     transport.run(test)
@@ -203,13 +176,13 @@ def test_a_dealer_survives_its_router(transport):
         await pair.wait_route()
         address = pair.router.endpoint
         pair.router.close()
-        await pair.at_dealer.wait_for(lambda: "disconnected" in pair.at_dealer.events)
+        await pair.at_dealer.until(lambda: "disconnected" in pair.at_dealer.events)
         assert not pair.dealer.is_connected
         assert not pair.dealer.send([b"lost"])
         router = endpoints.Router(place, address, on_message=pair.at_router.message)
         await pair.wait_connected()
         assert pair.dealer.send([b"again"])
-        await pair.at_router.wait_for(lambda: bool(pair.at_router.messages))
+        await pair.at_router.until(lambda: bool(pair.at_router.messages))
         assert pair.at_router.messages[0][1] == [b"again"]
         assert pair.at_dealer.events == ["connected", "disconnected", "connected"]
         router.close()
@@ -249,14 +222,14 @@ def test_a_frame_over_the_limit_costs_its_sender_the_connection(transport):
 
     async def test(place):
         pair = Pair(transport, place, max_frame_bytes=1000)
-        other = Notes()
+        other = Heard()
         dealer = endpoints.Dealer(place, pair.router.endpoint, on_message=other.message, on_event=other.event)
-        await other.wait_for(lambda: dealer.is_connected)
+        await other.until(lambda: dealer.is_connected)
         await pair.wait_connected()
         assert pair.dealer.send([b"x" * 1001])
-        await pair.at_dealer.wait_for(lambda: "disconnected" in pair.at_dealer.events)
+        await pair.at_dealer.until(lambda: "disconnected" in pair.at_dealer.events)
         assert dealer.send([b"y" * 1000])
-        await pair.at_router.wait_for(lambda: bool(pair.at_router.messages))
+        await pair.at_router.until(lambda: bool(pair.at_router.messages))
         assert [frames for _, frames in pair.at_router.messages] == [[b"y" * 1000]]
         assert other.events == ["connected"]
 
@@ -271,7 +244,7 @@ def test_a_message_of_too_many_frames_is_dropped(transport):
         await pair.wait_connected()
         assert pair.dealer.send([b"x"] * MAX_FRAMES)  # and one more, its sender's route
         assert pair.dealer.send([b"y"] * (MAX_FRAMES - 1))
-        await pair.at_router.wait_for(lambda: bool(pair.at_router.messages))
+        await pair.at_router.until(lambda: bool(pair.at_router.messages))
         assert pair.at_router.messages[0][1] == [b"y"] * (MAX_FRAMES - 1)
 
     transport.run(test)
@@ -283,11 +256,11 @@ def test_drained_is_told_after_the_messages(transport):
     async def test(place):
         pair = Pair(transport, place)
         await pair.wait_connected()
-        drains = pair.at_router.drains
+        drains = pair.at_router.num_drains
         for _ in range(10):
             pair.dealer.send([b"x"])
-        await pair.at_router.wait_for(lambda: len(pair.at_router.messages) == 10)
-        await pair.at_router.wait_for(lambda: pair.at_router.drains > drains)
+        await pair.at_router.until(lambda: len(pair.at_router.messages) == 10)
+        await pair.at_router.until(lambda: pair.at_router.num_drains > drains)
         assert pair.router.is_drained()
 
     transport.run(test)
@@ -307,13 +280,13 @@ def test_a_callback_may_close_its_endpoint(transport):
             closed.set()
 
         router = endpoints.Router(place, "tcp://127.0.0.1:0", on_message=close)
-        notes = Notes()
-        dealer = endpoints.Dealer(place, router.endpoint, on_message=notes.message, on_event=notes.event)
-        await notes.wait_for(lambda: dealer.is_connected)
+        heard = Heard()
+        dealer = endpoints.Dealer(place, router.endpoint, on_message=heard.message, on_event=heard.event)
+        await heard.until(lambda: dealer.is_connected)
         dealer.send([b"one"])
         dealer.send([b"two"])
         await closed.wait()
-        await notes.wait_for(lambda: "disconnected" in notes.events)
+        await heard.until(lambda: "disconnected" in heard.events)
         assert got == [[b"one"]]
         dealer.close()
         dealer.close()
@@ -397,23 +370,28 @@ def test_garbage_hurts_nobody_else(transport):
     transport.run(test)
 
 
+@contextlib.contextmanager
+def refusing_server():
+    """The address of a router with another security mechanism."""
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as stranger:
+        stranger.linger = 0
+        stranger.plain_server = True
+        stranger.bind("tcp://127.0.0.1:0")
+        yield stranger.last_endpoint.decode()
+
+
 def test_a_refused_handshake_is_told_and_tried_again(transport):
     """A server with another security mechanism refuses; once a right one is there, a new socket connects."""
 
     async def test(place):
-        with zmq.Context() as context:
-            stranger = context.socket(zmq.ROUTER)
-            stranger.plain_server = True
-            stranger.bind("tcp://127.0.0.1:0")
-            address = stranger.last_endpoint.decode()
-            notes = Notes()
-            dealer = endpoints.Dealer(place, address, on_message=notes.message, on_event=notes.event)
-            await notes.wait_for(lambda: "handshake_failed" in notes.events)
+        with refusing_server() as address:
+            heard = Heard()
+            dealer = endpoints.Dealer(place, address, on_message=heard.message, on_event=heard.event)
+            await heard.until(lambda: "handshake_failed" in heard.events)
             assert dealer.state == "refused"
-            stranger.close(0)
-        router = endpoints.Router(place, address, on_message=notes.message)
-        await notes.wait_for(lambda: dealer.is_connected)
-        assert "disconnected" not in notes.events
+        router = endpoints.Router(place, address, on_message=heard.message)
+        await heard.until(lambda: dealer.is_connected)
+        assert "disconnected" not in heard.events
         router.close()
 
     transport.run(test)
@@ -423,15 +401,10 @@ def test_closing_while_refused_stops_dialling(transport):
     """No socket is opened after close, so the reactor can end."""
 
     async def test(place):
-        with zmq.Context() as context, context.socket(zmq.ROUTER) as stranger:
-            stranger.linger = 0
-            stranger.plain_server = True
-            stranger.bind("tcp://127.0.0.1:0")
-            notes = Notes()
-            dealer = endpoints.Dealer(
-                place, stranger.last_endpoint.decode(), on_message=notes.message, on_event=notes.event
-            )
-            await notes.wait_for(lambda: "handshake_failed" in notes.events)
+        with refusing_server() as address:
+            heard = Heard()
+            dealer = endpoints.Dealer(place, address, on_message=heard.message, on_event=heard.event)
+            await heard.until(lambda: "handshake_failed" in heard.events)
             dealer.close()
         assert not dealer.send([b"x"])
 
@@ -460,12 +433,12 @@ def test_a_stopped_peer_is_noticed(transport, foreign_server):
 
     async def test(place):
         server, address = foreign_server
-        notes = Notes()
-        dealer = endpoints.Dealer(place, address, on_message=notes.message, on_event=notes.event)
-        await notes.wait_for(lambda: dealer.is_connected)
+        heard = Heard()
+        dealer = endpoints.Dealer(place, address, on_message=heard.message, on_event=heard.event)
+        await heard.until(lambda: dealer.is_connected)
         os.kill(server.pid, signal.SIGSTOP)
         started = place.loop.time()
-        await notes.wait_for(lambda: dealer.state == "lost")
+        await heard.until(lambda: dealer.state == "lost")
         assert place.loop.time() - started < 10.0
 
     transport.run(test)

@@ -10,25 +10,27 @@ from seedbed.shared.protocol.codec import decode, encode
 from seedbed.shared.protocol.messages import Look, Ping, Report, pack_version
 from seedbed.shared.runtime.config import RuntimeConfig
 from seedbed.shared.runtime.service import Service
+from tests.support.heard import Changes
 
 LOOK = encode(Look(wants_page=True, wants_picture=False, have_picture=0))
 PICTURE = Look(wants_page=False, wants_picture=True, have_picture=0)
 
 
-class Desk:
+class AskedReports(Changes):
     """Reports of a service that owns one counter, and what was sent."""
 
     def __init__(self, owner="", shown=None):
+        super().__init__()
         self.sent, self.looked = [], []
         service = Service("inference", RuntimeConfig(name="i-0", metrics_address=""), incarnation=0xAB)
         service.run_id = "run-1"
         service.metrics.read_counter("steps", "Steps.", lambda: 7)
         self.reports = Reports(service, self._send, lambda _route: owner, picture=self._picture)
-        self._shown, self._came = shown, asyncio.Event()
+        self._shown = shown
 
     def _send(self, route, frames):
         self.sent.append((route, decode(bytes(frames[0])), bytes(frames[1]), bytes(frames[2])))
-        self._came.set()
+        self.tell()
         return True
 
     def _picture(self, now):
@@ -36,10 +38,7 @@ class Desk:
         return self._shown
 
     async def wait_sent(self, count):
-        async with asyncio.timeout(20):
-            while len(self.sent) < count:
-                self._came.clear()
-                await self._came.wait()
+        await self.until(lambda: len(self.sent) >= count)
 
 
 @pytest.mark.parametrize("owner", ["", "monitor:default"])
@@ -47,10 +46,10 @@ def test_a_monitor_is_given_the_page_with_who_it_is_of(owner):
     """Without keys anybody on this machine is, as at /metrics."""
 
     async def test():
-        desk = Desk(owner)
-        assert desk.reports.take(b"r", [LOOK])
-        await desk.wait_sent(1)
-        route, report, page, picture = desk.sent[0]
+        seen = AskedReports(owner)
+        assert seen.reports.take(b"r", [LOOK])
+        await seen.wait_sent(1)
+        route, report, page, picture = seen.sent[0]
         assert route == b"r"
         assert report == Report(
             incarnation=0xAB, service="inference", name="i-0", run_id="run-1", picture=0, picture_version=0,
@@ -67,13 +66,13 @@ def test_who_asks_again_at_once_gets_the_same_page():
     """It is written twice a second at most, and once for all who wait."""
 
     async def test():
-        desk = Desk()
+        seen = AskedReports()
         for number in range(3):
-            assert desk.reports.take(b"%d" % number, [LOOK])
-        await desk.wait_sent(3)
-        assert desk.reports.take(b"r", [LOOK])
-        assert len(desk.sent) == 4
-        assert len({page for _, _, page, _ in desk.sent}) == 1
+            assert seen.reports.take(b"%d" % number, [LOOK])
+        await seen.wait_sent(3)
+        assert seen.reports.take(b"r", [LOOK])
+        assert len(seen.sent) == 4
+        assert len({page for _, _, page, _ in seen.sent}) == 1
 
     asyncio.run(test())
 
@@ -82,11 +81,11 @@ def test_a_flood_of_askers_is_bounded():
     """Those beyond get no answer, and ask again."""
 
     async def test():
-        desk = Desk()
+        seen = AskedReports()
         for number in range(3 * MAX_WAITING):
-            assert desk.reports.take(b"%d" % number, [LOOK])
-        await desk.wait_sent(MAX_WAITING)
-        assert len(desk.sent) == MAX_WAITING
+            assert seen.reports.take(b"%d" % number, [LOOK])
+        await seen.wait_sent(MAX_WAITING)
+        assert len(seen.sent) == MAX_WAITING
 
     asyncio.run(test())
 
@@ -106,10 +105,10 @@ def test_nobody_else_may_look_and_a_monitor_may_do_nothing_else(owner, header):
     """Whatever it is, it is refused here and goes no further."""
 
     async def test():
-        desk = Desk(owner)
+        seen = AskedReports(owner)
         with pytest.raises(RemoteWireError):
-            desk.reports.take(b"r", [header])
-        assert desk.sent == []
+            seen.reports.take(b"r", [header])
+        assert seen.sent == []
 
     asyncio.run(test())
 
@@ -119,8 +118,8 @@ def test_other_messages_are_left_to_the_server():
 
     async def test():
         for owner in ("", "environment:robot", "inference:main"):
-            assert not Desk(owner).reports.take(b"r", [encode(Ping(sent_ms=1)), b"x"])
-        assert not Desk().reports.take(b"r", [])
+            assert not AskedReports(owner).reports.take(b"r", [encode(Ping(sent_ms=1)), b"x"])
+        assert not AskedReports().reports.take(b"r", [])
 
     asyncio.run(test())
 
@@ -130,15 +129,17 @@ def test_a_picture_is_sent_once_and_tells_the_service_that_somebody_watches():
 
     async def test():
         loop = asyncio.get_running_loop()
-        desk = Desk(shown=ShownPicture(number=4, version=pack_version(1, 9), at=loop.time() - 0.5, frame=b"frame"))
-        assert desk.reports.take(b"r", [encode(PICTURE)])
-        _, report, page, picture = desk.sent[0]
+        seen = AskedReports(
+            shown=ShownPicture(number=4, version=pack_version(1, 9), at=loop.time() - 0.5, frame=b"frame")
+        )
+        assert seen.reports.take(b"r", [encode(PICTURE)])
+        _, report, page, picture = seen.sent[0]
         assert (report.picture, report.picture_version, page, picture) == (4, pack_version(1, 9), b"", b"frame")
         assert 500 <= report.picture_age_ms < 5000
         known = Look(wants_page=False, wants_picture=True, have_picture=4)
-        assert desk.reports.take(b"r", [encode(known)])
-        assert desk.sent[1][3] == b""
-        assert len(desk.looked) == 2
+        assert seen.reports.take(b"r", [encode(known)])
+        assert seen.sent[1][3] == b""
+        assert len(seen.looked) == 2
 
     asyncio.run(test())
 
@@ -147,14 +148,14 @@ def test_a_connection_is_given_each_page_and_picture_once():
     """One that asks and does not read would fill the memory; another connection is given them as well."""
 
     async def test():
-        desk = Desk(shown=ShownPicture(number=3, version=1, at=0.0, frame=b"picture"))
+        seen = AskedReports(shown=ShownPicture(number=3, version=1, at=0.0, frame=b"picture"))
         look = encode(Look(wants_page=True, wants_picture=True, have_picture=0))
-        assert desk.reports.take(b"r", [look])
-        await desk.wait_sent(1)
-        assert desk.reports.take(b"r", [look])
-        assert desk.reports.take(b"s", [look])
-        await desk.wait_sent(3)
-        assert [(bool(page), picture) for _, _, page, picture in desk.sent] == [
+        assert seen.reports.take(b"r", [look])
+        await seen.wait_sent(1)
+        assert seen.reports.take(b"r", [look])
+        assert seen.reports.take(b"s", [look])
+        await seen.wait_sent(3)
+        assert [(bool(page), picture) for _, _, page, picture in seen.sent] == [
             (True, b"picture"), (False, b""), (True, b"picture"),
         ]  # fmt: skip
 

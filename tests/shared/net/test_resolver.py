@@ -11,15 +11,16 @@ import pytest
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.net.addresses import look_up
 from seedbed.shared.net.resolver import Resolver
+from tests.support.heard import Changes
 
 
-class Names:
+class Names(Changes):
     """A name server, and what a resolver found with it."""
 
     def __init__(self, **hosts: list[str]) -> None:
+        super().__init__()
         self.hosts = hosts
         self.found: list[list[str]] = []
-        self.changed = asyncio.Event()
 
     def look_up(self, name: str, _port: int) -> list[str]:
         if name not in self.hosts:
@@ -28,16 +29,14 @@ class Names:
 
     def take(self, addresses: list[str]) -> None:
         self.found.append(addresses)
-        self.changed.set()
+        self.tell()
 
     def follow(self, *addresses: str) -> Resolver:
         return Resolver(addresses, self.take, lookup=self.look_up, every_s=0.01)
 
-    async def until(self, addresses: list[str]) -> None:
+    async def until_found(self, addresses: list[str]) -> None:
         """Until exactly these are found."""
-        while not self.found or self.found[-1] != addresses:
-            self.changed.clear()
-            await self.changed.wait()
+        await self.until(lambda: self.found[-1:] == [addresses])
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -66,9 +65,9 @@ def test_a_name_is_followed_wherever_it_goes() -> None:
     async def test() -> None:
         names = Names(inference=["10.0.0.3", "10.0.0.2", "10.0.0.2"])
         with names.follow("tcp://inference:5555", "tcp://127.0.0.1:7"):
-            await names.until(["tcp://10.0.0.2:5555", "tcp://10.0.0.3:5555", "tcp://127.0.0.1:7"])
+            await names.until_found(["tcp://10.0.0.2:5555", "tcp://10.0.0.3:5555", "tcp://127.0.0.1:7"])
             names.hosts["inference"] = ["fd00::9"]
-            await names.until(["tcp://[fd00::9]:5555", "tcp://127.0.0.1:7"])
+            await names.until_found(["tcp://[fd00::9]:5555", "tcp://127.0.0.1:7"])
         assert len(names.found) == 3  # the number alone, at first
 
     run(test)
@@ -80,7 +79,7 @@ def test_a_name_that_does_not_resolve_is_waited_for_and_complained_of() -> None:
     async def test() -> None:
         names = Names(learner=["10.0.0.1"])
         with names.follow("tcp://learner:1", "tcp://inference:2") as resolver:
-            await names.until(["tcp://10.0.0.1:1"])
+            await names.until_found(["tcp://10.0.0.1:1"])
             later = asyncio.get_running_loop().time() + 12.5
             while not (complaints := resolver.complaints(later)):  # noqa: ASYNC110
                 await asyncio.sleep(0)
@@ -90,7 +89,7 @@ def test_a_name_that_does_not_resolve_is_waited_for_and_complained_of() -> None:
             )
             del names.hosts["learner"]
             names.hosts["inference"] = ["10.0.0.2"]
-            await names.until(["tcp://10.0.0.1:1", "tcp://10.0.0.2:2"])
+            await names.until_found(["tcp://10.0.0.1:1", "tcp://10.0.0.2:2"])
             assert resolver.complaints(0.0) == []
 
     run(test)

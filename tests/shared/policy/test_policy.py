@@ -14,7 +14,8 @@ from seedbed.shared.policy.observations import ObservationEncoder, to_patches
 from seedbed.shared.policy.policy import Policy
 from seedbed.shared.protocol.recording import Per, RecordField
 from seedbed.shared.protocol.spaces import encode_text, space_from_gymnasium
-from tests.support.policy_cases import CASES, VECTOR, RandomActor, make_policy, make_spec
+from tests.support.policy_cases import CASES, VECTOR, RandomActor, make_policy
+from tests.support.specs import make_spec
 
 
 def test_state_fields_are_stacks_lstm_and_previous_action() -> None:

@@ -14,7 +14,7 @@ from seedbed.shared.policy.policy import Policy
 from seedbed.shared.policy.weights import Manifest, make_manifest, policy_from_manifest
 from seedbed.shared.protocol.spaces import space_from_gymnasium
 from tests.support.experience import RECORDING
-from tests.support.policy_cases import make_spec
+from tests.support.specs import make_spec
 
 INTEGERS = [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64]
 

@@ -5,21 +5,8 @@ import pytest
 from seedbed.shared.errors import RemoteWireError
 from seedbed.shared.protocol.flow import MAX_EPISODES, Outbox
 from seedbed.shared.protocol.ledger import MAX_AHEAD, MAX_REMEMBERED, Ledger, Producer
-from seedbed.shared.protocol.messages import Credit, Episodes, ProducerHello, ProducerWelcome, RunState, Unroll
-
-
-def a_welcome(session: int = 1, *, epoch: int = 1, next_seq: int = 0, next_episodes_seq: int = 0) -> ProducerWelcome:
-    return ProducerWelcome(
-        nonce=0, session=session, epoch=epoch, protocol=1, run_id="run", run_seed=1, spec_digest="", beat_s=1.0,
-        lease_s=10.0, unroll_length=4, next_seq=next_seq, next_episodes_seq=next_episodes_seq, state=1,
-    )  # fmt: skip
-
-
-def a_credit(granted: int, acked: int = 0, *, session: int = 1, epoch: int = 1, episodes: int = 0) -> Credit:
-    return Credit(
-        session=session, epoch=epoch, granted_through=granted, acked_through=acked, episodes_acked_through=episodes,
-        state=1, trained_steps=0,
-    )  # fmt: skip
+from seedbed.shared.protocol.messages import Credit, Episodes, ProducerHello, RunState, Unroll
+from tests.support.unroll_link import credit, producer_welcome
 
 
 def a_hello(incarnation: int = 7, *, oldest_seq: int = 0) -> ProducerHello:
@@ -58,9 +45,9 @@ def test_nothing_leaves_without_session_or_credit() -> None:
     """Credit is asked for at every epoch anew."""
     outbox = an_outbox(4, 4)
     assert send_all(outbox) == []
-    outbox.welcome(a_welcome())
+    outbox.welcome(producer_welcome())
     assert send_all(outbox) == []
-    outbox.credit(a_credit(4))
+    outbox.credit(credit(4))
     assert send_all(outbox) == [0]
     assert not outbox.can_send(4)
 
@@ -69,8 +56,8 @@ def test_credit_is_there_for_all_that_it_covers() -> None:
     """Several groups' unrolls may be pushed before the first is sent, as far as the grant goes, and no further."""
     outbox = an_outbox()
     assert not outbox.can_send(4)
-    outbox.welcome(a_welcome())
-    outbox.credit(a_credit(8))
+    outbox.welcome(producer_welcome())
+    outbox.credit(credit(8))
     for _ in range(2):
         assert outbox.can_send(4)
         outbox.push(4, [b""])
@@ -81,26 +68,26 @@ def test_credit_is_there_for_all_that_it_covers() -> None:
 def test_a_message_larger_than_the_window_still_passes() -> None:
     """The last unroll may overshoot by its own lanes, and the next then waits for all of them."""
     outbox = an_outbox(256, 256)
-    outbox.welcome(a_welcome())
-    outbox.credit(a_credit(32))
+    outbox.welcome(producer_welcome())
+    outbox.credit(credit(32))
     assert send_all(outbox) == [0]
     assert not outbox.can_send(1)
-    outbox.credit(a_credit(256))
+    outbox.credit(credit(256))
     assert send_all(outbox) == []
-    outbox.credit(a_credit(257))
+    outbox.credit(credit(257))
     assert send_all(outbox) == [1]
 
 
 def test_an_unroll_is_kept_until_it_is_acknowledged() -> None:
     """What was sent is still in memory; what was acknowledged is not."""
     outbox = an_outbox(4, 4, 4)
-    outbox.welcome(a_welcome())
-    outbox.credit(a_credit(100))
+    outbox.welcome(producer_welcome())
+    outbox.credit(credit(100))
     send_all(outbox)
     assert outbox.unacked_lanes == 12
-    outbox.credit(a_credit(100, 2))
+    outbox.credit(credit(100, 2))
     assert (outbox.unacked_lanes, outbox.oldest_seq, outbox.acked_unrolls) == (4, 2, 2)
-    outbox.credit(a_credit(100, 3))
+    outbox.credit(credit(100, 3))
     assert outbox.is_empty
     assert outbox.oldest_seq == 3
 
@@ -108,8 +95,8 @@ def test_an_unroll_is_kept_until_it_is_acknowledged() -> None:
 def test_what_the_learner_received_is_not_lost_with_the_producer() -> None:
     """Only a PONG shows it; a connection that is lost takes that knowledge with it."""
     outbox = an_outbox(4, 3, 2)
-    outbox.welcome(a_welcome())
-    outbox.credit(a_credit(100))
+    outbox.welcome(producer_welcome())
+    outbox.credit(credit(100))
     send_all(outbox)
     outbox.pinged(5)
     assert (outbox.unreceived_lanes, outbox.is_received) == (9, False)
@@ -121,7 +108,7 @@ def test_what_the_learner_received_is_not_lost_with_the_producer() -> None:
     assert (outbox.unreceived_lanes, outbox.unacked_lanes, outbox.is_received) == (0, 9, True)
     outbox.lost_session()
     assert (outbox.unreceived_lanes, outbox.is_received) == (9, False)
-    outbox.welcome(a_welcome(epoch=2, next_seq=1))
+    outbox.welcome(producer_welcome(epoch=2, next_seq=1))
     assert (outbox.unreceived_lanes, outbox.is_received) == (5, False)
 
 
@@ -130,17 +117,17 @@ def test_episodes_are_received_when_they_are_acknowledged() -> None:
     outbox = Outbox()
     assert outbox.is_received
     outbox.push_episodes([b""], count=1, acted_steps=3)
-    outbox.welcome(a_welcome())
+    outbox.welcome(producer_welcome())
     assert not outbox.is_received
-    outbox.credit(a_credit(0, episodes=1))
+    outbox.credit(credit(0, episodes_acked_through=1))
     assert outbox.is_received
 
 
-@pytest.mark.parametrize("void", [a_credit(100, 2, session=2), a_credit(100, 2, epoch=2)])
+@pytest.mark.parametrize("void", [credit(100, 2, session=2), credit(100, 2, epoch=2)])
 def test_credit_of_another_session_or_epoch_is_void(void: Credit) -> None:
     """A late message of an earlier life neither grants nor acknowledges."""
     outbox = an_outbox(4, 4)
-    outbox.welcome(a_welcome())
+    outbox.welcome(producer_welcome())
     outbox.credit(void)
     assert send_all(outbox) == []
     assert outbox.unacked_lanes == 8
@@ -149,9 +136,9 @@ def test_credit_of_another_session_or_epoch_is_void(void: Credit) -> None:
 def test_old_credit_takes_nothing_back() -> None:
     """Figures are absolute: reordered ones do no harm."""
     outbox = an_outbox(4, 4, 4)
-    outbox.welcome(a_welcome())
-    outbox.credit(a_credit(8, 1))
-    outbox.credit(a_credit(4, 0))
+    outbox.welcome(producer_welcome())
+    outbox.credit(credit(8, 1))
+    outbox.credit(credit(4, 0))
     assert send_all(outbox) == [1]
     assert outbox.oldest_seq == 1
     assert not outbox.can_send(1)
@@ -160,14 +147,14 @@ def test_old_credit_takes_nothing_back() -> None:
 def test_a_new_learner_gets_again_what_it_misses() -> None:
     """After another epoch's WELCOME everything from its next number on leaves again, under its own credit."""
     outbox = an_outbox(4, 4, 4)
-    outbox.welcome(a_welcome())
-    outbox.credit(a_credit(100))
+    outbox.welcome(producer_welcome())
+    outbox.credit(credit(100))
     send_all(outbox)
     outbox.lost_session()
     assert outbox.next_outgoing() is None
-    outbox.welcome(a_welcome(9, epoch=2, next_seq=1))
+    outbox.welcome(producer_welcome(session=9, epoch=2, next_seq=1))
     assert send_all(outbox) == []
-    outbox.credit(a_credit(8, 1, session=9, epoch=2))
+    outbox.credit(credit(8, 1, session=9, epoch=2))
     assert send_all(outbox) == [1, 2]
     assert outbox.resent_unrolls == 2
 
@@ -175,23 +162,23 @@ def test_a_new_learner_gets_again_what_it_misses() -> None:
 def test_another_runs_learner_gets_nothing_of_this_one() -> None:
     """What was kept is discarded, and numbers go on, so that HELLO says where the new learner begins."""
     outbox = an_outbox(4, 4)
-    outbox.welcome(a_welcome())
+    outbox.welcome(producer_welcome())
     assert outbox.discard() == 8
     assert outbox.is_empty
     assert outbox.oldest_seq == 2
     outbox.push(4, [b""])
-    outbox.welcome(a_welcome(5, next_seq=2))
-    outbox.credit(a_credit(1, 2, session=5))
+    outbox.welcome(producer_welcome(session=5, next_seq=2))
+    outbox.credit(credit(1, 2, session=5))
     assert send_all(outbox) == [2]
 
 
 def test_a_resumed_session_sends_again_without_new_credit() -> None:
     """Credit is a position in the stream: what is sent twice counts once."""
     outbox = an_outbox(4, 4)
-    outbox.welcome(a_welcome())
-    outbox.credit(a_credit(8))
+    outbox.welcome(producer_welcome())
+    outbox.credit(credit(8))
     assert send_all(outbox) == [0, 1]
-    outbox.welcome(a_welcome(next_seq=1))
+    outbox.welcome(producer_welcome(next_seq=1))
     assert send_all(outbox) == [1]
 
 
@@ -199,7 +186,7 @@ def test_a_resumed_session_keeps_to_its_window() -> None:
     """After a lost connection both ends still count the stream from where the session began."""
     ledger, outbox = a_ledger(window=8), Outbox()
     producer = ledger.hello(a_hello(), b"r", 0.0)
-    outbox.welcome(a_welcome(producer.id))
+    outbox.welcome(producer_welcome(session=producer.id))
     for seq in range(10):
         outbox.credit(credit_of(ledger, producer))
         outbox.push(4, [b""])
@@ -211,7 +198,7 @@ def test_a_resumed_session_keeps_to_its_window() -> None:
     outbox.lost_session()
     assert not outbox.can_send(4)
     again = ledger.hello(a_hello(oldest_seq=outbox.oldest_seq), b"s", 1.0)
-    outbox.welcome(a_welcome(again.id, next_seq=again.next_seq))
+    outbox.welcome(producer_welcome(session=again.id, next_seq=again.next_seq))
     outbox.credit(credit_of(ledger, again))
     assert outbox.can_send(8)
 
@@ -219,20 +206,20 @@ def test_a_resumed_session_keeps_to_its_window() -> None:
 def test_another_run_may_use_the_same_session_number() -> None:
     """After `discard` a WELCOME begins a stream of its own, whatever its numbers are."""
     outbox = an_outbox(4, 4)
-    outbox.welcome(a_welcome(1))
-    outbox.credit(a_credit(8))
+    outbox.welcome(producer_welcome())
+    outbox.credit(credit(8))
     send_all(outbox)
     outbox.discard()
-    outbox.welcome(a_welcome(1, next_seq=2))
-    outbox.credit(a_credit(4, 2))
+    outbox.welcome(producer_welcome(next_seq=2))
+    outbox.credit(credit(4, 2))
     assert outbox.can_send(4)
 
 
 def test_pong_shows_a_lost_unroll() -> None:
     """What was sent before a PING and is missing in its PONG is sent again; what was sent after it is not blamed."""
     outbox = an_outbox(4, 4)
-    outbox.welcome(a_welcome())
-    outbox.credit(a_credit(100))
+    outbox.welcome(producer_welcome())
+    outbox.credit(credit(100))
     send_all(outbox)
     outbox.pinged(1000)
     outbox.push(4, [b""])
@@ -249,7 +236,7 @@ def test_episodes_need_no_credit_and_come_again_until_acknowledged() -> None:
     """EPISODES have numbers of their own."""
     outbox = Outbox()
     outbox.push_episodes([b"x"], count=1, acted_steps=5, mode="eval", evaluation=3, aborted=2)
-    outbox.welcome(a_welcome())
+    outbox.welcome(producer_welcome())
     outgoing = outbox.next_outgoing()
     assert outgoing is not None
     assert outgoing.message == Episodes(session=1, seq=0, mode="eval", evaluation=3, count=1, aborted=2, acted_steps=5)
@@ -258,7 +245,7 @@ def test_episodes_need_no_credit_and_come_again_until_acknowledged() -> None:
     outbox.pinged(1)
     outbox.pong(1, 0)
     assert send_all(outbox) == [0]
-    outbox.credit(a_credit(0, 0, episodes=1))
+    outbox.credit(credit(0, 0, episodes_acked_through=1))
     assert outbox.is_empty
 
 

@@ -9,7 +9,7 @@ import pytest
 from seedbed.shared.runtime.health import CAUSE_VARIABLE, STATUS_VARIABLE, judge, judge_alive
 
 
-class Page(http.server.BaseHTTPRequestHandler):
+class PageHandler(http.server.BaseHTTPRequestHandler):
     """A service's metrics, of incarnation ab."""
 
     def do_GET(self):
@@ -24,7 +24,7 @@ class Page(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def container(tmp_path):
     """The variables of a container whose service has begun, and its page."""
-    with http.server.HTTPServer(("127.0.0.1", 0), Page) as server:
+    with http.server.HTTPServer(("127.0.0.1", 0), PageHandler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         status = {"metrics": f"127.0.0.1:{server.server_port}", "incarnation": 0xAB, "endpoint": "tcp://127.0.0.1:1"}
         (tmp_path / "status").write_text(json.dumps(status))

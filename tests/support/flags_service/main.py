@@ -24,7 +24,7 @@ SPECIFICATION = [
 REFUSED = 78
 
 
-class Group:
+class FlagsGroup:
     """So many lanes, and what is known of their session."""
 
     def __init__(self, number, lanes):
@@ -64,13 +64,13 @@ class Group:
         return 1, [frame, rows.tobytes()]
 
 
-class Service:
+class FlagsService:
     """One connection, its groups, and a loop."""
 
     def __init__(self):
         self.mode = os.environ["SEEDBED_ACTOR__MODE"]
         count, lanes = (int(os.environ[f"SEEDBED_ACTOR__{key}"]) for key in ("GROUPS", "LANES"))
-        self.groups = [Group(number, lanes) for number in range(count)]
+        self.groups = [FlagsGroup(number, lanes) for number in range(count)]
         self.incarnation = random.getrandbits(64)
         self.name = os.environ["SEEDBED_ACTOR__NAME"]
         self.beat_s, self.ping_at, self.heard_at = 1.0, 0.0, time.monotonic()
@@ -178,4 +178,4 @@ class Service:
 
 
 if __name__ == "__main__":
-    Service().run()
+    FlagsService().run()

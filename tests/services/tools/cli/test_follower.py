@@ -7,7 +7,7 @@ from seedbed.services.tools.cli.supervisor import Phase
 from seedbed.services.tools.cli.training import Follower
 
 
-class Watched:
+class FollowedActor:
     """A follower of one actor, whose page says what the test says; keeps what was told."""
 
     def __init__(self, logs):
@@ -30,8 +30,8 @@ def test_environments_that_fail_are_told_with_the_newest_cause(tmp_path):
     """At once, then at most once a minute with how many they were since; a restarted actor counts anew."""
     record = {"event": "environment_failed", "level": "warning", "cause": "lane 3: KeyError: oops"}
     (tmp_path / "actor-0.jsonl").write_text("noise\n" + json.dumps(record) + "\n")
-    watched = Watched(tmp_path)
+    followed = FollowedActor(tmp_path)
     for count, now in ((0, 1.0), (2, 2.0), (50, 3.0), (70, 100.0), (70, 200.0), (1, 300.0)):
-        watched.rebuilds(count, now)
-    assert [text.split(" environments")[0] for text in watched.told] == ["actor-0: 2", "actor-0: 68", "actor-0: 1"]
-    assert all("lane 3: KeyError: oops" in text for text in watched.told)
+        followed.rebuilds(count, now)
+    assert [text.split(" environments")[0] for text in followed.told] == ["actor-0: 2", "actor-0: 68", "actor-0: 1"]
+    assert all("lane 3: KeyError: oops" in text for text in followed.told)

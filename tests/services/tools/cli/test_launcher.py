@@ -196,15 +196,18 @@ def test_a_second_request_kills_at_once(tmp_path):
     assert time.monotonic() - start < PATIENCE_S["learner"]
 
 
-LAUNCHER_SCRIPT = """
+SILENT_VIEW = """
+class SilentView:
+    def happened(self, text): pass
+    def refresh(self, supervisor, now): pass
+"""
+LAUNCHER_SCRIPT = (
+    SILENT_VIEW
+    + """
 import sys
 from pathlib import Path
 from seedbed.services.tools.cli.launcher import Launcher
 from seedbed.services.tools.cli.plan import Process
-
-class View:
-    def happened(self, text): pass
-    def refresh(self, supervisor, now): pass
 
 CHILD = '''
 import sys, os, signal
@@ -218,8 +221,9 @@ processes = [
     Process(name=name, role=role, command=(sys.executable, "-c", CHILD, str(folder / f"{name}.pid")))
     for name, role in (("learner", "learner"), ("inference-0", "inference"), ("actor-0", "actor"))
 ]
-sys.exit(Launcher(processes, folder, View(), progress=lambda: 0.0).run().outcome.exit_code)
+sys.exit(Launcher(processes, folder, SilentView(), progress=lambda: 0.0).run().outcome.exit_code)
 """
+)
 
 
 @pytest.fixture
@@ -260,15 +264,13 @@ def test_signals_to_the_launcher_stop_the_run_in_order(running_launcher, number)
     assert alive == []
 
 
-STOPPED_AT_A_LINE = """
+STOPPED_AT_A_LINE = (
+    SILENT_VIEW
+    + """
 import os, signal, sys
 from pathlib import Path
 from seedbed.services.tools.cli import launcher
 from seedbed.services.tools.cli.plan import Process
-
-class View:
-    def happened(self, text): pass
-    def refresh(self, supervisor, now): pass
 
 def trace(frame, event, _):
     global lines
@@ -283,10 +285,11 @@ def trace(frame, event, _):
 
 lines = int(sys.argv[2])
 service = Process(name="learner", role="learner", command=(sys.executable, "-c", "import signal; signal.pause()"))
-running = launcher.Launcher([service], Path(sys.argv[1]), View(), progress=lambda: 0.0)
+running = launcher.Launcher([service], Path(sys.argv[1]), SilentView(), progress=lambda: 0.0)
 sys.settrace(trace)
 sys.exit(running.run().outcome.exit_code)
 """
+)
 
 
 @pytest.mark.parametrize("lines", range(10, 40, 8))

@@ -11,8 +11,8 @@ from seedbed.actor_svc.backends.backend import About
 from seedbed.services.tools.cli.probe.record import Probe, from_json, to_json
 from seedbed.services.tools.cli.recommend import choose_recipe
 from seedbed.shared.protocol.rows import EnvSpec
-from seedbed.shared.protocol.spaces import space_from_gymnasium
 from seedbed.shared.runtime.recipes import read_recipe
+from tests.support.specs import make_spec
 
 NUMBERS = spaces.Box(-1, 1, (3,), np.float32)
 CHOICE = spaces.Discrete(2)
@@ -25,11 +25,7 @@ def image(*shape: int) -> spaces.Box:
 
 def spec_of(observation: gymnasium.Space, action: gymnasium.Space = CHOICE, layout: str = "HWC") -> EnvSpec:
     """A specification with these spaces."""
-    return EnvSpec(
-        env_id="any",
-        observation=space_from_gymnasium(observation, image=layout),
-        action=space_from_gymnasium(action, image=None),
-    )
+    return make_spec(observation, action, env_id="any", image=layout)
 
 
 def probe(tick_s: float, *, backend: str = "gymnasium", is_vector: bool = False, lanes: int = 1) -> Probe:

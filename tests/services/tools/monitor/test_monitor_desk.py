@@ -13,6 +13,7 @@ from seedbed.shared.protocol.codec import encode
 from seedbed.shared.protocol.messages import Ping, Report, pack_version
 from seedbed.shared.protocol.pictures import pack_picture
 from seedbed.shared.runtime.metrics import Metrics
+from tests.support.clock import Clock
 
 yaml = pytest.importorskip("yaml", reason="PyYAML comes with the development extra")
 
@@ -21,16 +22,9 @@ FRAME = pack_picture(np.zeros((1, 2, 3), np.uint8))
 HERE = "tcp://10.0.0.2:5555"
 
 
-class Clock:
-    now = 1000.0
-
-    def __call__(self):
-        return self.now
-
-
 @pytest.fixture
 def clock():
-    return Clock()
+    return Clock(1000.0)
 
 
 @pytest.fixture

@@ -368,7 +368,7 @@ def test_runs_are_listed_by_their_start_the_newest_first(tmp_path):
     assert view["problem"] == ""
 
 
-class Clock:
+class TickingClock:
     """Two seconds pass with each look."""
 
     def __init__(self):
@@ -382,7 +382,7 @@ class Clock:
 def test_runs_come_grow_and_go_while_somebody_watches(tmp_path):
     """No error in between, and nothing of a deleted run stays."""
     with Visitor() as visitor:
-        watch = RunWatch(tmp_path / "runs", visitor, clock=Clock())
+        watch = RunWatch(tmp_path / "runs", visitor, clock=TickingClock())
         assert watch.overview()["runs"] == []
         run = write_run(tmp_path / "runs" / "one", [row(1)])
         assert [item["name"] for item in watch.overview()["runs"]] == ["one"]
@@ -421,7 +421,7 @@ def test_figures_of_a_run_survive_the_death_of_one_of_its_services(tmp_path):
             for metrics, name, incarnation in ((learner, "learner", 0xA1), (actor, "actor-0", 0xC3)):
                 metrics.serve("127.0.0.1:0")
                 write_status(run, name, name.partition("-")[0], incarnation=incarnation, metrics=metrics.address)
-            watch = RunWatch(tmp_path / "runs", visitor, clock=Clock(), wall_clock=Clock())
+            watch = RunWatch(tmp_path / "runs", visitor, clock=TickingClock(), wall_clock=TickingClock())
             watch.overview()
             assert watch.overview()["runs"][0]["services_up"] == 2
         seen = watch.overview()["runs"][0]

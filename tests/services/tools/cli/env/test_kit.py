@@ -10,7 +10,7 @@ from seedbed.services.tools.cli.env.kit import Stopped, UnknownVersion
 from seedbed.services.tools.cli.env.verdicts import RuleVerdict, has_failed
 from seedbed.shared.protocol.codec import encode
 from seedbed.shared.protocol.messages import Bye, Hello, Ping, Step, Welcome
-from tests.support.service_in_memory import Faults, Peer
+from tests.support.service_in_memory import BrokenRules, ServiceInMemory
 
 
 def repeats_steps(message, frames):
@@ -96,7 +96,7 @@ class Impatient:
 
 def test_a_good_service_passes_every_exercise():
     """With figures for people."""
-    results = Peer().run()
+    results = ServiceInMemory().run()
     assert not has_failed(list(results.values())), results
     assert {results[name].verdict for name in EXERCISES} == {RuleVerdict.PASS}
     assert results["lanes"].found == "2 groups of 2 lanes"
@@ -104,32 +104,32 @@ def test_a_good_service_passes_every_exercise():
 
 
 @pytest.mark.parametrize(
-    ("rule", "found", "faults"),
+    ("rule", "found", "broken"),
     [
-        ("hello", "run id 'mine' before any WELCOME", Faults(up=claims_a_run)),
-        ("hello", "mode 'eval'", Faults(up=evaluates)),
-        ("lanes", "2 groups of 3 lanes; 2 groups of 2 lanes were asked for", Faults(lanes=3)),
-        ("hello again", "nothing came for 4 s", Faults(up=GreetsOnce())),
-        ("messages", "not one MessagePack value", Faults(up=adds_nonsense)),
-        ("messages", "payload frames of", Faults(up=shortens_rows)),
-        ("one step outstanding", "it sent STEP 0", Faults(up=repeats_steps)),
-        ("ACT twice", "it sent STEP", Faults(up=repeats_steps)),
-        ("beats", "nothing came for 4 s", Faults(up=sends_no_pings)),
-        ("patience", "no ACT, and it sent STEP", Faults(up=Impatient())),
-        ("lost STEP", "not sent again after 5 PONGs", Faults(up=StepsOnce())),
-        ("lost STEP", "sent again with other bytes", Faults(up=StepsOnce(changed=True))),
-        ("lost ACT", "sent again with other bytes", Faults(up=StepsOnce(changed=True))),
-        ("malformed replies", "it left with signal 11", Faults(dies_of=lambda m: -11 if m is None else None)),
-        ("forgotten session", "other rows than the outstanding one", Faults(resets_when_lost=True)),
-        ("connection lost", "nothing came for 4 s", Faults(dials_again=False)),
-        ("finished", "still there 4 s after", Faults(down=lambda m, frames: [] if isinstance(m, Bye) else frames)),
-        ("finished", "no BYE for 2 of 2 sessions", Faults(up=sends_no_byes)),
-        ("started", "no HELLO within 20 s", Faults(up=sends_nothing)),
+        ("hello", "run id 'mine' before any WELCOME", BrokenRules(up=claims_a_run)),
+        ("hello", "mode 'eval'", BrokenRules(up=evaluates)),
+        ("lanes", "2 groups of 3 lanes; 2 groups of 2 lanes were asked for", BrokenRules(lanes=3)),
+        ("hello again", "nothing came for 4 s", BrokenRules(up=GreetsOnce())),
+        ("messages", "not one MessagePack value", BrokenRules(up=adds_nonsense)),
+        ("messages", "payload frames of", BrokenRules(up=shortens_rows)),
+        ("one step outstanding", "it sent STEP 0", BrokenRules(up=repeats_steps)),
+        ("ACT twice", "it sent STEP", BrokenRules(up=repeats_steps)),
+        ("beats", "nothing came for 4 s", BrokenRules(up=sends_no_pings)),
+        ("patience", "no ACT, and it sent STEP", BrokenRules(up=Impatient())),
+        ("lost STEP", "not sent again after 5 PONGs", BrokenRules(up=StepsOnce())),
+        ("lost STEP", "sent again with other bytes", BrokenRules(up=StepsOnce(changed=True))),
+        ("lost ACT", "sent again with other bytes", BrokenRules(up=StepsOnce(changed=True))),
+        ("malformed replies", "it left with signal 11", BrokenRules(dies_of=lambda m: -11 if m is None else None)),
+        ("forgotten session", "other rows than the outstanding one", BrokenRules(resets_when_lost=True)),
+        ("connection lost", "nothing came for 4 s", BrokenRules(dials_again=False)),
+        ("finished", "still there 4 s after", BrokenRules(down=lambda m, frames: [] if isinstance(m, Bye) else frames)),
+        ("finished", "no BYE for 2 of 2 sessions", BrokenRules(up=sends_no_byes)),
+        ("started", "no HELLO within 20 s", BrokenRules(up=sends_nothing)),
     ],
 )
-def test_a_broken_rule_is_found(rule, found, faults):
+def test_a_broken_rule_is_found(rule, found, broken):
     """In words that say what happened."""
-    result = Peer(faults=faults).run()[rule]
+    result = ServiceInMemory(broken=broken).run()[rule]
     assert result.verdict is RuleVerdict.FAIL
     assert found in result.found
 
@@ -161,44 +161,44 @@ def first_failure(results):
 
 def test_a_hello_that_cannot_be_read_is_the_first_failure_by_field():
     """At once, not after minutes of waiting for another one."""
-    peer = Peer(faults=Faults(up=forgets_the_last_field))
-    found = first_failure(peer.run())
+    service = ServiceInMemory(broken=BrokenRules(up=forgets_the_last_field))
+    found = first_failure(service.run())
     assert found.name == "messages"
     assert "max_stall_s" in found.found
 
 
 def test_the_cause_comes_before_what_follows_from_it():
     """Rows of a wrong size: the message that could not be read, then the exercise that waited for it."""
-    results = Peer(faults=Faults(up=shortens_rows)).run()
+    results = ServiceInMemory(broken=BrokenRules(up=shortens_rows)).run()
     assert first_failure(results).name == "messages"
     assert "that could be read" in results["hello again"].found
 
 
 def test_a_service_that_leads_nowhere_is_given_up():
     """Though something comes all the time."""
-    results = Peer(faults=Faults(up=GreetsForEver())).run()
+    results = ServiceInMemory(broken=BrokenRules(up=GreetsForEver())).run()
     assert "no end after" in results["hello again"].found
 
 
 def test_what_nobody_looked_at_is_said():
     """Pictures, which are drawn in other modes, and truncation where none came."""
-    results = Peer(faults=Faults(capabilities=("reset", "render"))).run()
+    results = ServiceInMemory(broken=BrokenRules(capabilities=("reset", "render"))).run()
     assert results["pictures"].verdict is RuleVerdict.SKIPPED
-    assert "pictures" not in Peer().run()
+    assert "pictures" not in ServiceInMemory().run()
 
 
 def test_what_follows_a_failed_exercise_is_skipped_with_the_reason():
     """Not passed, not failed."""
-    results = Peer(faults=Faults(dials_again=False)).run()
+    results = ServiceInMemory(broken=BrokenRules(dials_again=False)).run()
     assert results["draining"].verdict is RuleVerdict.SKIPPED
     assert results["draining"].found == "not reached: 'connection lost' failed"
 
 
 def test_a_service_may_leave_after_nonsense_if_it_says_why():
     """An exit status and words."""
-    peer = Peer(faults=Faults(dies_of=lambda message: 1 if message is None else None))
-    peer.last_words = "not one MessagePack value"
-    results = peer.run()
+    service = ServiceInMemory(broken=BrokenRules(dies_of=lambda message: 1 if message is None else None))
+    service.last_words = "not one MessagePack value"
+    results = service.run()
     assert results["malformed replies"].verdict is RuleVerdict.PASS
     assert "exit status 1: not one MessagePack value" in results["malformed replies"].found
     assert results["finished"].verdict is RuleVerdict.SKIPPED
@@ -206,36 +206,38 @@ def test_a_service_may_leave_after_nonsense_if_it_says_why():
 
 def test_a_service_that_cannot_be_reset_is_not_asked_for_seeds():
     """The capability is optional."""
-    result = Peer(faults=Faults(capabilities=())).run()["seeds"]
+    result = ServiceInMemory(broken=BrokenRules(capabilities=())).run()["seeds"]
     assert result.verdict is RuleVerdict.SKIPPED
     assert "capability `reset`" in result.found
 
 
 def test_a_service_that_ends_before_hello_has_not_started():
     """Its last words are shown."""
-    peer = Peer(faults=Faults(up=sends_nothing))
-    peer.status, peer.last_words = 2, "no such file"
-    assert peer.run()["started"].found == "it ended with exit status 2 before HELLO: no such file"
+    service = ServiceInMemory(broken=BrokenRules(up=sends_nothing))
+    service.status, service.last_words = 2, "no such file"
+    assert service.run()["started"].found == "it ended with exit status 2 before HELLO: no such file"
 
 
 def test_an_unknown_version_must_be_refused():
     """Ours leaves with status 78 and says which; one that believes anything is found out."""
-    good = Peer(UnknownVersion).run()["unknown version"]
+    good = ServiceInMemory(UnknownVersion).run()["unknown version"]
     assert good.verdict is RuleVerdict.PASS
     assert "exit status 78: inference chose protocol 255" in good.found
 
     def believes(message, frames):
         return [encode(replace(message, protocol=1))] if isinstance(message, Welcome) else frames
 
-    bad = Peer(UnknownVersion, Faults(down=believes)).run()["unknown version"]
+    bad = ServiceInMemory(UnknownVersion, BrokenRules(down=believes)).run()["unknown version"]
     assert bad.verdict is RuleVerdict.FAIL
-    silent = Peer(UnknownVersion, Faults(down=lambda m, frames: [] if isinstance(m, Welcome) else frames)).run()
+    silent = ServiceInMemory(
+        UnknownVersion, BrokenRules(down=lambda m, frames: [] if isinstance(m, Welcome) else frames)
+    ).run()
     assert silent["unknown version"].found == "it stays and does not step"
 
 
 def test_a_stopped_service_says_bye():
     """For every session."""
-    assert Peer(Stopped).run()["stopped"].verdict is RuleVerdict.PASS
-    result = Peer(Stopped, Faults(up=sends_no_byes)).run()["stopped"]
+    assert ServiceInMemory(Stopped).run()["stopped"].verdict is RuleVerdict.PASS
+    result = ServiceInMemory(Stopped, BrokenRules(up=sends_no_byes)).run()["stopped"]
     assert result.verdict is RuleVerdict.FAIL
     assert result.found == "BYE for 0 of 2 sessions"

@@ -25,14 +25,10 @@ from seedbed.shared.protocol.messages import (
     Welcome,
 )
 from seedbed.shared.protocol.pictures import pack_picture
-from seedbed.shared.protocol.rows import EnvSpec, Flags, act_layout, step_layout
-from seedbed.shared.protocol.spaces import space_from_gymnasium
+from seedbed.shared.protocol.rows import Flags, act_layout, step_layout
+from tests.support.specs import make_spec
 
-SPEC = EnvSpec(
-    env_id="Scripted-v0",
-    observation=space_from_gymnasium(spaces.Box(0, 9, (1,), np.float32)),
-    action=space_from_gymnasium(spaces.Discrete(3)),
-)
+SPEC = make_spec(spaces.Box(0, 9, (1,), np.float32), spaces.Discrete(3), env_id="Scripted-v0")
 HELLO = Hello(
     library_version="0", actor="scripted", incarnation=5, group=0, lanes=2, nonce=1, mode="play", spec=SPEC,
     capabilities=("reset", "render"),

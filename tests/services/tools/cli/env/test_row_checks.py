@@ -9,16 +9,13 @@ from gymnasium import spaces
 from seedbed.services.tools.cli.env.row_checks import RowChecker, Tick, compare_episodes, fingerprint, read_tick
 from seedbed.services.tools.cli.env.verdicts import RuleVerdict
 from seedbed.shared.errors import RemoteWireError
-from seedbed.shared.protocol.rows import EnvSpec, step_layout
-from seedbed.shared.protocol.spaces import space_from_gymnasium
+from seedbed.shared.protocol.rows import step_layout
+from tests.support.specs import make_spec
 
-SPEC = EnvSpec(
-    env_id="hand-made",
+SPEC = make_spec(
+    spaces.Box(-1.0, 1.0, (2,), np.float32), spaces.Discrete(3), env_id="hand-made", masked=True,
     settings=(("max_episode_steps", "3"),),
-    observation=space_from_gymnasium(spaces.Box(-1.0, 1.0, (2,), np.float32)),
-    action=space_from_gymnasium(spaces.Discrete(3)),
-    mask_size=3,
-)
+)  # fmt: skip
 TERMINATED, TRUNCATED, FIRST = 1, 2, 4
 
 

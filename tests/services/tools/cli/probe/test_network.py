@@ -10,22 +10,14 @@ from seedbed.services.tools.cli.probe.network import look, try_policy
 from seedbed.services.tools.cli.probe.record import spec_to_json
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.policy.config import PolicyConfig
-from seedbed.shared.protocol.rows import EnvSpec
-from seedbed.shared.protocol.spaces import space_from_gymnasium
 from tests.support.own_algorithm import NAME, write_module
+from tests.support.specs import make_spec
 
-SPEC = EnvSpec(
-    env_id="any",
-    observation=space_from_gymnasium(
-        spaces.Dict(camera=spaces.Box(0, 255, (84, 84), np.uint8), speed=spaces.Box(-1, 1, (3,), np.float32)), image=""
-    ),
-    action=space_from_gymnasium(spaces.Discrete(4), image=None),
-)
-VECTOR = EnvSpec(
-    env_id="any",
-    observation=space_from_gymnasium(spaces.Box(-1, 1, (3,), np.float32)),
-    action=space_from_gymnasium(spaces.Discrete(4)),
-)
+SPEC = make_spec(
+    spaces.Dict(camera=spaces.Box(0, 255, (84, 84), np.uint8), speed=spaces.Box(-1, 1, (3,), np.float32)),
+    spaces.Discrete(4), env_id="any",
+)  # fmt: skip
+VECTOR = make_spec(spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4), env_id="any")
 NETS = """
 import torch
 from torch import nn
