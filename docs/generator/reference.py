@@ -16,16 +16,16 @@ from seedbed.shared.figures.declare import declared
 
 SECTIONS = {
     "run": "What is trained, and when it ends.",
-    "env": "The environment; `[tasks.NAME]` in place of it where a run has several.",
+    "env": "The environment. A run with several environments has a table `[tasks.NAME]` for each.",
     "tasks": "One table for each task, see [Several tasks, one policy](../tasks.md).",
     "actor": "The processes that step environments.",
     "inference": "The service that runs the policy.",
-    "learner": "The service that trains it.",
+    "learner": "The service that trains the policy.",
     "algorithm": "The [loss](../algorithms.md) and the optimiser; [how to set them](../tuning.md).",
     "policy": "The network, see [A network of your own](../networks.md).",
     "eval": "Evaluations, during training and at its end.",
     "launch": "What `seedbed train` starts.",
-    "runtime": "What every service has: keys, logs, its own metrics.",
+    "runtime": "Settings of every service: keys, logs, its own metrics.",
     "monitor": "The [web page](../monitor.md).",
 }
 
@@ -59,7 +59,7 @@ def metrics(module: ModuleType) -> str:
 def columns() -> str:
     """Those of metrics.csv."""
     rows = ((f"`{item.name}`", item.unit, item.meaning) for item in COLUMNS)
-    return _table(("column", "unit", "what"), rows)
+    return _table(("column", "unit", "meaning"), rows)
 
 
 TABLES: dict[str, Callable[[], str]] = {
