@@ -33,6 +33,9 @@ class PolicyConfig(Section):
     previous_reward: bool = Field(True, description="The LSTM also sees the previous reward, clipped to ±1.")
     stack: int = Field(1, ge=1, description="Frames that the torso sees at once; images only, where there are any.")
     squash: bool = Field(True, description="Bounded Box actions go through tanh; otherwise they are clipped.")
+    std: Literal["shared", "state"] = Field(
+        "shared", description="Box actions: one standard deviation for all observations, or a head's output for each."
+    )
     initial_std: float = Field(1.0, gt=0, description="Box actions: standard deviation of an untrained policy.")
     normalise_observation: bool = Field(
         False,

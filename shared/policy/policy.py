@@ -78,7 +78,8 @@ class Policy(nn.Module):
             self.core = Lstm(features + extra, config.lstm)
             features = config.lstm
         num_normals = self.distribution.num_normals
-        num_params = self.distribution.param_size - num_normals
+        is_std_shared = bool(num_normals) and config.std == "shared"
+        num_params = self.distribution.param_size - num_normals * is_std_shared
         self.value_torso: Torso | None = None
         if config.value_network == "separate":
             self.head = dense(features, num_params, POLICY_GAIN)
@@ -86,7 +87,10 @@ class Policy(nn.Module):
             self.value_head = dense(self.value_torso.output_size, 1, 1.0)
         else:
             self.head = _make_head(features, num_params)
-        self.log_std = nn.Parameter(torch.full((num_normals,), math.log(config.initial_std))) if num_normals else None
+        self.log_std = nn.Parameter(torch.full((num_normals,), math.log(config.initial_std))) if is_std_shared else None
+        if num_normals and not is_std_shared:
+            with torch.no_grad():
+                self.head.bias[num_params - num_normals : num_params] = math.log(config.initial_std)
         self._stacked = tuple(i for i, is_stacked in enumerate(self.encoder.stacked) if is_stacked)
         self.state_fields = self._state_fields()
         self.use(Precision())

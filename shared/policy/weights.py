@@ -250,7 +250,8 @@ def policy_from_manifest(manifest: Manifest) -> Policy:
 
 def _meant_by_absence(spec: EnvSpec) -> dict[str, Any]:
     """Return the values of those [policy] settings that an older manifest may lack, by name."""
-    return {"scale_observation": not bounds_matter(spec.observation), "value_network": "shared", "grid_codes": 0}
+    scales = not bounds_matter(spec.observation)
+    return {"scale_observation": scales, "value_network": "shared", "grid_codes": 0, "std": "shared"}
 
 
 def acting_parameters(policy: Policy) -> FlatParameters:

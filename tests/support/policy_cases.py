@@ -68,6 +68,10 @@ CASES: dict[str, Callable[[], tuple[EnvSpec, PolicyConfig]]] = {
         make_spec(VECTOR, spaces.Box(-2, 2, (1,), np.float32)),
         PolicyConfig(hidden=[8], normalise_observation=True),
     ),
+    "box with a deviation for each state": lambda: (
+        make_spec(VECTOR, spaces.Box(-2, 2, (2,), np.float32)),
+        PolicyConfig(hidden=[8], std="state", initial_std=0.5, lstm=4),
+    ),
     "codes in a grid": lambda: (
         make_spec(spaces.Box(0, 255, (3, 4, 2), np.uint8), spaces.Discrete(4), image="HWC"),
         PolicyConfig(hidden=[8], grid_codes=128, stack=2, lstm=4),

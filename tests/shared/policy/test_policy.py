@@ -238,3 +238,18 @@ def test_text_becomes_the_shares_of_its_bytes() -> None:
     assert vector[0, ord("a")].item() == pytest.approx(2 / 3)
     assert vector[0].sum().item() == pytest.approx(1)
     assert not vector[1].any()
+
+
+def test_a_deviation_for_each_state_begins_as_the_shared_one_and_depends_on_the_observation() -> None:
+    """The parameters come in the same order; a larger weight makes two observations differ in their deviation."""
+    spec = make_spec(VECTOR, spaces.Box(-2, 2, (2,), np.float32))
+    policy = Policy(spec, PolicyConfig(hidden=[8], std="state", initial_std=0.5))
+    shared = Policy(spec, PolicyConfig(hidden=[8], initial_std=0.5))
+    rows = (torch.randn(2, 3, 4),)
+    inputs = rows, torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.bool), None, policy.initial_state(3)
+    params = policy(*inputs).params
+    assert params.shape == shared(*inputs).params.shape == (2, 3, 4)
+    torch.testing.assert_close(params[..., 2:], torch.full((2, 3, 2), np.log(0.5)), atol=0.1, rtol=0)
+    with torch.no_grad():
+        policy.head.weight[2:4].normal_()
+    assert policy(*inputs).params[..., 2].std() > 0.1
