@@ -23,7 +23,7 @@ from seedbed.shared.errors import ConfigError
 from seedbed.shared.policy.config import PolicyConfig
 from seedbed.shared.protocol.spaces import space_from_gymnasium
 from seedbed.shared.runtime.config import EnvConfig
-from tests.services.test_evaluate import make_run
+from tests.services.tools.cli.test_evaluate import make_run
 
 MEMORY = EnvConfig(id="seedbed.services.memory.env:make", kwargs={"cues": 2, "min_delay": 0, "max_delay": 0})
 ARROW_RIGHT = "\x1b[C"
