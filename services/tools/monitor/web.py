@@ -49,7 +49,6 @@ PAGE = Path(__file__).parent / "page"
 AS_IT_IS = {"Content-Encoding": "identity"}  # gzip would break the ranges that a player asks for
 REFUSALS = {
     AccessVerdict.WRONG_HOST: (421, "this page answers as localhost or 127.0.0.1 only"),
-    AccessVerdict.FOREIGN_PAGE: (403, "only this server's own page may ask for that"),
     AccessVerdict.NO_TOKEN: (
         401,
         "open the address with ?token=… that the monitor printed, or send it as a bearer token",
@@ -74,8 +73,6 @@ class AccessGuard:
             host=headers.get("host", ""),
             cookie=headers.get("cookie", ""),
             authorization=headers.get("authorization", ""),
-            method=scope["method"],
-            origin=headers.get("origin", ""),
         )
         verdict = self._rules.judge(asked)
 

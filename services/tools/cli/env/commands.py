@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from seedbed.services.tools.cli.extras import require_modules, require_torch
-from seedbed.shared.errors import ConfigError
+from seedbed.services.tools.cli.extras import require_torch
 
 if TYPE_CHECKING:
     from seedbed.services.tools.cli.env.playing import SteppedGroup
@@ -173,26 +172,13 @@ def play(
     fps: Annotated[float, typer.Option(min=0.5, max=120.0, help="With --run: steps a second.")] = 10.0,
     seed: SeedOption = 1,
     greedy: GreedyOption = True,
-    browser: Annotated[bool, typer.Option("--browser", help="On a page of this machine, not in the terminal.")] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="With --browser: TCP port; 0: any free one.")] = 0,
 ) -> int:
-    """Play an environment or a service, in the terminal or the browser; or watch a run's policy play an environment.
+    """Play an environment or a service in the terminal, or watch a run's policy play an environment.
 
     A person plays over the protocol: the environment's own service is started, in any language."""
     from seedbed.services.tools.cli.env.game import PersonsGame, PolicysGame
     from seedbed.services.tools.cli.env.terminal import play_in_terminal, require_terminal
 
-    if browser:
-        if run is not None:
-            raise ConfigError("--browser is for a person's game; a policy (--run) is watched in the terminal")
-        require_modules("monitor", "orjson", "starlette", "uvicorn")
-        from seedbed.services.tools.cli.env.browser import play_in_browser
-
-        with take_seat(target, words or [], link_keys, seed) as seat:
-            game = PersonsGame(seat, mapping=keys)
-            play_in_browser(game, port, tell=tell_page, leave=seat.leave)
-            console.print(game.summary(), highlight=False)
-        return 0
     require_terminal(console)
     if run is not None:
         shown = show(target, words, run, greedy=greedy, seed=seed)
@@ -241,11 +227,6 @@ def show(target: str, words: list[str] | None, run: str | None, *, greedy: bool,
         return show_random(find_environment(target, chosen), seed)
     require_torch()
     return show_policy(target, chosen, run, greedy=greedy, seed=seed)
-
-
-def tell_page(address: str) -> None:
-    """Print the address of the page."""
-    print(f"play at {address}   (Ctrl-C ends the game)", flush=True)
 
 
 def tell_address(address: str, *words: str) -> None:

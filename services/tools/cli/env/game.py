@@ -1,10 +1,9 @@
-"""A game on the screen: what keys do to it and what it looks like; no terminal, no browser, no clock.
+"""A game on the screen: what keys do to it and what it looks like; no terminal, no clock.
 
 A person's game goes one step for each key. A policy's game goes on by itself, can be paused and stepped.
 """
 
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -24,7 +23,6 @@ from seedbed.shared.protocol.rows import Flags
 
 MAX_FPS, MIN_FPS = 120.0, 0.5
 LOOK_EVERY_S = 0.5  # whether what is played is still there, while no key comes
-MAX_ACTIONS = 12  # the newest, to show
 
 
 class Playable(Protocol):
@@ -113,7 +111,6 @@ class PersonsGame(Game):
     def __init__(self, playable: Playable, *, mapping: str = "") -> None:
         super().__init__(playable.scene)
         self.keys = action_keys(self.scene.spec.action, mapping)
-        self.actions: deque[int] = deque(maxlen=MAX_ACTIONS)  # the newest last
         self._playable = playable
         self.show(playable.scene)
 
@@ -126,7 +123,6 @@ class PersonsGame(Game):
         elif mask is not None and mask.any() and not mask[action - self.scene.spec.action.leaves()[0].starts[0]]:
             self.note = f"action {action} is not allowed now"
         else:
-            self.actions.append(action)
             self.show(self._playable.step(action))
 
     def help(self) -> str:
