@@ -1,7 +1,5 @@
 """`seedbed env …` and `seedbed play`: what each command line means. Imports what a command needs when it is called."""
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +10,7 @@ from seedbed.services.tools.cli.extras import require_torch
 
 if TYPE_CHECKING:
     from seedbed.services.tools.cli.env.playing import SteppedGroup
-    from seedbed.services.tools.cli.env.seat import Seat
+    from seedbed.services.tools.cli.env.visit import Visit
 
 env_app = typer.Typer(
     name="env",
@@ -189,32 +187,35 @@ def play(
             shown.group.close()
         console.print(watched.summary(), highlight=False)
         return 0
-    with take_seat(target, words or [], link_keys, seed) as seat:
-        game = PersonsGame(seat, mapping=keys)
+    from seedbed.services.tools.cli.env.remote_backend import group_of
+
+    with visit_player(target, words or [], link_keys, seed) as visit:
+        with notes.status(f"waiting for the service of {target}"):
+            group = group_of(visit)
+        game = PersonsGame(group, seed, mapping=keys, check=visit.check)
         play_in_terminal(game, console)
         console.print(game.summary(), highlight=False)
     return 0
 
 
-@contextlib.contextmanager
-def take_seat(target: str, words: list[str], keys: Path | None, seed: int) -> Iterator["Seat"]:
-    """A person's seat at TARGET's service. Raises: as `find_target` and `seated`."""
+def visit_player(target: str, words: list[str], keys: Path | None, seed: int) -> "Visit":
+    """Start the service of TARGET for a person who plays, or await it. Raises: ConfigError."""
     from seedbed.services.tools.cli.env.in_process import CheckOptions
     from seedbed.services.tools.cli.env.link import Notes
-    from seedbed.services.tools.cli.env.seat import seated
     from seedbed.services.tools.cli.env.target import as_service, find_target
+    from seedbed.services.tools.cli.env.visit import Visit
+    from seedbed.services.tools.cli.service_folder import ServiceFolder
     from seedbed.shared.runtime.config import EnvConfig
 
     found = find_target(target, words, keys)
     options = CheckOptions(mode="play", groups=1, lanes=1, seed=seed)
     told = Notes(listening=lambda address: tell_address(address, "actor.mode=play"))
-    with contextlib.ExitStack() as stack:
-        with notes.status(f"waiting for the service of {target}"):
-            if isinstance(found, EnvConfig):
-                seat = stack.enter_context(seated(as_service(found), options, notes=told))
-            else:
-                seat = stack.enter_context(seated(found, options, words, told))
-        yield seat
+    if isinstance(found, EnvConfig):
+        return Visit(as_service(found), options, notes=told)
+    if isinstance(found, ServiceFolder):
+        with notes.status(f"building the service of {target}"):
+            found.build()
+    return Visit(found, options, words, told)
 
 
 def show(target: str, words: list[str] | None, run: str | None, *, greedy: bool, seed: int) -> "SteppedGroup":
