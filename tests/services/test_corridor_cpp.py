@@ -19,7 +19,7 @@ from seedbed.services.tools.cli.env.game import PersonsGame
 from seedbed.services.tools.cli.env.in_process import CheckOptions
 from seedbed.services.tools.cli.env.remote_backend import group_of
 from seedbed.services.tools.cli.env.visit import Visit
-from seedbed.services.tools.cli.scrape import metrics_address, read_page, read_status
+from seedbed.services.tools.cli.scrape import read_page, read_status
 from seedbed.services.tools.cli.service_folder import ServiceFolder, ServiceManifest
 from seedbed.shared.net.endpoints import Router
 from seedbed.shared.net.keyring import Keyring
@@ -695,7 +695,7 @@ def kill_when_it_acts(status_file: Path) -> None:
     """Kill -9 for an inference service that has begun to act."""
 
     def has_acted() -> bool:
-        address = metrics_address(status_file)
+        address = read_status(status_file).get("metrics")
         page = read_page(address) if address else None
         return (page or {}).get("seedbed_acted_steps_total", 0) > 1000
 

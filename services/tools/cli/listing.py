@@ -1,6 +1,5 @@
 """What there is: runs with their state and result (`seedbed runs`), and what can be trained (`seedbed experiments`)."""
 
-import json
 import math
 import time
 import tomllib
@@ -16,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from seedbed.services.tools.cli.experiment import EXPERIMENTS
-from seedbed.services.tools.cli.run_state import RunStatus, State, read_status
+from seedbed.services.tools.cli.run_state import RunStatus, State, read_object, read_status, read_summary
 from seedbed.services.tools.cli.runs import RECORD, RUNS, SNAPSHOT, all_runs, last_step, read_tail
 from seedbed.services.tools.cli.table import LABEL_STYLE, count, score
 
@@ -73,7 +72,7 @@ def list_runs(prefix: str = "") -> list[ListedRun]:
 def _read_run(folder: Path) -> ListedRun:
     config = _read_toml(folder / RECORD) or _read_toml(folder / SNAPSHOT)
     run = _table(config, "run")
-    status, summary, rows = read_status(folder), _read_json(folder / "summary.json"), read_tail(folder / "metrics.csv")
+    status, summary, rows = read_status(folder), read_summary(folder), read_tail(folder / "metrics.csv")
     is_over = status.state is not State.RUNNING and summary.get("epoch") == _last(rows, "epoch")
 
     def figure(column: str, key: str) -> float | None:
@@ -192,7 +191,7 @@ def _table(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def _begun_at(folder: Path) -> float | None:
     """As the run's identity says; else when its settings were written."""
-    created = _read_json(folder / "run.json").get("created")
+    created = read_object(folder / "run.json").get("created")
     try:
         return datetime.strptime(str(created), "%Y-%m-%dT%H:%M:%S%z").timestamp()
     except ValueError:
@@ -223,11 +222,3 @@ def _read_toml(file: Path) -> Mapping[str, Any]:
         return tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError):
         return {}
-
-
-def _read_json(file: Path) -> Mapping[str, Any]:
-    try:
-        found = json.loads(file.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

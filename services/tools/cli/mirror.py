@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from seedbed.services.tools.cli.run_state import State, read_status
+from seedbed.services.tools.cli.run_state import State, read_status, read_summary
 from seedbed.services.tools.cli.runs import RECORD
 from seedbed.services.tools.monitor.tail import LineTail
 from seedbed.shared.errors import ConfigError, MissingExtraError
@@ -61,10 +61,7 @@ def follow(run_dir: Path, logged: Any, *, is_live: bool, wait: Callable[[float],
     """
     rows, begin, sent = TableRows(run_dir / "metrics.csv"), int(logged.step), 0
     while True:
-        summary, state = (
-            read_summary(run_dir),
-            read_status(run_dir).state,
-        )  # before the rows: none is missed
+        summary, state = read_summary(run_dir), read_status(run_dir).state  # before the rows: none is missed
         known = sent
         try:
             for place, row in rows.read():
@@ -78,15 +75,6 @@ def follow(run_dir: Path, logged: Any, *, is_live: bool, wait: Callable[[float],
         wait(BEAT_S)
     logged.summary.update(summary)
     return sent
-
-
-def read_summary(run_dir: Path) -> dict[str, Any]:
-    """What `summary.json` says; nothing while it is not there, or is just being written."""
-    try:
-        found = json.loads((run_dir / "summary.json").read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def send_run(run_dir: Path, project: str, *, is_live: bool, entity: str = "") -> tuple[int, str]:
