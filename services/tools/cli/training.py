@@ -3,7 +3,7 @@
 import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -201,17 +201,11 @@ def train(experiment: Experiment, console: Console) -> int:
     for service in services_of(settings):
         console.print(f"[dim]program[/]  {escape(service.describe())}", soft_wrap=True, highlight=False)
     before = read_summary(experiment.run_dir)
-    views: list[TerminalView] = []
-
-    def make_view(board: Board, _stop: Stop) -> View:
-        views.append(TerminalView(console, title, board, settings.run).__enter__())
-        return views[0]
-
-    try:
-        ended = run_experiment(experiment, make_view)
-    finally:
-        for view in views:
-            view.__exit__(None, None, None)
+    with ExitStack() as shown:
+        ended = run_experiment(
+            experiment,
+            lambda board, _stop: shown.enter_context(TerminalView(console, title, board, settings.run)),
+        )
     is_unchanged = before.get("updates") == read_summary(experiment.run_dir).get("updates")
     if before.get("finished") and is_unchanged and not ended.outcome.exit_code:
         console.print("[yellow]this run had finished before; to go on, raise what ended it: run.steps, run.seconds[/]")
