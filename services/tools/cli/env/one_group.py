@@ -16,13 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from seedbed.services.tools.cli.env.in_process import CheckOptions
-from seedbed.services.tools.cli.env.life import Expected, Life, Wires, describe_status, quote
+from seedbed.services.tools.cli.env.life import Life, ServiceLink, describe_status, quote
 from seedbed.services.tools.cli.env.row_checks import Tick, read_tick
 from seedbed.shared.errors import RemoteWireError
 from seedbed.shared.protocol.codec import encode
 from seedbed.shared.protocol.layout import Array
-from seedbed.shared.protocol.messages import Act, ActBits, Bye, Hello, Message, Ping, Reject, Step, StepBits, Welcome
+from seedbed.shared.protocol.messages import Act, ActBits, Bye, Hello, Message, Reject, Step, StepBits, Welcome
 from seedbed.shared.protocol.pictures import PICTURE_HEADER_BYTES, check_picture
 from seedbed.shared.protocol.rows import REWARD_PROBLEM, act_layout, are_rewards
 from seedbed.shared.protocol.sessions import Session, StepVerdict
@@ -48,18 +47,9 @@ class SeenTick:
 class OneGroup(Life):
     """One group. `show` gets each tick that is to be answered; then `ask` or `dismiss` is called."""
 
-    def __init__(
-        self,
-        options: CheckOptions,
-        expected: Expected | None,
-        wires: Wires,
-        *,
-        epoch: int,
-        show: Callable[[SeenTick], None],
-        asks_pictures: bool = True,
-    ) -> None:
-        self.rule, self.run_id, self._host = PURPOSES[options.mode]
-        super().__init__(options, expected, wires, epoch=epoch)
+    def __init__(self, link: ServiceLink, *, show: Callable[[SeenTick], None], asks_pictures: bool = True) -> None:
+        self.rule, self.run_id, self._host = PURPOSES[link.options.mode]
+        super().__init__(link)
         self._show, self._asks_pictures = show, asks_pictures
         self._problem = ""
         self._known: Hello | None = None
@@ -96,25 +86,16 @@ class OneGroup(Life):
             self.end()
         elif self._leaves_by is None:
             self._leaves_by = self._polled_at + self.options.patience_s
-            self._send(self._session.route, Bye(session=0, reason="run_finished"))
+            self.send(self._session.route, Bye(session=0, reason="run_finished"))
 
     # Life
 
-    def met(self, message: Message, route: bytes, payload: Sequence[bytes], now: float) -> None:
-        """Answered at once, but for STEPs that wait for `ask`."""
+    def on_message(self, message: Message, route: bytes, payload: Sequence[bytes], now: float) -> None:
+        """Answer at once, but for STEPs that wait for `ask`."""
         self._polled_at = max(self._polled_at, now)
-        if isinstance(message, Hello):
-            self._greet(message, route, now)
-        elif isinstance(message, Ping):
-            self._send(route, self.table.ping(message, route, now))
-        elif isinstance(message, Bye):
-            self.table.bye(message, route, now)
-        elif isinstance(message, Step):
-            self._step(message, route, payload, now)
-        else:
-            raise RemoteWireError("unexpected", f"{type(message).__name__} is not for inference")
+        super().on_message(message, route, payload, now)
 
-    def waited(self, now: float) -> None:
+    def on_time(self, now: float) -> None:
         """Judges silence; ends what is over."""
         if now - self._polled_at > STALL_S:
             self._patient_until = now + self.table.limits.lease_s
@@ -135,7 +116,7 @@ class OneGroup(Life):
         elif self._tick is None and now > 10 * self.options.patience_s:
             self._fail("it came, but sent no STEP")
 
-    def left(self, status: int, last_words: str) -> None:
+    def on_exit(self, status: int, last_words: str) -> None:
         """After BYE, as it should; else it died."""
         if self._leaves_by is None or status:
             self._fail(f"it ended with {describe_status(status)}{quote(last_words)}")
@@ -144,28 +125,30 @@ class OneGroup(Life):
 
     # Within
 
-    def _greet(self, hello: Hello, route: bytes, now: float) -> None:
+    def on_hello(self, hello: Hello, route: bytes, now: float) -> None:
+        """Welcome the one group that is awaited."""
         known = self._known
         if hello.mode != self.options.mode:
             found = f"{self._host}, and this group comes in mode {hello.mode!r}"
             hint = f"start it with actor.mode={self.options.mode}"
-            self._send(route, Reject(nonce=hello.nonce, code="mode", retryable=False, message=found, hint=hint))
+            self.send(route, Reject(nonce=hello.nonce, code="mode", retryable=False, message=found, hint=hint))
             self._problem = self._problem or f"it said HELLO in mode {hello.mode!r}: {hint}"
             self._leaves_by = now + REFUSAL_S if self._leaves_by is None else self._leaves_by
         elif known is not None and (known.incarnation, known.group) != (hello.incarnation, hello.group):
             found, hint = "another group is stepped here", "one group is enough"
-            self._send(route, Reject(nonce=hello.nonce, code="capacity", retryable=True, message=found, hint=hint))
+            self.send(route, Reject(nonce=hello.nonce, code="capacity", retryable=True, message=found, hint=hint))
         else:
             self._known = hello
             answer = self.table.hello(hello, route, now)
             if isinstance(answer, Welcome):
                 self._session = self.table.sessions[answer.session]
-            self._send(route, answer)
+            self.send(route, answer)
 
-    def _step(self, step: Step, route: bytes, payload: Sequence[bytes], now: float) -> None:
+    def on_step(self, step: Step, route: bytes, payload: Sequence[bytes], now: float) -> None:
+        """Hand the rows on, unless they were there before."""
         session = self.table.sessions.get(step.session)
         if session is None:
-            self._send(route, self.table.challenge(step.session))
+            self.send(route, self.table.challenge(step.session))
             return
         tick = read_tick(session.hello.spec, session.lanes, step.bits, payload)
         if not are_rewards(tick.reward).all():
@@ -173,9 +156,9 @@ class OneGroup(Life):
         seen = SeenTick(hello=session.hello, tick=tick, picture=sent_picture(step, payload))
         verdict = self.table.step(step, route, now)
         if verdict is StepVerdict.CACHED and session.reply is not None:
-            self.wires.send(route, session.reply)
+            self.link.send(route, session.reply)
         elif verdict is StepVerdict.CHALLENGE:
-            self._send(route, self.table.challenge(step.session))
+            self.send(route, self.table.challenge(step.session))
         elif verdict is StepVerdict.ACCEPT:
             self._accept(session, seen, payload)
 
@@ -196,12 +179,15 @@ class OneGroup(Life):
         act = Act(session=session.id, seq=session.last_seq, policy_version=1, bits=bits, reset_seed=seed)
         reply = [encode(act), *actions]
         self.table.answer(session, reply, self._polled_at)
-        if not self.wires.send(session.route, reply):
+        if not self.link.send(session.route, reply):
             self.table.unroutable(session.route, self._polled_at)
 
-    def _send(self, route: bytes, message: Message) -> None:
-        if not self.wires.send(route, [encode(message)]):
+    def send(self, route: bytes, message: Message) -> bool:
+        """Send a message, and note where nobody is there to get it."""
+        is_sent = super().send(route, message)
+        if not is_sent:
             self.table.unroutable(route, self._polled_at)
+        return is_sent
 
     def _fail(self, problem: str) -> None:
         self._problem = self._problem or problem

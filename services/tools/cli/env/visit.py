@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from seedbed.services.tools.cli.env.in_process import CheckOptions
-from seedbed.services.tools.cli.env.life import Expected, Wires
+from seedbed.services.tools.cli.env.life import ServiceLink
 from seedbed.services.tools.cli.env.link import SILENT, Notes, live
 from seedbed.services.tools.cli.env.one_group import OneGroup, SeenTick
 from seedbed.services.tools.cli.env.target import Listen
@@ -93,10 +93,9 @@ class Visit:
             raise _gone(news.result().problem or "it is over")
         return news
 
-    def _begin(self, options: CheckOptions, expected: Expected | None, wires: Wires, *, epoch: int) -> OneGroup:
+    def _begin(self, link: ServiceLink) -> OneGroup:
         """In the link's thread, take over the service's group, and remember in which loop it is."""
-        asks = self._asks_pictures
-        group = OneGroup(options, expected, wires, epoch=epoch, show=self._news.put, asks_pictures=asks)
+        group = OneGroup(link, show=self._news.put, asks_pictures=self._asks_pictures)
         self._group = asyncio.get_running_loop(), group
         if self._has_left.is_set():
             group.dismiss()

@@ -7,7 +7,7 @@ import pytest
 from gymnasium import spaces
 
 from seedbed.services.tools.cli.env.in_process import CheckOptions
-from seedbed.services.tools.cli.env.life import Wires, action_frames
+from seedbed.services.tools.cli.env.life import ServiceLink, action_frames
 from seedbed.services.tools.cli.env.one_group import ALONE_S, OneGroup
 from seedbed.shared.protocol.codec import decode, encode
 from seedbed.shared.protocol.messages import (
@@ -45,8 +45,10 @@ class Script:
 
     def __init__(self, hello=HELLO, *, expected=None):
         self.down, self.shown, self.now = [], [], 0.0
-        wires = Wires(send=self._take, cut=lambda: None, stop=lambda: None)
-        self.life = OneGroup(OPTIONS, expected, wires, epoch=3, show=self.shown.append)
+        link = ServiceLink(
+            options=OPTIONS, expected=expected, epoch=3, send=self._take, cut=lambda: None, stop=lambda: None
+        )
+        self.life = OneGroup(link, show=self.shown.append)
         self.session, self.seq = 0, -1
         self.say(hello)
 
