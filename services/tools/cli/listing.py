@@ -1,6 +1,5 @@
 """What there is: runs with their state and result (`seedbed runs`), and what can be trained (`seedbed experiments`)."""
 
-import math
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from rich.text import Text
 
 from seedbed.services.tools.cli.experiment import EXPERIMENTS
 from seedbed.services.tools.cli.run_state import RunStatus, State, read_object, read_status, read_summary
-from seedbed.services.tools.cli.runs import RECORD, RUNS, SNAPSHOT, all_runs, last_step, read_tail
+from seedbed.services.tools.cli.runs import RECORD, RUNS, SNAPSHOT, all_runs, finite, last_step, read_tail
 from seedbed.services.tools.cli.table import LABEL_STYLE, count, score
 
 STATE_STYLES = {
@@ -77,7 +76,7 @@ def _read_run(folder: Path) -> ListedRun:
 
     def figure(column: str, key: str) -> float | None:
         """From the summary of a run that is over, else from the table's last rows, else from an earlier summary."""
-        said = _number(summary.get(key))
+        said = finite(summary.get(key))
         if is_over and said is not None:
             return said
         last = _last(rows, column)
@@ -204,17 +203,7 @@ def _begun_at(folder: Path) -> float | None:
 
 def _last(rows: Sequence[Mapping[str, str]], column: str) -> float | None:
     """The newest number of a column."""
-    return next((value for row in reversed(rows) if (value := _number(row.get(column))) is not None), None)
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return None
-    try:
-        number = float(value)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
+    return next((value for row in reversed(rows) if (value := finite(row.get(column))) is not None), None)
 
 
 def _read_toml(file: Path) -> Mapping[str, Any]:
