@@ -6,10 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from seedbed.services.tools.cli.extras import require_torch
-
 if TYPE_CHECKING:
-    from seedbed.services.tools.cli.env.playing import SteppedGroup
     from seedbed.services.tools.cli.env.visit import Visit
 
 env_app = typer.Typer(
@@ -147,11 +144,11 @@ def record(
     """Write a video of random play, or of a run's policy.
 
     The environment is stepped here: what only a service in another language has is played (seedbed play)."""
-    from seedbed.services.tools.cli.env.playing import record as write
+    from seedbed.services.tools.cli.env.playing import show
+    from seedbed.services.tools.cli.video import write_video
 
-    shown = show(target, words, run, greedy=greedy, seed=seed)
-    with notes.status(f"recording {shown.player}"):
-        recorded = write(shown, video, episodes)
+    with show(target, words or [], run, greedy=greedy, seed=seed) as shown, notes.status(f"recording {shown.player}"):
+        recorded = write_video(shown.group, shown.ticks, video, fps=shown.fps, episodes=episodes)
     returns = ", ".join(f"{value:g}" for value in recorded.returns) or "none ended"
     told = f"{recorded.seconds:.1f} s, {recorded.frames} frames of {shown.player}; returns {returns}"
     console.print(f"{video}: {told}", highlight=False, soft_wrap=True)
@@ -179,12 +176,11 @@ def play(
 
     require_terminal(console)
     if run is not None:
-        shown = show(target, words, run, greedy=greedy, seed=seed)
-        try:
+        from seedbed.services.tools.cli.env.playing import show
+
+        with show(target, words or [], run, greedy=greedy, seed=seed) as shown:
             watched = PolicysGame(shown.group, shown.ticks, fps=fps)
             play_in_terminal(watched, console)
-        finally:
-            shown.group.close()
         console.print(watched.summary(), highlight=False)
         return 0
     from seedbed.services.tools.cli.env.remote_backend import group_of
@@ -216,18 +212,6 @@ def visit_player(target: str, words: list[str], keys: Path | None, seed: int) ->
         with notes.status(f"building the service of {target}"):
             found.build()
     return Visit(found, options, words, told)
-
-
-def show(target: str, words: list[str] | None, run: str | None, *, greedy: bool, seed: int) -> "SteppedGroup":
-    """The environment and who plays it."""
-    from seedbed.services.tools.cli.env.playing import show_policy, show_random
-    from seedbed.services.tools.cli.env.target import find_environment
-
-    chosen = words or []
-    if run is None:
-        return show_random(find_environment(target, chosen), seed)
-    require_torch()
-    return show_policy(target, chosen, run, greedy=greedy, seed=seed)
 
 
 def tell_address(address: str, *words: str) -> None:
