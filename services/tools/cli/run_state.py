@@ -15,6 +15,7 @@ import json
 import os
 import re
 import time
+import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -160,6 +161,14 @@ def read_object(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def read_tables(path: Path) -> dict[str, Any]:
+    """Return what a TOML file says; empty if it is not there or cannot be understood."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError):
+        return {}
 
 
 def _read_epoch(run_dir: Path) -> int:
