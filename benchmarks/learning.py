@@ -17,7 +17,8 @@ from pathlib import Path
 from rich.console import Console
 
 from seedbed.services.tools.cli.experiment import find_experiment
-from seedbed.services.tools.cli.seeds import read_result, train_seeds
+from seedbed.services.tools.cli.run_state import read_object
+from seedbed.services.tools.cli.seeds import RESULT, train_seeds
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         )  # fmt: skip
         if code:
             raise SystemExit(f"{chosen.experiment}: training ended with exit code {code}")
-        result = dict(read_result(folder))
+        result = read_object(folder / RESULT)
         seeds = result.pop("seeds")
         for figures in seeds:
             print(json.dumps({"label": label, **figures}))

@@ -26,9 +26,10 @@ from seedbed.services.tools.cli.doctor import machine_label
 from seedbed.services.tools.cli.experiment import Experiment, load_experiment
 from seedbed.services.tools.cli.machine import service_environment
 from seedbed.services.tools.cli.plan import Process, plan_run, usable_cores
+from seedbed.services.tools.cli.run_state import read_summary
 from seedbed.services.tools.cli.runs import SNAPSHOT
 from seedbed.services.tools.cli.scrape import read_page, read_status
-from seedbed.services.tools.cli.training import read_summary, reserved_addresses
+from seedbed.services.tools.cli.training import reserved_addresses
 from seedbed.shared.runtime.service import DIE_WITH_PARENT
 
 PHASES = ((1, 1), (2, 1), (4, 1), (4, 2), (2, 2), (1, 2), (1, 1))  # actors, replicas

@@ -30,7 +30,8 @@ from rich.console import Console
 from seedbed.services.tools.cli.app import log_warnings_only
 from seedbed.services.tools.cli.doctor import machine_label
 from seedbed.services.tools.cli.experiment import choose_source
-from seedbed.services.tools.cli.seeds import read_result, train_seeds
+from seedbed.services.tools.cli.run_state import read_object
+from seedbed.services.tools.cli.seeds import RESULT, train_seeds
 from seedbed.shared.errors import SeedbedError
 
 COLUMNS_OF_PANELS = 4
@@ -177,7 +178,7 @@ def run_entry(entry: Entry, folder: Path, words: Sequence[str], *, seeds: int | 
     else:
         if code == 130:
             raise SystemExit(code)
-        line |= {"failure": f"exit code {code}"} if code else {"seeds": read_result(place)["seeds"]}
+        line |= {"failure": f"exit code {code}"} if code else {"seeds": read_object(place / RESULT)["seeds"]}
     line["ended"] = time.strftime("%Y-%m-%dT%H:%M:%S")
     with (folder / RESULTS).open("a", encoding="utf-8") as file_of_results:
         file_of_results.write(json.dumps(line) + "\n")

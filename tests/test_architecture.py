@@ -46,7 +46,6 @@ SHELLS = {  # where the loop is; everything else takes `now` and returns
     "services/tools/monitor/links.py",
     "services/tools/monitor/service.py",
     "services/tools/monitor/web.py",
-    "services/tools/cli/env/browser.py",
     "services/tools/cli/env/link.py",
     "shared/runtime/service.py",
 }

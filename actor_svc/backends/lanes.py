@@ -14,12 +14,9 @@ from seedbed.actor_svc.backends.backend import (
     ENDED_BITS,
     FIRST,
     LIFE_LOST,
-    NO_LANES,
     TERMINATED,
     TRUNCATED,
     Array,
-    RowViews,
-    ValueCheck,
     call_environment,
     read_figure,
     read_info,
@@ -27,7 +24,7 @@ from seedbed.actor_svc.backends.backend import (
     read_traits,
 )
 from seedbed.actor_svc.backends.lane_rows import action_reader, draw_seed, write_absent, write_lane
-from seedbed.actor_svc.backends.repairs import Repairs
+from seedbed.actor_svc.backends.repairs import RepairedBackend, Repairs
 from seedbed.shared.errors import EnvError
 
 MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
@@ -48,7 +45,7 @@ class _Lane:
         self.info: Mapping[str, Any] = {}
 
 
-class LaneBackend:
+class LaneBackend(RepairedBackend):
     """A backend of L single environments.
 
     A lane that raises or gives invalid values is rebuilt and goes on with its `first` row, as `Repairs` describes.
@@ -61,35 +58,19 @@ class LaneBackend:
         self._lanes = [_Lane(call_environment(make))]
         env = self._lanes[0].env
         _, info = call_environment(_reset, env, seed=0)
-        self.traits = read_traits(env, env.observation_space, env.action_space, info, seeding="lane", image=image)
+        traits = read_traits(env, env.observation_space, env.action_space, info, seeding="lane", image=image)
         self._lanes += [_Lane(call_environment(make)) for _ in range(lanes - 1)]
         is_concurrent = lanes > 1 and bool((env.metadata or {}).get("concurrent", False))
         self._pool = ThreadPoolExecutor(min(lanes, _MAX_THREADS), "lane") if is_concurrent else None
-        self._leaves = self.traits.observation.leaves()
-        self._action = action_reader(self.traits.action)
-        self._repairs = Repairs(
+        self._action = action_reader(traits.action)
+        repairs = Repairs(
             "lane",
             1,
             discard=lambda index: self._lanes[index].env.close(),
             rebuild=self._rebuild,
             write_absent=lambda index: write_absent(self._leaves, self._rows, index),
         )
-        self.ended, self.first = NO_LANES, NO_LANES
-        self._rows: RowViews
-
-    @property
-    def num_rebuilds(self) -> int:
-        """How many lanes were rebuilt since the start."""
-        return self._repairs.num_rebuilds
-
-    @property
-    def last_failure(self) -> str:
-        """The cause of the newest failure of an environment; empty if there was none."""
-        return self._repairs.last_failure
-
-    def bind(self, rows: RowViews) -> None:
-        """Write all rows from now on into these arrays."""
-        self._rows, self._check = rows, ValueCheck(self._leaves, rows)
+        super().__init__(traits, repairs)
 
     def reset(self, seed: int) -> None:
         """Begin a fresh episode in every lane; lane i is seeded with the i-th child of the seed."""
@@ -106,7 +87,7 @@ class LaneBackend:
                 self._begin(index, lane, draw_seed(lane.seed), answers[index])
             except EnvError as error:
                 self._repairs.fail(index, error)
-        self._settle()
+        self._settle_lanes()
 
     def step(self, actions: Sequence[Array]) -> None:
         """Step every lane, or reset it where its last row ended an episode."""
@@ -129,7 +110,7 @@ class LaneBackend:
                 continue
             flags[index] = bits
             lane.needs_reset = bits & ENDED_BITS != 0
-        self._settle()
+        self._settle_lanes()
 
     def _advance(self, index: int, lane: _Lane, action: Any, answer: Answer | None) -> int:
         """Step one lane, or wait for its step in the pool, then write its row and return the row's flags."""
@@ -166,12 +147,10 @@ class LaneBackend:
         lane.env = call_environment(self._make)
         self._begin(index, lane, draw_seed(lane.seed.spawn(1)[0]))
 
-    def _settle(self) -> None:
-        """Rebuild the lanes with invalid values, then set `ended` and `first` from the rows' flags."""
+    def _settle_lanes(self) -> None:
+        """Rebuild the lanes with invalid values, then say which lanes ended and began."""
         flags = self._rows.flags
-        self._repairs.settle(self._check.bad_lanes, lambda index: not flags[index] & FIRST)
-        self.ended = (flags & ENDED_BITS).nonzero()[0]
-        self.first = (flags & FIRST).nonzero()[0]
+        self._settle(self._check.bad_lanes, lambda index: not flags[index] & FIRST)
 
     def _count_lives(self, lane: _Lane, info: Mapping[str, Any]) -> int:
         """Return LIFE_LOST if the lane has fewer lives than at its last row, else 0."""
@@ -197,10 +176,7 @@ class LaneBackend:
         if self._pool is not None:
             self._pool.shutdown()
         for index, lane in enumerate(self._lanes):
-            try:
-                call_environment(lane.env.close)
-            except EnvError as error:
-                self._repairs.last_failure = f"lane {index}: close: {error}"
+            self._close(index, lane.env.close)
 
 
 def _reset(env: gymnasium.Env[Any, Any], *, seed: int | None) -> tuple[Any, Mapping[str, Any]]:

@@ -1,4 +1,7 @@
-"""Decides when failed lanes are rebuilt: at once, then after ever more ticks, and after too many failures no more."""
+"""Decides when failed lanes are rebuilt: at once, then after ever more ticks, and after too many failures no more.
+
+`RepairedBackend` is what the backends that use this have in common.
+"""
 
 import time
 import traceback
@@ -6,7 +9,19 @@ from collections.abc import Callable
 
 import structlog
 
-from seedbed.actor_svc.backends.backend import BAD_VALUES, MAX_FAILURES, Array, call_environment
+from seedbed.actor_svc.backends.backend import (
+    BAD_VALUES,
+    ENDED_BITS,
+    FIRST,
+    MAX_FAILURES,
+    NO_LANES,
+    Array,
+    Backend,
+    RowViews,
+    Traits,
+    ValueCheck,
+    call_environment,
+)
 from seedbed.shared.errors import EnvError
 
 MAX_WAIT_TICKS = 256  # between two attempts
@@ -43,7 +58,7 @@ class Repairs:
     ) -> None:
         self.num_rebuilds, self.last_failure = 0, ""  # lanes rebuilt; cause of the newest failure
         self.waiting: dict[int, int] = {}  # unit → ticks until its next attempt
-        self._unit, self._lanes = unit, lanes
+        self.unit, self._lanes = unit, lanes
         self._discard, self._rebuild, self._write_absent = discard, rebuild, write_absent
         self._failures: dict[int, int] = {}  # unit → failures since its last good step
         self._causes: dict[int, str] = {}  # unit that waits → why it could not be rebuilt
@@ -56,7 +71,7 @@ class Repairs:
 
     def fail(self, index: int, failure: EnvError) -> None:
         """Rebuild a unit after a failure, now or after some ticks. Raises: EnvError after too many."""
-        name = f"{self._unit} {index}"
+        name = f"{self.unit} {index}"
         self.last_failure = f"{name}: {failure}"
         self.waiting.pop(index, None)
         count = self._failures[index] = self._failures.get(index, 0) + 1
@@ -108,6 +123,44 @@ class Repairs:
         for index in tuple(self._failures):
             if index not in self.waiting and has_stepped(index):
                 del self._failures[index]
+
+
+class RepairedBackend(Backend):
+    """A backend whose units, each a lane or a world of several, are rebuilt alone where they fail."""
+
+    def __init__(self, traits: Traits, repairs: Repairs) -> None:
+        self.traits, self._repairs = traits, repairs
+        self._leaves = traits.observation.leaves()
+        self.ended, self.first = NO_LANES, NO_LANES
+        self._rows: RowViews
+        self._check: ValueCheck
+
+    @property
+    def num_rebuilds(self) -> int:
+        """How many lanes were rebuilt since the start."""
+        return self._repairs.num_rebuilds
+
+    @property
+    def last_failure(self) -> str:
+        """The cause of the newest failure of an environment; empty if there was none."""
+        return self._repairs.last_failure
+
+    def bind(self, rows: RowViews) -> None:
+        """Write all rows from now on into these arrays."""
+        self._rows, self._check = rows, ValueCheck(self._leaves, rows)
+
+    def _settle(self, find_bad: Callable[[], Array], has_stepped: Callable[[int], bool]) -> None:
+        """After a tick, rebuild units as `Repairs.settle`, then set `ended` and `first` from the rows' flags."""
+        self._repairs.settle(find_bad, has_stepped)
+        flags = self._rows.flags
+        self.ended, self.first = (flags & ENDED_BITS).nonzero()[0], (flags & FIRST).nonzero()[0]
+
+    def _close(self, index: int, close: Callable[[], object]) -> None:
+        """Close a unit's environment; if that fails, it is only noted in `last_failure`."""
+        try:
+            call_environment(close)
+        except EnvError as error:
+            self._repairs.last_failure = f"{self._repairs.unit} {index}: close: {error}"
 
 
 def _trace(failure: EnvError) -> str:

@@ -20,25 +20,40 @@ class DmEnvRpcEnv(gymnasium.Env[Any, Any]):
     """One world of a dm_env_rpc server, over a connection of its own. One thread owns it.
 
     The last step of an episode is `terminated` where its discount is 0, else `truncated`; discounts in between are not
-    passed on. `seed_setting` makes the world anew at each reset with a seed.
+    passed on. `seed_setting` makes the world anew at each reset with a seed. `env.id` names it as `make`.
+
+    Args:
+      address: the server's address, host:port.
+      create: settings of the world that each lane makes.
+      join: settings with which a lane joins its world.
+      world: name of an existing world to join instead of making one.
+      observations: names of the observations to request; None: all but reward and discount.
+      seed_setting: the setting of `create` that takes a seed; empty: seeds are ignored.
+      text_length: longest string observation, characters; longer ones are cut.
+      image: where the channels of uint8 arrays of rank 3 are, "HWC" or "CHW", or a table by observation.
+      tls: whether to use TLS, verified by the system's certificates.
+      connect_s: how long to wait for the server, seconds.
+    Raises: ConfigError for settings or spaces that cannot be used, EnvError if no server answers.
     """
 
     def __init__(
         self,
         address: str,
         *,
-        create: Mapping[str, Any],
-        join: Mapping[str, Any],
-        world: str | None,
-        observations: Sequence[str] | None,
-        seed_setting: str,
-        text_length: int,
-        image: str | Mapping[str, str],
-        tls: bool,
-        connect_s: float,
+        create: Mapping[str, Any] | None = None,
+        join: Mapping[str, Any] | None = None,
+        world: str | None = None,
+        observations: Sequence[str] | None = None,
+        seed_setting: str = "",
+        text_length: int = 256,
+        image: str | Mapping[str, str] = "",
+        tls: bool = False,
+        connect_s: float = 10.0,
     ) -> None:
+        if world is not None and (create or seed_setting):
+            raise ConfigError("env.kwargs: world joins one that exists; create and seed_setting are for new ones")
         self.metadata = {"image": image if isinstance(image, str) else dict(image), "concurrent": True}
-        self._create, self._join, self._world = dict(create), dict(join), world
+        self._create, self._join, self._world = dict(create or {}), dict(join or {}), world
         self._observations, self._seed_setting = observations, seed_setting
         self._connection = Connection(address, tls=tls, connect_s=connect_s)
         self._made = ""  # name of the world that this object made and has to destroy; empty: none
@@ -112,45 +127,4 @@ class DmEnvRpcEnv(gymnasium.Env[Any, Any]):
         self._connection.close()
 
 
-def make(
-    address: str,
-    *,
-    create: Mapping[str, Any] | None = None,
-    join: Mapping[str, Any] | None = None,
-    world: str | None = None,
-    observations: Sequence[str] | None = None,
-    seed_setting: str = "",
-    text_length: int = 256,
-    image: str | Mapping[str, str] = "",
-    tls: bool = False,
-    connect_s: float = 10.0,
-) -> DmEnvRpcEnv:
-    """Make the environment of `env.id = "seedbed.services.dm_env_rpc.env:make"`.
-
-    Args:
-      address: the server's address, host:port.
-      create: settings of the world that each lane makes.
-      join: settings with which a lane joins its world.
-      world: name of an existing world to join instead of making one.
-      observations: names of the observations to request; None: all but reward and discount.
-      seed_setting: the setting of `create` that takes a seed; empty: seeds are ignored.
-      text_length: longest string observation, characters; longer ones are cut.
-      image: where the channels of uint8 arrays of rank 3 are, "HWC" or "CHW", or a table by observation.
-      tls: whether to use TLS, verified by the system's certificates.
-      connect_s: how long to wait for the server, seconds.
-    Raises: ConfigError for settings or spaces that cannot be used, EnvError if no server answers.
-    """
-    if world is not None and (create or seed_setting):
-        raise ConfigError("env.kwargs: world joins one that exists; create and seed_setting are for new ones")
-    return DmEnvRpcEnv(
-        address,
-        create=create or {},
-        join=join or {},
-        world=world,
-        observations=observations,
-        seed_setting=seed_setting,
-        text_length=text_length,
-        image=image,
-        tls=tls,
-        connect_s=connect_s,
-    )
+make = DmEnvRpcEnv

@@ -26,27 +26,43 @@ class OpenEnv(gymnasium.Env[Any, Any]):
     """One session of an OpenEnv server, over a WebSocket of its own. One thread owns it.
 
     The server's `done` is `terminated`, unless the observation's `truncated_field` is true. With `legal_actions`, an
-    observation's list of allowed actions is the row's action mask.
+    observation's list of allowed actions is the row's action mask. `env.id` names it as `make`.
+
+    Args:
+      url: the server's address, `http://host:port`.
+      action: settings of action fields, by name; see ActionSetting. Other fields follow the server's schema.
+      observation: settings of observation fields, by name; see ObservationSetting. Other fields follow the observation
+        of a first reset.
+      observe: names of the observation fields to take; None: all.
+      reset: arguments sent with every reset.
+      truncated_field: the observation field that is true where an episode was cut short; empty: none.
+      legal_actions: the observation field that lists the actions allowed next; empty: none.
+      image: where the channels of uint8 arrays of rank 3 are, "HWC" or "CHW", or a table by field.
+      connect_s: how long to wait for the connection, seconds.
+      answer_s: how long to wait for each answer, seconds.
+    Raises: ConfigError for settings that do not fit the server, EnvError if no server answers.
     """
 
     def __init__(
         self,
         url: str,
         *,
-        action: Mapping[str, ActionSetting],
-        observation: Mapping[str, ObservationSetting],
-        observe: Sequence[str] | None,
-        reset: Mapping[str, Any],
-        truncated_field: str,
-        legal_actions: str,
-        image: str | Mapping[str, str],
-        connect_s: float,
-        answer_s: float,
+        action: Mapping[str, Any] | None = None,
+        observation: Mapping[str, Any] | None = None,
+        observe: Sequence[str] | None = None,
+        reset: Mapping[str, Any] | None = None,
+        truncated_field: str = "",
+        legal_actions: str = "",
+        image: str | Mapping[str, str] = "",
+        connect_s: float = 10.0,
+        answer_s: float = 60.0,
     ) -> None:
+        actions = _settings(ActionSetting, "action", action)
+        observed = _settings(ObservationSetting, "observation", observation)
         self.metadata = {"image": image if isinstance(image, str) else dict(image), "concurrent": True}
         self._url, self._answer_s = url.rstrip("/"), answer_s
-        self._reset, self._truncated_field, self._legal_actions = dict(reset), truncated_field, legal_actions
-        self._action = action_form(_action_schema(self._url, connect_s), action)
+        self._reset, self._truncated_field, self._legal_actions = dict(reset or {}), truncated_field, legal_actions
+        self._action = action_form(_action_schema(self._url, connect_s), actions)
         self.action_space = self._action.space
         if legal_actions and not isinstance(self.action_space, spaces.Discrete):
             raise ConfigError("env.kwargs.legal_actions needs actions of one discrete field")
@@ -62,7 +78,7 @@ class OpenEnv(gymnasium.Env[Any, Any]):
             skip = [name for name in (truncated_field, legal_actions) if name]
             if missing := [name for name in skip if name not in example]:
                 raise ConfigError(f"env.kwargs: this server does not observe {missing[0]!r}; known: {list(example)}")
-            self._observation = observation_form(example, observation, observe, skip)
+            self._observation = observation_form(example, observed, observe, skip)
             self.observation_space = self._observation.space
             undo.pop_all()
 
@@ -135,44 +151,4 @@ def _settings(model: type[S], key: str, tables: Mapping[str, Any] | None) -> dic
     return checked
 
 
-def make(
-    url: str,
-    *,
-    action: Mapping[str, Any] | None = None,
-    observation: Mapping[str, Any] | None = None,
-    observe: Sequence[str] | None = None,
-    reset: Mapping[str, Any] | None = None,
-    truncated_field: str = "",
-    legal_actions: str = "",
-    image: str | Mapping[str, str] = "",
-    connect_s: float = 10.0,
-    answer_s: float = 60.0,
-) -> OpenEnv:
-    """Make the environment of `env.id = "seedbed.services.openenv.env:make"`.
-
-    Args:
-      url: the server's address, `http://host:port`.
-      action: settings of action fields, by name; see ActionSetting. Other fields follow the server's schema.
-      observation: settings of observation fields, by name; see ObservationSetting. Other fields follow the observation
-        of a first reset.
-      observe: names of the observation fields to take; None: all.
-      reset: arguments sent with every reset.
-      truncated_field: the observation field that is true where an episode was cut short; empty: none.
-      legal_actions: the observation field that lists the actions allowed next; empty: none.
-      image: where the channels of uint8 arrays of rank 3 are, "HWC" or "CHW", or a table by field.
-      connect_s: how long to wait for the connection, seconds.
-      answer_s: how long to wait for each answer, seconds.
-    Raises: ConfigError for settings that do not fit the server, EnvError if no server answers.
-    """
-    return OpenEnv(
-        url,
-        action=_settings(ActionSetting, "action", action),
-        observation=_settings(ObservationSetting, "observation", observation),
-        observe=observe,
-        reset=reset or {},
-        truncated_field=truncated_field,
-        legal_actions=legal_actions,
-        image=image,
-        connect_s=connect_s,
-        answer_s=answer_s,
-    )
+make = OpenEnv

@@ -12,22 +12,18 @@ import gymnasium
 import numpy as np
 
 from seedbed.actor_svc.backends.backend import (
-    ENDED_BITS,
     FIRST,
-    NO_LANES,
     TERMINATED,
     TRUNCATED,
     Array,
     LanesError,
-    RowViews,
-    ValueCheck,
     call_environment,
     read_figure,
     read_picture,
     read_traits,
 )
 from seedbed.actor_svc.backends.lane_rows import action_reader, draw_seed, write_absent, write_lane
-from seedbed.actor_svc.backends.repairs import Repairs
+from seedbed.actor_svc.backends.repairs import RepairedBackend, Repairs
 from seedbed.shared.errors import ConfigError, EnvError
 
 MASK = "action_mask"
@@ -46,7 +42,7 @@ class _World:
         self.info: Mapping[Any, Mapping[str, Any]] = {}  # of the last step, by agent
 
 
-class AgentBackend:
+class AgentBackend(RepairedBackend):
     """A backend of L / A worlds of A agents each. One thread owns it.
 
     A world that raises or gives invalid values is rebuilt and goes on with `first` rows, as `Repairs` describes.
@@ -84,36 +80,20 @@ class AgentBackend:
         _, info = _split_mask(*next((observations[agent], infos.get(agent, {})) for agent in observations))
         fps = (getattr(env, "metadata", None) or {}).get("render_fps")
         metadata = {"image": image, "statistics": tuple(statistics), "render_fps": fps}
-        self.traits = read_traits(
+        traits = read_traits(
             cast(Any, _Described(metadata)), _without_mask(observation), action, dict(info), seeding="group"
         )
         self._worlds = [_World(env)]
         self._worlds += [_World(call_environment(make)) for _ in range(lanes // len(self._agents) - 1)]
-        self._leaves = self.traits.observation.leaves()
-        self._action = action_reader(self.traits.action)
-        self._repairs = Repairs(
+        self._action = action_reader(traits.action)
+        repairs = Repairs(
             "world",
             len(self._agents),
             discard=lambda index: self._worlds[index].env.close(),
             rebuild=self._rebuild,
             write_absent=self._write_absent,
         )
-        self.ended, self.first = NO_LANES, NO_LANES
-        self._rows: RowViews
-
-    @property
-    def num_rebuilds(self) -> int:
-        """How many lanes were rebuilt since the start."""
-        return self._repairs.num_rebuilds
-
-    @property
-    def last_failure(self) -> str:
-        """The cause of the newest failure of a world; empty if there was none."""
-        return self._repairs.last_failure
-
-    def bind(self, rows: RowViews) -> None:
-        """Write all rows from now on into these arrays."""
-        self._rows, self._check = rows, ValueCheck(self._leaves, rows)
+        super().__init__(traits, repairs)
 
     def reset(self, seed: int) -> None:
         """Begin a fresh episode in every world; world w is seeded with the w-th child of the seed."""
@@ -125,7 +105,7 @@ class AgentBackend:
                 call_environment(self._begin, index, world, draw_seed(child))
             except EnvError as error:
                 self._repairs.fail(index, error)
-        self._settle()
+        self._settle_worlds()
 
     def step(self, actions: Sequence[Array]) -> None:
         """Step every world with the actions of its agents, or reset it where no agent was left."""
@@ -141,7 +121,7 @@ class AgentBackend:
                     call_environment(self._begin, index, world, None)
             except EnvError as error:
                 self._repairs.fail(index, error)
-        self._settle()
+        self._settle_worlds()
 
     def _lanes(self, index: int) -> range:
         """Return the lanes of a world."""
@@ -201,14 +181,11 @@ class AgentBackend:
         world.env = self._make()
         self._begin(index, world, draw_seed(world.seed.spawn(1)[0]))
 
-    def _settle(self) -> None:
-        """Rebuild the worlds with invalid values, then set `ended` and `first` from the rows' flags."""
-        self._repairs.settle(
+    def _settle_worlds(self) -> None:
+        """Rebuild the worlds with invalid values, then say which lanes ended and began."""
+        self._settle(
             lambda: np.unique(self._check.bad_lanes() // len(self._agents)), lambda index: self._worlds[index].steps > 0
         )
-        flags = self._rows.flags
-        self.ended = (flags & ENDED_BITS).nonzero()[0]
-        self.first = (flags & FIRST).nonzero()[0]
 
     def _write_absent(self, index: int) -> None:
         """Write the rows of all lanes of a world as those of absent agents."""
@@ -232,10 +209,7 @@ class AgentBackend:
     def close(self) -> None:
         """Close every world; one that fails to close is only noted in `last_failure`."""
         for index, world in enumerate(self._worlds):
-            try:
-                call_environment(world.env.close)
-            except EnvError as error:
-                self._repairs.last_failure = f"world {index}: close: {error}"
+            self._close(index, world.env.close)
 
 
 class _Described:

@@ -17,8 +17,9 @@ import pytest
 
 from seedbed.services.tools.cli.env.game import PersonsGame
 from seedbed.services.tools.cli.env.in_process import CheckOptions
-from seedbed.services.tools.cli.env.seat import seated
-from seedbed.services.tools.cli.scrape import metrics_address, read_page, read_status
+from seedbed.services.tools.cli.env.remote_backend import group_of
+from seedbed.services.tools.cli.env.visit import Visit
+from seedbed.services.tools.cli.scrape import read_page, read_status
 from seedbed.services.tools.cli.service_folder import ServiceFolder, ServiceManifest
 from seedbed.shared.net.keyring import Keyring
 from seedbed.shared.net.reactor import Reactor
@@ -555,10 +556,10 @@ def test_a_person_plays_it(built: Path) -> None:
         name="corridor_cpp", description="", command=[str(built / "corridor-sanitized")], env_id="Corridor-v1"
     )
     options = CheckOptions(mode="play", groups=1, lanes=1, seed=3)
-    with seated(ServiceFolder(folder=FOLDER, manifest=manifest), options) as seat:
-        game = PersonsGame(seat)
-        key = "right" if seat.scene.observation[0][0, 1] > 0 else "left"
-        assert seat.scene.picture is None
+    with Visit(ServiceFolder(folder=FOLDER, manifest=manifest), options) as visit:
+        game = PersonsGame(group_of(visit), options.seed)
+        key = "right" if game.scene.observation[0][0, 1] > 0 else "left"
+        assert game.scene.picture is None
         for _ in range(12):
             game.press(key)
         assert game.returns[0] == pytest.approx(1.0, abs=0.1)
@@ -614,7 +615,7 @@ def kill_when_it_acts(status_file: Path) -> None:
     """Kill -9 for an inference service that has begun to act."""
 
     def has_acted() -> bool:
-        address = metrics_address(status_file)
+        address = read_status(status_file).get("metrics")
         page = read_page(address) if address else None
         return (page or {}).get("seedbed_acted_steps_total", 0) > 1000
 

@@ -10,7 +10,7 @@ from seedbed.actor_svc.connection import ConnectionClient
 from seedbed.actor_svc.envs import make_group
 from seedbed.services.tools.cli.env.in_process import CheckOptions
 from seedbed.services.tools.cli.env.kit import Drills
-from seedbed.services.tools.cli.env.life import Expected, Life, Wires
+from seedbed.services.tools.cli.env.life import Expected, Life, ServiceLink
 from seedbed.shared.errors import RejectedError, RemoteWireError
 from seedbed.shared.protocol.codec import decode, encode
 from seedbed.shared.protocol.messages import Bye, Hello, Message
@@ -56,7 +56,11 @@ class ServiceInMemory:
         self.last_words = ""
         self._num_cuts = 0
         self._nonces = iter(range(1, 10_000))
-        self.life = kind(options, EXPECTED, Wires(send=self._from_kit, cut=self._cut, stop=self._stop), epoch=7)
+        self.life = kind(
+            ServiceLink(
+                options=options, expected=EXPECTED, epoch=7, send=self._from_kit, cut=self._cut, stop=self._stop
+            )
+        )
         self._groups = [make_group(EnvConfig(id=EXPECTED.env_id), self.broken.lanes) for _ in range(2)]
         self._connection = ConnectionClient("here", 0.0)
         for index, group in enumerate(self._groups):

@@ -11,7 +11,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -50,6 +50,9 @@ class Finding:
     grade: Grade
     found: str
     advice: str = ""
+
+
+Judgement = tuple[Grade, str, str]  # of one topic: what was found, and what to do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,155 +126,139 @@ def gather(folder: Path) -> MachineFacts:
 
 def judge(facts: MachineFacts) -> list[Finding]:
     """The report: one finding for each topic, in the order in which they matter."""
-    return [rule(facts) for rule in RULES]
+    findings = []
+    for topic, rule in RULES.items():
+        grade, found, advice = rule(facts)
+        findings.append(Finding(topic=topic, grade=grade, found=found, advice=advice))
+    return findings
 
 
-def _judge_python(facts: MachineFacts) -> Finding:
+def _judge_python(facts: MachineFacts) -> Judgement:
     found = f"{facts.python[0]}.{facts.python[1]}"
     if facts.python < (3, 11):
-        return _problem("Python", found, "install Python 3.11 or newer")
-    return _ok("Python", found)
+        return Grade.PROBLEM, found, "install Python 3.11 or newer"
+    return Grade.OK, found, ""
 
 
-def _judge_cores(facts: MachineFacts) -> Finding:
+def _judge_cores(facts: MachineFacts) -> Judgement:
     found = f"{facts.cores} usable of {facts.cores_present}, load {facts.load:.1f}"
     if facts.load > 0.5 * facts.cores + 0.5:
-        return _advice("cores", found, "other programs are busy here: stop them before measuring or training")
+        return Grade.ADVICE, found, "other programs are busy here: stop them before measuring or training"
     if facts.cores < 2:
-        return _advice("cores", found, "actor, inference and learner share one core: expect half the speed or less")
+        return Grade.ADVICE, found, "actor, inference and learner share one core: expect half the speed or less"
     if facts.cores < facts.cores_present:
-        return _advice(
-            "cores", found, "affinity or a container's quota hides cores: raise it if they are meant for this"
-        )
-    return _ok("cores", found)
+        return Grade.ADVICE, found, "affinity or a container's quota hides cores: raise it if they are meant for this"
+    return Grade.OK, found, ""
 
 
-def _judge_memory(facts: MachineFacts) -> Finding:
+def _judge_memory(facts: MachineFacts) -> Judgement:
     found = f"{facts.memory_available_bytes / GIB:.1f} GiB free of {facts.memory_bytes / GIB:.1f}"
     if facts.memory_available_bytes < 2 * GIB:
-        return _problem(
-            "memory", found, "less than 2 GiB is free: close programs, or lower actor.lanes and learner.batch"
-        )
+        return Grade.PROBLEM, found, "less than 2 GiB is free: close programs, or lower actor.lanes and learner.batch"
     if facts.swap_used_bytes > GIB:
         swapped = f"{facts.swap_used_bytes / GIB:.1f} GiB are swapped out: training stalls when it is needed"
-        return _advice("memory", found, swapped)
-    return _ok("memory", found)
+        return Grade.ADVICE, found, swapped
+    return Grade.OK, found, ""
 
 
-def _judge_disk(facts: MachineFacts) -> Finding:
+def _judge_disk(facts: MachineFacts) -> Judgement:
     found = f"{facts.disk_free_bytes / GIB:.1f} GiB free here"
     if facts.disk_free_bytes < 2 * GIB:
-        return _problem(
-            "disk", found, "run folders hold checkpoints and logs: free some space, or use --run-dir elsewhere"
+        return (
+            Grade.PROBLEM,
+            found,
+            "run folders hold checkpoints and logs: free some space, or use --run-dir elsewhere",
         )
-    return _ok("disk", found)
+    return Grade.OK, found, ""
 
 
-def _judge_ports(facts: MachineFacts) -> Finding:
+def _judge_ports(facts: MachineFacts) -> Judgement:
     found = f"loopback {'binds' if facts.can_bind_loopback else 'refuses to bind'}, {facts.ephemeral_ports} ephemeral"
     if not facts.can_bind_loopback:
-        return _problem(
-            "ports", found, "services talk over 127.0.0.1: allow binding there (sandbox, firewall, no `lo`?)"
-        )
+        return Grade.PROBLEM, found, "services talk over 127.0.0.1: allow binding there (sandbox, firewall, no `lo`?)"
     if facts.ephemeral_ports < 1000:
-        return _advice("ports", found, "widen it: sysctl -w net.ipv4.ip_local_port_range='32768 60999'")
+        return Grade.ADVICE, found, "widen it: sysctl -w net.ipv4.ip_local_port_range='32768 60999'"
     if facts.taken_ports:
         taken = sorted(facts.taken_ports)
         found = f"{', '.join(map(str, taken))} taken, {facts.ephemeral_ports} ephemeral"
         others = ", ".join(USUAL_PORTS[port] for port in taken)
-        return _advice("ports", found, f"unless that is seedbed itself, choose others: {others}; `train` needs none")
-    return _ok("ports", f"{found}, {', '.join(map(str, USUAL_PORTS))} free")
+        return Grade.ADVICE, found, f"unless that is seedbed itself, choose others: {others}; `train` needs none"
+    return Grade.OK, f"{found}, {', '.join(map(str, USUAL_PORTS))} free", ""
 
 
-def _judge_files(facts: MachineFacts) -> Finding:
+def _judge_files(facts: MachineFacts) -> Judgement:
     found = f"{facts.max_files} open files"
     if facts.max_files < 1024:
-        return _advice("ulimits", found, f"ulimit -n {min(4096, facts.max_files_hard)}  before many actors dial in")
-    return _ok("ulimits", found)
+        return Grade.ADVICE, found, f"ulimit -n {min(4096, facts.max_files_hard)}  before many actors dial in"
+    return Grade.OK, found, ""
 
 
-def _judge_torch(facts: MachineFacts) -> Finding:
+def _judge_torch(facts: MachineFacts) -> Judgement:
     if facts.torch is None:
         advice = f"inference and learner need it: pip install --extra-index-url {CPU_BUILDS} 'seedbed[torch]'"
-        return _problem("torch", "not installed", f"{advice}; without the option it is CUDA's build")
-    return _ok("torch", f"{facts.torch.version}, {facts.torch.threads} threads")
+        return Grade.PROBLEM, "not installed", f"{advice}; without the option it is CUDA's build"
+    return Grade.OK, f"{facts.torch.version}, {facts.torch.threads} threads", ""
 
 
-def _judge_accelerator(facts: MachineFacts) -> Finding:
+def _judge_accelerator(facts: MachineFacts) -> Judgement:
     if facts.torch is not None and facts.torch.accelerators:
-        return _ok("accelerator", ", ".join(facts.torch.accelerators))
+        return Grade.OK, ", ".join(facts.torch.accelerators), ""
     if not facts.has_nvidia_driver:
-        return _ok("accelerator", "none: training runs on the processor")
+        return Grade.OK, "none: training runs on the processor", ""
     if facts.torch is not None and not facts.torch.is_cuda_build:
         advice = "this torch is a CPU build: make clean, then make install, or with TORCH=cu126 for an older driver"
-        return _problem("accelerator", "an NVIDIA driver, and no device in torch", advice)
-    return _problem(
-        "accelerator", "an NVIDIA driver, and no device in torch", "check nvidia-smi and CUDA_VISIBLE_DEVICES"
-    )
+        return Grade.PROBLEM, "an NVIDIA driver, and no device in torch", advice
+    return Grade.PROBLEM, "an NVIDIA driver, and no device in torch", "check nvidia-smi and CUDA_VISIBLE_DEVICES"
 
 
-def _judge_bf16(facts: MachineFacts) -> Finding:
+def _judge_bf16(facts: MachineFacts) -> Judgement:
     if facts.torch is not None and facts.torch.accelerators:
         if facts.torch.accelerator_bf16:
-            return _ok("bf16", f"on the accelerator, {facts.torch.bf16_speedup:.2g}x fp32")
-        return _advice("bf16", "not on this accelerator", "fp32 is used; expect less speed from convolutional networks")
+            return Grade.OK, f"on the accelerator, {facts.torch.bf16_speedup:.2g}x fp32", ""
+        return Grade.ADVICE, "not on this accelerator", "fp32 is used; expect less speed from convolutional networks"
     units = [name for name in ("amx_bf16", "avx512_bf16", "bf16") if name in facts.cpu_flags]
     found = ", ".join(units) or "no instructions for it"
     if facts.torch is not None:
         found += f"; matrix products at {facts.torch.bf16_speedup:.2g}x fp32"
         if facts.torch.bf16_speedup < 1.2:
-            return _advice(
-                "bf16", found, "fp32 will be chosen by measurement; convolutional networks train slowly here"
-            )
-    return _ok("bf16", found)
+            return Grade.ADVICE, found, "fp32 will be chosen by measurement; convolutional networks train slowly here"
+    return Grade.OK, found, ""
 
 
-def _judge_clock(facts: MachineFacts) -> Finding:
+def _judge_clock(facts: MachineFacts) -> Judgement:
     found = f"{facts.clock_source or 'unknown source'}, {facts.clock_resolution_s * 1e9:.0f} ns per reading"
     if facts.wall_clock < 1_735_689_600:  # 2025-01-01: before this program was written
-        return _problem("clock", found, "the date is wrong: set it, or certificates and run names will be")
+        return Grade.PROBLEM, found, "the date is wrong: set it, or certificates and run names will be"
     if facts.clock_resolution_s > 2e-6:
         advice = "slow clock source: boot with clocksource=tsc if the hypervisor allows it"
-        return _advice("clock", found, advice)
-    return _ok("clock", found)
+        return Grade.ADVICE, found, advice
+    return Grade.OK, found, ""
 
 
-def _judge_extras(facts: MachineFacts) -> Finding:
+def _judge_extras(facts: MachineFacts) -> Judgement:
     found = ", ".join(sorted(facts.modules)) or "none"
     if not {"ale_py", "envpool"} & facts.modules:
-        return _advice("extras", found, "Atari needs a back-end: pip install 'seedbed[atari]'")
+        return Grade.ADVICE, found, "Atari needs a back-end: pip install 'seedbed[atari]'"
     if not {"imageio", "imageio_ffmpeg"} <= facts.modules:
-        return _advice("extras", found, "videos need imageio and imageio-ffmpeg: pip install 'seedbed[torch]'")
+        return Grade.ADVICE, found, "videos need imageio and imageio-ffmpeg: pip install 'seedbed[torch]'"
     if "pygame" not in facts.modules:
-        return _advice("extras", found, "classic-control environments are drawn by pygame: pip install pygame-ce")
-    return _ok("extras", found)
+        return Grade.ADVICE, found, "classic-control environments are drawn by pygame: pip install pygame-ce"
+    return Grade.OK, found, ""
 
 
-RULES: Sequence[Callable[[MachineFacts], Finding]] = (
-    _judge_python,
-    _judge_cores,
-    _judge_memory,
-    _judge_disk,
-    _judge_ports,
-    _judge_files,
-    _judge_torch,
-    _judge_accelerator,
-    _judge_bf16,
-    _judge_clock,
-    _judge_extras,
-)
-
-
-def _ok(topic: str, found: str) -> Finding:
-    return Finding(topic=topic, grade=Grade.OK, found=found)
-
-
-def _advice(topic: str, found: str, advice: str) -> Finding:
-    return Finding(topic=topic, grade=Grade.ADVICE, found=found, advice=advice)
-
-
-def _problem(topic: str, found: str, advice: str) -> Finding:
-    return Finding(topic=topic, grade=Grade.PROBLEM, found=found, advice=advice)
+RULES: Mapping[str, Callable[[MachineFacts], Judgement]] = {  # by topic, in the order of the report
+    "Python": _judge_python,
+    "cores": _judge_cores,
+    "memory": _judge_memory,
+    "disk": _judge_disk,
+    "ports": _judge_ports,
+    "ulimits": _judge_files,
+    "torch": _judge_torch,
+    "accelerator": _judge_accelerator,
+    "bf16": _judge_bf16,
+    "clock": _judge_clock,
+    "extras": _judge_extras,
+}
 
 
 def _read(path: str) -> str:

@@ -7,13 +7,13 @@ longest part of the cycle is.
 
 import csv
 import json
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from seedbed.services.tools.cli.runs import finite
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.figures import columns, inference
 from seedbed.shared.figures.declare import Column
@@ -246,7 +246,7 @@ def summarise(
     rows: Sequence[Mapping[str, str]], *, source: str, max_policy_lag: float | None = None, cores: int | None = None
 ) -> Signals:
     """Means over the last half of the rows from the first to the last in which steps were trained."""
-    trained_at = [at for at, row in enumerate(rows) if (_number(row.get(columns.TRAINED_STEPS_PER_S.name)) or 0.0) > 0]
+    trained_at = [at for at, row in enumerate(rows) if (finite(row.get(columns.TRAINED_STEPS_PER_S.name)) or 0.0) > 0]
     if len(trained_at) < MIN_ROWS:
         problem = f"only {len(trained_at)} rows with training in it; let the run go on for some seconds"
         raise ConfigError(f"{source}: {problem}")
@@ -254,7 +254,7 @@ def summarise(
     late = rows[len(rows) // 2 :]
 
     def values(column: Column, of: Sequence[Mapping[str, str]] = late) -> list[float]:
-        return [value for row in of if (value := _number(row.get(column.name))) is not None]
+        return [value for row in of if (value := finite(row.get(column.name))) is not None]
 
     def mean(column: Column) -> float | None:
         found = values(column)
@@ -284,12 +284,3 @@ def summarise(
         actor_restarts=last(inference.NUM_ACTOR_RESTARTS.column),
         cores=cores,
     )
-
-
-def _number(text: str | None) -> float | None:
-    """A cell's value; None for an empty or broken one."""
-    try:
-        value = float(text or "nan")
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None

@@ -257,9 +257,7 @@ class Launcher:
 
     def _ended(self) -> Ended:
         outcome = self.supervisor.outcome or Outcome(exit_code=STOPPED_EXIT, reason=self._stopped_by)
-        words, name = "", outcome.service
-        if name:
-            words = self._last_words(name)
+        words = self._last_words(outcome.service) if outcome.service else ""
         restarts = {name: service.restarts for name, service in self.supervisor.services.items()}
         return Ended(outcome=outcome, restarts=restarts, last_words=words)
 

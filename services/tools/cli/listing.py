@@ -1,9 +1,6 @@
 """What there is: runs with their state and result (`seedbed runs`), and what can be trained (`seedbed experiments`)."""
 
-import json
-import math
 import time
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -16,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from seedbed.services.tools.cli.experiment import EXPERIMENTS
-from seedbed.services.tools.cli.run_state import RunStatus, State, read_status
-from seedbed.services.tools.cli.runs import RECORD, RUNS, SNAPSHOT, all_runs, last_step, read_tail
+from seedbed.services.tools.cli.run_state import RunStatus, State, read_object, read_status, read_summary, read_tables
+from seedbed.services.tools.cli.runs import RECORD, RUNS, SNAPSHOT, all_runs, finite, last_step, read_tail
 from seedbed.services.tools.cli.table import LABEL_STYLE, count, score
 
 STATE_STYLES = {
@@ -71,14 +68,14 @@ def list_runs(prefix: str = "") -> list[ListedRun]:
 
 
 def _read_run(folder: Path) -> ListedRun:
-    config = _read_toml(folder / RECORD) or _read_toml(folder / SNAPSHOT)
+    config = read_tables(folder / RECORD) or read_tables(folder / SNAPSHOT)
     run = _table(config, "run")
-    status, summary, rows = read_status(folder), _read_json(folder / "summary.json"), read_tail(folder / "metrics.csv")
+    status, summary, rows = read_status(folder), read_summary(folder), read_tail(folder / "metrics.csv")
     is_over = status.state is not State.RUNNING and summary.get("epoch") == _last(rows, "epoch")
 
     def figure(column: str, key: str) -> float | None:
         """From the summary of a run that is over, else from the table's last rows, else from an earlier summary."""
-        said = _number(summary.get(key))
+        said = finite(summary.get(key))
         if is_over and said is not None:
             return said
         last = _last(rows, column)
@@ -141,7 +138,7 @@ def list_experiments(here: Path | None = None) -> list[ListedExperiment]:
     shipped = sorted(EXPERIMENTS.glob("*.toml"))
     files = [*((path.stem, path) for path in shipped), *((str(path), path) for path in own)]
     return [
-        ListedExperiment(name=name, env_id=_env_of(_read_toml(path)), about=_first_comment(path))
+        ListedExperiment(name=name, env_id=_env_of(read_tables(path)), about=_first_comment(path))
         for name, path in files
     ]
 
@@ -160,7 +157,7 @@ def render_experiments(experiments: Sequence[ListedExperiment], *, width: int) -
 
 def _is_experiment(file: Path) -> bool:
     """Whether a file names an environment as experiments do."""
-    return bool(_env_of(_read_toml(file)))
+    return bool(_env_of(read_tables(file)))
 
 
 def _first_comment(file: Path) -> str:
@@ -192,7 +189,7 @@ def _table(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def _begun_at(folder: Path) -> float | None:
     """As the run's identity says; else when its settings were written."""
-    created = _read_json(folder / "run.json").get("created")
+    created = read_object(folder / "run.json").get("created")
     try:
         return datetime.strptime(str(created), "%Y-%m-%dT%H:%M:%S%z").timestamp()
     except ValueError:
@@ -205,29 +202,4 @@ def _begun_at(folder: Path) -> float | None:
 
 def _last(rows: Sequence[Mapping[str, str]], column: str) -> float | None:
     """The newest number of a column."""
-    return next((value for row in reversed(rows) if (value := _number(row.get(column))) is not None), None)
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return None
-    try:
-        number = float(value)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
-
-
-def _read_toml(file: Path) -> Mapping[str, Any]:
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError):
-        return {}
-
-
-def _read_json(file: Path) -> Mapping[str, Any]:
-    try:
-        found = json.loads(file.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return next((value for row in reversed(rows) if (value := finite(row.get(column))) is not None), None)

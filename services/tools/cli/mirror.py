@@ -5,15 +5,14 @@ step is its place in the table, so that a second call goes on where the first on
 """
 
 import json
-import math
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from seedbed.services.tools.cli.run_state import State, read_status
-from seedbed.services.tools.cli.runs import RECORD
+from seedbed.services.tools.cli.run_state import State, read_status, read_summary
+from seedbed.services.tools.cli.runs import RECORD, finite
 from seedbed.services.tools.monitor.tail import LineTail
 from seedbed.shared.errors import ConfigError, MissingExtraError
 
@@ -45,7 +44,8 @@ class TableRows:
                 if not self._header:
                     self._header = cells
                     continue
-                yield self._place, _numbers(self._header, cells)
+                numbers = ((name, finite(cell)) for name, cell in zip(self._header, cells, strict=False))
+                yield self._place, {name: number for name, number in numbers if number is not None}
                 self._place += 1
             if piece.share >= 1.0:
                 return
@@ -61,10 +61,7 @@ def follow(run_dir: Path, logged: Any, *, is_live: bool, wait: Callable[[float],
     """
     rows, begin, sent = TableRows(run_dir / "metrics.csv"), int(logged.step), 0
     while True:
-        summary, state = (
-            read_summary(run_dir),
-            read_status(run_dir).state,
-        )  # before the rows: none is missed
+        summary, state = read_summary(run_dir), read_status(run_dir).state  # before the rows: none is missed
         known = sent
         try:
             for place, row in rows.read():
@@ -78,15 +75,6 @@ def follow(run_dir: Path, logged: Any, *, is_live: bool, wait: Callable[[float],
         wait(BEAT_S)
     logged.summary.update(summary)
     return sent
-
-
-def read_summary(run_dir: Path) -> dict[str, Any]:
-    """What `summary.json` says; nothing while it is not there, or is just being written."""
-    try:
-        found = json.loads((run_dir / "summary.json").read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def send_run(run_dir: Path, project: str, *, is_live: bool, entity: str = "") -> tuple[int, str]:
@@ -118,15 +106,3 @@ def send_run(run_dir: Path, project: str, *, is_live: bool, entity: str = "") ->
         if (run_dir / VIDEO).is_file():
             logged.log({"policy": wandb.Video(str(run_dir / VIDEO), format="mp4")})
         return sent, logged.url or str(logged.dir)
-
-
-def _numbers(header: Sequence[str], cells: Sequence[str]) -> dict[str, float]:
-    found = {}
-    for name, cell in zip(header, cells, strict=False):
-        try:
-            number = float(cell)
-        except ValueError:
-            continue
-        if math.isfinite(number):
-            found[name] = number
-    return found

@@ -10,6 +10,7 @@ from seedbed.services.tools.cli.experiment import Experiment, LaunchSettings
 from seedbed.services.tools.cli.machine import usable_cores
 from seedbed.services.tools.cli.runs import SNAPSHOT
 from seedbed.services.tools.cli.service_folder import minded, open_service, service_variables
+from seedbed.shared.runtime.config import LaunchConfig
 from seedbed.shared.runtime.health import CAUSE_VARIABLE
 
 LEARNER = "learner"
@@ -61,33 +62,32 @@ class Threads:
     inference: int
 
 
-def split_threads(cores: int, *, inference: int, learner_threads: int = 0, inference_threads: int = 0) -> Threads:
+def split_threads(launch: LaunchConfig, cores: int) -> Threads:
     """Divide the cores: half to the learner, a quarter to inference, the rest is left to the environments.
 
     Figures that the experiment gives are kept. One thread is the least, so few cores are shared by time instead.
+
+    Args:
+      cores: of this machine.
     """
+    cores = launch.cores or cores
     return Threads(
-        learner=learner_threads or max(1, cores // 2),
-        inference=inference_threads or max(1, cores // 4 // max(1, inference)),
+        learner=launch.learner_threads or max(1, cores // 2),
+        inference=launch.inference_threads or max(1, cores // 4 // launch.inference),
     )
 
 
 def limit_threads(environment: MutableMapping[str, str], role: str) -> None:
     """For a service that is started alone, before torch or NumPy is loaded: as many threads as in a run here."""
-    threads = split_threads(usable_cores(), inference=1)
+    threads = split_threads(LaunchConfig(), usable_cores())
     count = {LEARNER: threads.learner, "inference": threads.inference}.get(role, 1)
     environment.setdefault("OMP_NUM_THREADS", str(count))
 
 
 def plan_run(experiment: Experiment, addresses: Addresses, cores: int) -> list[Process]:
     """The processes of a run, in the order in which they start."""
-    settings, launch = experiment.settings, experiment.settings.launch
-    threads = split_threads(
-        launch.cores or cores,
-        inference=launch.inference,
-        learner_threads=launch.learner_threads,
-        inference_threads=launch.inference_threads,
-    )
+    settings = experiment.settings
+    threads = split_threads(settings.launch, cores)
     planned = [_process(experiment, LEARNER, LEARNER, threads.learner, [word("learner.bind", addresses.learner)])]
     for index, address in enumerate(addresses.inference):
         name = f"inference-{index}"

@@ -4,7 +4,6 @@ Every environment is made and stepped once, and a policy that may fail is built 
 their own. A run that goes on is looked at only where the user's own code may have changed.
 """
 
-import tomllib
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -20,6 +19,7 @@ from seedbed.services.tools.cli.probe.ask import probe_environments
 from seedbed.services.tools.cli.probe.child import Child
 from seedbed.services.tools.cli.probe.record import Probe, spec_to_json
 from seedbed.services.tools.cli.recommend import choose_recipe
+from seedbed.services.tools.cli.run_state import read_tables
 from seedbed.services.tools.cli.runs import RECORD
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.protocol.rows import describe_space_difference
@@ -132,9 +132,6 @@ def _with_steppers(experiment: Experiment, steppers: Mapping[str, str]) -> Exper
 
 def _steppers_of(experiment: Experiment) -> dict[str, str]:
     """What the run's record says of an earlier life; empty where there was none."""
-    try:
-        record = tomllib.loads((experiment.run_dir / RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
+    record = read_tables(experiment.run_dir / RECORD)
     tables = {"": record, **record.get("tasks", {})}
     return {task: str(table.get("env", {}).get("stepped_by", "")) for task, table in tables.items()}

@@ -15,6 +15,7 @@ import json
 import os
 import re
 import time
+import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -116,7 +117,7 @@ class HeldRun:
 
 def read_status(run_dir: Path) -> RunStatus:
     """Where a run is now. Blocking; never raises for what lies in the folder."""
-    record = _read_object(run_dir / STATE_FILE)
+    record = read_object(run_dir / STATE_FILE)
     known = _status_of(record)
     if is_held(run_dir / LAUNCHER_LOCK) or is_held(run_dir / LEARNER_LOCK):
         is_of_now = known is not None and known.state is State.RUNNING
@@ -129,7 +130,7 @@ def read_status(run_dir: Path) -> RunStatus:
 
 def _judge_without_launcher(run_dir: Path, epoch: int, *, was_launched: bool) -> RunStatus:
     """A run of which no launcher told the end: its last learner's summary does, if that left in order."""
-    summary = _read_object(run_dir / "summary.json")
+    summary = read_summary(run_dir)
     if not summary or summary.get("epoch", epoch) != epoch:
         return RunStatus(state=State.INTERRUPTED, reason=KILLED if was_launched else "")
     at = _changed_at(run_dir / "summary.json")
@@ -148,12 +149,26 @@ def _status_of(record: Mapping[str, Any]) -> RunStatus | None:
         return None
 
 
-def _read_object(path: Path) -> Mapping[str, Any]:
+def read_summary(run_dir: Path) -> dict[str, Any]:
+    """Return what the learner's summary of a run says; empty while there is none."""
+    return read_object(run_dir / "summary.json")
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object of a file; empty if it is not there, is just being written, or holds no object."""
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def read_tables(path: Path) -> dict[str, Any]:
+    """Return what a TOML file says; empty if it is not there or cannot be understood."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError):
+        return {}
 
 
 def _read_epoch(run_dir: Path) -> int:

@@ -6,6 +6,7 @@ over, and the user is told so.
 
 import csv
 import difflib
+import math
 import re
 import sys
 from collections.abc import Callable
@@ -136,6 +137,17 @@ def read_tail(table: Path) -> list[dict[str, str]]:
     whole = lines[start > len(head) : -1]  # what was cut off at either end is no row
     names = next(csv.reader([head.decode(errors="replace")]), [])
     return [dict(zip(names, cells, strict=False)) for cells in csv.reader(whole) if len(cells) == len(names)]
+
+
+def finite(cell: object) -> float | None:
+    """Return the number in a table's cell or a summary; None for an empty or broken one, NaN and infinity."""
+    if isinstance(cell, bool) or not isinstance(cell, (int, float, str)):
+        return None
+    try:
+        number = float(cell)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _hint(text: str) -> str:

@@ -7,7 +7,6 @@ anybody, its own successor too.
 import contextlib
 import http.client
 import io
-import json
 import socket
 import threading
 import time
@@ -21,6 +20,7 @@ from typing import Any
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from seedbed.services.tools.cli.run_state import read_object
 from seedbed.shared.figures import service
 
 EVERY_S = 1.0
@@ -116,17 +116,8 @@ def labelled(name: str, *values: str) -> str:
 
 
 def read_status(status_file: Path) -> dict[str, Any]:
-    """What a service wrote when it was ready; empty while it is not."""
-    try:
-        status = json.loads(status_file.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return status if isinstance(status, dict) else {}
-
-
-def metrics_address(status_file: Path) -> str:
-    """The host:port of a service's /metrics; "" while it is not ready."""
-    return str(read_status(status_file).get("metrics", ""))
+    """Return what a service wrote when it was ready; empty while it is not."""
+    return read_object(status_file)
 
 
 def read_page(address: str, incarnation: int | None = None) -> dict[str, float] | None:

@@ -30,9 +30,10 @@ from seedbed.learner_svc.run.history import read_metrics
 from seedbed.learner_svc.run.measure import mean_over
 from seedbed.services.tools.cli.doctor import machine_label
 from seedbed.services.tools.cli.experiment import load_experiment, look_at, run_name, train_command
+from seedbed.services.tools.cli.run_state import read_object, read_summary
 from seedbed.services.tools.cli.runs import RECORD, RUNS
 from seedbed.services.tools.cli.table import count, duration, score
-from seedbed.services.tools.cli.training import read_summary, train
+from seedbed.services.tools.cli.training import train
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.figures import columns
 from seedbed.shared.protocol.statistics import evaluation_column, own_statistics, training_column
@@ -70,7 +71,7 @@ def train_seeds(
     looked = look_at(file, words)
     name = run_name(file, looked)
     folder = _choose_folder(name, run_dir, resume)
-    known = {figures["seed"]: figures for figures in read_result(folder).get("seeds", [])} if resume else {}
+    known = {figures["seed"]: figures for figures in read_object(folder / RESULT).get("seeds", [])} if resume else {}
     numbers = range(looked.run.seed, looked.run.seed + seeds)
     for seed in numbers:
         run = folder / f"seed-{seed}"
@@ -93,7 +94,7 @@ def train_seeds(
     curves = {seed: read_metrics(folder / f"seed-{seed}" / "metrics.csv") for seed in sorted(known)}
     write_csv(folder / "curves.csv", curves)
     draw(folder / "curves.png", name, curves)
-    console.print(render(read_result(folder), folder))
+    console.print(render(read_object(folder / RESULT), folder))
     return 0
 
 
@@ -137,15 +138,6 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
     quantile = T_QUANTILES[len(values) - 2] if len(values) - 2 < len(T_QUANTILES) else T_LIMIT
     mean, half = statistics.fmean(values), quantile * statistics.stdev(values) / len(values) ** 0.5
     return mean - half, mean + half
-
-
-def read_result(folder: Path) -> Mapping[str, Any]:
-    """What an earlier call kept; empty if there was none."""
-    try:
-        found = json.loads((folder / RESULT).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _choose_folder(name: str, run_dir: Path | None, resume: bool) -> Path:

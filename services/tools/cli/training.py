@@ -3,7 +3,7 @@
 import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from seedbed.services.tools.cli.machine import usable_cores
 from seedbed.services.tools.cli.plan import Addresses, Process, plan_run
 from seedbed.services.tools.cli.postmortem import newest_event
 from seedbed.services.tools.cli.preflight import look_before_start
-from seedbed.services.tools.cli.run_state import HeldRun, RunStatus, State
+from seedbed.services.tools.cli.run_state import HeldRun, RunStatus, State, read_summary
 from seedbed.services.tools.cli.runs import SNAPSHOT
 from seedbed.services.tools.cli.scrape import Scraper
 from seedbed.services.tools.cli.supervisor import Phase, Supervisor
@@ -124,7 +124,7 @@ def tell_restarts(
 
     What an inference knew of its actors is lost where it is killed. `earlier`: what the summary said before.
     """
-    summary = dict(read_summary(run_dir))
+    summary = read_summary(run_dir)
     told = summary.get("restarts")
     if not isinstance(told, dict):
         return
@@ -201,17 +201,11 @@ def train(experiment: Experiment, console: Console) -> int:
     for service in services_of(settings):
         console.print(f"[dim]program[/]  {escape(service.describe())}", soft_wrap=True, highlight=False)
     before = read_summary(experiment.run_dir)
-    views: list[TerminalView] = []
-
-    def make_view(board: Board, _stop: Stop) -> View:
-        views.append(TerminalView(console, title, board, settings.run).__enter__())
-        return views[0]
-
-    try:
-        ended = run_experiment(experiment, make_view)
-    finally:
-        for view in views:
-            view.__exit__(None, None, None)
+    with ExitStack() as shown:
+        ended = run_experiment(
+            experiment,
+            lambda board, _stop: shown.enter_context(TerminalView(console, title, board, settings.run)),
+        )
     is_unchanged = before.get("updates") == read_summary(experiment.run_dir).get("updates")
     if before.get("finished") and is_unchanged and not ended.outcome.exit_code:
         console.print("[yellow]this run had finished before; to go on, raise what ended it: run.steps, run.seconds[/]")
@@ -261,15 +255,6 @@ def render_failure(ended: Ended, run_dir: Path) -> Panel:
         text.append("\n" + ended.last_words.rstrip() + "\n", style="not bold")
     text.append(f"\nlogs: {run_dir / 'logs'}", style="not bold grey62")
     return Panel(text, title="[bold red]the run failed[/]", border_style="red", expand=False)
-
-
-def read_summary(run_dir: Path) -> Mapping[str, Any]:
-    """The learner's summary; empty where there is none."""
-    try:
-        summary = json.loads((run_dir / "summary.json").read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return summary if isinstance(summary, dict) else {}
 
 
 def make_video(run_dir: Path, console: Console) -> None:

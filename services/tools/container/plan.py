@@ -67,12 +67,7 @@ def plan_service(
         raise ConfigError(f"RUN: {name!r} cannot be a folder's name: use letters, digits, dots, dashes and underscores")
     if role.package == "actor":
         _check_image(experiment, settings.launch.service, container.service)
-    threads = split_threads(
-        settings.launch.cores or container.cores,
-        inference=settings.launch.inference,
-        learner_threads=settings.launch.learner_threads,
-        inference_threads=settings.launch.inference_threads,
-    )
+    threads = split_threads(settings.launch, container.cores)
     count = {ContainerRole.LEARNER: threads.learner, ContainerRole.INFERENCE: threads.inference}.get(role, 1)
     label = container.host if container.host.startswith(f"{role}-") else f"{role}-{container.host}"
     given: dict[str, object] = {"runtime.name": label, "runtime.threads": count, "runtime.nice": NICE[role.package]}

@@ -28,17 +28,10 @@ def start(label: str, tasks: Sequence[str], words: Sequence[str]) -> list[Part]:
     for file in files.values():
         file.unlink(missing_ok=True)
     status.write_text(json.dumps({PARTS: [str(file) for file in files.values()]}))
+    actor = [sys.executable, "-P", "-m", "seedbed.actor_svc", *words]
     return [
         subprocess.Popen(
-            [
-                sys.executable,
-                "-P",
-                "-m",
-                "seedbed.actor_svc",
-                *words,
-                f'actor.task="{task}"',
-                f'runtime.name="{label}-{task}"',
-            ],
+            [*actor, f'actor.task="{task}"', f'runtime.name="{label}-{task}"'],
             env={**os.environ, STATUS_VARIABLE: str(file), DIE_WITH_PARENT: str(os.getpid())},
         )
         for task, file in files.items()

@@ -1,7 +1,7 @@
 """What a person should look at now: decided from a run's reading and `now` alone."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -28,6 +28,9 @@ class Level(StrEnum):
 
     WARNING = "warning"
     ERROR = "error"
+
+
+Found = Iterator[tuple[str, Level, str, str]]  # code, level, text and remedy of each alert
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +67,7 @@ class Reading:
 
 def judge_run(reading: Reading, now: float) -> list[Alert]:
     """What is wrong with a run, the worst first."""
-    found: list[tuple[str, Level, str, str]] = [*_non_finite(reading), *_failed(reading, now), *_unreadable(reading)]
+    found = [*_non_finite(reading), *_failed(reading, now), *_unreadable(reading)]
     if reading.is_live:
         found += [*_no_progress(reading), *_disagreement(reading), *_lag(reading)]
         found += [*_flapping(reading, now), *_silent(reading)]
@@ -83,93 +86,72 @@ def judge_disk(free_bytes: int, total_bytes: int) -> list[Alert]:
     return [Alert(code="disk", level=level, run="", text=text, remedy=remedy)]
 
 
-def _non_finite(reading: Reading) -> list[tuple[str, Level, str, str]]:
-    if not reading.crashes:
-        return []
-    saved = f"crash/{reading.crashes[-1]}"
-    text = f"{len(reading.crashes)} update(s) had a loss or gradient that was not finite; the newest is {saved}"
-    remedy = "lower algorithm.learning_rate or algorithm.grad_clip, and look for extreme rewards or observations"
-    return [("non_finite", Level.ERROR, text, remedy)]
+def _non_finite(reading: Reading) -> Found:
+    if reading.crashes:
+        saved = f"crash/{reading.crashes[-1]}"
+        text = f"{len(reading.crashes)} update(s) had a loss or gradient that was not finite; the newest is {saved}"
+        remedy = "lower algorithm.learning_rate or algorithm.grad_clip, and look for extreme rewards or observations"
+        yield "non_finite", Level.ERROR, text, remedy
 
 
-def _failed(reading: Reading, now: float) -> list[tuple[str, Level, str, str]]:
+def _failed(reading: Reading, now: float) -> Found:
     """A failure that somebody may not know of yet; the list of runs shows older ones, too."""
-    if reading.failure is None or reading.is_live or now - (reading.failure.at or 0.0) > FAILED_S:
-        return []
-    text = hide_secrets(f"failed: {reading.failure.cause or 'no cause was told'}")
-    return [("failed", Level.ERROR, text, "its last words and its logs are below; mended, it goes on with --resume")]
+    if reading.failure is not None and not reading.is_live and now - (reading.failure.at or 0.0) <= FAILED_S:
+        text = hide_secrets(f"failed: {reading.failure.cause or 'no cause was told'}")
+        yield "failed", Level.ERROR, text, "its last words and its logs are below; mended, it goes on with --resume"
 
 
-def _disagreement(reading: Reading) -> list[tuple[str, Level, str, str]]:
-    if reading.log_rho_lag0 is None or reading.log_rho_lag0 <= MAX_LOG_RHO_LAG0:
-        return []
-    text = (
-        f"learner and inference disagree on the same weights: |log ρ| at lag 0 is {reading.log_rho_lag0:.2g}, "
-        f"and should be 0 up to rounding, at most {MAX_LOG_RHO_LAG0:g}"
-    )
-    remedy = (
-        "the network must give the same output for the same input: look for randomness, or state outside of the core; "
-        "if it has none, set learner.precision and inference's to fp32 and compare"
-    )
-    return [("disagreement", Level.ERROR, text, remedy)]
+def _disagreement(reading: Reading) -> Found:
+    if reading.log_rho_lag0 is not None and reading.log_rho_lag0 > MAX_LOG_RHO_LAG0:
+        text = (
+            f"learner and inference disagree on the same weights: |log ρ| at lag 0 is {reading.log_rho_lag0:.2g}, "
+            f"and should be 0 up to rounding, at most {MAX_LOG_RHO_LAG0:g}"
+        )
+        remedy = (
+            "the network must give the same output for the same input: look for randomness, or state outside of the "
+            "core; if it has none, set learner.precision and inference's to fp32 and compare"
+        )
+        yield "disagreement", Level.ERROR, text, remedy
 
 
-def _unreadable(reading: Reading) -> list[tuple[str, Level, str, str]]:
-    found = [
-        ("unreadable", Level.WARNING, f"cannot read {problem}", "restore the file, or delete it")
-        for problem in reading.problems
-    ]
+def _unreadable(reading: Reading) -> Found:
+    for problem in reading.problems:
+        yield "unreadable", Level.WARNING, f"cannot read {problem}", "restore the file, or delete it"
     if reading.broken_lines:
         text = f"metrics.csv: {reading.broken_lines} line(s) are no rows and were left out"
-        found.append(("unreadable", Level.WARNING, text, "only the curves miss them; check the disk"))
-    return found
+        yield "unreadable", Level.WARNING, text, "only the curves miss them; check the disk"
 
 
-def _no_progress(reading: Reading) -> list[tuple[str, Level, str, str]]:
+def _no_progress(reading: Reading) -> Found:
     limit_s = max(NO_PROGRESS_S, 3 * reading.row_every_s)
-    if reading.state is RunState.FINISHING or reading.stalled_s is None or reading.stalled_s < limit_s:
-        return []
-    text = f"no step was acted or trained for {reading.stalled_s:.0f} s"
-    return [
-        (
-            "no_progress",
-            Level.ERROR,
-            text,
-            f"see which service is not up, then logs/ in the run folder; {CONTAINER_LOGS}",
-        )
-    ]
+    if reading.state is not RunState.FINISHING and reading.stalled_s is not None and reading.stalled_s >= limit_s:
+        remedy = f"see which service is not up, then logs/ in the run folder; {CONTAINER_LOGS}"
+        yield "no_progress", Level.ERROR, f"no step was acted or trained for {reading.stalled_s:.0f} s", remedy
 
 
-def _lag(reading: Reading) -> list[tuple[str, Level, str, str]]:
-    remedy = "fewer lanes, a larger learner.batch, or a higher learner.max_policy_lag"
+def _lag(reading: Reading) -> Found:
+    remedy, bound = "fewer lanes, a larger learner.batch, or a higher learner.max_policy_lag", reading.max_policy_lag
     if reading.dropped_share is not None and reading.dropped_share > MAX_DROPPED_SHARE:
-        return [("lag", Level.WARNING, f"{reading.dropped_share:.1%} of the steps are too old to train on", remedy)]
-    bound = reading.max_policy_lag
-    if reading.lag_max is not None and bound is not None and reading.lag_max > bound:
+        yield "lag", Level.WARNING, f"{reading.dropped_share:.1%} of the steps are too old to train on", remedy
+    elif reading.lag_max is not None and bound is not None and reading.lag_max > bound:
         text = f"policy lag reaches {reading.lag_max:.0f} updates, over its bound of {bound:.0f}"
-        return [("lag", Level.WARNING, text, remedy)]
-    return []
+        yield "lag", Level.WARNING, text, remedy
 
 
-def _flapping(reading: Reading, now: float) -> list[tuple[str, Level, str, str]]:
+def _flapping(reading: Reading, now: float) -> Found:
     deaths = [death for death in reading.deaths if now - death.at < FLAPPING_S]
     last = {death.service: death for death in deaths}
-    return [
-        (
-            "flapping",
-            Level.ERROR,
-            f"{name} died {count} times in {FLAPPING_S / 60:.0f} minutes, the last: {last[name].exit or 'unknown'}",
-            f"see logs/{name}.stderr and logs/{name}.jsonl in the run folder; {CONTAINER_LOGS}",
-        )
-        for name, count in sorted(Counter(death.service for death in deaths).items())
-        if count >= FLAPPING_DEATHS
-    ]
+    for name, count in sorted(Counter(death.service for death in deaths).items()):
+        if count >= FLAPPING_DEATHS:
+            exit_of_last = last[name].exit or "unknown"
+            text = f"{name} died {count} times in {FLAPPING_S / 60:.0f} minutes, the last: {exit_of_last}"
+            remedy = f"see logs/{name}.stderr and logs/{name}.jsonl in the run folder; {CONTAINER_LOGS}"
+            yield "flapping", Level.ERROR, text, remedy
 
 
-def _silent(reading: Reading) -> list[tuple[str, Level, str, str]]:
+def _silent(reading: Reading) -> Found:
     names = [item.name for item in reading.services if item.health in (Health.SILENT, Health.GONE)]
-    if not names:
-        return []
-    text = f"{', '.join(names)}: ended, or not answering"
-    remedy = "a launcher or a container engine starts them again; without one, start them by hand. Their log says why: "
-    return [("silent", Level.WARNING, text, f"{remedy}logs/ in the run folder, {CONTAINER_LOGS}")]
+    if names:
+        remedy = "a launcher or a container engine starts them again; without one, start them by hand. Their log says "
+        remedy += f"why: logs/ in the run folder, {CONTAINER_LOGS}"
+        yield "silent", Level.WARNING, f"{', '.join(names)}: ended, or not answering", remedy

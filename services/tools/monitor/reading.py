@@ -3,6 +3,7 @@
 `refresh` looks; everything else only says what was seen.
 """
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -141,7 +142,6 @@ class RunReader:
         """What is wrong with the run now."""
         table = self.table
         curves = table.curves if table is not None and table.share_read == 1.0 else None
-        bound = self.facts.setting("learner", "max_policy_lag")
         reading = Reading(
             name=self.name,
             is_live=self.is_live,
@@ -149,7 +149,7 @@ class RunReader:
             stalled_s=stalled_s(curves, self.facts, self._now) if curves is not None else None,
             row_every_s=self._row_every_s,
             lag_max=_recent(curves, columns.LAG_MAX, np.max),
-            max_policy_lag=float(bound) if isinstance(bound, (int, float)) else None,
+            max_policy_lag=self.max_policy_lag,
             dropped_share=_recent(curves, columns.DROPPED_SHARE, np.mean),
             crashes=self.facts.crashes,
             deaths=self.facts.deaths,
@@ -160,6 +160,11 @@ class RunReader:
             broken_lines=table.broken_lines if table is not None else 0,
         )
         return judge_run(reading, self._now)
+
+    @property
+    def max_policy_lag(self) -> float | None:
+        """The bound of the policy lag, updates; None if the run's settings do not say."""
+        return self._setting("max_policy_lag")
 
     @property
     def lag_histogram(self) -> LagHistogram | None:
@@ -184,8 +189,13 @@ class RunReader:
     @property
     def _row_every_s(self) -> float:
         """How often the learner adds a row."""
-        every_s = self.facts.setting("learner", "metrics_every_s")
-        return float(every_s) if isinstance(every_s, (int, float)) else 1.0
+        every_s = self._setting("metrics_every_s")
+        return 1.0 if every_s is None else every_s
+
+    def _setting(self, key: str) -> float | None:
+        """Return a number among the learner's settings; None if it is none."""
+        value = self.facts.setting("learner", key)
+        return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
 
     def _observe(self) -> None:
         """Feed the board with the pages of the services that are up. A new service begins a new one."""

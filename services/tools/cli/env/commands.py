@@ -1,19 +1,13 @@
 """`seedbed env …` and `seedbed play`: what each command line means. Imports what a command needs when it is called."""
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from seedbed.services.tools.cli.extras import require_modules, require_torch
-from seedbed.shared.errors import ConfigError
-
 if TYPE_CHECKING:
-    from seedbed.services.tools.cli.env.playing import SteppedGroup
-    from seedbed.services.tools.cli.env.seat import Seat
+    from seedbed.services.tools.cli.env.visit import Visit
 
 env_app = typer.Typer(
     name="env",
@@ -150,11 +144,11 @@ def record(
     """Write a video of random play, or of a run's policy.
 
     The environment is stepped here: what only a service in another language has is played (seedbed play)."""
-    from seedbed.services.tools.cli.env.playing import record as write
+    from seedbed.services.tools.cli.env.playing import show
+    from seedbed.services.tools.cli.video import write_video
 
-    shown = show(target, words, run, greedy=greedy, seed=seed)
-    with notes.status(f"recording {shown.player}"):
-        recorded = write(shown, video, episodes)
+    with show(target, words or [], run, greedy=greedy, seed=seed) as shown, notes.status(f"recording {shown.player}"):
+        recorded = write_video(shown.group, shown.ticks, video, fps=shown.fps, episodes=episodes)
     returns = ", ".join(f"{value:g}" for value in recorded.returns) or "none ended"
     told = f"{recorded.seconds:.1f} s, {recorded.frames} frames of {shown.player}; returns {returns}"
     console.print(f"{video}: {told}", highlight=False, soft_wrap=True)
@@ -173,79 +167,51 @@ def play(
     fps: Annotated[float, typer.Option(min=0.5, max=120.0, help="With --run: steps a second.")] = 10.0,
     seed: SeedOption = 1,
     greedy: GreedyOption = True,
-    browser: Annotated[bool, typer.Option("--browser", help="On a page of this machine, not in the terminal.")] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="With --browser: TCP port; 0: any free one.")] = 0,
 ) -> int:
-    """Play an environment or a service, in the terminal or the browser; or watch a run's policy play an environment.
+    """Play an environment or a service in the terminal, or watch a run's policy play an environment.
 
     A person plays over the protocol: the environment's own service is started, in any language."""
     from seedbed.services.tools.cli.env.game import PersonsGame, PolicysGame
     from seedbed.services.tools.cli.env.terminal import play_in_terminal, require_terminal
 
-    if browser:
-        if run is not None:
-            raise ConfigError("--browser is for a person's game; a policy (--run) is watched in the terminal")
-        require_modules("monitor", "orjson", "starlette", "uvicorn")
-        from seedbed.services.tools.cli.env.browser import play_in_browser
-
-        with take_seat(target, words or [], link_keys, seed) as seat:
-            game = PersonsGame(seat, mapping=keys)
-            play_in_browser(game, port, tell=tell_page, leave=seat.leave)
-            console.print(game.summary(), highlight=False)
-        return 0
     require_terminal(console)
     if run is not None:
-        shown = show(target, words, run, greedy=greedy, seed=seed)
-        try:
+        from seedbed.services.tools.cli.env.playing import show
+
+        with show(target, words or [], run, greedy=greedy, seed=seed) as shown:
             watched = PolicysGame(shown.group, shown.ticks, fps=fps)
             play_in_terminal(watched, console)
-        finally:
-            shown.group.close()
         console.print(watched.summary(), highlight=False)
         return 0
-    with take_seat(target, words or [], link_keys, seed) as seat:
-        game = PersonsGame(seat, mapping=keys)
+    from seedbed.services.tools.cli.env.remote_backend import group_of
+
+    with visit_player(target, words or [], link_keys, seed) as visit:
+        with notes.status(f"waiting for the service of {target}"):
+            group = group_of(visit)
+        game = PersonsGame(group, seed, mapping=keys, check=visit.check)
         play_in_terminal(game, console)
         console.print(game.summary(), highlight=False)
     return 0
 
 
-@contextlib.contextmanager
-def take_seat(target: str, words: list[str], keys: Path | None, seed: int) -> Iterator["Seat"]:
-    """A person's seat at TARGET's service. Raises: as `find_target` and `seated`."""
+def visit_player(target: str, words: list[str], keys: Path | None, seed: int) -> "Visit":
+    """Start the service of TARGET for a person who plays, or await it. Raises: ConfigError."""
     from seedbed.services.tools.cli.env.in_process import CheckOptions
     from seedbed.services.tools.cli.env.link import Notes
-    from seedbed.services.tools.cli.env.seat import seated
     from seedbed.services.tools.cli.env.target import as_service, find_target
+    from seedbed.services.tools.cli.env.visit import Visit
+    from seedbed.services.tools.cli.service_folder import ServiceFolder
     from seedbed.shared.runtime.config import EnvConfig
 
     found = find_target(target, words, keys)
     options = CheckOptions(mode="play", groups=1, lanes=1, seed=seed)
     told = Notes(listening=lambda address: tell_address(address, "actor.mode=play"))
-    with contextlib.ExitStack() as stack:
-        with notes.status(f"waiting for the service of {target}"):
-            if isinstance(found, EnvConfig):
-                seat = stack.enter_context(seated(as_service(found), options, notes=told))
-            else:
-                seat = stack.enter_context(seated(found, options, words, told))
-        yield seat
-
-
-def show(target: str, words: list[str] | None, run: str | None, *, greedy: bool, seed: int) -> "SteppedGroup":
-    """The environment and who plays it."""
-    from seedbed.services.tools.cli.env.playing import show_policy, show_random
-    from seedbed.services.tools.cli.env.target import find_environment
-
-    chosen = words or []
-    if run is None:
-        return show_random(find_environment(target, chosen), seed)
-    require_torch()
-    return show_policy(target, chosen, run, greedy=greedy, seed=seed)
-
-
-def tell_page(address: str) -> None:
-    """Print the address of the page."""
-    print(f"play at {address}   (Ctrl-C ends the game)", flush=True)
+    if isinstance(found, EnvConfig):
+        return Visit(as_service(found), options, notes=told)
+    if isinstance(found, ServiceFolder):
+        with notes.status(f"building the service of {target}"):
+            found.build()
+    return Visit(found, options, words, told)
 
 
 def tell_address(address: str, *words: str) -> None:

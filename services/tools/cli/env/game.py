@@ -1,12 +1,10 @@
-"""A game on the screen: what keys do to it and what it looks like; no terminal, no browser, no clock.
+"""A game on the screen: what keys do to it and what it looks like; no terminal, no clock.
 
 A person's game goes one step for each key. A policy's game goes on by itself, can be paused and stepped.
 """
 
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from rich.box import ROUNDED
@@ -18,36 +16,25 @@ from rich.text import Text
 
 from seedbed.actor_svc.group import EnvGroup
 from seedbed.services.tools.cli.env.keys import action_keys, describe_keys
-from seedbed.services.tools.cli.env.scene import Scene, scene_of_group
+from seedbed.services.tools.cli.env.scene import scene_of_group
 from seedbed.services.tools.cli.env.screen import describe_flags, draw_scene
 from seedbed.shared.protocol.rows import Flags
 
 MAX_FPS, MIN_FPS = 120.0, 0.5
 LOOK_EVERY_S = 0.5  # whether what is played is still there, while no key comes
-MAX_ACTIONS = 12  # the newest, to show
-
-
-class Playable(Protocol):
-    """An environment that a person plays, whatever it runs in."""
-
-    scene: Scene
-
-    def step(self, action: int) -> Scene:
-        """Act in lane 0, as the environment takes it. Raises: EnvError if there is nothing to play any more."""
-
-    def check(self) -> None:
-        """Between two steps. Raises: EnvError if there is nothing to play any more."""
 
 
 class Game(ABC):
     """What is shown of an environment, and how its episodes went. One thread at a time."""
 
-    def __init__(self, scene: Scene) -> None:
-        self.scene = scene
+    def __init__(self, group: EnvGroup) -> None:
+        """`group`: it has been reset."""
+        self._group = group
         self.is_over = False
         self.returns: list[float] = []
         self.note = ""
         self.steps, self.episode_return = 0, 0.0  # of the episode under way
+        self.show()
 
     def press(self, key: str) -> None:
         """A key was pressed; q ends the game."""
@@ -95,9 +82,9 @@ class Game(ABC):
         """Number of the episode that is shown, from 1."""
         return len(self.returns) + (not self.scene.has_ended)
 
-    def show(self, scene: Scene) -> None:
-        """Take the newest rows into the figures."""
-        self.scene = scene
+    def show(self) -> None:
+        """Take the group's newest rows into the figures."""
+        self.scene = scene = scene_of_group(self._group)
         is_first = bool(scene.flags & Flags.FIRST)
         self.steps = 0 if is_first else self.steps + 1
         self.episode_return = 0.0 if is_first else self.episode_return + scene.reward
@@ -106,16 +93,18 @@ class Game(ABC):
 
 
 class PersonsGame(Game):
-    """A step for each key that is an action."""
+    """A step for each key that is an action: the person acts in lane 0, other lanes at random."""
 
     wait_s = LOOK_EVERY_S
 
-    def __init__(self, playable: Playable, *, mapping: str = "") -> None:
-        super().__init__(playable.scene)
-        self.keys = action_keys(self.scene.spec.action, mapping)
-        self.actions: deque[int] = deque(maxlen=MAX_ACTIONS)  # the newest last
-        self._playable = playable
-        self.show(playable.scene)
+    def __init__(
+        self, group: EnvGroup, seed: int, *, mapping: str = "", check: Callable[[], None] = lambda: None
+    ) -> None:
+        """`check` raises EnvError if there is nothing to play any more."""
+        self.keys = action_keys(group.spec.action, mapping)
+        group.reset(seed)
+        super().__init__(group)
+        self._generator, self._check = np.random.default_rng(seed), check
 
     def use(self, key: str) -> None:
         """Act, if the key is an action and that is allowed now."""
@@ -126,8 +115,10 @@ class PersonsGame(Game):
         elif mask is not None and mask.any() and not mask[action - self.scene.spec.action.leaves()[0].starts[0]]:
             self.note = f"action {action} is not allowed now"
         else:
-            self.actions.append(action)
-            self.show(self._playable.step(action))
+            actions = self._group.random_actions(self._generator)
+            actions[0][0] = action
+            self._group.advance(actions)
+            self.show()
 
     def help(self) -> str:
         """The actions; after an end any of them goes on."""
@@ -137,7 +128,7 @@ class PersonsGame(Game):
 
     def pass_time(self) -> None:
         """Nothing happens without a key, as long as there is something to play."""
-        self._playable.check()
+        self._check()
 
 
 class PolicysGame(Game):
@@ -145,10 +136,8 @@ class PolicysGame(Game):
 
     def __init__(self, group: EnvGroup, ticks: Iterator[None], *, fps: float) -> None:
         next(ticks)
-        super().__init__(scene_of_group(group))
-        self.fps, self.is_paused = fps, False
-        self._group, self._ticks = group, ticks
-        self.show(self.scene)
+        super().__init__(group)
+        self.fps, self.is_paused, self._ticks = fps, False, ticks
 
     @property
     def wait_s(self) -> float | None:
@@ -181,4 +170,4 @@ class PolicysGame(Game):
 
     def _step(self) -> None:
         next(self._ticks)
-        self.show(scene_of_group(self._group))
+        self.show()

@@ -64,18 +64,12 @@ def _read_mapping(mapping: str, leaf: Leaf) -> dict[str, int]:
     return keys
 
 
-def keys_of_actions(keys: Mapping[str, int]) -> dict[int, list[str]]:
-    """Return the keys of each action."""
+def describe_keys(keys: Mapping[str, int]) -> str:
+    """Return every action with its keys, for people."""
     of_action: dict[int, list[str]] = {}
     for key, action in keys.items():
         of_action.setdefault(action, []).append(key)
-    return of_action
-
-
-def describe_keys(keys: Mapping[str, int]) -> str:
-    """For people: every action with its keys."""
     named = [
-        "/".join(names) + ("" if names == [str(action)] else f" → {action}")
-        for action, names in keys_of_actions(keys).items()
+        "/".join(names) + ("" if names == [str(action)] else f" → {action}") for action, names in of_action.items()
     ]
     return "actions: " + "   ".join(named)

@@ -13,12 +13,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from seedbed.services.tools.cli.env.drill import EXERCISES, Beat, Cut, Drill, Greeted, Stepped
-from seedbed.services.tools.cli.env.in_process import CheckOptions
-from seedbed.services.tools.cli.env.life import Answering, Expected, Life, Wires, describe_status, quote
+from seedbed.services.tools.cli.env.life import Answering, Expected, Life, ServiceLink, describe_status, quote
 from seedbed.services.tools.cli.env.row_checks import read_tick
 from seedbed.services.tools.cli.env.verdicts import Result, failed, merge, passed, skipped
-from seedbed.shared.errors import RemoteWireError
-from seedbed.shared.protocol.codec import encode
 from seedbed.shared.protocol.messages import PROTOCOL_MAX, PROTOCOL_MIN, Bye, Hello, Message, Ping, Pong, Step, Welcome
 
 STEPS_BEFORE_STOP = 20
@@ -30,32 +27,27 @@ class Drills(Life):
 
     rule = "finished"
 
-    def __init__(self, options: CheckOptions, expected: Expected | None, wires: Wires, *, epoch: int) -> None:
-        super().__init__(options, expected, wires, epoch=epoch)
+    def __init__(self, link: ServiceLink) -> None:
+        super().__init__(link)
         self.drills: dict[int, Drill] = {}
         self._dismissed_at: float | None = None
         self._routes: set[bytes] = set()
 
-    def met(self, message: Message, route: bytes, payload: Sequence[bytes], now: float) -> None:
-        """To the drill of its group."""
+    def on_message(self, message: Message, route: bytes, payload: Sequence[bytes], now: float) -> None:
+        """Hand it to the drill of its group."""
         self._routes.add(route)
-        if isinstance(message, Hello):
-            self._hello(message, route, now)
-        elif isinstance(message, Ping):
-            self._ping(message, route, now)
-        elif isinstance(message, Step):
-            drill = self._drill(message.session)
-            if drill is not None:
-                tick = read_tick(drill.hello.spec, drill.hello.lanes, message.bits, payload)
-                verdict = self.table.step(message, route, now)
-                drill.feed(Stepped(message.seq, tick, tuple(payload), verdict), route, now)
-        elif isinstance(message, Bye):
-            self.table.bye(message, route, now)
-        else:
-            raise RemoteWireError("unexpected", f"{type(message).__name__} is not for inference")
+        super().on_message(message, route, payload, now)
         self._cut_if_all_are_ready(now)
 
-    def waited(self, now: float) -> None:
+    def on_step(self, step: Step, route: bytes, payload: Sequence[bytes], now: float) -> None:
+        """Feed the group's drill with the rows."""
+        drill = self._drill(step.session)
+        if drill is not None:
+            tick = read_tick(drill.hello.spec, drill.hello.lanes, step.bits, payload)
+            verdict = self.table.step(step, route, now)
+            drill.feed(Stepped(step.seq, tick, tuple(payload), verdict), route, now)
+
+    def on_time(self, now: float) -> None:
         """Fail if nothing moves on for too long; end when every group is done."""
         for drill in self.drills.values():
             drill.judge_time(now, self.options.patience_s, unreadable=self._refused)
@@ -69,7 +61,7 @@ class Drills(Life):
         elif now - self._dismissed_at > self.options.patience_s:
             self.end(failed("finished", f"still there {self.options.patience_s:.0f} s after BYE(run_finished)"))
 
-    def left(self, status: int, last_words: str) -> None:
+    def on_exit(self, status: int, last_words: str) -> None:
         """As it was told, or in the middle of an exercise."""
         what = f"it left with {describe_status(status)}{quote(last_words)}"
         if self._dismissed_at is not None:
@@ -102,7 +94,8 @@ class Drills(Life):
 
     # Within
 
-    def _hello(self, hello: Hello, route: bytes, now: float) -> None:
+    def on_hello(self, hello: Hello, route: bytes, now: float) -> None:
+        """Begin the group's drill, or feed it."""
         known = next(iter(self.hellos.values()))
         if hello.incarnation != known.incarnation:
             for drill in self.drills.values():
@@ -110,18 +103,19 @@ class Drills(Life):
             return
         if hello.group not in self.drills:
             self.drills[hello.group] = Drill(
-                hello, self.table, self.wires.send, soak_steps=self.options.soak_steps,
+                hello, self.table, self.link.send, soak_steps=self.options.soak_steps,
                 seed=self.options.seed + hello.group, who=f"group {hello.group}: ",
             )  # fmt: skip
         self.drills[hello.group].feed(Greeted(hello), route, now)
 
-    def _ping(self, ping: Ping, route: bytes, now: float) -> None:
+    def on_ping(self, ping: Ping, route: bytes, now: float) -> None:
+        """Answer as the drills want it, then feed those of the connection."""
         pong = self.table.ping(ping, route, now)
         drill_of = {report.session: self._drill(report.session) for report in pong.sessions}
         reports = tuple(
             drill.doctor(report) if (drill := drill_of[report.session]) else report for report in pong.sessions
         )
-        self.wires.send(route, [encode(replace(pong, sessions=reports))])
+        self.send(route, replace(pong, sessions=reports))
         for drill in self.drills.values():
             if drill.route == route:
                 drill.feed(Beat(ping), route, now)
@@ -144,17 +138,17 @@ class Drills(Life):
         active = [drill for drill in self.drills.values() if not drill.is_done]
         if active and all(drill.awaits_cut for drill in active) and self._is_complete(now):
             self._routes.clear()
-            self.wires.cut()
+            self.link.cut()
             for drill in active:
                 drill.feed(Cut(), drill.route, now)
 
     def _tell_all(self, message: Message) -> None:
         for route in self._routes:
-            self.wires.send(route, [encode(message)])
+            self.send(route, message)
 
     def _is_there(self, route: bytes) -> bool:
         """A probe that answers no PING says nothing to a service, and whether it is still connected to us."""
-        return self.wires.send(route, [encode(Pong(sent_ms=0, server_epoch=self.table.server_epoch, work_age_ms=0))])
+        return self.send(route, Pong(sent_ms=0, server_epoch=self.table.server_epoch, work_age_ms=0))
 
     def _judge_hello(self) -> list[Result]:
         """What HELLO said, and what was asked for."""
@@ -180,22 +174,26 @@ class UnknownVersion(Life):
     rule = "unknown version"
     _welcomed_at: float | None = None
 
-    def met(self, message: Message, route: bytes, payload: Sequence[bytes], now: float) -> None:
-        """HELLO is welcomed wrongly; a STEP after that is the failure."""
-        if isinstance(message, Hello):
-            welcome = self.table.hello(message, route, now)
-            if isinstance(welcome, Welcome):
-                self.wires.send(route, [encode(replace(welcome, protocol=VERSION_OF_NOBODY))])
-            self._welcomed_at = now if self._welcomed_at is None else self._welcomed_at
-        elif isinstance(message, Step):
-            self.end(failed("unknown version", f"it sent STEP after a WELCOME with protocol {VERSION_OF_NOBODY}"))
+    def on_hello(self, hello: Hello, route: bytes, now: float) -> None:
+        """Welcome it wrongly."""
+        welcome = self.table.hello(hello, route, now)
+        if isinstance(welcome, Welcome):
+            self.send(route, replace(welcome, protocol=VERSION_OF_NOBODY))
+        self._welcomed_at = now if self._welcomed_at is None else self._welcomed_at
 
-    def waited(self, now: float) -> None:
+    def on_ping(self, ping: Ping, route: bytes, now: float) -> None:
+        """Leave it unanswered."""
+
+    def on_step(self, step: Step, route: bytes, payload: Sequence[bytes], now: float) -> None:
+        """Fail: no STEP may follow."""
+        self.end(failed("unknown version", f"it sent STEP after a WELCOME with protocol {VERSION_OF_NOBODY}"))
+
+    def on_time(self, now: float) -> None:
         """Staying is allowed, as long as it does not step."""
         if self._welcomed_at is not None and now - self._welcomed_at > self.options.patience_s / 4:
             self.end(passed("unknown version", "it stays and does not step"))
 
-    def left(self, status: int, last_words: str) -> None:
+    def on_exit(self, status: int, last_words: str) -> None:
         """So it should, with a reason."""
         what = f"it left with {describe_status(status)}{quote(last_words)}"
         is_clear = status > 0 and bool(last_words)
@@ -208,18 +206,18 @@ class Stopped(Answering):
     rule = "stopped"
     _told_at: float | None = None
 
-    def waited(self, now: float) -> None:
+    def on_time(self, now: float) -> None:
         """Told once it steps; given time to leave."""
         if self._told_at is None:
             if self.num_steps >= STEPS_BEFORE_STOP:
                 self._told_at = now
-                self.wires.stop()
+                self.link.stop()
             elif now > 5 * self.options.patience_s:
                 self.end(failed("stopped", f"only {self.num_steps} steps came in {now:.0f} s"))
         elif now - self._told_at > self.options.patience_s:
             self.end(failed("stopped", f"still there {self.options.patience_s:.0f} s after SIGTERM"))
 
-    def left(self, status: int, last_words: str) -> None:
+    def on_exit(self, status: int, last_words: str) -> None:
         """BYE for every session, exit status 0."""
         if self._told_at is None:
             self.end(failed("stopped", f"it left by itself with {describe_status(status)}{quote(last_words)}"))

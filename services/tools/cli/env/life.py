@@ -33,9 +33,12 @@ class Expected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wires:
-    """What the kit may do to the service: callables of the shell."""
+class ServiceLink:
+    """What is known of a service before its HELLO, and what may be done to it: callables of the shell."""
 
+    options: CheckOptions
+    expected: Expected | None
+    epoch: int  # of the inference that it meets
     send: Send
     cut: Callable[[], None]  # close every connection, then listen at the same address again
     stop: Callable[[], None]  # SIGTERM
@@ -44,13 +47,15 @@ class Wires:
 class Life(ABC):
     """One life of a service, over when `is_done`. Times are seconds since the service was started."""
 
-    def __init__(self, options: CheckOptions, expected: Expected | None, wires: Wires, *, epoch: int) -> None:
-        self.options, self.expected, self.wires = options, expected, wires
-        self.table = SessionTable(epoch, options.seed, self.run_id, SessionLimits(beat_s=BEAT_S))
+    def __init__(self, link: ServiceLink) -> None:
+        self.link, self.options, self.expected = link, link.options, link.expected
+        self.table = SessionTable(link.epoch, link.options.seed, self.run_id, SessionLimits(beat_s=BEAT_S))
         self.results: list[Result] = []
         self.last_words = ""  # the last line that the service's process said to people
         self.is_done = False
         self.hellos: dict[int, Hello] = {}  # by group
+        self.num_byes = 0  # sessions that were ended by the service
+        self.load: dict[str, float] = {}  # of the newest PING
         self._refused = ""
 
     def receive(self, route: bytes, frames: Sequence[bytes], now: float) -> None:
@@ -59,7 +64,7 @@ class Life(ABC):
             message = decode(frames[0])
             if isinstance(message, Hello):
                 self.hellos.setdefault(message.group, message)
-            self.met(message, route, frames[1:], now)
+            self.on_message(message, route, frames[1:], now)
         except RemoteWireError as error:
             self._refused = self._refused or f"{error.code}: {error}"
 
@@ -71,7 +76,7 @@ class Life(ABC):
             elif now > 5 * self.options.patience_s:
                 self.end(failed("started", f"no HELLO within {now:.0f} s: nothing came at all"))
         elif not self.is_done:
-            self.waited(now)
+            self.on_time(now)
 
     def exited(self, status: int, last_words: str) -> None:
         """The process ended, with this exit status and last line; before HELLO that is a failure."""
@@ -80,7 +85,7 @@ class Life(ABC):
         if not self.hellos:
             self.end(failed("started", f"it ended with {describe_status(status)} before HELLO{quote(last_words)}"))
         else:
-            self.left(status, last_words)
+            self.on_exit(status, last_words)
 
     def end(self, *results: Result) -> None:
         """End this life with these results beside those before."""
@@ -100,43 +105,63 @@ class Life(ABC):
     rule = ""  # that this life is about
     run_id = "check"
 
-    @abstractmethod
-    def met(self, message: Message, route: bytes, payload: Sequence[bytes], now: float) -> None:
-        """A message that could be decoded, its payload frames, and when it came."""
+    def send(self, route: bytes, message: Message) -> bool:
+        """Send a message without a payload; whether it was sent."""
+        return self.link.send(route, [encode(message)])
+
+    def on_message(self, message: Message, route: bytes, payload: Sequence[bytes], now: float) -> None:
+        """Take in a message that could be decoded, and its payload frames. Raises: RemoteWireError if it is wrong."""
+        if isinstance(message, Hello):
+            self.on_hello(message, route, now)
+        elif isinstance(message, Ping):
+            self.on_ping(message, route, now)
+        elif isinstance(message, Bye):
+            self.on_bye(message, route, now)
+        elif isinstance(message, Step):
+            self.on_step(message, route, payload, now)
+        else:
+            raise RemoteWireError("unexpected", f"{type(message).__name__} is not for inference")
+
+    def on_hello(self, hello: Hello, route: bytes, now: float) -> None:
+        """Welcome the group."""
+        self.send(route, self.table.hello(hello, route, now))
+
+    def on_ping(self, ping: Ping, route: bytes, now: float) -> None:
+        """Keep the service's own figures, and answer."""
+        self.load = dict(ping.load)
+        self.send(route, self.table.ping(ping, route, now))
+
+    def on_bye(self, bye: Bye, route: bytes, now: float) -> None:
+        """Count the sessions that end."""
+        self.num_byes += len(self.table.bye(bye, route, now))
 
     @abstractmethod
-    def waited(self, now: float) -> None:
-        """Called when no message came for a moment."""
+    def on_step(self, step: Step, route: bytes, payload: Sequence[bytes], now: float) -> None:
+        """A group sends the rows of a tick."""
 
     @abstractmethod
-    def left(self, status: int, last_words: str) -> None:
+    def on_time(self, now: float) -> None:
+        """Called a few times in a second, after the first HELLO."""
+
+    @abstractmethod
+    def on_exit(self, status: int, last_words: str) -> None:
         """The process ended after its HELLO."""
 
 
 class Answering(Life):
     """An inference that answers every STEP at once with random actions."""
 
-    def __init__(self, options: CheckOptions, expected: Expected | None, wires: Wires, *, epoch: int) -> None:
-        super().__init__(options, expected, wires, epoch=epoch)
+    def __init__(self, link: ServiceLink) -> None:
+        super().__init__(link)
         self.num_steps = 0  # STEPs answered
-        self.num_byes = 0  # sessions that were ended by the service
-        self.load: dict[str, float] = {}  # of the newest PING
         self._answers: dict[int, list[list[bytes]]] = {}  # payloads, by group
-        self._generator = np.random.default_rng(options.seed)
+        self._generator = np.random.default_rng(link.options.seed)
 
-    def met(self, message: Message, route: bytes, payload: Sequence[bytes], now: float) -> None:
-        """Answer it as an inference does that nothing goes wrong with."""
-        if isinstance(message, Hello):
-            self.wires.send(route, [encode(self.table.hello(message, route, now))])
-        elif isinstance(message, Ping):
-            self.load = dict(message.load)
-            self.wires.send(route, [encode(self.table.ping(message, route, now))])
-        elif isinstance(message, Bye):
-            self.num_byes += len(self.table.bye(message, route, now))
-        elif isinstance(message, Step):
-            session = self.table.sessions.get(message.session)
-            if session is not None and self.table.step(message, route, now) is StepVerdict.ACCEPT:
-                self._answer(session, message, payload, now)
+    def on_step(self, step: Step, route: bytes, payload: Sequence[bytes], now: float) -> None:
+        """Answer with random actions."""
+        session = self.table.sessions.get(step.session)
+        if session is not None and self.table.step(step, route, now) is StepVerdict.ACCEPT:
+            self._answer(session, step, payload, now)
 
     def _answer(self, session: Session, step: Step, payload: Sequence[bytes], now: float) -> None:
         hello = session.hello
@@ -151,7 +176,7 @@ class Answering(Life):
         self.num_steps += 1
         reply = [encode(Act(session=session.id, seq=session.last_seq, policy_version=1)), *actions]
         self.table.answer(session, reply, now)
-        self.wires.send(session.route, reply)
+        self.link.send(session.route, reply)
 
 
 def random_action_frames(spec: EnvSpec, lanes: int, mask: Array | None, generator: np.random.Generator) -> list[bytes]:

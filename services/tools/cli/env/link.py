@@ -21,7 +21,7 @@ from typing import IO, TypeVar
 
 from seedbed.services.tools.cli.env.in_process import CheckOptions
 from seedbed.services.tools.cli.env.kit import Drills, Stopped, UnknownVersion
-from seedbed.services.tools.cli.env.life import Expected, Life, Wires
+from seedbed.services.tools.cli.env.life import Expected, Life, ServiceLink
 from seedbed.services.tools.cli.env.target import Listen, pinned
 from seedbed.services.tools.cli.env.verdicts import Result, RuleVerdict, merge, skipped
 from seedbed.services.tools.cli.service_folder import ServiceFolder, kill_group, service_variables
@@ -49,6 +49,7 @@ class Notes:
 
 SILENT = Notes()
 L = TypeVar("L", bound=Life)
+MakeLife = Callable[[ServiceLink], L]
 
 
 def check_service(
@@ -74,19 +75,19 @@ def check_service(
 
 
 def live(
-    kind: Callable[..., L], target: ServiceFolder | Listen, options: CheckOptions, words: Sequence[str], notes: Notes
+    kind: MakeLife[L], target: ServiceFolder | Listen, options: CheckOptions, words: Sequence[str], notes: Notes
 ) -> L:
     """One life of a service, from its start to its end; what was seen of it.
 
     Args:
-      kind: a Life, or what makes one of the same arguments.
+      kind: a Life, or what makes one.
     """
     with asyncio.Runner() as runner:
         return runner.run(_live(kind, target, options, words, notes))
 
 
 async def _live(
-    kind: Callable[..., L], target: ServiceFolder | Listen, options: CheckOptions, words: Sequence[str], notes: Notes
+    kind: MakeLife[L], target: ServiceFolder | Listen, options: CheckOptions, words: Sequence[str], notes: Notes
 ) -> L:
     """Listen, start the service, wait until the life is over."""
     with Reactor() as reactor:
@@ -97,8 +98,11 @@ async def _live(
             if isinstance(target, ServiceFolder):
                 expected = Expected(env_id=target.manifest.env_id, groups=options.groups, lanes=options.lanes)
                 process = stack.enter_context(_started(target, address.endpoint, options, words))
-            wires = Wires(send=address.send, cut=address.cut, stop=process.stop if process else _nothing)
-            life = kind(options, expected, wires, epoch=secrets.randbits(31) | 1)
+            link = ServiceLink(
+                options=options, expected=expected, epoch=secrets.randbits(31) | 1, send=address.send,
+                cut=address.cut, stop=process.stop if process else lambda: None,
+            )  # fmt: skip
+            life = kind(link)
             heard_at = started = reactor.loop.time()
             if process is None:
                 notes.listening(address.endpoint)
@@ -222,7 +226,3 @@ def _is_json(line: str) -> bool:
         return isinstance(json.loads(line), dict)
     except ValueError:
         return False
-
-
-def _nothing() -> None:
-    """There is no process of ours to stop."""

@@ -11,45 +11,47 @@ No socket, no clock.
 | BYE and no HELLO after it, silence | the end, as is a process that ends |
 """
 
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from dataclasses import dataclass
 
-from seedbed.services.tools.cli.env.in_process import CheckOptions
-from seedbed.services.tools.cli.env.life import Expected, Life, Wires, describe_status, quote
+import numpy as np
+
+from seedbed.services.tools.cli.env.life import Life, ServiceLink, describe_status, quote
 from seedbed.services.tools.cli.env.row_checks import Tick, read_tick
 from seedbed.shared.errors import RemoteWireError
 from seedbed.shared.protocol.codec import encode
-from seedbed.shared.protocol.messages import Act, ActBits, Bye, Hello, Message, Ping, Reject, Step, Welcome
+from seedbed.shared.protocol.layout import Array
+from seedbed.shared.protocol.messages import Act, ActBits, Bye, Hello, Message, Reject, Step, StepBits, Welcome
+from seedbed.shared.protocol.pictures import PICTURE_HEADER_BYTES, check_picture
 from seedbed.shared.protocol.rows import REWARD_PROBLEM, act_layout, are_rewards
 from seedbed.shared.protocol.sessions import Session, StepVerdict
 
 ALONE_S = 3.0  # without a session, and nobody comes back
 STALL_S = 1.0  # between two polls: it was us who slept, and messages may be waiting
 REFUSAL_S = 2.0  # for a service that was refused to leave by itself
+PURPOSES = {  # by mode: what is done with the group, the run's id, and why another mode is refused
+    "play": ("playing", "play", "a person plays here"),
+    "eval": ("evaluating", "evaluation", "a policy is evaluated here"),
+}
 
-T = TypeVar("T")  # what is handed on of each tick
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenTick:
+    """One tick of a service's group, and the HELLO of that group."""
+
+    hello: Hello
+    tick: Tick
+    picture: Array | None  # u8 [height, width, 3]
 
 
-class OneGroup(Life, Generic[T]):
+class OneGroup(Life):
     """One group. `show` gets each tick that is to be answered; then `ask` or `dismiss` is called."""
 
-    host = "one group is stepped here"  # for who comes in another mode
-    asks_pictures = True
-
-    def __init__(
-        self,
-        options: CheckOptions,
-        expected: Expected | None,
-        wires: Wires,
-        *,
-        epoch: int,
-        show: Callable[[T], None],
-    ) -> None:
-        super().__init__(options, expected, wires, epoch=epoch)
-        self._show = show
+    def __init__(self, link: ServiceLink, *, show: Callable[[SeenTick], None], asks_pictures: bool = True) -> None:
+        self.rule, self.run_id, self._host = PURPOSES[link.options.mode]
+        super().__init__(link)
+        self._show, self._asks_pictures = show, asks_pictures
         self._problem = ""
-        self._mode = options.mode
         self._known: Hello | None = None
         self._session: Session | None = None
         self._tick: Tick | None = None
@@ -78,39 +80,22 @@ class OneGroup(Life, Generic[T]):
         actions = act_layout(self._session.hello.spec, self._session.lanes).allocate()
         self.ask([bytes(frame) for frame in actions], bits=int(ActBits.RESET), seed=seed)
 
-    @abstractmethod
-    def read(self, hello: Hello, step: Step, tick: Tick, payload: Sequence[bytes]) -> T:
-        """What is handed on of a tick. Raises: RemoteWireError if it is broken."""
-
-    def begins_anew(self, hello: Hello) -> bool:
-        """Whether the first STEP is answered by a reset before anything is handed on."""
-        return False
-
     def dismiss(self) -> None:
         """Tell the group that it is over, with BYE(run_finished)."""
         if self._session is None or self.is_done:
             self.end()
         elif self._leaves_by is None:
             self._leaves_by = self._polled_at + self.options.patience_s
-            self._send(self._session.route, Bye(session=0, reason="run_finished"))
+            self.send(self._session.route, Bye(session=0, reason="run_finished"))
 
     # Life
 
-    def met(self, message: Message, route: bytes, payload: Sequence[bytes], now: float) -> None:
-        """Answered at once, but for STEPs that wait for `ask`."""
+    def on_message(self, message: Message, route: bytes, payload: Sequence[bytes], now: float) -> None:
+        """Answer at once, but for STEPs that wait for `ask`."""
         self._polled_at = max(self._polled_at, now)
-        if isinstance(message, Hello):
-            self._greet(message, route, now)
-        elif isinstance(message, Ping):
-            self._send(route, self.table.ping(message, route, now))
-        elif isinstance(message, Bye):
-            self.table.bye(message, route, now)
-        elif isinstance(message, Step):
-            self._step(message, route, payload, now)
-        else:
-            raise RemoteWireError("unexpected", f"{type(message).__name__} is not for inference")
+        super().on_message(message, route, payload, now)
 
-    def waited(self, now: float) -> None:
+    def on_time(self, now: float) -> None:
         """Judges silence; ends what is over."""
         if now - self._polled_at > STALL_S:
             self._patient_until = now + self.table.limits.lease_s
@@ -131,7 +116,7 @@ class OneGroup(Life, Generic[T]):
         elif self._tick is None and now > 10 * self.options.patience_s:
             self._fail("it came, but sent no STEP")
 
-    def left(self, status: int, last_words: str) -> None:
+    def on_exit(self, status: int, last_words: str) -> None:
         """After BYE, as it should; else it died."""
         if self._leaves_by is None or status:
             self._fail(f"it ended with {describe_status(status)}{quote(last_words)}")
@@ -140,67 +125,78 @@ class OneGroup(Life, Generic[T]):
 
     # Within
 
-    def _greet(self, hello: Hello, route: bytes, now: float) -> None:
+    def on_hello(self, hello: Hello, route: bytes, now: float) -> None:
+        """Welcome the one group that is awaited."""
         known = self._known
-        if hello.mode != self._mode:
-            found = f"{self.host}, and this group comes in mode {hello.mode!r}"
-            hint = f"start it with actor.mode={self._mode}"
-            self._send(route, Reject(nonce=hello.nonce, code="mode", retryable=False, message=found, hint=hint))
+        if hello.mode != self.options.mode:
+            found = f"{self._host}, and this group comes in mode {hello.mode!r}"
+            hint = f"start it with actor.mode={self.options.mode}"
+            self.send(route, Reject(nonce=hello.nonce, code="mode", retryable=False, message=found, hint=hint))
             self._problem = self._problem or f"it said HELLO in mode {hello.mode!r}: {hint}"
             self._leaves_by = now + REFUSAL_S if self._leaves_by is None else self._leaves_by
         elif known is not None and (known.incarnation, known.group) != (hello.incarnation, hello.group):
             found, hint = "another group is stepped here", "one group is enough"
-            self._send(route, Reject(nonce=hello.nonce, code="capacity", retryable=True, message=found, hint=hint))
+            self.send(route, Reject(nonce=hello.nonce, code="capacity", retryable=True, message=found, hint=hint))
         else:
             self._known = hello
             answer = self.table.hello(hello, route, now)
             if isinstance(answer, Welcome):
                 self._session = self.table.sessions[answer.session]
-            self._send(route, answer)
+            self.send(route, answer)
 
-    def _step(self, step: Step, route: bytes, payload: Sequence[bytes], now: float) -> None:
+    def on_step(self, step: Step, route: bytes, payload: Sequence[bytes], now: float) -> None:
+        """Hand the rows on, unless they were there before."""
         session = self.table.sessions.get(step.session)
         if session is None:
-            self._send(route, self.table.challenge(step.session))
+            self.send(route, self.table.challenge(step.session))
             return
         tick = read_tick(session.hello.spec, session.lanes, step.bits, payload)
         if not are_rewards(tick.reward).all():
             raise RemoteWireError("reward", REWARD_PROBLEM)
-        seen = self.read(session.hello, step, tick, payload)
+        seen = SeenTick(hello=session.hello, tick=tick, picture=sent_picture(step, payload))
         verdict = self.table.step(step, route, now)
         if verdict is StepVerdict.CACHED and session.reply is not None:
-            self.wires.send(route, session.reply)
+            self.link.send(route, session.reply)
         elif verdict is StepVerdict.CHALLENGE:
-            self._send(route, self.table.challenge(step.session))
+            self.send(route, self.table.challenge(step.session))
         elif verdict is StepVerdict.ACCEPT:
-            self._accept(session, tick, seen, payload)
+            self._accept(session, seen, payload)
 
-    def _accept(self, session: Session, tick: Tick, seen: T, payload: Sequence[bytes]) -> None:
+    def _accept(self, session: Session, seen: SeenTick, payload: Sequence[bytes]) -> None:
         is_first, is_again = self._tick is None, session.last_seq == 0 and payload == self._payload
-        self._tick, self._payload = tick, payload
+        self._tick, self._payload = seen.tick, payload
         if is_again:
             if self._asked is not None:
                 self._answer(session, *self._asked)
-        elif is_first and self.begins_anew(session.hello):
-            self.reset(self.options.seed)
         elif is_first or self._asked is not None:  # else nobody waits for it: the next tick will show it
             self._asked = None
             self._show(seen)
 
     def _answer(self, session: Session, bits: int, actions: Sequence[bytes], seed: int) -> None:
         """Send what was asked as the ACT for the outstanding STEP."""
-        if self.asks_pictures and "render" in session.capabilities:
+        if self._asks_pictures and "render" in session.capabilities:
             bits |= int(ActBits.PICTURE)
         act = Act(session=session.id, seq=session.last_seq, policy_version=1, bits=bits, reset_seed=seed)
         reply = [encode(act), *actions]
         self.table.answer(session, reply, self._polled_at)
-        if not self.wires.send(session.route, reply):
+        if not self.link.send(session.route, reply):
             self.table.unroutable(session.route, self._polled_at)
 
-    def _send(self, route: bytes, message: Message) -> None:
-        if not self.wires.send(route, [encode(message)]):
+    def send(self, route: bytes, message: Message) -> bool:
+        """Send a message, and note where nobody is there to get it."""
+        is_sent = super().send(route, message)
+        if not is_sent:
             self.table.unroutable(route, self._polled_at)
+        return is_sent
 
     def _fail(self, problem: str) -> None:
         self._problem = self._problem or problem
         self.end()
+
+
+def sent_picture(step: Step, payload: Sequence[bytes]) -> Array | None:
+    """Return the picture that came with a STEP, u8 [height, width, 3], if one did. Raises: RemoteWireError."""
+    if not step.bits & StepBits.RENDER:
+        return None
+    height, width = check_picture(payload[-1])
+    return np.frombuffer(payload[-1], np.uint8, offset=PICTURE_HEADER_BYTES).reshape(height, width, 3)

@@ -1,12 +1,11 @@
 """Lanes that a service in any language steps, as a back-end of a group in this process.
 
-So whatever plays, evaluates or records a group of this process does so with a service, which is started for it, stands
-in mode `eval`, and is told to leave when the group is closed. Array suffix: L lanes.
+So whatever plays, evaluates or records a group of this process does so with a service. Array suffix: L lanes.
 """
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,53 +13,20 @@ from seedbed.actor_svc.backends.backend import ENDED_BITS, FIRST, NO_LANES, Abou
 from seedbed.actor_svc.group import EnvGroup
 from seedbed.services.tools.cli.env.in_process import CheckOptions
 from seedbed.services.tools.cli.env.life import action_frames
-from seedbed.services.tools.cli.env.one_group import OneGroup
-from seedbed.services.tools.cli.env.row_checks import Tick
-from seedbed.services.tools.cli.env.scene import drawn_picture
-from seedbed.services.tools.cli.env.visit import Visit, visiting
-from seedbed.services.tools.cli.service_folder import ServiceFolder, open_service
+from seedbed.services.tools.cli.env.visit import Visit
+from seedbed.services.tools.cli.service_folder import open_service
 from seedbed.shared.errors import EnvError
 from seedbed.shared.protocol.layout import Array
-from seedbed.shared.protocol.messages import Hello, Step
 from seedbed.shared.runtime.config import EnvConfig, EvalConfig
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """What one tick of a service brought."""
-
-    hello: Hello
-    tick: Tick
-    picture: Array | None  # u8 [height, width, 3]
-
-
-class Evaluated(OneGroup[Seen]):
-    """A service whose lanes are stepped from here."""
-
-    rule = "evaluating"
-    run_id = "evaluation"
-    host = "a policy is evaluated here"
-
-    def read(self, hello: Hello, step: Step, tick: Tick, payload: Sequence[bytes]) -> Seen:
-        """All of it, with its picture if there is one."""
-        return Seen(hello=hello, tick=tick, picture=drawn_picture(step, payload))
-
-
-class EvaluatedUnseen(Evaluated):
-    """As `Evaluated`, without pictures, which cost time."""
-
-    asks_pictures = False
-
-
 class RemoteBackend(Backend):
-    """Starts the service when it is made. One thread owns it; the link has another."""
+    """Steps the group of a service. One thread owns it; the link has another."""
 
-    def __init__(self, service: ServiceFolder, lanes: int, *, render: bool, seed: int) -> None:
-        """Raises: EnvError if the service does not come or says what cannot be read, ConfigError if it cannot start."""
-        self._visit: Visit[Seen] = Visit(Evaluated if render else EvaluatedUnseen)
-        self._stack = contextlib.ExitStack()
-        options = CheckOptions(mode="eval", groups=1, lanes=lanes, seed=seed)
-        self._seen = self._stack.enter_context(visiting(self._visit, service, options))
+    def __init__(self, visit: Visit) -> None:
+        """Wait for the first tick. Raises: as `Visit.wait_tick`, also for what cannot be read."""
+        self._visit = visit
+        self._seen = visit.wait_tick()
         hello = self._seen.hello
         self.lanes, self.spec = hello.lanes, hello.spec
         self.traits = Traits(
@@ -92,8 +58,8 @@ class RemoteBackend(Backend):
     def reset(self, seed: int) -> None:
         """By ACT's reset bit; a service without that capability has begun by itself, once."""
         if "reset" in self._seen.hello.capabilities:
-            self._visit.tell(lambda life: life.reset(seed))
-            self._seen = self._visit.wait()
+            self._visit.tell(lambda group: group.reset(seed))
+            self._seen = self._visit.wait_tick()
         elif not self._is_fresh:
             raise EnvError(f"{self.spec.env_id}: its service cannot begin anew: HELLO names no capability `reset`")
         self._take()
@@ -101,8 +67,8 @@ class RemoteBackend(Backend):
     def step(self, actions: Sequence[Array]) -> None:
         """Send actions and take the rows that come."""
         frames = action_frames(self.spec, self.lanes, actions)
-        self._visit.tell(lambda life: life.ask(frames))
-        self._seen = self._visit.wait()
+        self._visit.tell(lambda group: group.ask(frames))
+        self._seen = self._visit.wait_tick()
         self._take()
 
     def extra_statistics(self, lanes: Array) -> Array:
@@ -118,7 +84,7 @@ class RemoteBackend(Backend):
 
     def close(self) -> None:
         """Tell the service that the run is over, and wait until it has left."""
-        self._stack.close()
+        self._visit.close()
 
     def _take(self) -> None:
         """The newest tick into the rows."""
@@ -132,15 +98,24 @@ class RemoteBackend(Backend):
         self._is_fresh = False
 
 
+def group_of(visit: Visit) -> EnvGroup:
+    """Return the group of a service as one of this process, of as many lanes as it says. Raises: as `RemoteBackend`."""
+    backend = RemoteBackend(visit)
+    return EnvGroup(backend, backend.lanes, env_id=backend.spec.env_id, settings=backend.spec.settings)
+
+
 def make_remote_group(
     env: EnvConfig, evaluation: EvalConfig, lanes: int, *, render: bool = False, is_built: bool = False
 ) -> EnvGroup:
-    """A group whose lanes the service of `env.service` steps, as many as it says; it is built first, unless it is.
+    """Return a group whose lanes the service of `env.service` steps; it is built first, unless it is.
 
-    Raises: ConfigError, EnvError as `RemoteBackend`.
+    Raises: ConfigError if it cannot be started, EnvError as `RemoteBackend`.
     """
     service = replace(open_service(env), differences=evaluation.env)
     if not is_built:
         service.build()
-    backend = RemoteBackend(service, lanes, render=render, seed=evaluation.seed)
-    return EnvGroup(backend, backend.lanes, env_id=backend.spec.env_id, settings=backend.spec.settings)
+    options = CheckOptions(mode="eval", groups=1, lanes=lanes, seed=evaluation.seed)
+    with contextlib.ExitStack() as undo:
+        group = group_of(undo.enter_context(Visit(service, options, asks_pictures=render)))
+        undo.pop_all()
+    return group

@@ -1,7 +1,5 @@
 """What a person sees of an environment in the terminal: its picture in half blocks, its values as a table."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.color import Color
@@ -47,23 +45,14 @@ def shrink(picture: Array, width: int, height: int) -> Array:
     return shrunk
 
 
-def describe_values(scene: Scene) -> list[tuple[str, str]]:
-    """The observation as text: name and value of each leaf that is no image."""
-    leaves = scene.spec.observation.leaves()
-    return [
-        (leaf.path or "observation", describe_value(leaf, view))
-        for leaf, view in zip(leaves, scene.observation, strict=True)
-        if not leaf.image
-    ]
-
-
-def draw_values(values: Sequence[tuple[str, str]]) -> RenderableType:
-    """A line for each name and value."""
+def draw_values(scene: Scene) -> Table:
+    """Draw the observation as text: a line with name and value of each leaf that is no image."""
     table = Table(box=SIMPLE_HEAD, show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, value in values:
-        table.add_row(name, Text(value))
+    for leaf, view in zip(scene.spec.observation.leaves(), scene.observation, strict=True):
+        if not leaf.image:
+            table.add_row(leaf.path or "observation", Text(describe_value(leaf, view)))
     return table
 
 
@@ -77,14 +66,13 @@ def describe_value(leaf: Leaf, value: Array) -> str:
 
 
 def draw_scene(scene: Scene, columns: int, rows: int) -> RenderableType:
-    """Its picture if there is one, and its values."""
-    leaves = scene.spec.observation.leaves()
-    values = draw_values(describe_values(scene))
-    has_values = any(not leaf.image for leaf in leaves)
+    """Draw the scene's picture if there is one, and its values."""
+    values = draw_values(scene)
     if scene.picture is None:
         return values
-    picture = draw_picture(scene.picture, columns, max(4, rows - BORDER_ROWS - len(leaves) * has_values))
-    return Lines(picture, values) if has_values else picture
+    num_lines = len(scene.observation) if values.rows else 0
+    picture = draw_picture(scene.picture, columns, max(4, rows - BORDER_ROWS - num_lines))
+    return Lines(picture, values) if values.rows else picture
 
 
 def describe_flags(flags: int) -> str:

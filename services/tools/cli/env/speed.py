@@ -29,7 +29,7 @@ from seedbed.actor_svc.envs import make_group
 from seedbed.actor_svc.group import EnvGroup
 from seedbed.services.tools.cli.env.bare import BarePool, make_bare, make_bare_pool
 from seedbed.services.tools.cli.env.in_process import CheckOptions
-from seedbed.services.tools.cli.env.life import NUM_ANSWERS, Answering, Expected, Wires, random_action_frames
+from seedbed.services.tools.cli.env.life import NUM_ANSWERS, Answering, ServiceLink, random_action_frames
 from seedbed.services.tools.cli.env.link import SILENT, Notes, live
 from seedbed.services.tools.cli.env.target import Listen, Target, as_service, pinned
 from seedbed.services.tools.cli.env.value_checks import BareEnv
@@ -166,23 +166,15 @@ class Timed(Answering):
 
     rule = "measuring"
 
-    def __init__(
-        self,
-        options: CheckOptions,
-        expected: Expected | None,
-        wires: Wires,
-        *,
-        epoch: int,
-        seconds_to_serve: float,
-    ) -> None:
-        super().__init__(options, expected, wires, epoch=epoch)
+    def __init__(self, link: ServiceLink, *, seconds_to_serve: float) -> None:
+        super().__init__(link)
         self.seconds = 0.0  # that were counted
         self.num_counted = 0  # ticks of all groups in them
         self._serve_s = seconds_to_serve
         self._begun_at: float | None = None
         self._half: tuple[float, int] | None = None
 
-    def waited(self, now: float) -> None:
+    def on_time(self, now: float) -> None:
         """Start measuring at half-time; end when the time is over."""
         if self._begun_at is None and self._is_under_way():
             self._begun_at = now
@@ -203,7 +195,7 @@ class Timed(Answering):
         sessions = self.table.sessions.values()
         return len(self.hellos) >= asked and len(sessions) > 0 and all(item.last_seq > 0 for item in sessions)
 
-    def left(self, status: int, last_words: str) -> None:
+    def on_exit(self, status: int, last_words: str) -> None:
         """The service left before the measurement was over: fail."""
         raise EnvError(f"the service left while it was measured (exit status {status}): {last_words}")
 

@@ -21,7 +21,7 @@ def require_terminal(console: Console) -> None:
     if not sys.stdin.isatty() or not console.is_terminal:
         raise ConfigError(
             "seedbed play needs a terminal for keys and pictures, and there is none here; "
-            "play with --browser, or use  seedbed env record TARGET --video FILE.mp4"
+            "use  seedbed env record TARGET --video FILE.mp4"
         )
 
 

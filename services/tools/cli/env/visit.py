@@ -11,98 +11,95 @@ import asyncio
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Generic, TypeVar
+from types import TracebackType
+from typing import Self
 
 from seedbed.services.tools.cli.env.in_process import CheckOptions
-from seedbed.services.tools.cli.env.life import Expected, Wires
+from seedbed.services.tools.cli.env.life import ServiceLink
 from seedbed.services.tools.cli.env.link import SILENT, Notes, live
-from seedbed.services.tools.cli.env.one_group import OneGroup
+from seedbed.services.tools.cli.env.one_group import OneGroup, SeenTick
 from seedbed.services.tools.cli.env.target import Listen
 from seedbed.services.tools.cli.service_folder import ServiceFolder
 from seedbed.shared.errors import EnvError
 
-T = TypeVar("T")  # what is handed on of each tick
 
+class Visit:
+    """A service, started or awaited, while its one group is stepped. A context manager that leaves nothing behind.
 
-class Visit(Generic[T]):
-    """Owned by the thread that steps; `begin`, `ended` and what they keep by the link's. Memory: one tick."""
+    Owned by the thread that steps; `_begin` and what it keeps by the link's. Memory: one tick.
+    """
 
-    def __init__(self, make: Callable[..., OneGroup[T]]) -> None:
-        """`make`: a OneGroup, or what makes one of the same arguments."""
-        self._make = make
-        self._news: queue.SimpleQueue[T | Future[OneGroup[T]]] = queue.SimpleQueue()
-        self._life: tuple[asyncio.AbstractEventLoop, OneGroup[T]] | None = None
+    def __init__(
+        self,
+        target: ServiceFolder | Listen,
+        options: CheckOptions,
+        words: Sequence[str] = (),
+        notes: Notes = SILENT,
+        *,
+        asks_pictures: bool = True,
+    ) -> None:
+        """Start the service, which is built, or await it.
+
+        Args:
+          options: `mode` and the numbers of groups and lanes are what a service is started with.
+          words: further words for the service's command.
+          asks_pictures: whether the service is to draw its ticks, which costs time.
+        """
+        self._asks_pictures = asks_pictures
+        self._news: queue.SimpleQueue[SeenTick | Future[OneGroup]] = queue.SimpleQueue()
+        self._group: tuple[asyncio.AbstractEventLoop, OneGroup] | None = None
         self._has_left = threading.Event()
+        self._thread = ThreadPoolExecutor(1, "link")
+        self._end = self._thread.submit(live, self._begin, target, options, words, notes)
+        self._end.add_done_callback(self._news.put)  # whoever waits for a tick hears of it
 
-    def wait(self) -> T:
-        """The next tick. Raises: EnvError if the service is gone."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._has_left.set()
+        self.tell(OneGroup.dismiss)
+        self._thread.shutdown()
+        if error is None and (problem := self._end.result().problem):
+            raise _gone(problem)
+
+    def close(self) -> None:
+        """Tell the service that it is over and wait for its end. Raises: EnvError if it does not leave in order."""
+        self.__exit__(None, None, None)
+
+    def wait_tick(self) -> SeenTick:
+        """Return the next tick. Raises: EnvError if the service is gone, ConfigError if it cannot be started."""
         return self._open(self._news.get())
 
     def check(self) -> None:
-        """Between two steps. Raises: EnvError if the service is gone."""
+        """Between two steps, see whether the service is still there. Raises: EnvError if it is gone."""
         with contextlib.suppress(queue.Empty):
             self._open(self._news.get_nowait())
 
-    def tell(self, what: Callable[[OneGroup[T]], None]) -> None:
+    def tell(self, what: Callable[[OneGroup], None]) -> None:
         """Have this done in the link's thread."""
-        if self._life is not None:
-            loop, life = self._life
+        if self._group is not None:
+            loop, group = self._group
             with contextlib.suppress(RuntimeError):  # the loop is closed: the news say why
-                loop.call_soon_threadsafe(what, life)
-
-    def leave(self) -> None:
-        """End the visit: the service is told that it is over."""
-        self._has_left.set()
-        self.tell(OneGroup.dismiss)
+                loop.call_soon_threadsafe(what, group)
 
     @staticmethod
-    def _open(news: T | Future[OneGroup[T]]) -> T:
+    def _open(news: SeenTick | Future[OneGroup]) -> SeenTick:
         if isinstance(news, Future):
             raise _gone(news.result().problem or "it is over")
         return news
 
-    # In the link's thread
-
-    def begin(self, options: CheckOptions, expected: Expected | None, wires: Wires, *, epoch: int) -> OneGroup[T]:
-        """Take over the next life of the service, and remember in which loop it runs."""
-        life = self._make(options, expected, wires, epoch=epoch, show=self._news.put)
-        self._life = asyncio.get_running_loop(), life
+    def _begin(self, link: ServiceLink) -> OneGroup:
+        """In the link's thread, take over the service's group, and remember in which loop it is."""
+        group = OneGroup(link, show=self._news.put, asks_pictures=self._asks_pictures)
+        self._group = asyncio.get_running_loop(), group
         if self._has_left.is_set():
-            life.dismiss()
-        return life
-
-    def ended(self, life: Future[OneGroup[T]]) -> None:
-        """The service's life here has ended: whoever waits for news hears so."""
-        self._news.put(life)
-
-
-@contextlib.contextmanager
-def visiting(
-    visit: Visit[T],
-    target: ServiceFolder | Listen,
-    options: CheckOptions,
-    words: Sequence[str] = (),
-    notes: Notes = SILENT,
-) -> Iterator[T]:
-    """Start the service, which is built, or await it, and step it until the end of the block; nothing is left behind.
-
-    Args:
-      options: `mode` and the numbers of groups and lanes are what a service is started with.
-      words: further words for the service's command.
-    Yields: its first tick.
-    Raises: EnvError if it does not come, dies, or does not leave in order; ConfigError if it cannot be started.
-    """
-    with ThreadPoolExecutor(1, "link") as thread:
-        life = thread.submit(live, visit.begin, target, options, words, notes)
-        life.add_done_callback(visit.ended)
-        try:
-            yield visit.wait()
-        finally:
-            visit.leave()
-    if problem := life.result().problem:
-        raise _gone(problem)
+            group.dismiss()
+        return group
 
 
 def _gone(problem: str) -> EnvError:

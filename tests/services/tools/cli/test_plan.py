@@ -15,7 +15,7 @@ from seedbed.services.tools.cli.plan import (
     split_threads,
 )
 from seedbed.shared.errors import ConfigError
-from seedbed.shared.runtime.config import parse_value
+from seedbed.shared.runtime.config import LaunchConfig, parse_value
 
 ADDRESSES = Addresses(learner="tcp://127.0.0.1:1000", inference=("tcp://127.0.0.1:1001", "tcp://127.0.0.1:1002"))
 
@@ -108,19 +108,19 @@ def test_settings_of_the_experiment_are_kept(make_plan):
 )
 def test_cores_are_divided(cores, inference, expected):
     """Half to the learner, a quarter to inference, the rest to environments; never nothing."""
-    threads = split_threads(cores, inference=inference)
+    threads = split_threads(LaunchConfig(inference=inference), cores)
     assert (threads.learner, threads.inference) == expected
 
 
 def test_threads_that_the_experiment_names_are_taken():
     """A measured split beats a rule of thumb."""
-    threads = split_threads(2, inference=1, learner_threads=2, inference_threads=1)
+    threads = split_threads(LaunchConfig(learner_threads=2, inference_threads=1), 2)
     assert (threads.learner, threads.inference) == (2, 1)
 
 
 def test_a_service_that_is_started_alone_takes_its_share_too():
     """Unless whoever starts it says otherwise."""
-    shares = split_threads(usable_cores(), inference=1)
+    shares = split_threads(LaunchConfig(), usable_cores())
     for role, threads in (("learner", shares.learner), ("inference", shares.inference), ("actor", 1)):
         environment: dict[str, str] = {}
         limit_threads(environment, role)

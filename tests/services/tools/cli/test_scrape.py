@@ -14,9 +14,9 @@ from seedbed.services.tools.cli.scrape import (
     Scraper,
     fetch,
     labelled,
-    metrics_address,
     parse_families,
     read_page,
+    read_status,
     sum_samples,
 )
 from seedbed.shared.runtime.metrics import Metrics
@@ -115,9 +115,9 @@ def test_a_service_that_does_not_answer_is_none():
 def test_the_address_is_in_the_status_file(tmp_path, text, address):
     """A file that is not there yet, or no status, is no address."""
     file = tmp_path / "status.json"
-    assert metrics_address(file) == ""
+    assert read_status(file) == {}
     file.write_text(text)
-    assert metrics_address(file) == address
+    assert read_status(file).get("metrics", "") == address
 
 
 def test_the_scraper_brings_pages_to_its_owner(metrics, tmp_path):

@@ -1,7 +1,5 @@
 """Who may look, and how many services' metrics become one page."""
 
-from dataclasses import replace
-
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
@@ -41,24 +39,6 @@ def test_a_name_that_an_attacker_may_point_at_us_is_refused(host):
     for token in ("", TOKEN):
         rules = Access(token=token, is_local=True, port=8080)
         assert ask(rules, host=host, query=f"token={TOKEN}") is AccessVerdict.WRONG_HOST
-
-
-@pytest.mark.parametrize(
-    ("origin", "verdict"),
-    [
-        ("http://127.0.0.1:8080", AccessVerdict.ADMIT),
-        ("", AccessVerdict.ADMIT),  # no browser
-        ("http://evil.example", AccessVerdict.FOREIGN_PAGE),
-        ("http://127.0.0.1:8081", AccessVerdict.FOREIGN_PAGE),
-        ("null", AccessVerdict.FOREIGN_PAGE),
-    ],
-)
-def test_another_sites_page_changes_nothing(origin, verdict):
-    """A browser says whose page asks; looking is not changing."""
-    rules = Access(token="", is_local=True, port=8080)
-    asked = Request(path="/", query="", host="127.0.0.1:8080", cookie="", authorization="", origin=origin)
-    assert rules.judge(replace(asked, method="POST")) is verdict
-    assert rules.judge(asked) is AccessVerdict.ADMIT
 
 
 def test_a_program_with_the_token_may_call_a_local_monitor_by_any_name():

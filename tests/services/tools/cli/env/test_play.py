@@ -16,7 +16,6 @@ from seedbed.actor_svc.envs import make_group
 from seedbed.services.tools.cli.app import main
 from seedbed.services.tools.cli.env.game import PersonsGame, PolicysGame
 from seedbed.services.tools.cli.env.keys import action_keys, describe_keys, read_keys
-from seedbed.services.tools.cli.env.scene import scene_of_group
 from seedbed.services.tools.cli.env.screen import draw_picture, shrink
 from seedbed.services.tools.cli.video import MIN_VIDEO_HEIGHT, make_shown_group, play_randomly
 from seedbed.shared.errors import ConfigError
@@ -35,25 +34,6 @@ def group():
     made = make_shown_group(MEMORY)
     yield made
     made.close()
-
-
-class GroupSeat:
-    """What a person plays, without a service in between."""
-
-    def __init__(self, group):
-        self.group, self.generator = group, np.random.default_rng(1)
-        group.reset(3)
-        self.scene = scene_of_group(group)
-
-    def step(self, action):
-        actions = self.group.random_actions(self.generator)
-        actions[0][0] = action
-        self.group.advance(actions)
-        self.scene = scene_of_group(self.group)
-        return self.scene
-
-    def check(self):
-        """Always there."""
 
 
 def drawn(game):
@@ -104,7 +84,7 @@ def test_what_no_person_can_play_is_said(space, mapping, said):
 
 def test_a_person_plays_step_by_step(group):
     """The answer to the cue earns 1; the next action begins another episode."""
-    game = PersonsGame(GroupSeat(group))
+    game = PersonsGame(group, 3)
     cue = int(group.views.observation[0][0].argmax())
     assert "first" in drawn(game)
     game.press("7")
@@ -124,7 +104,7 @@ def test_a_person_plays_step_by_step(group):
 def test_a_masked_action_is_refused():
     """It says so and does not step."""
     made = make_group(EnvConfig(id="tests.services.tools.cli.env.test_play:OnlySecond"), 1)
-    game = PersonsGame(GroupSeat(made))
+    game = PersonsGame(made, 3)
     game.press("0")
     assert game.note == "action 0 is not allowed now"
     assert made.counters().ticks == 0

@@ -1,7 +1,8 @@
-"""A person's seat at a service: real processes over real sockets, played by keys that a script presses."""
+"""A person who plays a service: real processes over real sockets, played by keys that a script presses."""
 
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import psutil
 import pytest
@@ -9,9 +10,10 @@ import pytest
 from seedbed.services.tools.cli.app import main
 from seedbed.services.tools.cli.env.game import PersonsGame
 from seedbed.services.tools.cli.env.in_process import CheckOptions
-from seedbed.services.tools.cli.env.link import Notes
-from seedbed.services.tools.cli.env.seat import seated
+from seedbed.services.tools.cli.env.link import SILENT, Notes
+from seedbed.services.tools.cli.env.remote_backend import group_of
 from seedbed.services.tools.cli.env.target import Listen, as_service, find_target
+from seedbed.services.tools.cli.env.visit import Visit
 from seedbed.shared.errors import EnvError
 from seedbed.shared.protocol.rows import Flags
 from seedbed.shared.runtime.config import EnvConfig
@@ -19,11 +21,11 @@ from tests.support.deployment import wait_until
 
 OPTIONS = CheckOptions(mode="play", groups=1, lanes=1, seed=3)
 MEMORY = EnvConfig(id="seedbed.services.memory.env:make", kwargs={"cues": 2, "min_delay": 0, "max_delay": 0})
-ACTOR = """
+ACTOR = f"""
 import sys
 from seedbed.actor_svc.serve import serve
-from tests.services.tools.cli.env.test_seat import MEMORY
-sys.exit(serve(MEMORY))
+from seedbed.shared.runtime.config import EnvConfig
+sys.exit(serve(EnvConfig(id={MEMORY.id!r}, kwargs={MEMORY.kwargs!r})))
 """
 FRAGILE = """
 import sys
@@ -59,15 +61,16 @@ def write_service(folder, program, env_id="seedbed.services.memory.env:make"):
     return find_target(str(folder))
 
 
-@pytest.fixture
-def importable(monkeypatch):
-    """Services of other folders find the tests."""
-    monkeypatch.setenv("PYTHONPATH", str(__file__).removesuffix("/tests/services/tools/cli/env/test_seat.py"))
+@contextmanager
+def played(target, *, options=OPTIONS, words=(), notes=SILENT):
+    """A person's game with a service, until the end of the block."""
+    with Visit(target, options, words, notes) as visit:
+        yield PersonsGame(group_of(visit), options.seed, check=visit.check)
 
 
 def cue_of(scene):
-    """What must be answered in the end."""
-    return int(scene.observation[0][0].argmax())
+    """The key of what must be answered in the end."""
+    return str(scene.observation[0][0].argmax())
 
 
 def process_in(folder):
@@ -76,18 +79,16 @@ def process_in(folder):
     return found
 
 
-def test_a_python_service_is_played_from_its_folder(tmp_path, importable):
+def test_a_python_service_is_played_from_its_folder(tmp_path):
     """Every scene has a picture, the first one too; the answer to the cue earns 1; the service leaves in order."""
-    with seated(write_service(tmp_path, ACTOR), OPTIONS) as seat:
+    with played(write_service(tmp_path, ACTOR)) as game:
         service = process_in(tmp_path)
-        game = PersonsGame(seat)
         assert game.scene.flags == Flags.FIRST
         assert game.scene.picture is not None
-        cue = str(cue_of(game.scene))
-        for number in range(1, 6):
+        cue = cue_of(game.scene)
+        for _ in range(5):
             game.press(cue)
             assert game.scene.picture is not None
-            assert len(game.actions) == number
         assert game.returns[0] == 1.0
         assert process_in(tmp_path) == service
     assert not service.is_running()
@@ -98,9 +99,10 @@ def test_the_same_seed_plays_the_same_episodes():
     seen = []
     for seed in (3, 3, 4):
         options = CheckOptions(mode="play", groups=1, lanes=1, seed=seed)
-        with seated(as_service(EnvConfig(id="CartPole-v1")), options) as seat:
-            first = seat.scene.observation[0].tolist()
-            seen.append([first, seat.step(1).observation[0].tolist()])
+        with played(as_service(EnvConfig(id="CartPole-v1")), options=options) as game:
+            first = game.scene.observation[0].tolist()
+            game.press("1")
+            seen.append([first, game.scene.observation[0].tolist()])
     assert seen[0] == seen[1]
     assert seen[0] != seen[2]
 
@@ -109,24 +111,25 @@ def test_agents_of_one_world_play_together():
     """The person is lane 0; the others act at random."""
     pytest.importorskip("pettingzoo", reason="pettingzoo is not installed")
     world = EnvConfig(id="seedbed.services.pettingzoo.env:make", kwargs={"env": "tests.support.arena:Arena"})
-    with seated(as_service(world), OPTIONS) as seat:
-        assert seat.step(0).spec.env_id == world.id
+    with played(as_service(world)) as game:
+        game.press("0")
+        assert (game.note, game.scene.spec.env_id) == ("", world.id)
 
 
 def test_a_service_that_dies_is_told_with_its_last_words(tmp_path):
     """In the middle of a step."""
     service = write_service(tmp_path, FRAGILE, "Fragile-v0")
-    play(service, lambda seat: seat.step(0))
+    play(service, lambda game: game.press("0"))
     with pytest.raises(EnvError, match="exit status 7: the glass is broken"):
-        play(service, lambda seat: seat.step(1))
+        play(service, lambda game: game.press("1"))
 
 
 def test_a_service_that_is_killed_is_missed_without_a_key(tmp_path):
     """While the person thinks."""
 
-    def kill(seat):
+    def kill(game):
         process_in(tmp_path).kill()
-        wait_until(seat.check, "it is missed")
+        wait_until(game.pass_time, "it is missed")
 
     with pytest.raises(EnvError, match="signal 9"):
         play(write_service(tmp_path, FRAGILE, "Fragile-v0"), kill)
@@ -142,7 +145,7 @@ def test_a_service_that_never_comes_is_told(tmp_path):
         play(write_service(tmp_path, "import signal\nsignal.pause()\n"), options=hurried)
 
 
-def test_a_service_in_another_mode_is_refused(tmp_path, importable):
+def test_a_service_in_another_mode_is_refused(tmp_path):
     """With what to change; it ends by itself."""
     service = write_service(tmp_path, ACTOR)
     with pytest.raises(EnvError, match=r"mode 'train': start it with actor\.mode=play"):
@@ -150,13 +153,13 @@ def test_a_service_in_another_mode_is_refused(tmp_path, importable):
 
 
 def play(target, *acts, options=OPTIONS, words=()):
-    """Sit down, do these things, and get up again."""
-    with seated(target, options, words) as seat:
+    """Begin a game, do these things, and end it."""
+    with played(target, options=options, words=words) as game:
         for act in acts:
-            act(seat)
+            act(game)
 
 
-def test_a_service_that_somebody_else_starts_is_played(tmp_path, importable):
+def test_a_service_that_somebody_else_starts_is_played(tmp_path):
     """It is awaited at an address, and left with BYE."""
     service = write_service(tmp_path, ACTOR)
     processes = []
@@ -165,8 +168,9 @@ def test_a_service_that_somebody_else_starts_is_played(tmp_path, importable):
         words = [f"actor.upstream={address}", "actor.mode=play"]
         processes.append(subprocess.Popen([sys.executable, "actor.py", *words], cwd=service.folder))
 
-    with seated(Listen("tcp://127.0.0.1:0"), OPTIONS, notes=Notes(listening=start)) as seat:
-        assert seat.step(cue_of(seat.scene)).flags == 0
+    with played(Listen("tcp://127.0.0.1:0"), notes=Notes(listening=start)) as game:
+        game.press(cue_of(game.scene))
+        assert game.scene.flags == 0
     assert processes[0].wait(30) == 0
 
 

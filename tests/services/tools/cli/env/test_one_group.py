@@ -1,4 +1,4 @@
-"""A played service beside a scripted one, without sockets: what is lost is asked again, and nothing is done twice."""
+"""A service's one group, scripted, without sockets: what is lost is asked again, and nothing is done twice."""
 
 from dataclasses import replace
 
@@ -7,9 +7,8 @@ import pytest
 from gymnasium import spaces
 
 from seedbed.services.tools.cli.env.in_process import CheckOptions
-from seedbed.services.tools.cli.env.life import Wires
-from seedbed.services.tools.cli.env.one_group import ALONE_S
-from seedbed.services.tools.cli.env.played import PlayedGroup
+from seedbed.services.tools.cli.env.life import ServiceLink, action_frames
+from seedbed.services.tools.cli.env.one_group import ALONE_S, OneGroup
 from seedbed.shared.protocol.codec import decode, encode
 from seedbed.shared.protocol.messages import (
     Act,
@@ -38,12 +37,14 @@ ROUTE = b"peer"
 
 
 class Script:
-    """The service's side; what it got, and the scenes that the person got."""
+    """The service's side; what it got, and the ticks that were handed on."""
 
     def __init__(self, hello=HELLO, *, expected=None):
-        self.down, self.scenes, self.now = [], [], 0.0
-        wires = Wires(send=self._take, cut=lambda: None, stop=lambda: None)
-        self.life = PlayedGroup(OPTIONS, expected, wires, epoch=3, show=self.scenes.append)
+        self.down, self.shown, self.now = [], [], 0.0
+        link = ServiceLink(
+            options=OPTIONS, expected=expected, epoch=3, send=self._take, cut=lambda: None, stop=lambda: None
+        )
+        self.life = OneGroup(link, show=self.shown.append)
         self.session, self.seq = 0, -1
         self.say(hello)
 
@@ -77,6 +78,10 @@ class Script:
             self.now += 0.05
             self.life.poll(self.now)
 
+    def act(self, action):
+        """Answer the STEP, the same in both lanes."""
+        self.life.ask(action_frames(SPEC, 2, [np.full(2, action)]))
+
     @property
     def acted(self):
         """Lane 0's action in the newest ACT."""
@@ -85,61 +90,63 @@ class Script:
 
 @pytest.fixture
 def script():
-    """A service whose first rows have been shown."""
+    """A service that was told to begin anew, and whose first rows have been shown."""
     made = Script()
-    opening = made.step(1, Flags.FIRST)
+    assert made.step(1, Flags.FIRST) is None
+    made.shown.clear()
+    made.life.reset(7)
+    opening = decode(made.down[-1][0])
     assert (opening.bits, opening.reset_seed) == (ActBits.RESET | ActBits.PICTURE, 7)
-    assert not made.scenes
     made.step(2, Flags.FIRST)
-    assert len(made.scenes) == 1
+    assert len(made.shown) == 1
     return made
 
 
-def test_a_service_that_cannot_reset_is_shown_at_once():
-    """And is asked for no picture that it cannot draw."""
+def test_a_service_is_asked_for_no_picture_that_it_cannot_draw():
+    """HELLO says what it can do."""
     script = Script(replace(HELLO, capabilities=()))
     assert script.step(1, Flags.FIRST) is None
-    assert len(script.scenes) == 1
-    script.life.act(2)
+    assert len(script.shown) == 1
+    script.act(2)
     assert decode(script.down[-1][0]).bits == 0
 
 
 def test_keys_answer_steps_one_by_one(script):
     """A second key before the next rows does nothing; the picture is shown."""
-    script.life.act(2)
+    script.act(2)
     assert (decode(script.down[-1][0]), script.acted) == (
         Act(session=script.session, seq=1, policy_version=1, bits=int(ActBits.PICTURE)),
         2,
     )
     num_sent = len(script.down)
-    script.life.act(1)
+    script.act(1)
     assert len(script.down) == num_sent
     script.step(3, picture=np.full((2, 3, 3), 9, np.uint8))
-    assert script.scenes[-1].picture.shape == (2, 3, 3)
-    assert script.scenes[-1].observation[0].tolist() == [[3.0]]
+    assert script.shown[-1].picture.shape == (2, 3, 3)
+    assert script.shown[-1].tick.observation[0][0].tolist() == [3.0]
 
 
 def test_a_lost_act_is_sent_again_and_done_once(script):
     """The STEP comes again: the same ACT; while the person thinks: nothing."""
     assert script.step(2, Flags.FIRST, again=True) is None
-    script.life.act(2)
+    script.act(2)
     sent = script.down[-1]
     script.step(2, Flags.FIRST, again=True)
     assert script.down[-1] == sent
-    assert len(script.scenes) == 1
+    assert len(script.shown) == 1
 
 
 def test_what_was_lost_with_a_session_is_asked_again(script):
     """The same rows come first in the new one; new rows are the answer."""
     for value, is_shown in ((2, False), (4, True)):
-        script.life.act(2)
+        script.act(2)
         script.say(Bye(session=script.session, reason="moved"))
         assert isinstance(script.step(9, again=True), Challenge)
         script.say(replace(HELLO, nonce=2))
         assert script.seq == -1
-        num_scenes = len(script.scenes)
+        num_shown = len(script.shown)
         answer = script.step(value, Flags.FIRST if value == 2 else 0)
-        assert len(script.scenes) == num_scenes + is_shown
+        assert len(script.shown) == num_shown + is_shown
         if not is_shown:
             assert (answer.seq, script.acted) == (0, 2)
             script.step(3)
@@ -177,15 +184,15 @@ def test_rows_that_nobody_waits_for_are_shown_with_the_next(script):
     script.say(Bye(session=script.session, reason="moved"))
     script.say(replace(HELLO, nonce=2))
     assert script.step(8, Flags.FIRST) is None
-    assert len(script.scenes) == 1
-    script.life.act(1)
+    assert len(script.shown) == 1
+    script.act(1)
     script.step(9)
-    assert [scene.observation[0].tolist() for scene in script.scenes] == [[[2.0]], [[9.0]]]
+    assert [seen.tick.observation[0][0].tolist() for seen in script.shown] == [[2.0], [9.0]]
 
 
 def test_what_cannot_be_read_is_the_end(script):
     """With what was wrong."""
-    script.life.act(0)
+    script.act(0)
     script.say(Step(session=script.session, seq=2), b"short")
     script.wait(0.1)
     assert "frame_size" in script.life.problem
