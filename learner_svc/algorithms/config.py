@@ -1,5 +1,6 @@
 """Section [algorithm]: what each algorithm and its optimiser can be told. No torch: a launcher checks it at once."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
@@ -186,3 +187,10 @@ AlgorithmConfig = Annotated[
     | Annotated[OwnAlgorithmConfig, Tag(OWN)],
     Discriminator(_name),
 ]
+
+
+def is_lag_bounded(section: Mapping[str, Any]) -> bool:
+    """Whether `learner.max_policy_lag` says anything about a run with this section [algorithm], as its file has it."""
+    kinds: tuple[type[AlgorithmSettings], ...] = (VTraceConfig, AppoConfig, R2D2Config)
+    known = {kind.model_fields["name"].default: kind.is_lag_bounded for kind in kinds}
+    return known.get(_name(dict(section)), True)

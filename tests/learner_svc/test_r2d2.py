@@ -7,7 +7,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from seedbed.learner_svc.algorithms.config import R2D2Config
+from seedbed.learner_svc.algorithms.config import R2D2Config, is_lag_bounded
 from seedbed.learner_svc.algorithms.r2d2 import R2D2, first_priorities
 from seedbed.learner_svc.algorithms.registry import recording_of
 from seedbed.learner_svc.learning.update import Updater
@@ -224,3 +224,12 @@ def test_first_priorities_are_those_of_the_acting_network() -> None:
         absolute = [abs(d) for t, d in lane.items() if t < BURN_IN + LENGTH - 1]
         expected = 0.9 * max(absolute) + 0.1 * sum(absolute) / len(absolute) if absolute else 0.0
         assert priority == pytest.approx(expected, rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("section", "is_bounded"),
+    [({}, True), ({"name": "appo"}, True), ({"name": "r2d2"}, False), ({"name": "mine:Own"}, True)],
+)
+def test_a_run_with_replay_has_no_bound_of_the_lag(section: dict[str, str], is_bounded: bool) -> None:
+    """So that nobody is warned that its experience is nearly too old."""
+    assert is_lag_bounded(section) == is_bounded

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+from seedbed.learner_svc.algorithms.config import is_lag_bounded
 from seedbed.services.tools.cli.doctor import Finding, Grade
 from seedbed.services.tools.cli.experiment import Sections
 from seedbed.services.tools.cli.explain import Diagnosis, Signals, cores_of, diagnose, read_signals
@@ -52,7 +53,8 @@ def render_findings(findings: Sequence[Finding]) -> RenderableType:
 
 def report_bottleneck(run_dir: Path, console: Console) -> None:
     """Print where a run's time goes, what limits it, and what to turn."""
-    lag = load_settings(Sections, run_dir / RECORD).learner.get("max_policy_lag")
+    sections = load_settings(Sections, run_dir / RECORD)
+    lag = sections.learner.get("max_policy_lag") if is_lag_bounded(sections.algorithm) else None
     signals = read_signals(
         run_dir, max_policy_lag=None if lag is None else float(lag), cores=cores_of(run_dir) or usable_cores()
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from seedbed.learner_svc.algorithms.config import is_lag_bounded
 from seedbed.services.tools.cli.board import Board, RunFigures, Samples
 from seedbed.services.tools.cli.run_state import State
 from seedbed.services.tools.monitor.alerts import Alert, Reading, judge_run
@@ -163,8 +164,8 @@ class RunReader:
 
     @property
     def max_policy_lag(self) -> float | None:
-        """The bound of the policy lag, updates; None if the run's settings do not say."""
-        return self._setting("max_policy_lag")
+        """The bound of the policy lag, updates; None if the run has none, or its settings do not say."""
+        return self._setting("max_policy_lag") if is_lag_bounded(self.facts.config.get("algorithm", {})) else None
 
     @property
     def lag_histogram(self) -> LagHistogram | None:
