@@ -28,7 +28,7 @@ from seedbed.learner_svc.link.producer_sessions import (
     UnrollKey,
 )
 from seedbed.learner_svc.link.publish import Publisher
-from seedbed.learner_svc.link.sizes import judge_size
+from seedbed.learner_svc.link.sizes import check_size
 from seedbed.learner_svc.metrics import register
 from seedbed.learner_svc.reporting import Reporter
 from seedbed.learner_svc.run import checkpoint as checkpoints
@@ -90,7 +90,7 @@ class LearnerService:
         self.worker, self.record = Worker("update"), Worker("record")
         self.producers = ProducerSessions(
             identity, settings.env, self.ledger, publisher, self.run, self.worker.busy_s,
-            judge_size=lambda spec: judge_size(spec, config, available_bytes(), overlap=recording.overlap),
+            check_size=lambda spec: check_size(spec, config, available_bytes(), overlap=recording.overlap),
         )  # fmt: skip
         self.restarts = RestartCounter(self.producers.incarnations)
         if self.checkpoint is not None:
@@ -242,7 +242,7 @@ class LearnerService:
             await asyncio.sleep(BEAT_S)
             now = self.loop.time()
             calm = now >= self.reactor.last_stall_end(now) + self.config.beat_s
-            self._perform(self.producers.beat(now, may_judge=calm and self.router.is_drained()))
+            self._perform(self.producers.beat(now, may_expire=calm and self.router.is_drained()))
             if self.worker.busy_s() > self.config.max_compute_s and self.run.counters.updates > 0:
                 raise SeedbedError(
                     f"an update has been running for {self.worker.busy_s():.0f} s (learner.max_compute_s is "
@@ -265,7 +265,7 @@ class LearnerService:
             while ((now := self.loop.time()) < deadline and not self.producers.has_left) or self._goes_on(
                 farewell, now
             ):
-                self._perform(self.producers.beat(now, may_judge=True))
+                self._perform(self.producers.beat(now, may_expire=True))
                 await asyncio.sleep(BEAT_S)
         self.service.log.info(
             "learner_left", state=self.run.state.name.lower(), reason=self.run.end_reason,

@@ -15,7 +15,7 @@ from seedbed.learner_svc.link.publish import Publisher, WeightsReply
 from seedbed.learner_svc.run.run import Run
 from seedbed.shared.errors import RemoteWireError
 from seedbed.shared.protocol.codec import decode, encode
-from seedbed.shared.protocol.compatibility import Incompatibility, judge_spec, judge_statistics, judge_task
+from seedbed.shared.protocol.compatibility import Incompatibility, check_spec, check_statistics, check_task_env
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.protocol.ledger import Ledger, Producer
 from seedbed.shared.protocol.messages import (
@@ -129,10 +129,10 @@ class ProducerSessions:
 
     def __init__(
         self, identity: Identity, env: EnvConfig, ledger: Ledger, publisher: Publisher, run: Run,
-        work_age_s: Callable[[], float], judge_size: Callable[[EnvSpec], Incompatibility | None] = lambda _spec: None,
+        work_age_s: Callable[[], float], check_size: Callable[[EnvSpec], Incompatibility | None] = lambda _spec: None,
     ) -> None:  # fmt: skip
-        """`judge_size`: why the first environments of the run are too large for it."""
-        self._judge_size = judge_size
+        """`check_size`: why the first environments of the run are too large for it."""
+        self._check_size = check_size
         self.identity, self.ledger, self.publisher, self.run = identity, ledger, publisher, run
         self.spec: EnvSpec | None = None
         self.loads: dict[int, ProducerLoad] = {}  # by incarnation, of live producers
@@ -197,10 +197,10 @@ class ProducerSessions:
                 sends.append(SendDown(producer.route, frames, is_useful=answer.is_new))
         return sends
 
-    def beat(self, now: float, *, may_judge: bool) -> list[SendDown]:
+    def beat(self, now: float, *, may_expire: bool) -> list[SendDown]:
         """Answer long-polls that are over; end leases, if silence can be judged now."""
         sends = self.answers(self.publisher.expire(now))
-        for producer in self.ledger.expire(now) if may_judge else ():
+        for producer in self.ledger.expire(now) if may_expire else ():
             self._forget(producer)
         return sends
 
@@ -255,7 +255,7 @@ class ProducerSessions:
         return self._episodes(found, message, payload[0])
 
     def _hello(self, hello: ProducerHello, route: bytes, now: float) -> list[Action]:
-        refusal = self._judge(hello) or self._full(hello, route)
+        refusal = self._refusal(hello) or self._full(hello, route)
         if refusal is not None:
             return [SendDown(route, [encode(refusal)])]
         producer = self.ledger.hello(hello, route, now)
@@ -272,7 +272,7 @@ class ProducerSessions:
                 actions.insert(0, SpecificationCame(spec if is_one else replace(spec, env_id=SEVERAL, settings=())))
         return actions
 
-    def _judge(self, hello: ProducerHello) -> Reject | None:
+    def _refusal(self, hello: ProducerHello) -> Reject | None:
         """Why this producer cannot be served."""
         if hello.protocol_min > LEARNER_PROTOCOL_MAX or hello.protocol_max < self.identity.protocol_min:
             return Reject(
@@ -281,11 +281,11 @@ class ProducerSessions:
                 f"the learner {self.identity.protocol_min} to {LEARNER_PROTOCOL_MAX}",
                 hint="run one version of seedbed everywhere",
             )  # fmt: skip
-        misfit = self._misfit(hello.task, hello.spec)
-        if misfit is None:
+        problem = self._find_incompatibility(hello.task, hello.spec)
+        if problem is None:
             return None
         return Reject(
-            nonce=hello.nonce, code=misfit.code, retryable=False, message=misfit.message[:1000], hint=misfit.hint
+            nonce=hello.nonce, code=problem.code, retryable=False, message=problem.message[:1000], hint=problem.hint
         )
 
     def _full(self, hello: ProducerHello, route: bytes) -> Reject | None:
@@ -300,18 +300,18 @@ class ProducerSessions:
             hint="stop what is not needed; the sessions of those that are gone end by themselves",
         )  # fmt: skip
 
-    def _misfit(self, task: str, spec: EnvSpec | None) -> Incompatibility | None:
+    def _find_incompatibility(self, task: str, spec: EnvSpec | None) -> Incompatibility | None:
         """What is wrong with a session for this task. One without a task reads weights, with whoever's spec."""
         tasks = self.identity.tasks
         if tasks and not task:
             return None
         if not tasks and not task and self.spec is None:
             tasks = (TaskEnv(name="", env_id=self._env.id, settings=self._env.settings()),)
-        misfit = judge_task(task, spec, tasks) or (judge_statistics(spec) if spec is not None else None)
-        if misfit is None and spec is not None:
+        problem = check_task_env(task, spec, tasks) or (check_statistics(spec) if spec is not None else None)
+        if problem is None and spec is not None:
             known = self._specs.get(task)
-            misfit = judge_spec(task, spec, self.spec, known) if self.spec is not None else self._judge_size(spec)
-        return misfit
+            problem = check_spec(task, spec, self.spec, known) if self.spec is not None else self._check_size(spec)
+        return problem
 
     def _welcome(self, hello: ProducerHello, producer: Producer) -> ProducerWelcome:
         identity = self.identity

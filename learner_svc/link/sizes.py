@@ -11,7 +11,7 @@ MAX_SHARE = 0.5  # of the memory that is available
 FLOAT_BYTES = 4  # an update reads observations as float32
 
 
-def judge_size(
+def check_size(
     spec: EnvSpec, config: LearnerConfig, available_bytes: int | None, *, overlap: int = 0
 ) -> Incompatibility | None:
     """Why unrolls or batches of this environment are too large, if they are.

@@ -19,7 +19,7 @@ class Incompatibility:
     hint: str
 
 
-def judge_statistics(spec: EnvSpec) -> Incompatibility | None:
+def check_statistics(spec: EnvSpec) -> Incompatibility | None:
     """Whether a run can report the environment's own statistics under their names."""
     problem = name_problem(spec.statistics[len(GIVEN) :])
     return (
@@ -29,7 +29,7 @@ def judge_statistics(spec: EnvSpec) -> Incompatibility | None:
     )
 
 
-def judge_task(task: str, spec: EnvSpec | None, tasks: Sequence[TaskEnv]) -> Incompatibility | None:
+def check_task_env(task: str, spec: EnvSpec | None, tasks: Sequence[TaskEnv]) -> Incompatibility | None:
     """A task's name, and its environments' id and settings, against the run's tasks (none: one environment)."""
     known = {item.name: item for item in tasks}
     if not tasks and task:
@@ -55,7 +55,7 @@ def judge_task(task: str, spec: EnvSpec | None, tasks: Sequence[TaskEnv]) -> Inc
     return None
 
 
-def judge_spec(task: str, spec: EnvSpec, policy: EnvSpec, first: EnvSpec | None = None) -> Incompatibility | None:
+def check_spec(task: str, spec: EnvSpec, policy: EnvSpec, first: EnvSpec | None = None) -> Incompatibility | None:
     """A specification against the policy's, and against the first that came for the same task."""
     if not task:
         difference = describe_difference(policy, spec)

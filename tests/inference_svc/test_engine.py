@@ -56,7 +56,7 @@ class Fleet:
             rows = UnrollWriter(self.record, count)
             self.groups.append(
                 LaneBlock(start=start, count=count, seed=number, rows=rows, act_layout=act_layout(spec, count),
-                      greedy=False, pinned=False)
+                      greedy=False, uses_frozen_weights=False)
             )  # fmt: skip
             self.engine.forget(self.groups[-1])
             start += count
@@ -159,24 +159,24 @@ def test_actions_do_not_depend_on_how_groups_are_batched() -> None:
 
 
 def test_an_evaluation_acts_with_frozen_weights() -> None:
-    """New weights change training groups only; the pinned version stays what it was."""
+    """New weights change training groups only; the frozen weights stay what they were."""
     spec, config = CASES["mlp"]
     manifest, weights, _policy = make_policy(spec, **config)
     fleet = Fleet(spec, manifest, weights, [4])
     lanes = LaneBlock(start=8, count=4, seed=0, rows=LatestRow(), act_layout=act_layout(spec, 4),
-                  greedy=True, pinned=True)  # fmt: skip
+                  greedy=True, uses_frozen_weights=True)  # fmt: skip
     fleet.engine.forget(lanes)
     fleet.write(lanes, 1.0)
-    assert fleet.engine.pin() == 1
+    assert fleet.engine.freeze() == 1
     before = fleet.engine.act([lanes])
     fleet.engine.load(2, manifest, np.negative(np.frombuffer(weights, np.float32)).tobytes())
     assert fleet.engine.act([lanes]) == before
-    assert (fleet.engine.version, fleet.engine.pinned_version) == (2, 1)
-    assert fleet.engine.pin_others(9, "another policy's", weights) == 0
+    assert (fleet.engine.version, fleet.engine.frozen_version) == (2, 1)
+    assert fleet.engine.freeze_former(9, "another policy's", weights) == 0
     assert fleet.engine.act([lanes]) == before
-    fleet.engine.pin()
+    fleet.engine.freeze()
     assert fleet.engine.act([lanes]) != before
-    assert fleet.engine.pin_others(1, manifest.digest, weights) == 1
+    assert fleet.engine.freeze_former(1, manifest.digest, weights) == 1
     assert fleet.engine.act([lanes]) == before
 
 

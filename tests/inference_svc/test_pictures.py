@@ -94,7 +94,7 @@ def test_an_evaluation_is_asked_in_act_and_its_picture_kept():
     assert welcome.capabilities == ("reset", "render")
     world.tell(Step(session=welcome.session, seq=0), rows(0, (4, 4)))
     world.grant(1000, Evaluation(id=1, version=pack_version(1, 5), episodes=2, seed=3, greedy=True))
-    world.server.pinned(pack_version(1, 5), 0.0)
+    world.server.weights_frozen(pack_version(1, 5), 0.0)
     assert world.last().bits == ActBits.RESET
     world.tell(Step(session=welcome.session, seq=1), rows(1, (4, 4)))
     world.answer()
@@ -117,7 +117,7 @@ def test_a_broken_picture_costs_its_sender_a_strike_and_nothing_else():
     world.tell(session(mode="play").hello)
     number = world.last().session
     world.tell(Step(session=number, seq=0, bits=StepBits.RENDER), [*rows(0, (4, 4)), FRAME[:-1]])
-    assert world.tally.refused_messages == 1
+    assert world.counters.refused_messages == 1
     assert world.server.pictures.newest is None
     world.tell(Step(session=number, seq=0, bits=StepBits.RENDER), [*rows(0, (4, 4)), FRAME])
     assert world.server.pictures.newest.number == 1

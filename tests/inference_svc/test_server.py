@@ -9,14 +9,14 @@ import pytest
 
 from seedbed.inference_svc.actions import ForgetState, FreezeWeights, RunBatches, SendToEnvironment
 from seedbed.inference_svc.config import InferenceConfig
+from seedbed.inference_svc.counters import InferenceCounters
 from seedbed.inference_svc.engine import LaneBlock
 from seedbed.inference_svc.group import Group
 from seedbed.inference_svc.learner_sessions import LearnerSessions
 from seedbed.inference_svc.server import Server
 from seedbed.inference_svc.serving import ServedStatistics
-from seedbed.inference_svc.tally import InferenceTally
 from seedbed.inference_svc.unrolls import UnrollWriter
-from seedbed.inference_svc.upstream import FormerWeightsCame
+from seedbed.inference_svc.upstream import FormerWeightsReceived
 from seedbed.shared.protocol.codec import decode, encode
 from seedbed.shared.protocol.messages import (
     Act,
@@ -60,7 +60,7 @@ class World:
     """A server whose actions are recorded when a test looks; batches are answered when the test says so."""
 
     def __init__(self) -> None:
-        self.tally = InferenceTally()
+        self.counters = InferenceCounters()
         self.learner_sessions = LearnerSessions(name="i", incarnation=7, library_version="0", load=lambda: ())
         self.link = self.learner_sessions.main
         self.now = 0.0  # of the newest event
@@ -71,7 +71,7 @@ class World:
         self._forgotten: list[LaneBlock] = []
         self._freezes = 0
         self.server = Server(
-            InferenceConfig(max_lanes=64), 99, self.learner_sessions, self.tally,
+            InferenceConfig(max_lanes=64), 99, self.learner_sessions, self.counters,
             owner=lambda route: self.owners.get(route, ""),
         )  # fmt: skip
 
@@ -213,7 +213,7 @@ def test_a_specification_that_the_learner_refused_is_rejected_before_there_is_a_
     world.tell(replace(hello(group=1), spec=other))
     assert isinstance(world.last(), Error)
     assert world.link.spec == other
-    assert world.tally.hellos_refused == {"starting": 2, "spec": 1}
+    assert world.counters.hellos_refused == {"starting": 2, "spec": 1}
 
 
 @pytest.mark.parametrize("name", ["episode/success", "normalised"])
@@ -249,7 +249,7 @@ def test_why_each_group_ended_is_counted(world: World) -> None:
     world.server.probe(0.0)
     world.perform()
     world.server.beat(4.0, drained=True, stalled_until=0.0)
-    assert world.tally.groups_ended == {"stopped": 1, "bye": 1, "broken_messages": 1, "closed": 1}
+    assert world.counters.groups_ended == {"stopped": 1, "bye": 1, "broken_messages": 1, "closed": 1}
     assert (world.server.num_sessions, world.server.used_slots) == (0, 0)
 
 
@@ -258,7 +258,7 @@ def test_who_keeps_sending_garbage_is_told_a_few_times_only(world: World) -> Non
     for _ in range(30):
         world.server.receive(b"r", [b"garbage"], 0.0)
     assert len(world.sent) == 10
-    assert world.tally.refused_messages == 30
+    assert world.counters.refused_messages == 30
 
 
 def test_observations_out_of_bounds_may_be_clipped(world: World) -> None:
@@ -271,7 +271,7 @@ def test_observations_out_of_bounds_may_be_clipped(world: World) -> None:
         writer = world.answer()[0].lanes.rows
     assert isinstance(writer, UnrollWriter)
     assert [float(row.max()) for row in writer.chunks[0].inputs[0][:3]] == [0, 1, 1]
-    assert world.tally.out_of_bounds == 2
+    assert world.counters.out_of_bounds == 2
 
 
 def test_other_spaces_are_rejected_by_name(world: World) -> None:
@@ -346,7 +346,7 @@ def test_evaluation_groups_wait_for_a_round_then_reset_and_play_their_quota(worl
     assert world.state_of(session) == RequestState.HELD_NO_EVALUATION
     world.grant(100, Evaluation(id=3, version=pack_version(1, 5), episodes=2, seed=42, greedy=True))
     assert world.pins == 1
-    world.server.pinned(pack_version(1, 5), 0.0)
+    world.server.weights_frozen(pack_version(1, 5), 0.0)
     reset = world.last()
     assert isinstance(reset, Act)
     assert (reset.bits, reset.reset_seed) == (1, 42)
@@ -385,9 +385,9 @@ def test_an_evaluation_of_weights_that_were_newer_once_asks_the_learner_for_them
     world.grant(100, Evaluation(id=3, version=wanted, episodes=2, seed=42, greedy=True))
     assert world.link.poll(0.2) == []
     former = Weights(session=1, version=wanted, manifest_digest="m", manifest="")
-    assert world.link.receive(former, [b"former"], 0.3) == [FormerWeightsCame(wanted, "m", b"former")]
+    assert world.link.receive(former, [b"former"], 0.3) == [FormerWeightsReceived(wanted, "m", b"former")]
     world.server.evaluations.freezing()
-    world.server.pinned(wanted, 0.3)
+    world.server.weights_frozen(wanted, 0.3)
     assert isinstance(world.last(), Act)
 
 
@@ -397,7 +397,7 @@ def test_wrong_frame_sizes_are_struck_and_end_only_their_own_session(world: Worl
     bad, good = world.hello(0).session, world.hello(1, route=b"s").session
     for _ in range(20):
         world.tell(Step(session=bad, seq=0), [b"short"])
-    assert world.tally.refused_messages >= 5
+    assert world.counters.refused_messages >= 5
     assert world.server.used_slots == 2
     world.step(good, 0, route=b"s")
     assert len(world.batches) == 1
@@ -414,7 +414,7 @@ def test_values_that_would_break_the_loss_are_refused(world: World) -> None:
         frames = layout.allocate()
         layout.views(frames)[place].fill(np.nan)
         world.tell(Step(session=session, seq=0), [bytes(frame) for frame in frames])
-    assert world.tally.refused_messages == 2
+    assert world.counters.refused_messages == 2
     assert not world.batches
     world.step(session, 0)
     assert len(world.batches) == 1
@@ -426,7 +426,7 @@ def test_statistics_of_the_wrong_size_are_refused_before_the_step_counts(world: 
     session = world.hello().session
     payload = [*rows(0, (Flags.TERMINATED, 0)), b"\0" * 4]
     world.tell(Step(session=session, seq=0, bits=int(StepBits.STATISTICS)), payload)
-    assert (world.tally.refused_messages, len(world.batches)) == (1, 0)
+    assert (world.counters.refused_messages, len(world.batches)) == (1, 0)
     world.step(session, 0, (Flags.TERMINATED, 0))
     assert len(world.batches) == 1
 
@@ -437,7 +437,7 @@ def test_statistics_that_are_not_finite_are_refused(world: World) -> None:
     session = world.hello().session
     payload = [*rows(0, (Flags.TERMINATED, 0)), np.array([np.nan, 1], np.float32).tobytes()]
     world.tell(Step(session=session, seq=0, bits=int(StepBits.STATISTICS)), payload)
-    assert (world.tally.refused_messages, len(world.batches)) == (1, 0)
+    assert (world.counters.refused_messages, len(world.batches)) == (1, 0)
 
 
 def test_garbage_is_counted_and_changes_nothing(world: World) -> None:
@@ -445,7 +445,7 @@ def test_garbage_is_counted_and_changes_nothing(world: World) -> None:
     world.serve()
     for header in (b"", b"\xc1", b"\x00" * 5000, encode(Pong(sent_ms=0, server_epoch=1, work_age_ms=0))):
         world.server.receive(b"x", [header], 0.0)
-    assert world.tally.refused_messages == 4
+    assert world.counters.refused_messages == 4
     assert world.server.num_sessions == 0
 
 
@@ -462,7 +462,7 @@ def test_a_silent_group_is_freed_after_its_lease_and_a_closed_one_sooner(world: 
     world.server.beat(9.0, drained=True, stalled_until=0.0)
     assert world.server.used_slots == 2
     world.server.beat(10.5, drained=True, stalled_until=0.0)
-    assert (world.server.used_slots, world.tally.lost_groups) == (0, 2)
+    assert (world.server.used_slots, world.counters.lost_groups) == (0, 2)
 
 
 def test_slots_of_a_group_that_left_are_zeroed_for_the_next(world: World) -> None:
@@ -496,7 +496,7 @@ def test_steps_into_reset_rows_are_not_counted_as_acted(world: World) -> None:
     world.answer()
     world.step(session, 2, (Flags.FIRST, Flags.FIRST))
     world.answer()
-    assert world.tally.acted_steps == 2
+    assert world.counters.acted_steps == 2
     world.server.flush_episodes()
     outgoing = world.link.outbox.next_outgoing()
     assert outgoing is not None
@@ -556,7 +556,7 @@ def test_draining_flushes_an_unroll_that_was_held_for_credit(world: World) -> No
     world.step(session, T)
     world.server.dismiss("draining")
     assert world.link.outbox.unacked_lanes == 2
-    assert world.server.tally.dropped_steps == {}
+    assert world.server.counters.dropped_steps == {}
     world.grant(2)
     outgoing = world.link.outbox.next_outgoing()
     while outgoing is not None and not isinstance(outgoing.message, Unroll):
@@ -577,7 +577,7 @@ def test_what_a_group_leaves_half_done_is_counted_by_why_it_left(world: World) -
             world.step(session, seq, route=route)
             world.answer()
         leave()
-    assert world.server.tally.dropped_steps == {"stopped": 2 * (T - 1), "draining": 2 * (T - 1)}
+    assert world.server.counters.dropped_steps == {"stopped": 2 * (T - 1), "draining": 2 * (T - 1)}
 
 
 def test_who_steps_environments_is_known_by_name(world: World) -> None:
@@ -616,7 +616,7 @@ def test_whoever_asks_is_told_where_unrolls_begin(world: World) -> None:
 def test_a_policy_that_is_served_alone_acts_for_players_and_refuses_trainers(world: World) -> None:
     """Evaluation groups act at once, all alike; their episodes are counted; training groups are told where to go."""
     world.serve()
-    world.server.audience = ServedStatistics(greedy=True)
+    world.server.served_statistics = ServedStatistics(greedy=True)
     world.tell(hello())
     reject = world.last()
     assert isinstance(reject, Reject)
@@ -625,10 +625,10 @@ def test_a_policy_that_is_served_alone_acts_for_players_and_refuses_trainers(wor
         session = world.hello(group, mode).session
         world.step(session, 0)
         (acted,) = world.answer()
-        assert (acted.lanes.greedy, acted.lanes.pinned) == (True, False)
+        assert (acted.lanes.greedy, acted.lanes.uses_frozen_weights) == (True, False)
         world.step(session, 1, flags=(1, 0))
         world.answer()
-    assert (world.server.audience.num_episodes, world.server.audience.return_mean) == (2, 1.0)
+    assert (world.server.served_statistics.num_episodes, world.server.served_statistics.return_mean) == (2, 1.0)
 
 
 def test_everyone_hears_that_the_run_is_finished(world: World) -> None:
@@ -652,21 +652,21 @@ def test_a_finished_run_waits_for_those_that_it_told(world: World) -> None:
     world.gone.add(b"cut")
     world.server.dismiss("run_finished")
     world.perform()
-    departures = world.server.departures
-    assert departures is not None
-    assert set(departures.waiting(0.0)) == {b"told", b"cut"}
+    goodbyes = world.server.goodbyes
+    assert goodbyes is not None
+    assert set(goodbyes.waiting(0.0)) == {b"told", b"cut"}
     world.step(told.session, 0, route=b"told")
     world.tell(Bye(session=0, reason="stopped"), route=b"told", now=1.0)
     world.server.probe(1.0)
     world.perform()
     world.tell(hello(1), route=b"again", now=2.0)
     assert world.sent[-1] == (b"again", Bye(session=0, reason="run_finished"))
-    assert departures.waiting(2.9) == [b"cut", b"again"]
-    assert departures.waiting(4.1) == [b"again"]
+    assert goodbyes.waiting(2.9) == [b"cut", b"again"]
+    assert goodbyes.waiting(4.1) == [b"again"]
     world.tell(Bye(session=cut.session, reason="moved"), route=b"again", now=5.0)
-    assert departures.waiting(5.0) == [b"again"], "one group's leaving is not the connection's"
+    assert goodbyes.waiting(5.0) == [b"again"], "one group's leaving is not the connection's"
     world.tell(Bye(session=0, reason="stopped"), route=b"again", now=5.0)
-    assert departures.waiting(5.0) == []
+    assert goodbyes.waiting(5.0) == []
 
 
 def test_a_finished_run_says_bye_again_each_second(world: World) -> None:
@@ -682,8 +682,8 @@ def test_a_finished_run_says_bye_again_each_second(world: World) -> None:
     sent = len(world.sent)
     world.server.probe(2.0)
     assert world.sent[sent:] == [(b"r", Bye(session=0, reason="run_finished"))]
-    assert world.server.departures is not None
-    assert world.server.departures.waiting(30.0) == [b"r"]
+    assert world.server.goodbyes is not None
+    assert world.server.goodbyes.waiting(30.0) == [b"r"]
 
 
 def test_who_was_not_let_in_and_has_gone_is_not_waited_for(world: World) -> None:
@@ -692,8 +692,8 @@ def test_who_was_not_let_in_and_has_gone_is_not_waited_for(world: World) -> None
     world.gone.add(b"early")
     world.server.dismiss("run_finished")
     world.perform()
-    assert world.server.departures is not None
-    assert world.server.departures.waiting(0.0) == []
+    assert world.server.goodbyes is not None
+    assert world.server.goodbyes.waiting(0.0) == []
 
 
 def test_a_run_may_end_while_inference_drains(world: World) -> None:
@@ -858,7 +858,7 @@ def test_all_tasks_play_one_frozen_version_and_each_tells_its_own_result() -> No
     world.step(first, 0, (4, 4))
     world.credit("pong", 0, request)
     assert world.pins == 1
-    world.server.pinned(pack_version(1, 5), 0.0)
+    world.server.weights_frozen(pack_version(1, 5), 0.0)
     world.server.weights_changed(pack_version(1, 9), 0.0)
     late = world.come("tennis", "eval", group=1)
     world.step(late, 0, (4, 4))
@@ -894,7 +894,7 @@ def test_a_policy_built_anew_begins_its_evaluations_again() -> None:
     session = world.come("pong", "eval")
     world.step(session, 0, (4, 4))
     world.credit("pong", 0, Evaluation(id=3, version=pack_version(1, 5), episodes=2, seed=9, greedy=True))
-    world.server.pinned(pack_version(1, 5), 0.0)
+    world.server.weights_frozen(pack_version(1, 5), 0.0)
     world.server.serve(RecordSpec(replace(SPEC, env_id="tasks"), T), "run", 1)
     world.step(session, 1, (4, 4))
     assert world.pins == 2

@@ -267,7 +267,7 @@ def test_get_is_answered_or_held() -> None:
     assert isinstance(decode(weights.frames[0]), Weights)
     assert weights.frames[1:] == [b"weights"]
     assert bench.say(Get(session=session, have_version=7, have_manifest="digest")) == []
-    assert messages([*bench.producers.beat(2.0, may_judge=True)]) == [NotModified(session=session, version=7)]
+    assert messages([*bench.producers.beat(2.0, may_expire=True)]) == [NotModified(session=session, version=7)]
 
 
 def test_episodes_are_handed_on_once_and_acknowledged() -> None:
@@ -309,9 +309,9 @@ def test_silence_ends_a_session_only_when_it_can_be_judged() -> None:
     """Not after a stall of our own, nor before the socket was emptied."""
     bench = Bench()
     bench.enter()
-    bench.producers.beat(11.0, may_judge=False)
+    bench.producers.beat(11.0, may_expire=False)
     assert not bench.producers.has_left
-    bench.producers.beat(11.0, may_judge=True)
+    bench.producers.beat(11.0, may_expire=True)
     assert bench.producers.has_left
 
 
