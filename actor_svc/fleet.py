@@ -37,7 +37,7 @@ class Fleet:
         self.num_moves = 0
         self._place: dict[int, str] = {}
         self._seed = seed
-        self._judge_at = float("-inf")
+        self._check_at = float("-inf")
         self._polled_at: float | None = None
         self._draw_at = float("-inf")
         self._wish: tuple[ConnectionClient, ConnectionClient] | None = None  # source, target of the next move
@@ -86,11 +86,11 @@ class Fleet:
     def poll(self, now: float, load: Sequence[tuple[str, float]] = ()) -> list[AddressedAction]:
         """Return what is due at `now`: moves of groups, PINGs and repeated HELLOs. Call it several times a second."""
         if self._polled_at is not None and now - self._polled_at > STALL_S:
-            self._judge_at = now + 1.0  # messages of the time before may still wait in the socket
+            self._check_at = now + 1.0  # messages of the time before may still wait in the socket
         self._polled_at = now
         placed: list[AddressedAction] = []
         self._wish = None
-        if now >= self._judge_at:
+        if now >= self._check_at:
             for connection in list(self.connections.values()):
                 placed += self._evacuate(connection, now)
             placed += self._tidy(now)

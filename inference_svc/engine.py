@@ -147,11 +147,11 @@ class Engine:
         acted = policy.act(observation, reward, first, state, rule, noise, mask, wanted=wanted)
         for table, value in zip(self._tables, acted.state, strict=True):
             table[slots] = value
-        own_NA = acted.action.cpu().numpy()
+        raw_NA = acted.action.cpu().numpy()
         if is_learned:
             recorded = {name: value.cpu().numpy() for name, value in acted.recorded.items()}
-            _write_back(groups, {ACTION: own_NA, **recorded}, version)
-        return _act_frames(groups, policy.distribution.to_env(own_NA))
+            _write_back(groups, {ACTION: raw_NA, **recorded}, version)
+        return _act_frames(groups, policy.distribution.to_env(raw_NA))
 
     def _slots(self, groups: Sequence[LaneBlock]) -> slice | Tensor:
         if len(groups) == 1:

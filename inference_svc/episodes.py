@@ -6,9 +6,9 @@ import numpy as np
 
 from seedbed.inference_svc.evaluation import FinishedRound
 from seedbed.shared.errors import RemoteWireError
-from seedbed.shared.protocol.flow import Outbox
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.protocol.messages import Step, StepBits
+from seedbed.shared.protocol.outbox import Outbox
 from seedbed.shared.protocol.rows import ENDED, EnvSpec, Flags, count_flagged, episodes_layout
 from seedbed.shared.protocol.spaces import all_true
 

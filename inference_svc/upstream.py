@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from seedbed.shared.protocol.codec import encode
-from seedbed.shared.protocol.flow import Outbox
 from seedbed.shared.protocol.greeting import FIRST_RETRY_S, Greeting, Heartbeat
 from seedbed.shared.protocol.messages import (
     Bye,
@@ -33,6 +32,7 @@ from seedbed.shared.protocol.messages import (
     Reject,
     Weights,
 )
+from seedbed.shared.protocol.outbox import Outbox
 from seedbed.shared.protocol.rows import EnvSpec
 
 GET_DEADLINE_S = 5.0

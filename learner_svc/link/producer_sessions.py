@@ -42,7 +42,7 @@ from seedbed.shared.protocol.messages import (
 from seedbed.shared.protocol.rows import EnvSpec, episodes_layout
 from seedbed.shared.protocol.session_book import revoked
 from seedbed.shared.runtime.config import EnvConfig
-from seedbed.shared.runtime.tasks import SEVERAL
+from seedbed.shared.runtime.tasks import MULTI_TASK_ENV_ID
 
 MAX_SESSIONS_PER_CONNECTION = 256  # more than the number of tasks that a run may have
 MAX_SESSIONS = 4096  # of all producers together
@@ -214,7 +214,7 @@ class ProducerSessions:
 
         Unrolls received before are still used, because their sender was trusted then.
         """
-        ended = self.ledger.book.of(routes)
+        ended = self.ledger.book.on_routes(routes)
         sends = [SendToProducer(item.route, [encode(revoked(item.id, "the learner's keys are"))]) for item in ended]
         for producer in ended:
             self._end(producer)
@@ -269,7 +269,9 @@ class ProducerSessions:
             spec = self._specs.setdefault(hello.task, hello.spec)
             if self.spec is None:
                 is_one = not self.identity.tasks
-                actions.insert(0, SpecificationReceived(spec if is_one else replace(spec, env_id=SEVERAL, settings=())))
+                actions.insert(
+                    0, SpecificationReceived(spec if is_one else replace(spec, env_id=MULTI_TASK_ENV_ID, settings=()))
+                )
         return actions
 
     def _refusal(self, hello: ProducerHello) -> Reject | None:
@@ -291,7 +293,8 @@ class ProducerSessions:
     def _full(self, hello: ProducerHello, route: bytes) -> Reject | None:
         """Return the REJECT for a session that would be one too many; None if there is room."""
         if self.ledger.has_session(hello) or (
-            len(self.ledger.sessions) < MAX_SESSIONS and len(self.ledger.book.at(route)) < MAX_SESSIONS_PER_CONNECTION
+            len(self.ledger.sessions) < MAX_SESSIONS
+            and len(self.ledger.book.on_route(route)) < MAX_SESSIONS_PER_CONNECTION
         ):
             return None
         return Reject(
@@ -332,8 +335,8 @@ class ProducerSessions:
     def _ping(self, ping: Ping, route: bytes, now: float) -> list[Action]:
         actions: list[Action] = []
         reports = []
-        self.ledger.book.heard(route, now)
-        for producer in self.ledger.book.at(route):
+        self.ledger.book.renew(route, now)
+        for producer in self.ledger.book.on_route(route):
             self.loads[producer.incarnation] = ProducerLoad(producer.name, dict(ping.load))
             actions.append(SendToProducer(route, [encode(self._credit(producer))]))
             last, state = producer.received_through - 1, int(RequestState.UNKNOWN)
@@ -374,7 +377,7 @@ class ProducerSessions:
         return [EpisodesReceived(producer.task, episodes, versions, statistics)]
 
     def _drop_route(self, route: bytes) -> None:
-        for producer in self.ledger.book.at(route):
+        for producer in self.ledger.book.on_route(route):
             self._end(producer)
         self._strikes.pop(route, None)
 

@@ -14,7 +14,7 @@ from seedbed.learner_svc.sources.fair_share import FairShare
 from seedbed.learner_svc.sources.source import FilledBatch, K, allocate
 from seedbed.shared.errors import RemoteWireError
 from seedbed.shared.protocol.layout import Array, Layout
-from seedbed.shared.protocol.ledger import ONE_TASK
+from seedbed.shared.protocol.ledger import SINGLE_TASK
 from seedbed.shared.protocol.recording import Per, RecordSpec
 
 MAX_LAYOUTS = 256  # number of lane counts whose layout is cached
@@ -43,7 +43,7 @@ class QueueSource(Generic[K]):
     """
 
     def __init__(
-        self, record: RecordSpec, *, batch: int, num_buffers: int = 2, weights: Mapping[str, float] = ONE_TASK
+        self, record: RecordSpec, *, batch: int, num_buffers: int = 2, weights: Mapping[str, float] = SINGLE_TASK
     ) -> None:
         self.record = record
         self._batch = batch

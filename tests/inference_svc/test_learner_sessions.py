@@ -176,8 +176,8 @@ def test_a_task_that_the_learner_has_not_any_more_is_closed() -> None:
 @pytest.mark.parametrize(
     ("task", "spec", "told"),
     [
-        ("golf", SPEC, "'golf' asked, this run has pong, tennis"),
-        ("", SPEC, "no task named, this run has pong, tennis"),
+        ("golf", SPEC, "'golf'; this run has the tasks pong, tennis"),
+        ("", SPEC, "not set; this run has the tasks pong, tennis"),
         ("pong", TENNIS, "environment id: ours 'P', theirs 'T'"),
     ],
 )

@@ -817,8 +817,8 @@ def test_episodes_and_steps_go_the_way_of_their_task() -> None:
 @pytest.mark.parametrize(
     ("changes", "code", "told"),
     [
-        ({"task": "golf"}, "task", "'golf' asked, this run has pong, tennis"),
-        ({"task": ""}, "task", "no task named"),
+        ({"task": "golf"}, "task", "'golf'; this run has the tasks pong, tennis"),
+        ({"task": ""}, "task", "actor.task is not set"),
         ({"task": "pong", "spec": replace(SPEC, env_id="other")}, "spec", "ours 'test', theirs 'other'"),
         (
             {"task": "pong", "spec": replace(SPEC, action=space_from_gymnasium(gymnasium.spaces.Discrete(4)))},

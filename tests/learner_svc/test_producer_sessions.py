@@ -23,7 +23,7 @@ from seedbed.learner_svc.link.publish import Publisher
 from seedbed.learner_svc.run.run import Run
 from seedbed.learner_svc.sources.queue import QueueSource
 from seedbed.shared.protocol.codec import decode, encode
-from seedbed.shared.protocol.ledger import ONE_TASK, Ledger
+from seedbed.shared.protocol.ledger import SINGLE_TASK, Ledger
 from seedbed.shared.protocol.messages import (
     RECORDING_PROTOCOL,
     Bye,
@@ -68,7 +68,7 @@ class Bench:
 
     def __init__(self, *, has_policy: bool = True, tasks: tuple[TaskEnv, ...] = (), protocol_min: int = 1) -> None:
         self.run = Run(RunConfig(), EvalConfig(), epoch=3, patience_s=10.0)
-        weights = {task.name: 1 / len(tasks) for task in tasks} or ONE_TASK
+        weights = {task.name: 1 / len(tasks) for task in tasks} or SINGLE_TASK
         self.ledger = Ledger(epoch=3, window_lanes=8, lease_s=10.0, weights=weights)
         self.publisher = Publisher()
         identity = Identity(

@@ -11,7 +11,7 @@ from seedbed.shared.net.budget import (
     OWN_S,
     SHARE,
     Budget,
-    Turnstile,
+    RateLimiter,
 )
 from tests.support.clock import Clock
 
@@ -66,13 +66,13 @@ def test_a_connection_begins_with_little() -> None:
 def test_a_fleet_that_comes_back_is_not_held_up() -> None:
     """What greetings cost is given back to who paid for all of them, as soon as a connection has been useful."""
     clock, useful = Clock(), set()
-    turnstile = Turnstile(lambda route: route if route in useful else "key", lambda: True, print, clock)
+    limiter = RateLimiter(lambda route: route if route in useful else "key", lambda: True, print, clock)
     for number in range(1000):
         route = str(number).encode()
-        assert turnstile.admits(route)
-        turnstile.charge(route, BURST_S / 100)
+        assert limiter.admits(route)
+        limiter.charge(route, BURST_S / 100)
         useful.add(route)
-        turnstile.welcome(route)
+        limiter.welcome(route)
 
 
 def test_little_is_given_back() -> None:
@@ -80,13 +80,13 @@ def test_little_is_given_back() -> None:
     door = Door()
     door.payers[ROUTE] = "key"
     for _ in range(10):
-        door.turnstile.charge(ROUTE, BURST_S / 10)
+        door.limiter.charge(ROUTE, BURST_S / 10)
     door.payers[ROUTE] = ROUTE
-    door.turnstile.welcome(ROUTE)
-    door.turnstile.welcome(ROUTE)
+    door.limiter.welcome(ROUTE)
+    door.limiter.welcome(ROUTE)
     door.payers[OTHER] = "key"
-    door.turnstile.charge(OTHER, 2 * GREETING_S)
-    assert not door.turnstile.admits(OTHER)
+    door.limiter.charge(OTHER, 2 * GREETING_S)
+    assert not door.limiter.admits(OTHER)
 
 
 def test_who_never_comes_back_is_forgotten() -> None:
@@ -100,14 +100,14 @@ def test_who_never_comes_back_is_forgotten() -> None:
 
 
 class Door:
-    """A turnstile, and what it did."""
+    """A limiter, and what it did."""
 
     def __init__(self) -> None:
         self.clock = Clock()
         self.hung_up = 0
         self.ended: list[bytes] = []
         self.payers: dict[bytes, str | bytes] = {}
-        self.turnstile = Turnstile(
+        self.limiter = RateLimiter(
             lambda route: self.payers.get(route, route), self._hang_up, self.ended.append, self.clock
         )
 
@@ -119,17 +119,17 @@ class Door:
 def test_a_connection_that_goes_on_is_ended_once() -> None:
     """What it had sent before is still dropped, without another end: its descriptor may be somebody else's by then."""
     door = Door()
-    door.turnstile.charge(ROUTE, 2 * BURST_S)
-    assert not door.turnstile.admits(ROUTE)
-    assert door.turnstile.admits(OTHER)
+    door.limiter.charge(ROUTE, 2 * BURST_S)
+    assert not door.limiter.admits(ROUTE)
+    assert door.limiter.admits(OTHER)
     for _ in range(2 * DROPPED_MESSAGES):
-        door.turnstile.drop(ROUTE, 10)
+        door.limiter.drop(ROUTE, 10)
     assert (door.hung_up, door.ended) == (1, [ROUTE])
 
 
 def test_few_messages_of_many_bytes_end_it_as_well() -> None:
     """Reading them costs as much."""
     door = Door()
-    door.turnstile.charge(ROUTE, 2 * BURST_S)
-    door.turnstile.drop(ROUTE, DROPPED_BYTES)
+    door.limiter.charge(ROUTE, 2 * BURST_S)
+    door.limiter.drop(ROUTE, DROPPED_BYTES)
     assert door.ended == [ROUTE]

@@ -3,9 +3,9 @@
 import pytest
 
 from seedbed.shared.errors import RemoteWireError
-from seedbed.shared.protocol.flow import MAX_EPISODES, Outbox
 from seedbed.shared.protocol.ledger import MAX_AHEAD, MAX_REMEMBERED, Ledger, Producer
 from seedbed.shared.protocol.messages import Credit, Episodes, ProducerHello, ProducerWelcome, RunState, Unroll
+from seedbed.shared.protocol.outbox import MAX_EPISODES, Outbox
 
 
 def a_welcome(session: int = 1, *, epoch: int = 1, next_seq: int = 0, next_episodes_seq: int = 0) -> ProducerWelcome:
