@@ -2,8 +2,8 @@
 
 At most one STEP is outstanding. Whose turn it is and how far the session has come are two separate states:
 
-    turn     NEW → ENVIRONMENT ⇄ INFERENCE     the environments never go back because a session was lost
-    phase    IDLE → GREETING ⇄ ACTIVE → DONE   the session comes and goes below
+    turn     NEW → ENVIRONMENT ⇄ INFERENCE     whose turn it is; losing a session never changes it
+    phase    IDLE → GREETING ⇄ ACTIVE → DONE   the session; it may be lost and opened again at any turn
 
 Rules:
 
@@ -11,7 +11,7 @@ Rules:
   asked for after the last sending, shows a lower seq, or `answered` without the ACT; and after every WELCOME.
 - CHALLENGE counts only for the current session; a session missing from such a PONG counts as one.
 - In a new session the outstanding observation is sent again, as the first seq there. Nothing is reset.
-- Refusals that may pass are asked again after 0.2 s, doubling to 2 s; the others end the actor.
+- After a retryable refusal, HELLO is repeated after 0.2 s, doubling to 2 s; any other refusal ends the actor.
 
 Every method takes `now`, seconds on any clock that does not go back, and returns actions for the shell to perform.
 """
@@ -53,8 +53,8 @@ class Send:
 
 
 @record
-class Begin:
-    """Reset all lanes with `seed`, then submit their `first` rows. `fresh`: this is the group's first session."""
+class StartLanes:
+    """Reset all lanes with `seed`, then submit their `first` rows. `fresh` marks the group's first session."""
 
     group: int
     seed: int
@@ -62,18 +62,18 @@ class Begin:
 
 
 @record
-class Perform:
+class StepLanes:
     """Step the environments with these action frames, then submit the rows."""
 
     group: int
     payload: Received
     policy_version: int
-    wants_picture: bool = False  # send a picture with the rows, because somebody watches
+    wants_picture: bool = False  # a picture is to follow the rows, because someone is watching
 
 
 @record
 class ResetLanes:
-    """Inference asks for a fresh episode in every lane: reset with `seed`, then submit the `first` rows."""
+    """Begin a fresh episode in every lane: reset with `seed`, then submit the `first` rows. Inference asked for it."""
 
     group: int
     seed: int
@@ -96,20 +96,20 @@ class Fatal:
     error: RejectedError
 
 
-Action = Send | Begin | Perform | ResetLanes | Finished | Fatal
+Action = Send | StartLanes | StepLanes | ResetLanes | Finished | Fatal
 Actions = tuple[Action, ...]
 
 
 class Turn(IntEnum):
-    """Who has to do something next: the environments, inference, or nobody."""
+    """Which side acts next: the environments, inference, or neither."""
 
-    NEW = 0  # nobody yet: the environments wait for their seed
+    NEW = 0  # neither side yet: the environments wait for their seed
     ENVIRONMENT = 1
     INFERENCE = 2  # one STEP is outstanding
 
 
 class ClientPhase(IntEnum):
-    """How far the conversation with inference has come."""
+    """The phase of the session with inference."""
 
     IDLE = 0  # on no connection
     GREETING = 1  # HELLO sent, or to be sent again
@@ -130,7 +130,7 @@ class GroupClient:
     Args:
       hello: the group's HELLO; its nonce and run id are filled in here.
       nonces: returns a random number that was not used before.
-      reset_when_lost: whether a new session begins fresh episodes instead of going on (for policies with memory).
+      reset_when_lost: whether a new session begins fresh episodes instead of continuing them, for policies with memory.
     """
 
     def __init__(self, hello: Hello, nonces: Callable[[], int], *, reset_when_lost: bool = False) -> None:
@@ -138,7 +138,7 @@ class GroupClient:
         self.group = hello.group
         self.turn = Turn.NEW
         self.phase = ClientPhase.IDLE
-        self.session = 0  # kept while greeting, so that a resumed session is known as such
+        self.session = 0  # kept while greeting, so that a resumed session can be recognised
         self.seq = -1  # of the newest STEP in this session
         self.run_id = hello.run_id
         self.server_epoch = 0
@@ -148,11 +148,11 @@ class GroupClient:
         self.num_resent = 0
         self.num_sessions = 0
         self.num_ignored = 0
-        self.is_at_boundary = False  # the newest ACT began an unroll: leaving costs the group one transition, no more
+        self.is_at_boundary = False  # the newest ACT began an unroll: leaving now loses one transition
         self._greeting = Greeting(nonces)
         self._reset_when_lost = reset_when_lost
         self._has_left_run = False  # inference said that another run has begun
-        self._is_restarting = False  # drop the rows that the environments still owe, then begin anew
+        self._is_restarting = False  # drop the rows of the tick under way, then start over
         self._seed = 0
         self._frames: Frames = ()
         self._bits = 0
@@ -246,13 +246,13 @@ class GroupClient:
         return self.turn is _INFERENCE
 
     def is_answering(self, nonce: int) -> bool:
-        """Whether an answer with this nonce answers the HELLO that this group is waiting on."""
+        """Whether this nonce belongs to the HELLO that this group is waiting on."""
         return self.phase is ClientPhase.GREETING and nonce == self._greeting.nonce
 
     # Within
 
     def _act(self, act: Act, frames: Received) -> Actions:
-        # Not bound to a phase: the ACT of a session that is being resumed, or is lost, still is the answer.
+        # Accepted in any phase: the ACT of a session that is being resumed, or was lost, still answers the STEP.
         if act.seq != self.seq or act.session != self.session or self.turn is not _INFERENCE or not self.session:
             self.num_ignored += 1
             return ()
@@ -266,7 +266,7 @@ class GroupClient:
             raise RemoteWireError("frame_size", f"an ACT with frames of {sizes} bytes, expected {self._act_sizes}")
         self.turn = _ENVIRONMENT
         self._frames = ()
-        return (Perform(self.group, frames, act.policy_version, bool(act.bits & _PICTURE)),)
+        return (StepLanes(self.group, frames, act.policy_version, bool(act.bits & _PICTURE)),)
 
     def _greet(self, now: float) -> Actions:
         self.phase = ClientPhase.GREETING
@@ -282,10 +282,11 @@ class GroupClient:
             self.num_ignored += 1
             return ()
         if welcome.role != "inference":
-            text = f"an {welcome.role!r} service answered; actor.upstream must name inference services"
+            text = f"a service of role {welcome.role!r} answered: set actor.upstream to inference services"
             return self._fail(RejectedError(text))
         if not self.hello.protocol_min <= welcome.protocol <= self.hello.protocol_max:
-            return self._fail(RejectedError(f"inference chose protocol {welcome.protocol}, which this actor lacks"))
+            text = f"inference chose protocol {welcome.protocol} that this actor lacks: install one version everywhere"
+            return self._fail(RejectedError(text))
         is_resumed = welcome.session == self.session
         is_other_run = self._has_left_run or (bool(self.run_id) and welcome.run_id != self.run_id)
         self.phase = ClientPhase.ACTIVE
@@ -298,7 +299,7 @@ class GroupClient:
         self._welcomed_at = now
         if is_resumed:
             return self._resume(welcome.next_seq, now)
-        if welcome.next_seq:  # a session that we had left, its BYE lost: no unroll may go on in it
+        if welcome.next_seq:  # a session that this group left, but its BYE was lost: no unroll may continue in it
             return self._abandon(now)
         self._has_left_run = False
         self.num_sessions += 1
@@ -317,7 +318,7 @@ class GroupClient:
         return ()
 
     def _resume(self, next_seq: int, now: float) -> Actions:
-        """Go on in the same session: send an outstanding STEP again, to deliver it or to get its cached ACT."""
+        """Continue the same session: send an outstanding STEP again, to deliver it or to get its cached ACT."""
         if self.turn is _INFERENCE and next_seq in (self.seq, self.seq + 1):
             return self._send_again(now)
         return () if self.turn is not _INFERENCE and next_seq == self.seq + 1 else self._abandon(now)
@@ -326,7 +327,7 @@ class GroupClient:
         self.turn = _ENVIRONMENT
         self._is_restarting = False
         self._frames = ()
-        return (Begin(self.group, self._seed, fresh),)
+        return (StartLanes(self.group, self._seed, fresh),)
 
     def _send_again(self, now: float) -> Actions:
         self.num_resent += 1
@@ -361,7 +362,7 @@ class GroupClient:
         if bye.reason == "another_run":
             self._has_left_run = True
             self.run_id = ""
-        if self.phase is _ACTIVE:  # ask again, not at once: whoever leaves needs a moment to be gone
+        if self.phase is _ACTIVE:  # ask again after a moment: the service that is leaving needs time to close
             self.phase = ClientPhase.GREETING
             self._greeting.begin(now, after_s=FIRST_RETRY_S)
             self.refusal = f"inference said BYE: {bye.reason}"

@@ -9,7 +9,7 @@ from seedbed.shared.runtime.tasks import RunSettings, check_task
 
 
 class ActorConfig(Section):
-    """[actor]: groups, lanes and upstream of one actor process."""
+    """The section [actor]: groups, lanes and upstream of one actor process."""
 
     upstream: list[str] = Field(
         ["tcp://127.0.0.1:5555"], min_length=1, description="Inference services to dial; a name may be many."

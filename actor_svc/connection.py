@@ -1,4 +1,4 @@
-"""One connection to one inference service: heartbeats, and which group there each message is for."""
+"""One connection to one inference service: heartbeats, and dispatch of each message to its group."""
 
 from collections.abc import Sequence
 
@@ -126,7 +126,7 @@ class ConnectionClient:
             return f"never connected to {self.address} in {age_s:.0f} s: is an inference service running there?"
         silent_s = now - self.heard_at
         if silent_s > 3 * self._beat_s:
-            return f"no heartbeat from {self.address} for {silent_s:.0f} s, though it is connected"
+            return f"no heartbeat from {self.address} for {silent_s:.0f} s, although it is connected"
         return next((f"{self.address}: {group.refusal}" for group in self.groups if group.refusal), "")
 
     # Within
@@ -147,7 +147,7 @@ class ConnectionClient:
         return tuple(actions)
 
     def _pong(self, pong: Pong, now: float) -> Actions:
-        """Give each group its session's report, and say BYE for reported sessions that none of our groups has."""
+        """Give each group the report on its session, and say BYE for sessions that no group here has."""
         if not self._heartbeat.was_asked(pong.sent_ms):
             self.num_unrequested += 1
             return ()

@@ -19,9 +19,9 @@ from seedbed.actor_svc.connection import ConnectionClient
 from seedbed.shared.protocol.messages import Bye, Message
 
 DRAW_EVERY_S = 1.0  # least time between two moves that only even out the load
-STALL_S = 0.5  # polls further apart than this mean that this process itself stood still
+STALL_S = 0.5  # a longer time between two polls means that this process itself was stalled
 
-Placed = tuple[str, Action]  # the address that the action's group is placed at, or that a Send goes to
+AddressedAction = tuple[str, Action]  # the address that the action's group is placed at, or that a Send goes to
 
 
 class Fleet:
@@ -37,13 +37,13 @@ class Fleet:
         self.num_moves = 0
         self._place: dict[int, str] = {}
         self._seed = seed
-        self._judge_at = float("-inf")
+        self._check_at = float("-inf")
         self._polled_at: float | None = None
         self._draw_at = float("-inf")
-        self._wish: tuple[ConnectionClient, ConnectionClient] | None = None  # a group is to move from, to
+        self._wish: tuple[ConnectionClient, ConnectionClient] | None = None  # source, target of the next move
 
-    def set_addresses(self, addresses: Sequence[str], now: float) -> list[Placed]:
-        """Take the addresses that exist now, and return the HELLOs of groups that are placed at new ones.
+    def set_addresses(self, addresses: Sequence[str], now: float) -> list[AddressedAction]:
+        """Replace the known addresses, and return the HELLOs of groups that are placed at new ones.
 
         An address that is no longer among them is dropped as soon as its connection is lost or has no groups.
         """
@@ -54,7 +54,7 @@ class Fleet:
             connection.is_listed = address in addresses
         return self._tidy(now)
 
-    def connected(self, address: str, now: float) -> list[Placed]:
+    def connected(self, address: str, now: float) -> list[AddressedAction]:
         """Note that the connection to an address is open, and return the HELLOs of its groups."""
         connection = self.connections.get(address)
         return _at(address, connection.connected(now)) if connection else []
@@ -69,7 +69,7 @@ class Fleet:
         if address in self.connections:
             self.connections[address].refused(cause)
 
-    def receive(self, address: str, message: Message, frames: Received, now: float) -> list[Placed]:
+    def receive(self, address: str, message: Message, frames: Received, now: float) -> list[AddressedAction]:
         """Take a message from an address and return what to do about it.
 
         Raises: RemoteWireError if an ACT's frames have the wrong sizes.
@@ -77,20 +77,20 @@ class Fleet:
         connection = self.connections.get(address)
         return _at(address, connection.receive(message, frames, now)) if connection else []
 
-    def submit(self, group: int, frames: Frames, bits: int, now: float) -> list[Placed]:
+    def submit(self, group: int, frames: Frames, bits: int, now: float) -> list[AddressedAction]:
         """Take a group's finished rows and return the STEP that carries them, after its move if one is due."""
         client = self.groups[group]
         moved = self._draw(client, *self._wish, now) if self._wish is not None and client.is_at_boundary else []
         return [*moved, *_at(self._place.get(group, ""), client.submit(frames, bits, now))]
 
-    def poll(self, now: float, load: Sequence[tuple[str, float]] = ()) -> list[Placed]:
+    def poll(self, now: float, load: Sequence[tuple[str, float]] = ()) -> list[AddressedAction]:
         """Return what is due at `now`: moves of groups, PINGs and repeated HELLOs. Call it several times a second."""
         if self._polled_at is not None and now - self._polled_at > STALL_S:
-            self._judge_at = now + 1.0  # their messages may still wait in our socket
+            self._check_at = now + 1.0  # messages of the time before may still wait in the socket
         self._polled_at = now
-        placed: list[Placed] = []
+        placed: list[AddressedAction] = []
         self._wish = None
-        if now >= self._judge_at:
+        if now >= self._check_at:
             for connection in list(self.connections.values()):
                 placed += self._evacuate(connection, now)
             placed += self._tidy(now)
@@ -99,13 +99,13 @@ class Fleet:
             placed += _at(address, connection.poll(now, load))
         return placed
 
-    def leave(self, reason: str) -> list[Placed]:
+    def leave(self, reason: str) -> list[AddressedAction]:
         """Take every group away, and return one BYE for each address that had any.
 
-        It names session 0, which stands for all our sessions there: a HELLO that is still under way may yet get a
-        session whose WELCOME nobody will read.
+        BYE names session 0, which means all sessions of the connection: a HELLO under way may still open one, whose
+        WELCOME will not be read.
         """
-        placed: list[Placed] = []
+        placed: list[AddressedAction] = []
         for address, connection in self.connections.items():
             groups = list(connection.groups)
             for group in groups:
@@ -115,22 +115,24 @@ class Fleet:
         return placed
 
     def complaints(self, now: float) -> list[str]:
-        """Return a sentence for each connection that keeps groups from working."""
+        """Return a sentence for each connection over which groups cannot work, saying why."""
         texts = (connection.complaint(now) for connection in self.connections.values() if connection.groups)
         return [text for text in texts if text]
 
     # Within
 
-    def _put(self, group: GroupClient, address: str, now: float) -> list[Placed]:
+    def _put(self, group: GroupClient, address: str, now: float) -> list[AddressedAction]:
         self._place[group.group] = address
         return _at(address, self.connections[address].add(group, now))
 
-    def _move(self, group: GroupClient, source: ConnectionClient, target: ConnectionClient, now: float) -> list[Placed]:
+    def _move(
+        self, group: GroupClient, source: ConnectionClient, target: ConnectionClient, now: float
+    ) -> list[AddressedAction]:
         self.num_moves += 1
         return [*_at(source.address, source.remove(group, "moved")), *self._put(group, target.address, now)]
 
-    def _tidy(self, now: float) -> list[Placed]:
-        """Drop addresses that are no longer listed and lost or empty, and place the groups that have no place."""
+    def _tidy(self, now: float) -> list[AddressedAction]:
+        """Drop addresses that are no longer listed and are lost or empty, and place the groups that are nowhere."""
         for address, connection in list(self.connections.items()):
             is_kept = connection.is_listed or (connection.groups and not connection.is_lost(now))
             if not is_kept and any(other.is_listed for other in self.connections.values()):
@@ -139,15 +141,15 @@ class Fleet:
                     connection.remove(group, "moved")
                     del self._place[group.group]
         homeless = [item for item in self.groups.values() if item.group not in self._place]
-        placed: list[Placed] = []
+        placed: list[AddressedAction] = []
         for group in homeless if self.connections else ():
             if group.phase is not ClientPhase.DONE:
                 placed += self._put(group, self._emptiest(self._usable(now) or self.connections.values()).address, now)
         return placed
 
-    def _evacuate(self, connection: ConnectionClient, now: float) -> list[Placed]:
+    def _evacuate(self, connection: ConnectionClient, now: float) -> list[AddressedAction]:
         """Move the groups whose session at this connection is over, if another service can take them."""
-        placed: list[Placed] = []
+        placed: list[AddressedAction] = []
         is_lost = connection.is_lost(now)
         for group in list(connection.groups):
             is_avoiding = now < connection.avoid_until and group.phase is ClientPhase.GREETING
@@ -158,8 +160,10 @@ class Fleet:
                 placed += self._move(group, connection, self._emptiest(usable), now)
         return placed
 
-    def _draw(self, group: GroupClient, source: ConnectionClient, target: ConnectionClient, now: float) -> list[Placed]:
-        """Move a group that is between two unrolls, if it is at the service that has more than its share."""
+    def _draw(
+        self, group: GroupClient, source: ConnectionClient, target: ConnectionClient, now: float
+    ) -> list[AddressedAction]:
+        """Move a group that is between two unrolls away from a service that has more than its share."""
         if self._place.get(group.group) != source.address:
             return []
         self._wish, self._draw_at = None, now + DRAW_EVERY_S
@@ -192,5 +196,5 @@ class Fleet:
         return sorted(connections, key=rank)
 
 
-def _at(address: str, actions: Actions) -> list[Placed]:
+def _at(address: str, actions: Actions) -> list[AddressedAction]:
     return [(address, action) for action in actions]

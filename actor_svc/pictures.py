@@ -18,7 +18,7 @@ from seedbed.shared.runtime.config import EnvConfig
 
 HEADLESS = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
 MAX_SIDE = 400  # longest side of a picture that is sent, pixels
-MAX_SHARE = 0.1  # largest share of an evaluation's environment thread for drawing: some draw all lanes to show one
+MAX_SHARE = 0.1  # largest share of the environment thread's time for drawing: some environments draw all lanes
 
 
 def be_headless() -> None:
@@ -37,7 +37,7 @@ def make_watched_group(
     be_headless()
     try:
         return make_group(env, lanes, make=make, render=True, threads=threads)
-    except (ConfigError, EnvError):  # no render_mode there, or not this one; what else is wrong comes again
+    except (ConfigError, EnvError):  # it has no render_mode, or not this one; any other error is raised again below
         return make_group(env, lanes, make=make, threads=threads)
 
 
@@ -46,7 +46,7 @@ def picture_of(group: EnvGroup) -> Array:
 
     Raises: EnvError if it can be shown in neither way.
     """
-    why = "it draws no pictures (render_mode 'rgb_array'; a service in another language: capability 'render')"
+    why = "it draws no pictures (support render_mode 'rgb_array', or in another language the capability 'render')"
     try:
         picture: Any = group.render()
     except EnvError as error:
@@ -91,7 +91,7 @@ def shrink(picture: Array, max_side: int = MAX_SIDE) -> Array:
     if factor == 1:
         return picture
     height, width = (size // factor for size in picture.shape[:2])
-    if not height or not width:  # a strip narrower than the squares
+    if not height or not width:  # the picture is narrower than one square
         return picture[::factor, ::factor]
     squares = picture[: height * factor, : width * factor].reshape(height, factor, width, factor, 3)
     shrunk: Array = squares.mean((1, 3), dtype=np.float32).astype(np.uint8)
@@ -112,7 +112,7 @@ class Camera:
         self._rest_until = -math.inf
         self.problem = ""  # why there are no pictures
 
-    def shoot(self) -> bytes | None:
+    def capture(self) -> bytes | None:
         """Return the payload frame of lane 0's picture; None if it cannot be drawn, or it is too early for another."""
         if self.problem or (started := self._clock()) < self._rest_until:
             return None

@@ -1,4 +1,4 @@
-"""What an author of an environment calls: `serve(make_env)` turns a function into an actor."""
+"""`serve(make_env)` turns a function that makes environments into an actor."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -24,7 +24,7 @@ def serve(make_env: MakeEnvironment | EnvConfig, *, name: str = "", argv: Sequen
         defaults of [env].
       name: what the environment is called wherever `env.id` is not set; empty: the function's module and name.
       argv: `[EXPERIMENT.toml] [section.key=value …]`, for example `actor.upstream=tcp://127.0.0.1:5555`, or
-        from another machine `actor.upstream=tcp://10.0.0.6:5555 runtime.keys=default`; none: this process's.
+        from another machine `actor.upstream=tcp://10.0.0.6:5555 runtime.keys=default`; None: this process's own.
     Returns: the exit code: 0 when the run is finished, 78 where the run has other spaces or settings.
     """
     if isinstance(make_env, EnvConfig):

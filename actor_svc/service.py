@@ -1,6 +1,6 @@
 """An actor as a process: one loop, one environment thread, a connection for each inference service.
 
-    Dealer → decode → Fleet → Perform → Group.step (thread "env", or the loop if short) → Fleet.submit → STEP → Dealer
+    Dealer → decode → Fleet → StepLanes → Group.step (thread "env", or the loop if short) → Fleet.submit → STEP → Dealer
 
 | a group waits for | unblocked by |
 |---|---|
@@ -8,7 +8,7 @@
 | ACT | inference; a PONG that shows its STEP or ACT missing makes it resend |
 | WELCOME | HELLO, repeated with back-off for as long as it takes |
 
-What to do is decided in `client`, `connection` and `fleet`; this module only carries it out.
+`client`, `connection` and `fleet` decide what to do; this module only does it.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 
 from seedbed.actor_svc.backends.backend import LanesError
-from seedbed.actor_svc.client import Begin, Fatal, Finished, GroupClient, Perform, ResetLanes, Send
+from seedbed.actor_svc.client import Fatal, Finished, GroupClient, ResetLanes, Send, StartLanes, StepLanes
 from seedbed.actor_svc.config import ActorSettings
+from seedbed.actor_svc.counters import ActorCounters, LoadMeter, register
 from seedbed.actor_svc.envs import MakeEnvironment, make_group
-from seedbed.actor_svc.fleet import Fleet, Placed
+from seedbed.actor_svc.fleet import AddressedAction, Fleet
 from seedbed.actor_svc.group import EnvGroup, GroupRows
 from seedbed.actor_svc.pictures import MAX_SHARE, Camera, make_watched_group
-from seedbed.actor_svc.tally import ActorTally, LoadMeter, register
 from seedbed.shared import __version__
 from seedbed.shared.errors import ConfigError, RejectedError, RemoteWireError
 from seedbed.shared.net.addresses import look_up
@@ -58,7 +58,7 @@ async def run(
     Args:
       make: the environments' constructor, in place of what `env.id` names.
       lookup: resolves the names in `actor.upstream` to numeric hosts.
-    Raises: RejectedError if inference refuses us for good, EnvError or ConfigError from the environments.
+    Raises: RejectedError if inference refuses this actor for good, EnvError or ConfigError from the environments.
     """
     if make is None and settings.own_env().service:
         raise ConfigError(
@@ -88,7 +88,7 @@ async def run(
 class Actor:
     """The asyncio shell: feeds events to the fleet and performs the actions that it returns. Owned by the loop.
 
-    Large because everything that is not a decision is here: socket, threads, timers, pictures and the end.
+    Large because all side effects are here: sockets, threads, timers, pictures and the shutdown.
     """
 
     def __init__(
@@ -109,9 +109,9 @@ class Actor:
         self.fleet = Fleet(clients, seed=service.incarnation)
         self.keys = dial_keys(service.runtime.keys, Role.ENVIRONMENT, Role.INFERENCE)
         self.dealers: dict[str, Dealer] = {}
-        self.tally = ActorTally()
-        self.meter = LoadMeter(self.tally, groups, self.loop.time())
-        self.tick_seconds = register(service.metrics, self.tally, groups, self.fleet)
+        self.counters = ActorCounters()
+        self.meter = LoadMeter(self.counters, groups, self.loop.time())
+        self.tick_seconds = register(service.metrics, self.counters, groups, self.fleet)
         self.watchdog = Watchdog(worker.busy_s, settings.actor.hang_s, self._report_hang)
         self._submitted_at = [0.0] * len(groups)
         max_share = 1.0 if settings.actor.mode == "play" else MAX_SHARE  # a player looks at every step
@@ -140,7 +140,7 @@ class Actor:
     # Time
 
     async def _beat(self, resolver: Resolver) -> None:
-        """Poll the fleet every POLL_S, see to the watchdog and the load every BEAT_S, and log what is waited for."""
+        """Poll the fleet every POLL_S; feed the watchdog and read the load every BEAT_S; log what groups wait for."""
         next_beat = self.loop.time()
         next_complaint = next_beat + FIRST_COMPLAINT_S
         load: tuple[tuple[str, float], ...] = ()
@@ -180,7 +180,7 @@ class Actor:
         self._perform(placed)
 
     def _hang_up(self) -> None:
-        """Close the connections that the fleet has no use for any more."""
+        """Close the connections that the fleet no longer uses."""
         for address in set(self.dealers) - set(self.fleet.connections):
             self.service.log.info("inference_dropped", address=address)
             self.dealers.pop(address).close()
@@ -205,7 +205,7 @@ class Actor:
             message = decode(frames[0])
             placed = self.fleet.receive(address, message, frames[1:], self.loop.time())
         except RemoteWireError as error:
-            self.tally.refused_messages += 1
+            self.counters.refused_messages += 1
             self.service.log.debug("message_refused", address=address, code=error.code, error=str(error))
             return
         if type(message) is not Act:
@@ -225,19 +225,19 @@ class Actor:
 
     # What was decided
 
-    def _perform(self, placed: list[Placed]) -> None:
-        for address, action in placed:
+    def _perform(self, actions: list[AddressedAction]) -> None:
+        for address, action in actions:
             kind = type(action)
             if kind is Send:
                 self._send(address, action)  # type: ignore[arg-type]
-            elif isinstance(action, Perform):
+            elif isinstance(action, StepLanes):
                 self._tick(action)
-            elif isinstance(action, Begin):
+            elif isinstance(action, StartLanes):
                 group = self.groups[action.group]
-                self._in_thread(partial(self._begin, group, action.seed), partial(self._ran, action.group))
+                self._in_thread(partial(self._begin, group, action.seed), partial(self._submit_rows, action.group))
             elif isinstance(action, ResetLanes):
                 reset = partial(self.groups[action.group].reset, action.seed)
-                self._in_thread(self._shown(action, reset), partial(self._ran, action.group))
+                self._in_thread(self._with_picture(action, reset), partial(self._submit_rows, action.group))
             elif isinstance(action, Finished):
                 self.ended.set()
             elif isinstance(action, Fatal):
@@ -250,16 +250,16 @@ class Actor:
         if dealer is not None:
             dealer.send((encode(action.message), *action.payload))
 
-    def _tick(self, perform: Perform) -> None:
-        """Step a group in the thread, or here if its ticks are short: then the handover costs more than it hides.
+    def _tick(self, action: StepLanes) -> None:
+        """Step a group in the thread, or in the loop if its ticks are so short that the handover would cost more.
 
         2 groups of 128 lanes of CartPole took 0.69 ms of processor time for a tick, with both ends of the link in one
-        process, and 0.59 ms without the thread. Never both at once: environments may share state among groups.
+        process, and 0.59 ms without the thread. Ticks never run in both at once: groups may share state.
         """
-        index = perform.group
-        self.tally.waits += 1
-        self.tally.wait_s += self.loop.time() - self._submitted_at[index]
-        job = self._shown(perform, partial(self.groups[index].step_frames, perform.payload))
+        index = action.group
+        self.counters.waits += 1
+        self.counters.wait_s += self.loop.time() - self._submitted_at[index]
+        job = self._with_picture(action, partial(self.groups[index].step_frames, action.payload))
         if self._tick_s[index] >= self.settings.actor.inline_ms / 1000:
             self._in_thread(job, partial(self._ticked, index))
         elif self._num_in_thread:
@@ -267,11 +267,11 @@ class Actor:
         else:
             self._ticked(index, _timed(job))
 
-    def _shown(self, asked: Perform | ResetLanes, job: Callable[[], GroupRows]) -> Callable[[], GroupRows]:
-        """Return the job; where a picture was asked for, one that appends it to the job's rows."""
-        if not asked.wants_picture or not self.cameras:
+    def _with_picture(self, action: StepLanes | ResetLanes, job: Callable[[], GroupRows]) -> Callable[[], GroupRows]:
+        """Return the job; if the action asks for a picture, return a job that appends one to the rows."""
+        if not action.wants_picture or not self.cameras:
             return job
-        return partial(_step_and_shoot, job, self.cameras[asked.group])
+        return partial(_step_and_capture, job, self.cameras[action.group])
 
     def _in_thread(self, job: Callable[[], GroupRows], done: Callable[[tuple[GroupRows, float]], None]) -> None:
         def came_back(result: tuple[GroupRows, float]) -> None:
@@ -288,13 +288,13 @@ class Actor:
         """Note how long a group's tick took, then go on with its rows."""
         self._tick_s[index] += TICK_SMOOTHING * (min(result[1], 1.0) - self._tick_s[index])
         self.tick_seconds.observe(result[1])
-        self._ran(index, result)
+        self._submit_rows(index, result)
 
-    def _ran(self, index: int, result: tuple[GroupRows, float]) -> None:
+    def _submit_rows(self, index: int, result: tuple[GroupRows, float]) -> None:
         """Count a finished tick or reset and submit its rows, unless the run has ended."""
         rows, seconds = result
-        self.tally.ticks += 1
-        self.tally.busy_s += seconds
+        self.counters.ticks += 1
+        self.counters.busy_s += seconds
         if not self.ended.is_set():
             now = self._submitted_at[index] = self.loop.time()
             self._perform(self.fleet.submit(index, rows.payload, rows.bits, now))
@@ -311,7 +311,9 @@ class Actor:
         return rows
 
     def _report_hang(self, seconds: float) -> None:
-        self.service.log.error("environment_hung", seconds=round(seconds, 1), hint="raise actor.hang_s if it may")
+        self.service.log.error(
+            "environment_hung", seconds=round(seconds, 1), hint="raise actor.hang_s if a tick may take this long"
+        )
 
 
 def introduce(settings: ActorSettings, group: EnvGroup, index: int, incarnation: int) -> Hello:
@@ -358,9 +360,9 @@ def shows_pictures(settings: ActorSettings) -> bool:
     return settings.actor.pictures and settings.actor.mode != "train"
 
 
-def _step_and_shoot(step: Callable[[], GroupRows], camera: Camera) -> GroupRows:
+def _step_and_capture(step: Callable[[], GroupRows], camera: Camera) -> GroupRows:
     """Run a tick and return its rows, with a picture appended if the camera has one."""
-    rows, picture = step(), camera.shoot()
+    rows, picture = step(), camera.capture()
     if picture is None:
         return rows
     return GroupRows(payload=[*rows.payload, picture], bits=rows.bits | int(StepBits.RENDER))

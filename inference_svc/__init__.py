@@ -1,1 +1,1 @@
-"""One forward pass for all lanes; keeps policy state and cuts unrolls."""
+"""The inference service: it runs one policy for all lanes, keeps their policy state and cuts unrolls."""

@@ -8,7 +8,7 @@ from seedbed.shared.runtime.service import leave, main_from
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the inference service; its exit code."""
+    """Run the inference service from the command line and return its exit code."""
     return main_from("inference", InferenceSettings, serve, argv)
 
 

@@ -1,4 +1,4 @@
-"""What `Server` decides, as values: the shell performs them in their order."""
+"""The actions that `Server` decides on, as values; the shell performs them in their order."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from seedbed.inference_svc.group import Group
 
 
 class SendToEnvironment(NamedTuple):
-    """Put these frames on a connection. If it is gone, tell `Server.unroutable`."""
+    """Send these frames over a connection. If it is gone, call `Server.unroutable`."""
 
     route: bytes
     frames: Sequence[bytes]
@@ -28,7 +28,7 @@ class ForgetState(NamedTuple):
 
 
 class FreezeWeights(NamedTuple):
-    """Freeze the live weights for an evaluation, then call `Server.pinned` with their version."""
+    """Freeze the live weights for an evaluation, then call `Server.uses_frozen_weights` with their version."""
 
 
 class LaunchAt(NamedTuple):

@@ -1,26 +1,27 @@
-"""The actors that inference has met, by name: their lives, and which were lost. Pure: takes `now`, in seconds."""
+"""Known actors by name: how often each was restarted, and which were lost. Pure: takes `now`, in seconds."""
 
 from collections.abc import Iterable
 
 from seedbed.shared.protocol.sessions import Session
 
-MAX_ACTORS, MAX_LIVES = 1024, 1024  # what is remembered; names and lives beyond are not counted
-MISSED_S = 600.0  # for how long a lost actor is missed
+MAX_ACTORS, MAX_LIVES = 1024, 1024  # names, and incarnations of a name, that are remembered; others are not counted
+MISSED_S = 600.0  # for how long a lost actor is still reported, with 0 lanes
 
 
 class ActorRegistry:
-    """Owned by the loop; others may read `restarts` and `lanes`."""
+    """Counts restarts and losses of actors. Owned by the loop; other threads may read `restarts` and call `lanes`."""
 
     def __init__(self) -> None:
-        self.restarts: dict[str, int] = {}  # lives beyond the first, of names that had any
+        self.restarts: dict[str, int] = {}  # by name, where there were any
         self._lives: dict[str, dict[int, bool]] = {}  # name → incarnation → was counted as a restart
         self._lost_at: dict[str, float] = {}
 
-    def met(self, name: str, incarnation: int, *, is_start: bool) -> None:
-        """An actor process has a session.
+    def register(self, name: str, incarnation: int, *, is_start: bool) -> None:
+        """Note that a group of an actor process has opened a session.
 
-        is_start: its group 0, new to the run. A life's groups may spread over several replicas of inference, and move:
-        only there it is counted, provided that an earlier life has been met there.
+        Args:
+          is_start: whether the group is the process's group 0 and new to the run. Groups may spread over several
+            replicas of inference; only the one that gets group 0 counts a restart, if it has seen an earlier process.
         """
         self._lost_at.pop(name, None)
         if name not in self._lives and len(self._lives) >= MAX_ACTORS:
@@ -33,17 +34,17 @@ class ActorRegistry:
             lives[incarnation] = True
             self.restarts[name] = self.restarts.get(name, 0) + 1
 
-    def lost(self, name: str, now: float) -> None:
-        """It fell silent or was cut off, without a BYE."""
+    def mark_lost(self, name: str, now: float) -> None:
+        """Note that an actor fell silent or was cut off, without a BYE."""
         if name in self._lives:
             self._lost_at[name] = now
 
-    def forget(self, now: float) -> None:
-        """Miss nobody for longer than `MISSED_S`."""
+    def forget_lost(self, now: float) -> None:
+        """Forget the actors that were lost more than `MISSED_S` ago."""
         self._lost_at = {name: at for name, at in self._lost_at.items() if now - at < MISSED_S}
 
     def lanes(self, sessions: Iterable[Session]) -> dict[str, float]:
-        """Lanes of each known actor that is here; 0 for those that were lost and have not come back."""
+        """Return the lanes of each actor that has a session; 0 for those that were lost and have not come back."""
         lanes = dict.fromkeys(list(self._lost_at), 0.0)
         for session in sessions:
             if session.hello.actor in self._lives:
@@ -52,5 +53,5 @@ class ActorRegistry:
 
     @property
     def num_restarts(self) -> int:
-        """Process lives of actors beyond the first of each name."""
+        """The number of restarts of all actors together."""
         return sum(self.restarts.values())

@@ -1,7 +1,7 @@
-"""When to launch a forward pass, and with whom.
+"""Decides when to launch a forward pass, and with which groups.
 
-While the device is busy, requests accumulate; when it is free, everything queued runs. Only an idle device that sees
-few of many active groups waits a little, so that a flood of small groups does not become a flood of small batches.
+While the device is busy, requests accumulate; when it is free, everything queued runs. Only an idle device that has
+requests of few of the active groups waits a little, so that many small groups do not become many small batches.
 """
 
 from typing import Generic, TypeVar
@@ -16,14 +16,14 @@ class Batcher(Generic[T]):
 
     def __init__(self, idle_deadline_s: float) -> None:
         self._idle_deadline_s = idle_deadline_s
-        self._ready: dict[T, float] = {}  # group → since when
+        self._ready: dict[T, float] = {}  # group → when it was added, seconds
         self.is_busy = False
 
     def __len__(self) -> int:
         return len(self._ready)
 
     def add(self, group: T, now: float) -> None:
-        """A group waits for actions from now on."""
+        """Queue a group whose rows are ready."""
         self._ready.setdefault(group, now)
 
     def discard(self, group: T) -> None:
@@ -31,9 +31,10 @@ class Batcher(Generic[T]):
         self._ready.pop(group, None)
 
     def launch_at(self, num_active: int, now: float) -> float | None:
-        """When the next batch should start: `now`, a moment soon, or None while there is nothing to run or no device.
+        """Return when the next batch should start: `now`, or soon; None while nothing is queued or the device is busy.
 
-        `num_active` is how many groups may still send rows before this batch has to start.
+        Args:
+          num_active: how many groups could be part of this batch, those that are queued included.
         """
         if self.is_busy or not self._ready:
             return None
@@ -43,12 +44,12 @@ class Batcher(Generic[T]):
         return max(now, oldest + self._idle_deadline_s)
 
     def take(self, now: float) -> list[tuple[T, float]]:
-        """Everything queued, each with its wait in seconds; the device counts as busy until `finished`."""
+        """Return all queued groups, each with its wait in seconds. The device counts as busy until `finished`."""
         batch = [(group, now - since) for group, since in self._ready.items()]
         self._ready.clear()
         self.is_busy = bool(batch)
         return batch
 
     def finished(self) -> None:
-        """The batch that was running has ended."""
+        """Note that the running batch has ended."""
         self.is_busy = False

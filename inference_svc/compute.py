@@ -1,7 +1,6 @@
-"""Where the policy runs: in a thread, or in the loop while the thread has nothing to do and batches are short.
+"""Runs the policy in a thread, or in the loop if the thread is idle and the batch is short.
 
-Weights, evaluations' frozen copies and zeroed states are jobs of the thread like the batches, so they change between
-them.
+Loading or freezing weights and zeroing policy state are jobs of the same thread, so they happen between two batches.
 """
 
 import asyncio
@@ -17,34 +16,34 @@ from seedbed.shared.runtime.watchdog import Watchdog
 from seedbed.shared.runtime.worker import Worker
 
 Result = tuple[list[list[bytes]], list[int], float]  # payloads and versions in the groups' order, seconds
-Acted = Callable[[list[list[bytes]], list[int], float], None]
+OnActed = Callable[[list[list[bytes]], list[int], float], None]
 
 
 class Pace:
-    """How long a batch will take, by how long the newest one took. Pessimistic: as if each lane cost as much again."""
+    """Predicts a batch's time from the newest one, as if it were proportional to lanes, which is an upper bound."""
 
     def __init__(self) -> None:
         self._lanes, self._seconds = 1, math.inf
 
     def ran(self, lanes: int, seconds: float) -> None:
-        """A batch of so many lanes took so long."""
+        """Note how long a batch of this many lanes took."""
         self._lanes, self._seconds = lanes, seconds
 
     def seconds(self, lanes: int) -> float:
-        """What one of so many lanes will take; infinite before the first."""
+        """Return the predicted time of a batch of this many lanes; infinite before the first batch."""
         return self._seconds * max(1.0, lanes / self._lanes)
 
 
 class Compute:
-    """The engine and its thread. Owned by the loop, to which every result is handed, never from within a call.
+    """The engine and its thread. Owned by the loop; results arrive in a later callback of it, never within the call.
 
     Args:
       device: as in `inference.device`.
-      inline_s: batches expected to be this short run in the loop, on a CPU: there the handover costs more than it
-        hides. 32 groups of 64 lanes with an empty policy took 80 µs of processor time for a STEP, and 103 with the
-        thread. A thread that waits for another device holds nobody up.
-      max_s: a job that takes longer ends the process, after `report` was told for how long it has been running; the
-        first batch, and what comes before it, may take as long as it likes.
+      inline_s: on a CPU, batches expected to be shorter than this run in the loop, where a handover to the thread would
+        cost more. 32 groups of 64 lanes with an empty policy took 80 µs of processor time for a STEP, and 103 with the
+        thread. Other devices always use the thread, which only waits for them.
+      max_s: a job that takes longer ends the process, after a call of `report` with its running time. The first batch,
+        and the jobs before it, have no limit.
     """
 
     def __init__(self, device: str, *, inline_s: float, max_s: float, report: Callable[[float], None]) -> None:
@@ -61,11 +60,11 @@ class Compute:
 
     @property
     def record(self) -> RecordSpec:
-        """What is recorded of the policy of the newest weights, once there are any."""
+        """The record specification of the policy that acts now. Use it only after the first `load`."""
         return self._engine.live.record
 
-    def act(self, batches: Sequence[Sequence[LaneBlock]], done: Acted) -> None:
-        """Run the batches one after the other, then call `done` with what they answered."""
+    def act(self, batches: Sequence[Sequence[LaneBlock]], done: OnActed) -> None:
+        """Run the batches one after the other, then call `done(payloads, versions, seconds)`."""
         num_lanes = sum(lanes.count for batch in batches for lanes in batch)
 
         def acted(result: Result) -> None:
@@ -83,39 +82,39 @@ class Compute:
         engine, payloads, versions = self._engine, list[list[bytes]](), list[int]()
         for lanes in batches:
             payloads += engine.act(lanes)
-            versions += [engine.pinned_version if lanes[0].pinned else engine.version] * len(lanes)
+            versions += [engine.frozen_version if lanes[0].uses_frozen_weights else engine.version] * len(lanes)
         return payloads, versions, time.perf_counter() - started
 
     def load(self, version: int, manifest: Manifest | None, buffer: bytes, done: Callable[[], None]) -> None:
-        """Act with these weights from the next batch on; without a manifest they are of the policy that is there."""
+        """Act with these weights from the next batch on; None as manifest means that the policy stays the same."""
         self._worker.submit(lambda: self._engine.load(version, manifest, buffer), lambda _none: done())
 
-    def pin(self, done: Callable[[int], None]) -> None:
-        """Freeze the live weights for evaluations; `done` is told their version."""
-        self._worker.submit(self._engine.pin, done)
+    def freeze(self, done: Callable[[int], None]) -> None:
+        """Freeze a copy of the live weights for evaluations, then call `done` with their version."""
+        self._worker.submit(self._engine.freeze, done)
 
-    def pin_others(self, version: int, manifest_digest: str, buffer: bytes, done: Callable[[int], None]) -> None:
-        """Freeze these weights for evaluations; `done` is told their version, or 0 if they are another policy's."""
-        self._worker.submit(lambda: self._engine.pin_others(version, manifest_digest, buffer), done)
+    def freeze_former(self, version: int, manifest_digest: str, buffer: bytes, done: Callable[[int], None]) -> None:
+        """Freeze these older weights for evaluations, then call `done` with their version; 0 if of another policy."""
+        self._worker.submit(lambda: self._engine.freeze_former(version, manifest_digest, buffer), done)
 
     def forget(self, lanes: LaneBlock) -> None:
         """Zero a new group's policy state, before its first batch."""
         self._worker.submit(lambda: self._engine.forget(lanes))
 
     def busy_s(self) -> float:
-        """How long the thread's present job has been running, seconds."""
+        """Return how long the thread's present job has been running, seconds; 0 if it is idle."""
         return self._worker.busy_s()
 
     def pet(self) -> None:
-        """The loop lives; call it every second. Ends the process if a job hangs."""
+        """Tell the watchdog that the loop runs, and end the process if a job hangs. Call it every second."""
         self._watchdog.pet()
 
     @property
     def failed(self) -> asyncio.Future[None]:
-        """Raises what a job raised, if one does."""
+        """A future that raises the first exception of a job."""
         return self._worker.failed
 
     def close(self) -> None:
-        """Run what is queued, then end the compute thread and its watchdog."""
+        """Run the queued jobs, then end the compute thread and its watchdog."""
         self._watchdog.close()
         self._worker.close()

@@ -1,4 +1,4 @@
-"""Inference's configuration: section [inference]."""
+"""The settings of an inference service: the section [inference]."""
 
 from typing import Literal
 
@@ -10,7 +10,7 @@ OutOfBounds = Literal["count", "clip", "reject"]
 
 
 class InferenceConfig(Section):
-    """Where inference listens, whom it serves, and when it launches a batch."""
+    """The section [inference]: addresses, limits, and when to launch a batch."""
 
     bind: str = Field("tcp://127.0.0.1:5555", description="address that environments dial; port 0 picks a free one")
     upstream: list[str] = Field(
@@ -51,7 +51,7 @@ class InferenceConfig(Section):
 
 
 class InferenceSettings(Section):
-    """All sections that inference reads."""
+    """All sections that an inference service reads."""
 
     inference: InferenceConfig = InferenceConfig()
     runtime: RuntimeConfig = RuntimeConfig()

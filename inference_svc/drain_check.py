@@ -1,17 +1,16 @@
-"""When an inference that leaves has handed its unrolls over. Pure: takes `now`, in seconds.
+"""Decides when an inference service that shuts down may stop waiting for its unrolls. Pure: takes `now`, in seconds.
 
-Acknowledgement follows the update that used an unroll, and a part of a batch waits in the learner for lanes that
-somebody else will send. What the learner has received it uses although its producer has left, so only what it has not
-received would be lost.
+An unroll is acknowledged after the update that used it, which may wait for lanes of other inference services. The
+learner uses every unroll that it has received, even after its producer has left; only the others would be lost.
 """
 
 from seedbed.inference_svc.learner_sessions import LearnerSessions
 
-REST_S = 1.0  # everything received and nothing acknowledged for so long: what is left waits for others' lanes
+REST_S = 1.0  # all received, none acknowledged for this long: the rest waits for lanes of other services
 
 
 class DrainCheck:
-    """One departure, from the moment at which the groups were dismissed. Owned by the loop."""
+    """Made when the groups were dismissed. Owned by the loop."""
 
     def __init__(self, learner_sessions: LearnerSessions, drain_s: float, now: float) -> None:
         self._learner_sessions = learner_sessions
@@ -19,7 +18,7 @@ class DrainCheck:
         self._acked, self._acked_at = -1.0, now
 
     def is_over(self, now: float) -> bool:
-        """Whether every unroll was used, or was received by a learner that uses no more now, or time is up."""
+        """Whether all unrolls are acknowledged, or all received and none acknowledged for `REST_S`, or time is up."""
         acked = self._learner_sessions.total(lambda link: link.outbox.acked_unrolls)
         if acked != self._acked:
             self._acked, self._acked_at = acked, now

@@ -1,6 +1,6 @@
-"""The compute thread's work: one forward pass for every queued lane, policy state in tables, actions back.
+"""Runs the policy in the compute thread: one forward pass for all queued lanes, with policy state in tables.
 
-Tensor suffixes: N lanes of a batch, A own-action columns, M mask columns.
+Tensor suffixes: N lanes of a batch, A raw-action columns, M mask columns.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ NOISE_TICKS = 32  # ticks whose sampling noise is drawn in one go
 
 @dataclass(slots=True, eq=False)
 class LaneBlock:
-    """A group as the engine sees it: its slots, its rows, its noise. Hung on the session by the service."""
+    """The lanes of one group as the engine sees them: slots, rows and sampling noise. Kept in the `Group`."""
 
     start: int  # first slot
     count: int
@@ -31,23 +31,23 @@ class LaneBlock:
     rows: UnrollWriter | LatestRow
     act_layout: Layout
     greedy: bool
-    pinned: bool  # acts with the evaluation's frozen weights
-    tick: int = -1  # of the newest rows; sampling noise is keyed by it
+    uses_frozen_weights: bool  # acts with the weights of an evaluation
+    tick: int = -1  # number of the newest rows; the sampling noise depends on it
     noise_block: int = -1
     noise: tuple[Array, ...] = ()
     slots: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """A policy with weights in it, how it acts and what is recorded of that."""
+class LoadedPolicy:
+    """A policy with its weights, its acting rule, and what is recorded of its steps."""
 
     policy: Policy
     parameters: FlatParameters
     manifest: Manifest
     rule: ActingRule
     record: RecordSpec
-    wanted: frozenset[str]  # of what the rule records
+    wanted: frozenset[str]  # names of the fields that the rule is to record
 
 
 class Engine:
@@ -57,64 +57,64 @@ class Engine:
         self.device = device
         self.replica = 0  # a number that no other inference of the run has, for acting rules
         self.version = 0
-        self.pinned_version = 0
-        self._live: Loaded | None = None
-        self._pinned: Loaded | None = None
+        self.frozen_version = 0
+        self._live: LoadedPolicy | None = None
+        self._frozen: LoadedPolicy | None = None
         self._tables: list[Tensor] = []
         self._num_slots = 0
 
     @property
     def policy(self) -> Policy:
-        """The policy that acts now. Only once `load` was called."""
+        """The policy that acts now. Use it only after the first `load`."""
         return self.live.policy
 
     @property
-    def live(self) -> Loaded:
-        """The weights that act now. Only once `load` was called."""
+    def live(self) -> LoadedPolicy:
+        """The policy that acts now, with its weights. Use it only after the first `load`."""
         assert self._live is not None, "no weights yet"
         return self._live
 
     def load(self, version: int, manifest: Manifest | None, buffer: bytes) -> None:
-        """Take new weights, of the live policy if `manifest` is None.
+        """Take new weights; None as manifest means that the policy stays the same.
 
-        Another manifest builds another policy, whose lanes' state may be of another kind.
+        A manifest that differs builds another policy; if its state fields differ too, all policy state is dropped.
         """
         if manifest is not None and (self._live is None or self._live.manifest.digest != manifest.digest):
             former, self._live = self._live, self._build(manifest)
-            self._pinned = None
+            self._frozen = None
             if former is None or former.policy.state_fields != self._live.policy.state_fields:
                 self._tables, self._num_slots = [], 0
         self.live.parameters.load_(buffer)
         self.version = version
 
-    def pin(self) -> int:
-        """Freeze a copy of the live weights for an evaluation; the version that was frozen."""
+    def freeze(self) -> int:
+        """Freeze a copy of the live weights for an evaluation and return their version."""
         return self._freeze(self.version, self.live.parameters.export())
 
-    def pin_others(self, version: int, manifest_digest: str, buffer: bytes) -> int:
-        """Freeze weights that are not live any more; their version, or 0 if they are not the live policy's."""
+    def freeze_former(self, version: int, manifest_digest: str, buffer: bytes) -> int:
+        """Freeze weights older than the live ones; return their version, or 0 if they are of another policy."""
         if self._live is None or self._live.manifest.digest != manifest_digest:
             return 0
         return self._freeze(version, buffer)
 
     def _freeze(self, version: int, buffer: bytes) -> int:
-        if self._pinned is None or self._pinned.manifest.digest != self.live.manifest.digest:
-            self._pinned = self._build(self.live.manifest)
-        self._pinned.parameters.load_(buffer)
-        self.pinned_version = version
+        if self._frozen is None or self._frozen.manifest.digest != self.live.manifest.digest:
+            self._frozen = self._build(self.live.manifest)
+        self._frozen.parameters.load_(buffer)
+        self.frozen_version = version
         return version
 
-    def _build(self, manifest: Manifest) -> Loaded:
+    def _build(self, manifest: Manifest) -> LoadedPolicy:
         policy = policy_from_manifest(manifest).to(self.device).eval()
         recording = Recording.from_json(manifest.extra)
         record = recording.make_record(policy.spec, policy.state_fields)
         wanted = frozenset(item.name for item in record.decided)
         rule = recording.make_rule()
         rule.replica = self.replica
-        return Loaded(policy, acting_parameters(policy), manifest, rule, record, wanted)
+        return LoadedPolicy(policy, acting_parameters(policy), manifest, rule, record, wanted)
 
     def reserve(self, num_slots: int) -> None:
-        """Make the state tables at least this long."""
+        """Make the state tables at least this long, keeping what they hold."""
         if num_slots <= self._num_slots and self._tables:
             return
         size = max(num_slots, 2 * self._num_slots)
@@ -124,18 +124,18 @@ class Engine:
         self._tables, self._num_slots = fresh, size
 
     def forget(self, lanes: LaneBlock) -> None:
-        """Zero a group's policy state: its session is new."""
+        """Zero the policy state of a group."""
         self.reserve(lanes.start + lanes.count)
         for table in self._tables:
             table[lanes.start : lanes.start + lanes.count] = 0
 
     @torch.inference_mode()
     def act(self, groups: Sequence[LaneBlock]) -> list[list[bytes]]:
-        """ACT payload frames for each group. The groups share weights and greediness."""
-        loaded = self._pinned if groups[0].pinned else self.live
+        """Return ACT's payload frames for each group. All groups must agree in `uses_frozen_weights` and `greedy`."""
+        loaded = self._frozen if groups[0].uses_frozen_weights else self.live
         assert loaded is not None, "evaluation groups act only once weights are frozen"
         policy = loaded.policy
-        version = self.pinned_version if groups[0].pinned else self.version
+        version = self.frozen_version if groups[0].uses_frozen_weights else self.version
         slots = self._slots(groups) if self._tables else slice(0)
         state = tuple(table[slots] for table in self._tables)
         is_learned = any(isinstance(group.rows, UnrollWriter) for group in groups)
@@ -150,11 +150,11 @@ class Engine:
         acted = policy.act(observation, reward, first, state, rule, noise, mask, wanted=wanted)
         for table, value in zip(self._tables, acted.state, strict=True):
             table[slots] = value
-        own_NA = acted.action.cpu().numpy()
+        raw_NA = acted.action.cpu().numpy()
         if is_learned:
             recorded = {name: value.cpu().numpy() for name, value in acted.recorded.items()}
-            _write_back(groups, {ACTION: own_NA, **recorded}, version)
-        return _act_frames(groups, policy.distribution.to_env(own_NA))
+            _write_back(groups, {ACTION: raw_NA, **recorded}, version)
+        return _act_frames(groups, policy.distribution.to_env(raw_NA))
 
     def _slots(self, groups: Sequence[LaneBlock]) -> slice | Tensor:
         if len(groups) == 1:
@@ -165,7 +165,7 @@ class Engine:
         return torch.cat([group.slots for group in groups])
 
     def _keep_state_before(self, groups: Sequence[LaneBlock]) -> None:
-        """Write the policy state before this tick into unrolls that begin with it."""
+        """Copy the policy state before this tick into the unrolls whose row 0 is this tick."""
         for group in groups:
             if self._tables and isinstance(group.rows, UnrollWriter):
                 for chunk, places in group.rows.state_places():
@@ -174,7 +174,7 @@ class Engine:
                         place[...] = table[first : first + chunk.lanes].cpu().numpy()
 
     def _inputs(self, groups: Sequence[LaneBlock]) -> list[Tensor]:
-        """The newest rows of all groups, one tensor per input field."""
+        """Return the newest rows of all groups, one tensor [N, ...] for each field."""
         pieces: list[list[Array]] = []
         for group in groups:
             if isinstance(group.rows, UnrollWriter):
@@ -183,7 +183,7 @@ class Engine:
             else:
                 pieces.append(group.rows.inputs)
         joined = [np.concatenate(part) for part in zip(*pieces, strict=True)] if len(pieces) > 1 else pieces[0]
-        if not joined[-1].flags.writeable:  # torch takes no array that is still the message that it came in
+        if not joined[-1].flags.writeable:  # still the memory of the message, which torch does not accept
             joined = [array.copy() for array in joined]
         tensors = [torch.from_numpy(array) for array in joined]
         if self.device.type == "cpu":
@@ -191,7 +191,7 @@ class Engine:
         return [tensor.pin_memory().to(self.device, non_blocking=True) for tensor in tensors]
 
     def _noise(self, groups: Sequence[LaneBlock], policy: Policy, rule: ActingRule) -> tuple[Tensor, ...]:
-        """The rule's noise for each lane at its tick: the same whatever the batch."""
+        """Return the rule's noise for each lane at its tick, which does not depend on the rest of the batch."""
         parts = []
         for group in groups:
             block, tick = divmod(group.tick, NOISE_TICKS)
@@ -205,7 +205,7 @@ class Engine:
 
 
 def _write_back(groups: Sequence[LaneBlock], decided: Mapping[str, Array], version: int) -> None:
-    """Write what was decided, by name and each [N, ...], into the unrolls."""
+    """Write actions and recorded fields, by name and each [N, ...], into the unrolls."""
     base = 0
     for group in groups:
         if isinstance(group.rows, UnrollWriter):

@@ -1,15 +1,15 @@
-"""When evaluation groups may act: each task's round of whole episodes, all on one frozen version of the weights.
+"""Decides when evaluation groups may act: each task's round of whole episodes, all on one frozen version of weights.
 
 | an evaluation group waits for | unblocked by |
 |---|---|
-| a round of its task | CREDIT that asks for one, of one version of the weights |
-| these weights, frozen once for all tasks | the compute thread: the live ones or, if newer, some from the learner |
-| the end of the round, its own quota played | the other groups of its task |
+| a round of its task | CREDIT that requests one, for one version of the weights |
+| these weights, frozen once for all tasks | the compute thread; if the live ones are newer, the learner too |
+| the end of the round, after its own quota | the other groups of its task |
 """
 
 from collections.abc import Iterable, Sequence
 
-from seedbed.inference_svc.evaluation import EvaluationRound, PlayedRound
+from seedbed.inference_svc.evaluation import EvaluationRound, FinishedRound
 from seedbed.inference_svc.group import Group
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.protocol.messages import Evaluation
@@ -18,32 +18,32 @@ from seedbed.shared.protocol.messages import Evaluation
 class Evaluations:
     """The rounds of all tasks. Owned by the service's loop; memory: a round for each task, see `EvaluationRound`.
 
-    A task that joins late plays the version that the others are playing: the engine has one frozen copy.
+    The engine has one frozen copy, so a task that joins late plays the same version as the others.
     """
 
     def __init__(self) -> None:
         self._rounds: dict[str, EvaluationRound] = {}
         self._frozen_version = 0  # packed
-        self._is_freezing = False  # while the compute thread is at it
+        self._is_freezing = False  # the compute thread was asked to freeze weights and has not answered
 
     @property
     def progress(self) -> tuple[int, int]:
-        """(episodes played, episodes asked for) of all tasks' rounds that are running or waited for."""
+        """(episodes played, episodes requested) of all tasks' present rounds together."""
         rounds = [item.progress for item in self._rounds.values()]
         return sum(played for played, _ in rounds), sum(asked for _, asked in rounds)
 
     def ask(self, task: str, request: Evaluation | None) -> None:
-        """The learner wants this evaluation of a task now, or none."""
+        """Take the evaluation of a task that the learner requests now, or None."""
         self._round(task).ask(request)
 
     def without_groups(self, groups: Iterable[Group]) -> dict[str, int]:
-        """Episodes that are wanted of a task that none of these groups plays, by task."""
+        """Return the requested episodes of each task that none of these groups plays."""
         played = {group.task for group in groups}
         asked = {task: item.request for task, item in self._rounds.items() if task not in played}
         return {task: request.episodes for task, request in asked.items() if request is not None}
 
     def wanted_version(self, groups: Iterable[Group]) -> int:
-        """The version that has to be frozen now, for a round that waits for it; 0 if none, or while one is."""
+        """Return the version to freeze for a round that waits for it; 0 if there is none, or while freezing."""
         if self._is_freezing:
             return 0
         waiting = [self._round(task) for task in _by_task(groups)]
@@ -52,21 +52,21 @@ class Evaluations:
         return 0 if newest is None or newest.version == self._frozen_version else newest.version
 
     def freezing(self) -> None:
-        """The compute thread is asked to freeze what is wanted."""
+        """Note that the compute thread was asked to freeze the wanted weights."""
         self._is_freezing = True
 
     def frozen(self, version: int) -> None:
-        """The weights that are frozen now; 0: none."""
+        """Note the version of the weights that are frozen now; 0 for none."""
         self._frozen_version, self._is_freezing = version, False
 
     def forget_frozen(self) -> None:
-        """The policy was built anew and the frozen copy is gone: running rounds start again."""
+        """Restart all rounds, because another policy was built and the frozen copy is gone."""
         self._frozen_version = 0
         for item in self._rounds.values():
             item.restart()
 
     def start(self, groups: Iterable[Group]) -> list[Group]:
-        """Begin the rounds that the frozen weights are for; their groups, which may act now."""
+        """Begin the rounds that wait for the frozen weights, and return their groups, which may act now."""
         started: list[Group] = []
         for task, members in _by_task(groups).items():
             item = self._round(task)
@@ -80,23 +80,23 @@ class Evaluations:
         return started
 
     def reset_seed(self, group: Group) -> int | None:
-        """The seed to reset a group with, the first time in its round; None when it needs no reset."""
+        """Return the seed to reset a group with at the first call in its round; None after that."""
         return self._of(group).reset_seed(group.session.id)
 
     def version(self, group: Group) -> int:
-        """Of the frozen weights that a group's round is played with, packed."""
+        """Return the packed version of the weights that a group's round is played with."""
         return self._of(group).version
 
     def may_act(self, group: Group) -> bool:
-        """Whether a group still owes episodes."""
+        """Whether a group has still episodes to play."""
         return self._of(group).may_act(group.session.id)
 
-    def record(self, group: Group, statistics: Array) -> PlayedRound | None:
-        """Count the episodes that ended in a group's newest tick; the task's result when they were the last."""
+    def record(self, group: Group, statistics: Array) -> FinishedRound | None:
+        """Count the episodes that ended in a group's newest tick; return its finished round if they were the last."""
         return self._of(group).record(group.session.id, group.flags, statistics)
 
     def lose(self, group: Group) -> None:
-        """A group is gone: a round in which it owed episodes starts again."""
+        """Remove a group that has left; a round in which it had still episodes to play starts again."""
         self._of(group).lose(group.session.id)
 
     def _of(self, group: Group) -> EvaluationRound:

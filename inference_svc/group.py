@@ -1,4 +1,4 @@
-"""What inference keeps for a group."""
+"""The state that inference keeps for a group, and how it reads the group's STEPs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,31 +23,31 @@ _BOUNDARY = int(ActBits.BOUNDARY)
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """What inference keeps for a session."""
+    """A group with a session: its lanes, layouts and newest flags."""
 
     session: Session
     lanes: LaneBlock
-    layout: Layout  # of its STEPs
-    check: RowCheck  # of their values
+    layout: Layout  # of a STEP
+    check: RowCheck  # of a STEP's values
     flags: Array  # of the newest rows, u8 [L]
     previous_flags: Array
-    wants_boundaries: bool = False  # its client asked to be told where unrolls begin
+    wants_boundaries: bool = False  # its HELLO has the capability `boundary`
 
     @property
     def act_bits(self) -> int:
-        """What its next ACT says beside the actions."""
+        """The `ActBits` of its next ACT, as an integer."""
         rows = self.lanes.rows
         is_boundary = self.wants_boundaries and isinstance(rows, UnrollWriter) and rows.is_boundary
         return _BOUNDARY if is_boundary else 0
 
     @property
     def task(self) -> str:
-        """Which of the run's tasks it plays; empty in a run with one environment."""
+        """The task that it plays; empty in a run with one environment."""
         return self.session.hello.task
 
 
 def make_group(session: Session, record: RecordSpec, start: int, out_of_bounds: OutOfBounds = "count") -> Group:
-    """What a new session needs: rows for its mode, their check, and lanes on the slots from `start` on."""
+    """Make the group of a new session, on the slots from `start` on."""
     hello = session.hello
     rows: UnrollWriter | LatestRow
     if hello.mode == "train":
@@ -62,7 +62,7 @@ def make_group(session: Session, record: RecordSpec, start: int, out_of_bounds: 
         rows=rows,
         act_layout=act_layout(hello.spec, hello.lanes),
         greedy=False,
-        pinned=hello.mode == "eval",
+        uses_frozen_weights=hello.mode == "eval",
     )
     none = np.zeros(hello.lanes, np.uint8)
     return Group(
@@ -77,10 +77,12 @@ def make_group(session: Session, record: RecordSpec, start: int, out_of_bounds: 
 
 
 def read_step(group: Group, step: Step, frames: Sequence[bytes]) -> tuple[list[Array], int, Array | None, bytes | None]:
-    """What a STEP brings: its arrays in their layout's order, lanes out of bounds, statistics, a picture's frame.
+    """Read a STEP's payload.
 
-    Statistics are those of ended lanes, f32 [ended, K]. A value that would break the forward pass or the loss is
-    refused here, so that it hurts its sender only. Raises: RemoteWireError.
+    Returns: its arrays in the order of the layout; the number of lanes out of bounds; statistics of the ended lanes,
+      f32 [ended, K], or None; the frame of a picture, or None.
+    Raises: RemoteWireError also for values that would break the forward pass or the loss, so that only their sender
+      suffers.
     """
     size = len(group.layout.frame_bytes)
     group.layout.check(frames[:size])

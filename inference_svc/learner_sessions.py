@@ -1,7 +1,8 @@
-"""The ways to the learner: over one connection a session for each task, so that no task's backlog stops another's.
+"""Inference's sessions with the learner over one connection: one per task, so that no backlog stops another task.
 
-A run with one environment has one way, named "". With tasks that one reads weights and beats; each task's own way is
-opened by the first environments that come with it. Pure, as `upstream`: takes `now`, returns frames and events.
+A run with one environment has one session, of the task "". In a run with tasks that session carries weights and
+heartbeats only; a task's own session is opened when its first environments connect. Pure, like `upstream`: takes
+`now`, returns frames and events.
 """
 
 from collections import deque
@@ -11,7 +12,7 @@ from seedbed.inference_svc.episodes import EpisodeReport
 from seedbed.inference_svc.group import Group
 from seedbed.inference_svc.unrolls import UnrollWriter
 from seedbed.inference_svc.upstream import Event, Frames, LearnerLink, Refused, Welcomed
-from seedbed.shared.protocol.compatibility import Incompatibility, judge_task
+from seedbed.shared.protocol.compatibility import Incompatibility, check_task_env
 from seedbed.shared.protocol.messages import (
     Bye,
     Challenge,
@@ -24,26 +25,26 @@ from seedbed.shared.protocol.messages import (
 )
 from seedbed.shared.protocol.rows import EnvSpec
 
-MAX_EARLY = 128  # tasks that introduce themselves before the learner has said which there are
+MAX_EARLY = 128  # tasks that are remembered before the learner has named the run's tasks
 
 
 class LearnerSession:
-    """One task's way: its conversation, the groups that wait for its credit, what happened in it."""
+    """One task's session with the learner: its link, the groups held for credit, and its episodes."""
 
     def __init__(self, task: str, link: LearnerLink) -> None:
         self.task, self.link = task, link
         self.held: deque[Group] = deque()
         self.episodes = EpisodeReport(link.outbox)
 
-    def pass_on(self, group: Group) -> bool:
-        """Hand a group's complete unroll over if the learner takes it now; whether it does."""
+    def try_push(self, group: Group) -> bool:
+        """Push a group's complete unroll if there is credit for it; return whether there was."""
         if not self.link.outbox.can_send(group.lanes.count):
             return False
         self.push(group)
         return True
 
     def push(self, group: Group) -> None:
-        """Hand a group's complete unroll to the link, which keeps it until the learner takes it."""
+        """Push a group's complete unroll to the outbox, which keeps it until it is acknowledged."""
         writer, session = group.lanes.rows, group.session
         assert isinstance(writer, UnrollWriter)
         for unroll in writer.complete():
@@ -54,7 +55,7 @@ class LearnerSession:
 
 
 class LearnerSessions:
-    """Every task's way. Owned by inference's loop; memory: the outboxes, at most one for each task of the run."""
+    """The sessions of all tasks. Owned by inference's loop; memory: the outboxes, at most one for each task."""
 
     def __init__(
         self, *, name: str, incarnation: int, library_version: str, load: Callable[[], tuple[tuple[str, float], ...]]
@@ -66,35 +67,37 @@ class LearnerSessions:
 
         self._link = link
         self.main = link("")
-        self.tasks: tuple[TaskEnv, ...] | None = None  # of the run; None until its learner has said so
+        self.tasks: tuple[TaskEnv, ...] | None = None  # of the run; None until the learner has named them
         self._by_task = {"": LearnerSession("", self.main)}
         self._early: dict[str, EnvSpec] = {}
 
     def of(self, task: str) -> LearnerSession:
-        """The way of a task that was introduced."""
+        """Return the session of a task, which must have been introduced."""
         return self._by_task[task]
 
     @property
     def all(self) -> list[LearnerSession]:
-        """Every way that is open or to be opened."""
+        """All sessions that are open or being opened."""
         return list(self._by_task.values())
 
-    def judge(self, task: str, spec: EnvSpec) -> Incompatibility | None:
-        """Why these environments have no place in the run, as far as the learner has told; None if they may have."""
+    def check_env(self, task: str, spec: EnvSpec) -> Incompatibility | None:
+        """Return why these environments cannot join the run; None if nothing the learner has said speaks against it."""
         if self.tasks is None:
             return None
-        misfit = judge_task(task, spec if self.tasks else None, self.tasks)
-        stream = self._by_task.get(task) if task else None
-        refused = stream.link.refused.get(spec) if stream is not None else None
-        return misfit or (Incompatibility(refused.code, refused.message, refused.hint) if refused is not None else None)
+        problem = check_task_env(task, spec if self.tasks else None, self.tasks)
+        learner_session = self._by_task.get(task) if task else None
+        refused = learner_session.link.refused.get(spec) if learner_session is not None else None
+        if problem is not None or refused is None:
+            return problem
+        return Incompatibility(refused.code, refused.message, refused.hint)
 
     def first_spec(self, task: str) -> EnvSpec | None:
-        """What the first environments of a task said that they are."""
-        stream = self._by_task.get(task)
-        return stream.link.spec if stream is not None and task else None
+        """Return the specification of a task's first environments; None for the task "" or one without any."""
+        learner_session = self._by_task.get(task)
+        return learner_session.link.spec if learner_session is not None and task else None
 
     def introduce(self, task: str, spec: EnvSpec, now: float) -> None:
-        """Environments of a task came that `judge` has nothing against: open its way."""
+        """Open the session of a task, whose environments passed `check_env`; later calls change nothing."""
         if not task:
             self.main.introduce(spec, now)
         elif self.tasks is None:
@@ -103,43 +106,43 @@ class LearnerSessions:
         elif task in self._by_task:
             self._by_task[task].link.introduce(spec, now)
         else:
-            stream = self._by_task[task] = LearnerSession(task, self._link(task))
-            stream.link.introduce(spec, now)
+            learner_session = self._by_task[task] = LearnerSession(task, self._link(task))
+            learner_session.link.introduce(spec, now)
             if self.main.is_connected:
-                stream.link.connected(now)
+                learner_session.link.connected(now)
 
     def discard_unrolls(self) -> None:
-        """What is kept fits the learner no longer."""
-        for stream in self.all:
-            stream.link.discard_unrolls()
+        """Discard all unacknowledged unrolls, because the learner can no longer use them."""
+        for learner_session in self.all:
+            learner_session.link.discard_unrolls()
 
     # The connection
 
     def connected(self, now: float) -> None:
-        """The connection to the learner is open: each session may say HELLO."""
-        for stream in self.all:
-            stream.link.connected(now)
+        """Note that the connection to the learner is open: each session says HELLO."""
+        for learner_session in self.all:
+            learner_session.link.connected(now)
 
     def disconnected(self, now: float) -> None:
-        """The connection to the learner is closed: sessions wait for the next."""
-        for stream in self.all:
-            stream.link.disconnected(now)
+        """Note that the connection to the learner was closed: the sessions wait for the next one."""
+        for learner_session in self.all:
+            learner_session.link.disconnected(now)
 
     def poll(self, now: float) -> list[Frames]:
-        """The messages that are due now, each as frames."""
+        """Return the messages that are due now, each as frames."""
         before = self.main.pinged_ms
         due = self.main.poll(now)
-        for stream in self.all[1:] if self.main.welcome is not None else ():
+        for learner_session in self.all[1:] if self.main.welcome is not None else ():
             if self.main.pinged_ms != before:
-                stream.link.outbox.pinged(self.main.pinged_ms)
-            due += stream.link.poll(now)
+                learner_session.link.outbox.pinged(self.main.pinged_ms)
+            due += learner_session.link.poll(now)
         return due
 
     def receive(self, message: Message, payload: Sequence[bytes], now: float) -> list[tuple[str, Event]]:
-        """What a message from the learner means, and for which task. The way of a task that it has not is closed."""
+        """Take a message from the learner; return its events with their tasks, and close the sessions it refuses."""
         events = []
-        for stream in self.all:
-            stream.link.heard_at = now
+        for learner_session in self.all:
+            learner_session.link.heard_at = now
         for link in self._addressees(message):
             events += [(link.task, event) for event in link.receive(message, payload, now)]
         for task, event in events:
@@ -150,7 +153,7 @@ class LearnerSessions:
         return events
 
     def _addressees(self, message: Message) -> list[LearnerLink]:
-        links = [stream.link for stream in self.all]
+        links = [learner_session.link for learner_session in self.all]
         if len(links) == 1 or isinstance(message, (Pong, Challenge)):
             return links
         if isinstance(message, (ProducerWelcome, Reject)):
@@ -163,33 +166,33 @@ class LearnerSessions:
         return [self.main]
 
     def _learn_tasks(self, tasks: tuple[TaskEnv, ...], now: float) -> None:
-        """A learner said which tasks its run has. Ways of others stay until their groups have left."""
+        """Take the run's tasks. Sessions of other tasks stay until their groups have left."""
         self.tasks = tasks
         early, self._early = self._early, {}
         for task, spec in early.items():
-            if self.judge(task, spec) is None:
+            if self.check_env(task, spec) is None:
                 self.introduce(task, spec, now)
 
     def _close(self, task: str) -> None:
         self.main.discarded_lanes += self._by_task.pop(task).link.outbox.discard()
 
-    # Figures
+    # Totals
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything was acknowledged: a drain is done."""
-        return all(stream.link.outbox.is_empty for stream in self.all)
+        """Whether all unrolls and episodes were acknowledged, so that a drain is done."""
+        return all(learner_session.link.outbox.is_empty for learner_session in self.all)
 
     @property
     def is_received(self) -> bool:
-        """Whether the learner has everything, used or not."""
-        return all(stream.link.outbox.is_received for stream in self.all)
+        """Whether the learner has received all unrolls and episodes, used or not."""
+        return all(learner_session.link.outbox.is_received for learner_session in self.all)
 
     @property
     def num_held(self) -> int:
-        """How many groups wait for the learner's credit."""
-        return sum(len(stream.held) for stream in self.all)
+        """The number of groups that are held for credit."""
+        return sum(len(learner_session.held) for learner_session in self.all)
 
     def total(self, read: Callable[[LearnerLink], float]) -> float:
-        """A figure of all ways together."""
-        return sum(read(stream.link) for stream in self.all)
+        """Return the sum of a number over the links of all sessions."""
+        return sum(read(learner_session.link) for learner_session in self.all)

@@ -1,14 +1,14 @@
-"""What inference shows at /metrics: its tally, read when scraped, and two histograms."""
+"""The metrics of an inference service at /metrics: its counters, read at each scrape, and a histogram."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
 
 from prometheus_client import Histogram
 
+from seedbed.inference_svc.counters import COUNTED, InferenceCounters
 from seedbed.inference_svc.learner_sessions import LearnerSessions
 from seedbed.inference_svc.server import Server
 from seedbed.inference_svc.serving import ServedStatistics
-from seedbed.inference_svc.tally import COUNTED, InferenceTally
 from seedbed.inference_svc.upstream import LearnerLink
 from seedbed.shared.figures import inference
 from seedbed.shared.figures.declare import Metric
@@ -19,18 +19,18 @@ from seedbed.shared.runtime.metrics import Metrics
 
 
 def register(
-    metrics: Metrics, tally: InferenceTally, server: Server, learner_sessions: LearnerSessions, reactor: Reactor
+    metrics: Metrics, counters: InferenceCounters, server: Server, learner_sessions: LearnerSessions, reactor: Reactor
 ) -> Histogram:
-    """Register everything; the histogram of forward times, which the shell fills."""
+    """Register all metrics and return the histogram of forward times, which the shell fills."""
 
     def total(read: Callable[[LearnerLink], float]) -> Callable[[], float]:
         return lambda: learner_sessions.total(read)
 
     for metric, name in COUNTED.items():
         add = metrics.read_labelled if metric.labels else metrics.read
-        add(metric, partial(getattr, tally, name))
+        add(metric, partial(getattr, counters, name))
     figures: Mapping[Metric, Callable[[], float]] = {
-        inference.REFUSED_MESSAGES: lambda: tally.refused_messages + reactor.statistics().oversized,
+        inference.REFUSED_MESSAGES: lambda: counters.refused_messages + reactor.statistics().oversized,
         inference.DROPPED_MESSAGES: lambda: reactor.statistics().dropped,
         inference.UNROLLS_ACKED: total(lambda link: link.outbox.acked_unrolls),
         inference.UNROLLS_RESENT: total(lambda link: link.outbox.resent_unrolls),
@@ -55,7 +55,7 @@ def register(
     return metrics.histogram(inference.FORWARD_SECONDS.name, inference.FORWARD_SECONDS.meaning)
 
 
-def register_audience(metrics: Metrics, audience: ServedStatistics) -> None:
-    """Register what a policy that is served without a learner shows beside."""
-    metrics.read(inference.SERVED_EPISODES, lambda: audience.num_episodes)
-    metrics.read(inference.SERVED_RETURN, lambda: audience.return_mean)
+def register_served(metrics: Metrics, served_statistics: ServedStatistics) -> None:
+    """Register the additional metrics of a policy that is served without a learner."""
+    metrics.read(inference.SERVED_EPISODES, lambda: served_statistics.num_episodes)
+    metrics.read(inference.SERVED_RETURN, lambda: served_statistics.return_mean)

@@ -1,8 +1,8 @@
-"""The newest picture of an evaluation, for people who watch. Decides when to ask for the next; pure, takes `now`.
+"""Keeps the newest picture of an evaluation and decides when to request the next. Pure: takes `now`, in seconds.
 
-Somebody watches: four pictures a second. Nobody does: one in five seconds, so that who comes finds one, for evaluations
-are short and rare. Only evaluation and play groups are asked, and only those that can draw (capability `render`), so
-that nobody's looking slows training down. One group is shown for as long as pictures of it come.
+While someone watches, it requests four pictures a second; otherwise one every five seconds, so that a new viewer finds
+a recent one. Only evaluation and play groups with the capability `render` are asked, so that watching never slows
+training. One group is shown for as long as its pictures arrive.
 """
 
 import math
@@ -14,37 +14,37 @@ from seedbed.shared.protocol.messages import Step, StepBits
 from seedbed.shared.protocol.pictures import check_picture
 from seedbed.shared.protocol.sessions import Session
 
-WATCHED_S = 10.0  # somebody who looked is watching for so long
+WATCHED_S = 10.0  # how long a request for the picture counts as watching
 WATCHED_EVERY_S, IDLE_EVERY_S = 0.25, 5.0
-PATIENCE_PICTURES = 3  # so many late, and another group is asked
-_RENDER = int(StepBits.RENDER)  # plain: it is looked for in every STEP
+PATIENCE_PICTURES = 3  # another group is asked after this many intervals without a picture
+_RENDER = int(StepBits.RENDER)  # a plain integer, because every STEP is tested for it
 
 
 def read_picture(step: Step, extras: Sequence[bytes]) -> bytes | None:
-    """The picture's frame among those behind a STEP's rows, if it has one. Raises: RemoteWireError if it is broken."""
+    """Return the picture frame after a STEP's rows; None if it has none. Raises: RemoteWireError if it is invalid."""
     if not step.bits & _RENDER:
         return None
     place = int(bool(step.bits & StepBits.STATISTICS))
     if len(extras) <= place:
-        raise RemoteWireError("picture", "a STEP that announces a picture has none")
+        raise RemoteWireError("picture", "the STEP announces a picture (bit 2) and has no frame for it")
     check_picture(extras[place])
     return extras[place]
 
 
 class Pictures:
-    """Owned by the service's loop; `newest` and `looked` may be used by any thread. Memory: one picture."""
+    """The newest picture. Owned by the service's loop; any thread may use `newest` and `looked`."""
 
     def __init__(self) -> None:
         self.newest: ShownPicture | None = None
         self._looked_at = self._asked_at = -math.inf
-        self._shown = 0  # session
+        self._shown = 0  # id of the session whose pictures are shown
 
     def looked(self, now: float) -> None:
-        """Somebody asked for the newest picture."""
+        """Note that someone asked for the newest picture."""
         self._looked_at = now
 
     def wants(self, session: Session, now: float) -> bool:
-        """Whether to ask this group for a picture with its next rows; counts as asked if so."""
+        """Whether to request a picture with this group's next rows; if so, it counts as requested."""
         every_s = WATCHED_EVERY_S if now - self._looked_at < WATCHED_S else IDLE_EVERY_S
         if now - self._asked_at < every_s or "render" not in session.capabilities:
             return False
@@ -55,14 +55,14 @@ class Pictures:
 
     @property
     def count(self) -> int:
-        """How many pictures have come so far."""
+        """The number of pictures so far."""
         return self.newest.number if self.newest is not None else 0
 
     def _shown_at(self) -> float:
         return self.newest.at if self.newest is not None else -math.inf
 
     def take(self, session: Session, version: int, frame: bytes, now: float) -> None:
-        """A picture came; a training group's, which nobody asked for, is passed over."""
+        """Take a picture as the newest one; a picture of a group that may not send any is ignored."""
         if "render" in session.capabilities:
             self._shown = session.id
             self.newest = ShownPicture(number=self.count + 1, version=version, at=now, frame=frame)

@@ -1,4 +1,4 @@
-"""What of a STEP's rows may reach the policy: values that break nothing, and within bounds if that is asked for."""
+"""Checks the values of a STEP's rows before they reach the policy: finite, valid categories, and within bounds."""
 
 from dataclasses import dataclass
 
@@ -10,25 +10,25 @@ from seedbed.shared.protocol.layout import Array
 from seedbed.shared.protocol.rows import REWARD_PROBLEM, EnvSpec, Flags, are_rewards
 from seedbed.shared.protocol.spaces import Leaf, all_true, are_finite, check_leaf_values
 
-BOUNDS = "bounds"  # the code of what `reject` refuses
+BOUNDS = "bounds"  # the error code under the policy `reject`
 
 
 @dataclass(frozen=True, slots=True)
 class _Bounded:
-    """A leaf that can leave its bounds."""
+    """An observation leaf with bounds that its values can leave."""
 
     index: int  # among the arrays of a STEP
     leaf: Leaf
-    low: Array  # of all lanes, [L, ...]: comparing equal shapes takes half the time
+    low: Array  # repeated for all lanes, [L, ...]: comparing equal shapes takes half the time
     high: Array
-    is_proof: bool  # whether within bounds means finite as float32
+    is_proof: bool  # whether values within bounds are finite as float32
 
 
 class RowCheck:
-    """Judges the rows of one group. Immutable.
+    """Checks the rows of one group. Immutable.
 
     Args:
-      policy: what is done with observations outside their Box: `count` lets them pass, `clip` moves them to the
+      policy: what to do with observations outside their Box: `count` only counts them, `clip` moves them to the
         nearest bound, `reject` refuses the STEP.
     """
 
@@ -42,8 +42,10 @@ class RowCheck:
         self._unproven = [(index, leaf) for index, leaf in leaves if index not in proven]
 
     def __call__(self, inputs: list[Array]) -> int:
-        """Lanes of this tick with an observation out of bounds; `inputs` are STEP's arrays, clipped ones replaced.
+        """Count the lanes of this tick with an observation out of bounds.
 
+        Args:
+          inputs: the arrays of a STEP; clipped ones are replaced in the list.
         Raises: RemoteWireError for a value that would break the forward pass or the loss, or under `reject`.
         """
         for index, leaf in self._unproven:
@@ -53,7 +55,7 @@ class RowCheck:
         outside = None
         for bounded in self._bounded:
             values = inputs[bounded.index]
-            if all_true((values >= bounded.low) & (values <= bounded.high)):  # what is no number is neither
+            if all_true((values >= bounded.low) & (values <= bounded.high)):  # False for NaN
                 continue
             check_leaf_values(bounded.leaf, values)
             found = self._outside(bounded, values, inputs[-1])
@@ -63,7 +65,7 @@ class RowCheck:
         return 0 if outside is None else int(np.count_nonzero(outside))
 
     def _outside(self, bounded: _Bounded, values: Array, flags: Array) -> Array:
-        """Which lanes' values leave the bounds, bool [L]; lanes without an agent observe nothing."""
+        """Return which lanes' values are outside the bounds, bool [L]; lanes without an agent do not count."""
         is_outside = ((values < bounded.low) | (values > bounded.high)).reshape(len(flags), -1)
         is_outside &= ((flags & int(Flags.ABSENT)) == 0)[:, None]
         if self._policy == "reject" and is_outside.any():

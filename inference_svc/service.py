@@ -1,6 +1,7 @@
-"""Inference as a process: two sockets, the policy's thread, and the clock, around `Server` and `LearnerLink`.
+"""The inference process: two sockets, the compute thread and timers around `Server` and `LearnerSessions`.
 
-Environments dial in (ROUTER); we dial the learner (DEALER). The loop decides and copies; `Compute` runs the policy.
+Environments dial this service (ROUTER); it dials the learner (DEALER). The loop decides and copies; `Compute` runs the
+policy.
 """
 
 import asyncio
@@ -16,19 +17,19 @@ from seedbed.inference_svc import metrics
 from seedbed.inference_svc.actions import ForgetState, FreezeWeights, LaunchAt, RunBatches, SendToEnvironment
 from seedbed.inference_svc.compute import Compute
 from seedbed.inference_svc.config import InferenceConfig, InferenceSettings
+from seedbed.inference_svc.counters import InferenceCounters
 from seedbed.inference_svc.drain_check import DrainCheck
 from seedbed.inference_svc.group import Group
 from seedbed.inference_svc.learner_sessions import LearnerSessions
 from seedbed.inference_svc.server import Server
 from seedbed.inference_svc.serving import ServedPolicy, ServedStatistics
-from seedbed.inference_svc.tally import InferenceTally
 from seedbed.inference_svc.upstream import (
-    CreditCame,
-    FormerWeightsCame,
+    CreditReceived,
+    FormerWeightsReceived,
     Refused,
     RunFinished,
     SpecificationRefused,
-    WeightsCame,
+    WeightsReceived,
     Welcomed,
 )
 from seedbed.shared import __version__
@@ -52,16 +53,16 @@ from seedbed.shared.runtime.service import Service
 
 BEAT_S = 0.5
 PROBE_EVERY_BEATS = 2
-PASS_OVER_S = 5.0  # a learner's address that answers no HELLO for so long is passed over for another, if there is one
+PASS_OVER_S = 5.0  # if an address does not answer HELLO for this long, the next address of the learner is tried
 FIRST_COMPLAINT_S, COMPLAIN_S = 3.0, 10.0
-TELL_S = 10.0
+LOG_EVERY_S = 10.0
 VERSION = __version__
 
 
 class InferenceService:
-    """The shell: feeds events to the server and performs what it decides.
+    """The asyncio shell: feeds events to the server and performs its actions. Owned by the loop.
 
-    Large because everything that is not a decision is here: two sockets, the compute thread, timers, logs and the end.
+    Large because all side effects are here: two sockets, the compute thread, timers, logs and the shutdown.
     """
 
     def __init__(
@@ -75,8 +76,8 @@ class InferenceService:
     ) -> None:
         self.config, self.service, self.reactor = config, service, reactor
         self.loop = asyncio.get_running_loop()
-        self.tally = InferenceTally()
-        self._tally_at_ping = InferenceTally()
+        self.counters = InferenceCounters()
+        self._counters_at_ping = InferenceCounters()
         self.learner_sessions = LearnerSessions(
             name=config.name or f"inference-{socket.gethostname()}",
             incarnation=service.incarnation,
@@ -87,22 +88,22 @@ class InferenceService:
             config.device, inline_s=config.inline_ms / 1e3, max_s=config.max_compute_s, report=self._report_stuck
         )
         self.server = Server(
-            config, service.incarnation, self.learner_sessions, self.tally,
+            config, service.incarnation, self.learner_sessions, self.counters,
             owner=lambda route: self.router.user_id(route), work_age_s=compute.busy_s,
         )  # fmt: skip
         self.forward_seconds = metrics.register(
-            service.metrics, self.tally, self.server, self.learner_sessions, reactor
+            service.metrics, self.counters, self.server, self.learner_sessions, reactor
         )
         service.metrics.page("/picture", self._picture)
         self.is_finished = False
         self.fatal: SeedbedError | None = None
         self._welcome: ProducerWelcome | None = None
         self._ended = asyncio.Event()
-        self._farewell: LingerTimer | None = None  # once the run is over
-        self._alarm: asyncio.TimerHandle | None = None  # one at a time, however often the batcher asks
-        self._pass_over_at = self._complain_at = math.inf  # while there is no session at the learner
-        self._miss_at = math.inf  # an evaluation whose groups are missing is told of
-        self._told_episodes, self._tell_at = 0, 0.0  # to whoever reads the log of a served policy
+        self._farewell: LingerTimer | None = None  # set once the run is over
+        self._alarm: asyncio.TimerHandle | None = None  # at most one is set
+        self._pass_over_at = self._complain_at = math.inf  # finite while there is no session with the learner
+        self._miss_at = math.inf  # when to log that an evaluation has no groups
+        self._logged_episodes, self._log_at = 0, 0.0  # when the episodes of a served policy are logged again
         self.router = Router(
             reactor,
             config.bind,
@@ -129,12 +130,12 @@ class InferenceService:
     # Environments
 
     def _from_environment(self, route: bytes, frames: list[bytes]) -> bool:
-        """Handle a message of an environment; whether it moved its group on."""
+        """Handle a message from an environment; return whether it was useful."""
         try:
             if self.reports.take(route, frames):
                 return False
         except RemoteWireError:
-            self.tally.refused_messages += 1
+            self.counters.refused_messages += 1
             return False
         is_useful = self.server.receive(route, frames, self.loop.time())
         self._perform()
@@ -143,7 +144,7 @@ class InferenceService:
         return is_useful
 
     def _perform(self) -> None:
-        """Do what the server has decided."""
+        """Perform the actions that the server has decided on."""
         for action in self.server.take_actions():
             if isinstance(action, SendToEnvironment):
                 if not self.router.send(action.route, action.frames):
@@ -156,7 +157,7 @@ class InferenceService:
             elif isinstance(action, ForgetState):
                 self.compute.forget(action.lanes)
             elif isinstance(action, FreezeWeights):
-                self.compute.pin(self._pinned)
+                self.compute.freeze(self._weights_frozen)
 
     def _revoked(self, routes: list[bytes]) -> None:
         ended = self.server.revoke(routes)
@@ -175,14 +176,14 @@ class InferenceService:
     # The policy
 
     def _acted(self, groups: Sequence[Group], payloads: list[list[bytes]], versions: list[int], seconds: float) -> None:
-        self.tally.compute_s += seconds
+        self.counters.compute_s += seconds
         self.forward_seconds.observe(seconds)
         self.server.acted(groups, payloads, versions, self.loop.time())
         self._perform()
         self._send_unrolls()
 
     def _picture(self) -> Answer | None:
-        """For whoever asks at the page, in its thread."""
+        """Return the newest picture for the page /picture. Runs in the page's thread."""
         now = self.loop.time()
         shown = self._shown(now)
         if shown is None:
@@ -190,12 +191,12 @@ class InferenceService:
         return describe_picture(self.service.incarnation, shown.number, shown.version, now - shown.at), shown.frame
 
     def _shown(self, now: float) -> ShownPicture | None:
-        """The newest picture, for somebody who watches from now on."""
+        """Return the newest picture, and note that someone is watching."""
         self.server.pictures.looked(now)
         return self.server.pictures.newest
 
-    def _pinned(self, version: int) -> None:
-        self.server.pinned(version, self.loop.time())
+    def _weights_frozen(self, version: int) -> None:
+        self.server.weights_frozen(version, self.loop.time())
         self._perform()
 
     # The learner
@@ -215,19 +216,19 @@ class InferenceService:
         try:
             message = decode(frames[0])
         except RemoteWireError as error:
-            self.tally.refused_messages += 1
+            self.counters.refused_messages += 1
             self.service.log.warning("learner_message_refused", error=str(error))
             return
         now = self.loop.time()
         for task, event in self.learner_sessions.receive(message, frames[1:], now):
             if isinstance(event, Welcomed):
                 self._welcomed(event.welcome, task)
-            elif isinstance(event, WeightsCame):
+            elif isinstance(event, WeightsReceived):
                 self._load_weights(event)
-            elif isinstance(event, FormerWeightsCame):
+            elif isinstance(event, FormerWeightsReceived):
                 self.server.evaluations.freezing()
-                self.compute.pin_others(event.version, event.manifest_digest, event.buffer, self._pinned)
-            elif isinstance(event, CreditCame):
+                self.compute.freeze_former(event.version, event.manifest_digest, event.buffer, self._weights_frozen)
+            elif isinstance(event, CreditReceived):
                 self.server.credited(event.credit, now, task=task)
                 self.server.launch(now)
             elif isinstance(event, RunFinished):
@@ -248,7 +249,7 @@ class InferenceService:
 
     def _environment_refused(self, refusal: SpecificationRefused, task: str) -> None:
         self.service.log.warning("environment_refused", env_id=refusal.spec.env_id, message=refusal.message, task=task)
-        if task:  # there may be groups that came in since the policy is there
+        if task:  # some of its groups may have a session already
             self.server.end_task(task)
 
     def _refused(self, refusal: Refused, task: str) -> None:
@@ -259,14 +260,14 @@ class InferenceService:
             if not refusal.retryable:
                 self.server.end_task(task)
             return
-        self.fatal = RejectedError(f"the learner refuses this inference: {refusal.message}. {refusal.hint}")
+        self.fatal = RejectedError(f"the learner refuses this inference service: {refusal.message}. {refusal.hint}")
         self._ended.set()
 
-    def _load_weights(self, event: WeightsCame) -> None:
-        manifest = Manifest.from_json(event.manifest) if event.manifest else None  # the link knows that we have it
+    def _load_weights(self, event: WeightsReceived) -> None:
+        manifest = Manifest.from_json(event.manifest) if event.manifest else None  # empty: not changed
         self.compute.load(event.version, manifest, event.buffer, partial(self._loaded, event, manifest))
 
-    def _loaded(self, event: WeightsCame, manifest: Manifest | None) -> None:
+    def _loaded(self, event: WeightsReceived, manifest: Manifest | None) -> None:
         if manifest is not None and self._welcome is not None:
             record, welcome = self.compute.record, self._welcome
             self.server.serve(record, welcome.run_id, welcome.run_seed, replica=welcome.session)
@@ -275,10 +276,10 @@ class InferenceService:
         self._perform()
 
     def _serve_alone(self, served: ServedPolicy) -> None:
-        """No learner: one policy for good."""
+        """Serve one policy without a learner."""
         manifest = Manifest.from_json(served.manifest)
-        self.server.audience = audience = ServedStatistics(greedy=served.greedy)
-        metrics.register_audience(self.service.metrics, audience)
+        self.server.served_statistics = served_statistics = ServedStatistics(greedy=served.greedy)
+        metrics.register_served(self.service.metrics, served_statistics)
 
         def loaded() -> None:
             record = self.compute.record
@@ -291,44 +292,44 @@ class InferenceService:
 
         self.compute.load(served.version, manifest, served.buffer, loaded)
 
-    def _tell_audience(self, now: float) -> None:
-        """Say now and then how those do who play."""
-        audience = self.server.audience
-        if audience is not None and audience.num_episodes > self._told_episodes and now >= self._tell_at:
-            self._told_episodes, self._tell_at = audience.num_episodes, now + TELL_S
+    def _log_served_episodes(self, now: float) -> None:
+        """Log the number and mean return of a served policy's episodes, at most every LOG_EVERY_S."""
+        statistics = self.server.served_statistics
+        if statistics is not None and statistics.num_episodes > self._logged_episodes and now >= self._log_at:
+            self._logged_episodes, self._log_at = statistics.num_episodes, now + LOG_EVERY_S
             self.service.log.info(
-                "episodes_played", episodes=audience.num_episodes, newest_return_mean=round(audience.return_mean, 3)
+                "episodes_played", episodes=statistics.num_episodes, newest_return_mean=round(statistics.return_mean, 3)
             )
 
     def _poll_learner(self) -> None:
-        """Send the learner what is due."""
+        """Send the messages to the learner that are due."""
         for frames in self.learner_sessions.poll(self.loop.time()):
             self.learner.send(frames)
         self._send_unrolls()
 
     def _send_unrolls(self) -> None:
-        for stream in self.learner_sessions.all:
-            outbox = stream.link.outbox
+        for learner_session in self.learner_sessions.all:
+            outbox = learner_session.link.outbox
             while (outgoing := outbox.next_outgoing()) is not None:
                 if not self.learner.send([encode(outgoing.message), *outgoing.frames]):
                     return
                 outbox.sent(outgoing)
 
     def _load(self) -> tuple[tuple[str, float], ...]:
-        load = self.tally.load(
-            self._tally_at_ping,
+        load = self.counters.load(
+            self._counters_at_ping,
             sessions=self.server.num_sessions,
             lanes=self.server.training_lanes,
             actor_restarts=self.server.actors.num_restarts,
             loop_lag_ms=1e3 * self.reactor.statistics().worst_loop_lag_s,
         )
-        self._tally_at_ping = copy.copy(self.tally)
+        self._counters_at_ping = copy.copy(self.counters)
         return load
 
     # Time
 
     async def beat(self) -> None:
-        """Leases, episodes, polls, and the watch over forward passes; for ever."""
+        """Every BEAT_S: end leases, send episodes, poll the learner and feed the watchdog; for ever."""
         number = 0
         while True:
             await asyncio.sleep(BEAT_S)
@@ -339,15 +340,15 @@ class InferenceService:
             if number % PROBE_EVERY_BEATS == 0:
                 self.server.probe(now)
             self.server.release_held(now)
-            self._launch()  # which performs all of this
+            self._launch()  # also performs the actions of the calls above
             self._poll_learner()
             self._await_learner(now)
             self._await_evaluators(now)
-            self._tell_audience(now)
+            self._log_served_episodes(now)
             self.compute.pet()
 
     def _await_learner(self, now: float) -> None:
-        """Without a session: try the next address where one does not answer, and tell people what is waited for."""
+        """Without a session: try the next address after PASS_OVER_S, and log what this service waits for."""
         if self.learner_sessions.main.welcome is not None or self.served is not None or self.is_finished:
             self._pass_over_at = self._complain_at = math.inf
             return
@@ -364,7 +365,7 @@ class InferenceService:
                 self.service.log.warning("learner_awaited", cause=cause)
 
     def _await_evaluators(self, now: float) -> None:
-        """Say that an evaluation is wanted and nobody here plays it; another replica's groups may."""
+        """Log that an evaluation is requested and no group here plays it; groups of another replica may."""
         unplayed = self.server.unplayed_evaluations()
         if not unplayed:
             self._miss_at = now + COMPLAIN_S
@@ -373,20 +374,23 @@ class InferenceService:
             for task, episodes in unplayed.items():
                 self.service.log.warning(
                     "evaluation_awaited", episodes=episodes, **({"task": task} if task else {}),
-                    hint="no evaluation group is connected here: start the environments with actor.mode=eval too",
+                    hint="no evaluation group is connected here: start an actor with actor.mode=eval",
                 )  # fmt: skip
 
     def _report_stuck(self, seconds: float) -> None:
         self.service.log.error(
-            "compute_stuck", seconds=round(seconds, 1), hint="raise inference.max_compute_s if it may"
+            "compute_stuck", seconds=round(seconds, 1), hint="raise inference.max_compute_s if a batch takes so long"
         )
 
     async def watch_compute(self) -> None:
-        """A failure where the policy runs is ours."""
+        """Raise the exception of a job of the compute thread, which ends the service."""
         await self.compute.failed
 
     async def wait_ended(self) -> None:
-        """The run finished, a signal came, or the learner refuses us for good."""
+        """Wait until the run is finished, a signal comes, or the learner refuses this service for good.
+
+        Raises: RejectedError in the last case.
+        """
         stopping = asyncio.ensure_future(self.service.stopping.wait())
         ended = asyncio.ensure_future(self._ended.wait())
         try:
@@ -398,7 +402,7 @@ class InferenceService:
             raise self.fatal
 
     async def leave(self) -> None:
-        """Named phases: dismiss groups, flush unrolls, say goodbye."""
+        """Shut down in phases: dismiss the groups, flush unrolls, say BYE to the learner."""
         self._dismiss("run_finished" if self.is_finished else "draining")
         flush, link = (
             DrainCheck(self.learner_sessions, self.config.drain_s, self.loop.time()),
@@ -418,7 +422,7 @@ class InferenceService:
             "inference_left", lost_lanes=int(self.learner_sessions.total(lambda item: item.outbox.unreceived_lanes)),
             unacked_lanes=int(self.learner_sessions.total(lambda item: item.outbox.unacked_lanes)),
             acked=int(self.learner_sessions.total(lambda item: item.outbox.acked_unrolls)),
-            dropped_steps=self.tally.dropped_steps,
+            dropped_steps=self.counters.dropped_steps,
         )  # fmt: skip
 
     def _dismiss(self, reason: str) -> None:
@@ -426,8 +430,8 @@ class InferenceService:
         self._perform()
 
     async def _see_off(self) -> None:
-        """The run is over: stay until the environments have left. The learner waits for us meanwhile."""
-        if self.server.departures is None:  # it ended while we drained
+        """Stay after the run until the environments have left, at most `farewell_s`. The learner waits meanwhile."""
+        if self.server.goodbyes is None:  # the run ended during the drain
             self._dismiss("run_finished")
         deadline = self.loop.time() + self.config.farewell_s
         await self.service.linger(lambda now: now >= deadline or not self.server.still_here(now))
@@ -435,9 +439,9 @@ class InferenceService:
             self.service.log.warning("environments_stay", connections=left_behind, hint="stop them: the run is over")
 
     async def _tell_the_late(self) -> None:
-        """Environments that come only now hear that the run is over: `Server` answers them so."""
+        """Stay for `finished_s`, so that environments that connect late are answered with BYE(run_finished)."""
         self._farewell = LingerTimer(self.config.finished_s, self.loop.time())
-        if self.server.recorded is not None:  # it served: whoever was there has been told
+        if self.server.recorded is not None:  # it had groups, which were sent BYE
             self._farewell.heard(self.loop.time())
         await self.service.linger(self._farewell.is_over)
 
@@ -445,11 +449,11 @@ class InferenceService:
 async def serve(
     settings: InferenceSettings, service: Service, *, served: ServedPolicy | None = None, lookup: Lookup = look_up
 ) -> int:
-    """Run until the run ends, a signal comes, or something cannot go on.
+    """Run an inference service until the run ends or a signal comes, and return the exit code.
 
     Args:
       served: a policy to serve without a learner.
-      lookup: what the names in `inference.upstream` stand for.
+      lookup: resolves the names in `inference.upstream` to numeric hosts.
     """
     if settings.runtime.threads:
         torch.set_num_threads(settings.runtime.threads)

@@ -1,18 +1,18 @@
-"""Which rows of the policy-state tables belong to which group: contiguous ranges, first fit."""
+"""Allocates rows of the policy-state tables to groups: contiguous ranges, first fit."""
 
 from seedbed.shared.errors import LocalWireError
 
 
 class SlotPool:
-    """Hands out contiguous ranges of slots. Owned by the service's loop; memory: one pair per free range."""
+    """The free slots. Owned by the service's loop; memory: one pair for each free range."""
 
     def __init__(self, max_slots: int) -> None:
-        self._free: list[tuple[int, int]] = [(0, max_slots)]  # (start, count), ascending, never touching
+        self._free: list[tuple[int, int]] = [(0, max_slots)]  # (start, count), ascending; adjacent ranges are merged
         self.max_slots = max_slots
         self.used = 0
 
     def allocate(self, count: int) -> int | None:
-        """Start of a free range of `count` slots, or None when no range is that long."""
+        """Take `count` slots in a row and return the first; None if no free range is that long."""
         for index, (start, length) in enumerate(self._free):
             if length >= count:
                 rest = (start + count, length - count)
@@ -22,7 +22,7 @@ class SlotPool:
         return None
 
     def release(self, start: int, count: int) -> None:
-        """Give a range back. Raises LocalWireError if any of it is free already."""
+        """Free a range of slots. Raises: LocalWireError if any of it is free already."""
         if any(start < begin + length and begin < start + count for begin, length in self._free):
             raise LocalWireError(f"slots {start}..{start + count - 1} released twice")
         self.used -= count

@@ -1,9 +1,9 @@
-"""A group's rows in the making: STEPs are written straight into the wire layout of the unroll that they will leave in.
+"""Collects a training group's rows into unrolls, directly in the wire layout of an UNROLL message.
 
 A group of many lanes is cut into chunks of lanes so that no UNROLL exceeds `MAX_UNROLL_BYTES`. The last row of an
 unroll and the record's overlap before it are the first rows of the next. The first unroll of a fresh group may start at
 a later row (`skip`), so that groups that started together do not complete together; the rows before it are marked
-`first` and `absent`, which makes them no transitions.
+`first` and `absent`, so that they are not transitions.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,19 +19,19 @@ MAX_UNROLL_BYTES = 8 * 1024 * 1024
 
 
 def max_lanes(record: RecordSpec) -> int:
-    """Lanes that one UNROLL can carry."""
+    """Return how many lanes one UNROLL can carry."""
     return max(1, MAX_UNROLL_BYTES // max(1, record.layout(1).num_bytes))
 
 
 class Chunk:
-    """Some lanes' unroll: one buffer in wire layout, and its arrays by name."""
+    """The unroll of consecutive lanes of a group: one buffer in wire layout, and its arrays by name."""
 
     __slots__ = ("_layout", "arrays", "buffer", "inputs", "lanes", "next_state", "record", "start", "state")
 
     def __init__(self, record: RecordSpec, start: int, lanes: int, layout: Layout) -> None:
         self.record, self.start, self.lanes, self._layout = record, start, lanes, layout
         self._take_buffer()
-        # Policy state before row 0 of the next unroll, which is a row of this one: the same row if it is its last.
+        # Policy state before row 0 of the next unroll, which with an overlap is an earlier row of this one.
         self.next_state = [np.empty_like(array) for array in self.state] if record.overlap else []
 
     def _take_buffer(self) -> None:
@@ -43,12 +43,12 @@ class Chunk:
         self.state = [self.arrays[item.name] for item in self.record.state]  # [lanes, ...]
 
     def renew(self) -> bytearray:
-        """Begin the next unroll with the rows that it shares with this one; this one's buffer."""
+        """Begin the next unroll with the rows that it shares with this one, and return the buffer of this one."""
         record, former, buffer = self.record, self.arrays, self.buffer
         length, overlap = record.unroll_length, record.overlap
         untaken = (former[FLAGS][1:] & int(Flags.FIRST)) != 0
         for item in record.decided:
-            former[item.name][untaken] = 0  # of actions that nobody took
+            former[item.name][untaken] = 0  # the action before a reset row was not taken
         self._take_buffer()
         for item in record.fields:
             if item.per is Per.ROW:
@@ -60,19 +60,19 @@ class Chunk:
         return buffer
 
 
-class Complete(NamedTuple):
+class CompleteUnroll(NamedTuple):
     """A complete unroll of some lanes of a group."""
 
     first_lane: int
     lanes: int
-    start: int  # rows of the group before its row 0
+    start: int  # number of rows of the group before row 0 of this unroll
     buffer: bytearray
 
 
 class UnrollWriter:
-    """One training group's unroll in the making. Loop thread writes inputs; compute thread writes what it decided.
+    """The unroll that one training group is filling. The loop writes inputs; the compute thread writes decisions.
 
-    Never both at once: a group has one STEP outstanding. Memory: one unroll.
+    They never write at the same time, because a group has one STEP outstanding. Memory: one unroll.
     """
 
     def __init__(self, record: RecordSpec, lanes: int, *, skip: int = 0) -> None:
@@ -83,9 +83,9 @@ class UnrollWriter:
             for start in range(0, lanes, size)
         ]
         self._skip = skip
-        self._begin = 0  # the row at which nothing is new since the last unroll
-        self._start = 0  # rows of the group before row 0
-        self.row = -1  # of the newest inputs; -1 before the first
+        self._begin = 0  # the last row that the previous unroll had already
+        self._start = 0  # number of rows of the group before row 0
+        self.row = -1  # index of the newest inputs; -1 before the first
 
     def write(self, inputs: Sequence[Array]) -> None:
         """Copy one tick's inputs (observation leaves, mask, reward, flags; each [L, ...]) into the next row."""
@@ -106,27 +106,27 @@ class UnrollWriter:
 
     @property
     def is_boundary(self) -> bool:
-        """Whether the newest row begins what no unroll has yet: who leaves now takes no experience along."""
+        """Whether all complete transitions have left in an unroll, so that the group can leave without losing any."""
         return self.row == self._begin
 
     def state_places(self) -> Iterator[tuple[Chunk, list[Array]]]:
-        """Where the policy state before the newest row belongs: [lanes, ...] of each chunk, if it is to be kept."""
+        """Yield each chunk with its arrays [lanes, ...] for the state before the newest row, if that is to be kept."""
         if self.row == 0:
             yield from ((chunk, chunk.state) for chunk in self.chunks)
         elif self.row == self._record.unroll_length and self._record.overlap:
             yield from ((chunk, chunk.next_state) for chunk in self.chunks)
 
     def decide(self, first_lane: int, decided: Mapping[str, Array], version: int) -> None:
-        """Write what was decided at the newest row: by name, [N, ...] of which this group has lanes `first_lane`…"""
+        """Write the decisions at the newest row, [N, ...] by name, in which this group begins at `first_lane`."""
         for chunk in self.chunks:
             start = first_lane + chunk.start
             for name, values in decided.items():
                 chunk.arrays[name][self.row] = values[start : start + chunk.lanes]
             chunk.arrays[VERSION][self.row] = version
 
-    def complete(self) -> list[Complete]:
-        """What is complete, chunk by chunk; goes on with the rows that the next unroll shares."""
-        done = [Complete(chunk.start, chunk.lanes, self._start, chunk.renew()) for chunk in self.chunks]
+    def complete(self) -> list[CompleteUnroll]:
+        """Return the complete unroll of each chunk, and begin the next unroll."""
+        done = [CompleteUnroll(chunk.start, chunk.lanes, self._start, chunk.renew()) for chunk in self.chunks]
         self._start += self._record.unroll_length
         self.row = self._begin = self._record.overlap
         self._skip = 0
@@ -134,11 +134,11 @@ class UnrollWriter:
 
 
 class LatestRow:
-    """The newest row of a group whose experience is not learned from (evaluation, play)."""
+    """The newest row of a group in evaluation or play, whose experience is not recorded."""
 
     def __init__(self) -> None:
         self.inputs: list[Array] = []
 
     def write(self, inputs: list[Array]) -> None:
-        """Keep one tick's inputs, as they are."""
+        """Keep one tick's inputs, without a copy."""
         self.inputs = inputs

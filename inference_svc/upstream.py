@@ -1,7 +1,7 @@
 """Inference's side of the learner link: HELLO, lease, credit, weights by long-poll. Pure: takes `now`, returns frames.
 
-The learner's mistakes and absences all end in one place: the conversation starts again with HELLO, and what was not
-acknowledged goes out again as far as the new WELCOME asks for it.
+After any fault or absence of the learner the session starts again with HELLO. Unacknowledged messages are then sent
+again from the numbers that the new WELCOME names.
 
 | waits for | unblocked by | else |
 |---|---|---|
@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from seedbed.shared.protocol.codec import encode
-from seedbed.shared.protocol.flow import Outbox
 from seedbed.shared.protocol.greeting import FIRST_RETRY_S, Greeting, Heartbeat
 from seedbed.shared.protocol.messages import (
     Bye,
@@ -33,23 +32,24 @@ from seedbed.shared.protocol.messages import (
     Reject,
     Weights,
 )
+from seedbed.shared.protocol.outbox import Outbox
 from seedbed.shared.protocol.rows import EnvSpec
 
 GET_DEADLINE_S = 5.0
-MAX_REFUSED = 64  # specifications of which it is known that the learner refuses them
+MAX_REFUSED = 64  # specifications that are remembered because the learner refused them
 Frames = list[bytes | bytearray | memoryview]
 
 
 @dataclass(frozen=True, slots=True)
 class Welcomed:
-    """A session at the learner began."""
+    """A session with the learner began."""
 
     welcome: ProducerWelcome
 
 
 @dataclass(frozen=True, slots=True)
-class WeightsCame:
-    """New weights; `manifest` is JSON or empty when it is the one that we have."""
+class WeightsReceived:
+    """New weights; `manifest` is JSON, or empty if it has not changed."""
 
     version: int
     manifest_digest: str
@@ -58,8 +58,8 @@ class WeightsCame:
 
 
 @dataclass(frozen=True, slots=True)
-class FormerWeightsCame:
-    """The version that `fetch` asked for, older than the newest; its manifest is the one that we have."""
+class FormerWeightsReceived:
+    """The older weights that `fetch` asked for; their manifest is that of the newest ones."""
 
     version: int
     manifest_digest: str
@@ -67,20 +67,20 @@ class FormerWeightsCame:
 
 
 @dataclass(frozen=True, slots=True)
-class CreditCame:
-    """New figures: held groups may go on, an evaluation may be asked for."""
+class CreditReceived:
+    """New credit, which may release held groups, and the present request for an evaluation, if any."""
 
     credit: Credit
 
 
 @dataclass(frozen=True, slots=True)
 class RunFinished:
-    """The learner has no more use for us."""
+    """The run is finished."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpecificationRefused:
-    """The run is for other environments than those that told `spec`: that is their mistake, and we go on without."""
+    """The learner refused the specification of some environments; the session continues without it."""
 
     spec: EnvSpec
     message: str
@@ -88,7 +88,7 @@ class SpecificationRefused:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The learner refuses us; retryable ones are tried again here and reported only for the log."""
+    """The learner refused this service. If `retryable`, HELLO is repeated and the event is only to be logged."""
 
     code: str  # of REJECT or ERROR
     message: str
@@ -96,15 +96,17 @@ class Refused:
     retryable: bool
 
 
-Event = Welcomed | WeightsCame | FormerWeightsCame | CreditCame | RunFinished | SpecificationRefused | Refused
+Event = (
+    Welcomed | WeightsReceived | FormerWeightsReceived | CreditReceived | RunFinished | SpecificationRefused | Refused
+)
 
 
 class LearnerLink:
-    """One conversation with one learner. Owned by inference's loop; memory: its outbox.
+    """One session with the learner. Owned by inference's loop; memory: its outbox.
 
-    Large because it is the whole protocol of one producer: session, beats, weights and the learner's wishes.
+    Large because it is the whole protocol of one producer: session, heartbeats, weights and evaluations.
 
-    That of a task has unrolls, episodes and credit alone: beats and weights are those of the one without a task.
+    The link of a task carries unrolls, episodes and credit only; heartbeats and weights use the link without a task.
     """
 
     def __init__(
@@ -113,36 +115,36 @@ class LearnerLink:
     ) -> None:  # fmt: skip
         self.outbox = Outbox()
         self.spec: EnvSpec | None = None
-        self.refused: dict[EnvSpec, Reject] = {}  # what this learner said of others, the newest last
+        self.refused: dict[EnvSpec, Reject] = {}  # refused specifications with the learner's answer, the newest last
         self.run_id = ""
         self.welcome: ProducerWelcome | None = None  # None while there is no session
         self.heard_at: float | None = None
         self.have_version = 0
-        self.discarded_lanes = 0  # lane-unrolls that fitted no learner any more, a total
+        self.discarded_lanes = 0  # total of lane-unrolls discarded because the learner could not use them
         self.have_manifest = ""
         self._name, self._incarnation, self._library_version, self._load = name, incarnation, library_version, load
         self.task = task
         self._greeting = Greeting(lambda: random.getrandbits(63))
         self._heartbeat = Heartbeat(0.0)
         self.is_connected = False
-        self._has_told_spec = False  # in the newest HELLO
+        self._has_told_spec = False  # whether the newest HELLO had a specification
         self._get_deadline: float | None = None
-        self._former = 0  # the version that `fetch` asked for, until it comes
+        self._former = 0  # the version that `fetch` asked for; 0 for none, or once it has arrived
         self._former_at = 0.0  # when to ask for it
 
     @property
     def nonce(self) -> int:
-        """The nonce of the newest HELLO, which its answer bears."""
+        """The nonce of the newest HELLO, which its answer repeats."""
         return self._greeting.nonce
 
     @property
     def pinged_ms(self) -> int:
-        """When the newest PING left, as it says."""
+        """The `sent_ms` of the newest PING."""
         return self._heartbeat.pinged_ms
 
     @property
     def state(self) -> str:
-        """For people: which wait this is."""
+        """The state of the session in words, for log messages."""
         if self.welcome is not None:
             return "open"
         if not self.is_connected:
@@ -150,18 +152,18 @@ class LearnerLink:
         return "no answer to HELLO"
 
     def connected(self, now: float) -> None:
-        """The socket has a connection: whatever was on the old one is gone."""
+        """Note that the socket has a new connection; messages sent over the old one are lost."""
         self.is_connected = True
         self._restart(now)
 
     def disconnected(self, now: float) -> None:
-        """The socket lost its connection. The next learner may think otherwise of what this one refused."""
+        """Note that the connection was lost, and forget refusals: the next learner may decide otherwise."""
         self.is_connected = False
         self.refused.clear()
         self._restart(now)
 
     def introduce(self, spec: EnvSpec, now: float) -> None:
-        """The first environments told what they are; the learner may need it to build its network."""
+        """Pass on the first environments' specification, which the learner may need to build its policy."""
         if self.spec is None and spec not in self.refused:
             self.spec = spec
             self._pass_on(now)
@@ -172,13 +174,13 @@ class LearnerLink:
             self._restart(now)
 
     def discard_unrolls(self) -> None:
-        """What is kept fits the learner no longer: forget it and begin a new session. Lane-unrolls lost are counted."""
+        """Discard all unacknowledged unrolls, count them, and begin a new session."""
         self.discarded_lanes += self.outbox.discard()
         self.welcome, self._get_deadline = None, None
         self._greeting.begin(-math.inf)
 
     def poll(self, now: float) -> list[Frames]:
-        """Messages to send now, each as frames: HELLO, PING, and GETs; none without a connection."""
+        """Return the messages due now, each as frames: HELLO, PING, and GETs; none without a connection."""
         if not self.is_connected:
             return []
         if self.welcome is not None and self.heard_at is not None and now - self.heard_at > self.welcome.lease_s:
@@ -199,12 +201,12 @@ class LearnerLink:
         return due
 
     def fetch(self, version: int) -> None:
-        """Ask for weights that are not the newest any more, for an evaluation; once, however often it is called."""
+        """Ask for weights older than the newest, for an evaluation. Repeated calls ask once."""
         if version != self._former:
             self._former, self._former_at = version, 0.0
 
     def receive(self, message: Message, payload: Sequence[bytes], now: float) -> list[Event]:
-        """What a message from the learner means."""
+        """Take a message from the learner and return the events that follow from it."""
         self.heard_at = now
         if isinstance(message, ProducerWelcome):
             return self._welcomed(message, now)
@@ -219,7 +221,7 @@ class LearnerLink:
         elif isinstance(message, Bye):
             if message.reason == "run_finished":
                 return [RunFinished()]
-            self._restart(now, wait_s=FIRST_RETRY_S)  # draining: dial on
+            self._restart(now, wait_s=FIRST_RETRY_S)  # the learner restarts: try again
         elif isinstance(message, Error):
             return [Refused(message.code, message.message, message.hint, message.retryable)]
         elif self.welcome is not None:
@@ -227,7 +229,7 @@ class LearnerLink:
         return []
 
     def _give_up(self, spec: EnvSpec, reject: Reject, now: float) -> SpecificationRefused:
-        """The learner wants none of this specification: keep why, for those who told it, and say HELLO without it."""
+        """Remember why the learner refuses this specification, and say HELLO again without it."""
         if len(self.refused) == MAX_REFUSED:
             del self.refused[next(iter(self.refused))]
         self.refused[spec] = reject
@@ -240,7 +242,7 @@ class LearnerLink:
             if message.session != welcome.session or message.epoch != welcome.epoch:
                 return []
             self.outbox.credit(message)
-            return [CreditCame(message)]
+            return [CreditReceived(message)]
         if isinstance(message, Pong):
             for report in message.sessions:
                 if report.session == welcome.session:
@@ -252,15 +254,15 @@ class LearnerLink:
         if isinstance(message, Weights) and len(payload) == 1:
             if message.version == self._former and message.version < self.have_version:
                 self._former = 0
-                return [FormerWeightsCame(message.version, message.manifest_digest, payload[0])]
+                return [FormerWeightsReceived(message.version, message.manifest_digest, payload[0])]
             self._get_deadline = None
             if message.version <= self.have_version:
-                return []  # an old learner rolls nobody back
+                return []  # weights never go back to an older version
             if not message.manifest and message.manifest_digest != self.have_manifest:
                 self.have_manifest = ""
                 return []
             self.have_version, self.have_manifest = message.version, message.manifest_digest
-            return [WeightsCame(message.version, message.manifest_digest, message.manifest, payload[0])]
+            return [WeightsReceived(message.version, message.manifest_digest, message.manifest, payload[0])]
         return []
 
     def _welcomed(self, welcome: ProducerWelcome, now: float) -> list[Event]:
@@ -269,7 +271,7 @@ class LearnerLink:
         if self.run_id and welcome.run_id != self.run_id:
             self.have_version, self.have_manifest = 0, ""  # another run is another policy
             self.run_id = welcome.run_id
-            self.discard_unrolls()  # the WELCOME to come begins where the outbox now does
+            self.discard_unrolls()  # the next WELCOME then begins at the outbox's first number
             return []
         self.welcome, self.run_id = welcome, welcome.run_id
         self._get_deadline = None
@@ -280,7 +282,7 @@ class LearnerLink:
 
     def _hello(self, now: float) -> list[Frames]:
         self._has_told_spec = self.spec is not None
-        self._greeting.renew()  # what it says of unrolls and environments may have changed
+        self._greeting.renew()  # its content may have changed, so an answer to an earlier HELLO must not count
         self._greeting.said(now)
         hello = ProducerHello(
             library_version=self._library_version,
@@ -304,7 +306,7 @@ class LearnerLink:
         return [encode(Get(session=session, have_version=have, have_manifest=self.have_manifest, exact=exact))]
 
     def bye(self, reason: str) -> Frames:
-        """Leave on purpose, with every session of the connection."""
+        """Return a BYE for every session of the connection."""
         return [encode(Bye(session=0, reason=reason))]
 
     def _restart(self, now: float, *, wait_s: float = 0.0) -> None:

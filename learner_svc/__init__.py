@@ -1,1 +1,1 @@
-"""Turns unrolls into weights."""
+"""The learner service: it trains the policy on unrolls and publishes the weights."""

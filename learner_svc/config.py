@@ -1,4 +1,4 @@
-"""The learner's configuration: section [learner], and everything else that the learner reads."""
+"""The settings of the learner: the section [learner], and the other sections that it reads."""
 
 import math
 from pathlib import Path
@@ -13,7 +13,7 @@ from seedbed.shared.runtime.tasks import RunSettings
 
 
 class LearnerConfig(Section):
-    """Where the learner listens, what a batch is, how often it publishes and saves."""
+    """The section [learner]: addresses, batches, publishing and checkpoints."""
 
     bind: str = Field("tcp://127.0.0.1:5556", description="Address that inference dials; port 0 picks a free one.")
     unroll_length: int = Field(32, ge=1, le=4096, description="T: transitions of an unroll.")
@@ -76,10 +76,10 @@ class LearnerSettings(RunSettings, Section):
 
 
 def check_lag(config: LearnerConfig, lanes: int, *, task: str = "", share: float = 1.0) -> None:
-    """Raise ConfigError if so many lanes are too old by the time they are used: an update uses only B of them.
+    """Raise ConfigError if this many lanes are too old when they are used, since each update uses only B of them.
 
     Args:
-      task, share: whose lanes these are, and its share of every batch.
+      task, share: the task of these lanes, and its share of every batch.
     """
     shuffled = config.echo * config.echo_batches if config.echo > 1 else 0
     expected = config.echo * lanes / (share * config.batch) + shuffled + 2

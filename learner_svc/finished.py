@@ -1,4 +1,4 @@
-"""A learner that is started on a run that is over: it trains nothing, and tells whoever comes to leave."""
+"""A learner that is started on a finished run: it does not train, and answers every producer with BYE."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ from seedbed.shared.runtime.service import Service
 
 
 async def tell_finished(config: LearnerConfig, service: Service) -> None:
-    """Answer every inference's HELLO with BYE(run_finished), as long as `learner.finished_s` says."""
+    """Answer the HELLO of each inference service with BYE(run_finished), for `learner.finished_s` at most."""
     loop = asyncio.get_running_loop()
     farewell = LingerTimer(config.finished_s, loop.time())
     if farewell.is_over(loop.time()):

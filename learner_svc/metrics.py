@@ -1,4 +1,4 @@
-"""What the learner shows at /metrics: its counters, read when scraped, and the histogram of update times."""
+"""The metrics of the learner at /metrics: its counters, read at each scrape, and the histogram of update times."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ from seedbed.shared.runtime.metrics import Metrics
 def register(
     metrics: Metrics, run: Run, producers: ProducerSessions, figures: UpdateMetrics, writer: RunWriter, reactor: Reactor
 ) -> Histogram:
-    """Register everything; the histogram of update times, which the shell fills."""
+    """Register all metrics and return the histogram of update times, which the shell fills."""
     readers: Mapping[Metric, Callable[[], float]] = {
         learner.UPDATES: lambda: run.counters.updates,
         learner.TRAINED_STEPS: lambda: run.counters.trained_steps,
@@ -69,13 +69,13 @@ def _own(means: Means) -> dict[str, float]:
 
 
 def _register_statistics(metrics: Metrics, run: Run) -> None:
-    """The means of the environment's own statistics, under the label `statistic`."""
+    """Register the means of the environment's own statistics, under the label `statistic`."""
     metrics.read_labelled(learner.STATISTIC, lambda: _own(run.means))
     metrics.read_labelled(learner.EVAL_STATISTIC, lambda: _own(run.last_result.means) if run.last_result else {})
 
 
 def _register_tasks(metrics: Metrics, run: Run) -> None:
-    """The figures of each task, under the label `task`."""
+    """Register the metrics of each task, under the label `task`."""
     records = run.tasks.records
 
     def of_each(read: Callable[[TaskRecord], float]) -> Callable[[], dict[str, float]]:

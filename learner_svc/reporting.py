@@ -1,4 +1,4 @@
-"""What the learner tells of a run while it goes on and when it ends: rows, the summary, drops, too many lanes."""
+"""Reports on a run: rows of metrics.csv, the summary, dropped experience by actor, and a warning of too many lanes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,15 +12,15 @@ from seedbed.learner_svc.sources.source import FilledBatch
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.figures import columns, inference
 
-MAX_ACTORS = 1024  # of whom drops are counted one by one
+MAX_ACTORS = 1024  # actors whose dropped steps are counted one by one
 
 
 class Reporter:
-    """Draws on the parts of a learner. Owned by its loop; memory: a count for each of some actors.
+    """Collects reports from the parts of a learner. Owned by its loop; memory: a count for each of MAX_ACTORS actors.
 
     Args:
-      loop_lag_s: how late the loop's last timer was.
-      warn: takes an event's name and its figures.
+      loop_lag_s: returns how late the loop's last timer was, seconds.
+      warn: logs a warning; takes an event's name and its values.
     """
 
     def __init__(
@@ -31,18 +31,18 @@ class Reporter:
         self._settings, self._run, self._figures = settings, run, figures
         self._producers, self._restarts = producers, restarts
         self._loop_lag_s, self._warn = loop_lag_s, warn
-        self._judged_lanes = 0
+        self._warned_lanes = 0
 
     def row(self, now: float, source: Mapping[str, float]) -> dict[str, float | int | None]:
-        """What metrics.csv tells of now, by column; warns of more lanes than the bound on the lag allows.
+        """Return the next row of metrics.csv by column; warns of more lanes than the limit on the lag allows.
 
         Args:
-          source: the figures of the source of batches, by column.
+          source: metrics of the source of batches, by column.
         """
         producers, ledger = self._producers, self._producers.ledger
         self._restarts.heard({incarnation: load.figures for incarnation, load in producers.loads.items()})
         loads = [load.figures for load in producers.loads.values()]
-        self._judge_lanes(int(sum(load.get(inference.NUM_LANES.name, 0.0) for load in loads)))
+        self._warn_of_lanes(int(sum(load.get(inference.NUM_LANES.name, 0.0) for load in loads)))
         others: dict[str, float | int | None] = {
             columns.DUPLICATE_UNROLLS.name: float(ledger.duplicate_unrolls),
             columns.LOST_UNROLLS.name: float(ledger.lost_unrolls),
@@ -54,21 +54,21 @@ class Reporter:
             others=others | dict(source) | self._run.tasks.row(),
         )  # fmt: skip
 
-    def _judge_lanes(self, lanes: int) -> None:
-        """Warn of more lanes than the bound on the lag allows.
+    def _warn_of_lanes(self, lanes: int) -> None:
+        """Warn of more lanes than the limit on the lag allows, once for each larger number.
 
-        They are what peers say, for which nothing ends here; what the launcher starts itself it has judged before.
+        It only warns, because the number comes from peers; the launcher checks the lanes that it starts itself.
         """
-        if lanes <= self._judged_lanes or not self._settings.algorithm.is_lag_bounded:
+        if lanes <= self._warned_lanes or not self._settings.algorithm.is_lag_bounded:
             return
-        self._judged_lanes = lanes
+        self._warned_lanes = lanes
         try:
             check_lag(self._settings.learner, lanes)
         except ConfigError as error:
             self._warn("too_many_lanes", error=str(error))
 
     def count_drops(self, batch: FilledBatch[UnrollKey], dropped: Sequence[int]) -> None:
-        """Transitions of each lane that were too old to be trained on, to whom they belong."""
+        """Count transitions that were too old to be trained on by actor; `dropped` has a number for each lane."""
         lane = 0
         for key, lanes in batch.parts:
             steps = sum(dropped[lane : lane + lanes])
@@ -77,7 +77,7 @@ class Reporter:
                 self.dropped_by_actor[key.actor] = self.dropped_by_actor.get(key.actor, 0) + steps
 
     def summary(self, *, device: str) -> dict[str, Any]:
-        """What summary.json says now."""
+        """Return the present content of summary.json."""
         identity, restarts, ledger = self._producers.identity, self._restarts, self._producers.ledger
         return summarise(
             self._run, self._settings, run_id=identity.run_id, device=device,

@@ -1,7 +1,7 @@
-"""The learner as a process: one socket, the update thread, the record thread and the clock, around pure parts.
+"""The learner process: one socket, the update thread, the record thread and timers around pure parts.
 
-Inference dials in (ROUTER). `ProducerSessions` answers it. Until the first environments have said what they are, or a
-checkpoint has, there is no policy to train; then there is `Training`, built whole.
+Inference services dial in (ROUTER), and `ProducerSessions` answers them. The policy and `Training` are built for the
+specification of the first environments or of a checkpoint.
 """
 
 import asyncio
@@ -22,20 +22,20 @@ from seedbed.learner_svc.link.producer_sessions import (
     Action,
     Identity,
     ProducerSessions,
-    SendDown,
-    SpecificationCame,
-    UnrollCame,
+    SendToProducer,
+    SpecificationReceived,
     UnrollKey,
+    UnrollReceived,
 )
 from seedbed.learner_svc.link.publish import Publisher
-from seedbed.learner_svc.link.sizes import judge_size
+from seedbed.learner_svc.link.sizes import check_size
 from seedbed.learner_svc.metrics import register
 from seedbed.learner_svc.reporting import Reporter
 from seedbed.learner_svc.run import checkpoint as checkpoints
 from seedbed.learner_svc.run.folder import RunFolder
 from seedbed.learner_svc.run.history import History
 from seedbed.learner_svc.run.run import Run
-from seedbed.learner_svc.run.standstill import Deaths
+from seedbed.learner_svc.run.standstill import CrashCounter
 from seedbed.learner_svc.run.tasks import TaskBook, task_environments
 from seedbed.learner_svc.run.writer import RestartCounter, RunWriter, finished_before, restore
 from seedbed.learner_svc.sources.source import Source, SourcePlan
@@ -59,13 +59,13 @@ from seedbed.shared.runtime.tasks import normalised_weights
 from seedbed.shared.runtime.worker import Worker
 
 BEAT_S = 0.1
-HOW_TO_GO_ON = "to train on, raise what ended it (run.steps, run.seconds); for a new run, give another folder"
+HOW_TO_GO_ON = "to continue it, raise the limit that ended it (run.steps, run.seconds); for a new run, set run.dir"
 
 
 class LearnerService:
-    """The shell: feeds events to the parts and performs what they decide. Owned by the loop.
+    """The asyncio shell: feeds events to the parts and performs their actions. Owned by the loop.
 
-    Large because everything that is not a decision is here: socket, threads, run folder, timers and the end.
+    Large because all side effects are here: socket, threads, run folder, timers and the shutdown.
     """
 
     def __init__(self, settings: LearnerSettings, service: Service, reactor: Reactor, folder: RunFolder) -> None:
@@ -75,13 +75,13 @@ class LearnerService:
         self.epoch, self.run_id = folder.next_epoch(), folder.run_id()
         checkpoints.clean(folder.checkpoints)
         self.checkpoint = checkpoints.load_latest(folder.checkpoints, check=self._check_restorable)
-        if self.checkpoint is None:  # else once they are known to go together: a refused resume changes nothing
+        if self.checkpoint is None:  # a resume writes it once it is accepted, so that a refused one changes nothing
             folder.write_config(settings)
         folder.write_versions(self.epoch)
         self.run, self.ledger = self._new_run(), self._new_ledger()
         publisher = Publisher()
         recording = recording_of(settings.algorithm, config.unroll_length)
-        is_plain = recording == Recording(unroll_length=config.unroll_length)  # all that the first protocol records
+        is_plain = recording == Recording(unroll_length=config.unroll_length)  # whether protocol 1 can record it
         identity = Identity(
             self.epoch, self.run_id, settings.run.seed, config.unroll_length, config.beat_s, config.lease_s,
             tasks=task_environments(settings.tasks), protocol_min=PROTOCOL_MIN if is_plain else RECORDING_PROTOCOL,
@@ -89,7 +89,7 @@ class LearnerService:
         self.worker, self.record = Worker("update"), Worker("record")
         self.producers = ProducerSessions(
             identity, settings.env, self.ledger, publisher, self.run, self.worker.busy_s,
-            judge_size=lambda spec: judge_size(spec, config, available_bytes(), overlap=recording.overlap),
+            check_size=lambda spec: check_size(spec, config, available_bytes(), overlap=recording.overlap),
         )  # fmt: skip
         self.restarts = RestartCounter(self.producers.incarnations)
         if self.checkpoint is not None:
@@ -111,7 +111,7 @@ class LearnerService:
             update_seconds=register(service.metrics, self.run, self.producers, figures, writer, reactor),
             worker=self.worker, record=self.record,
         )  # fmt: skip
-        self.training: Training | None = None  # once there is a policy
+        self.training: Training | None = None  # set once there is a policy
         self.finished = asyncio.Event()
         self._is_building = False
         self.router = Router(
@@ -137,28 +137,28 @@ class LearnerService:
         return Ledger(epoch=self.epoch, window_lanes=window, lease_s=self.config.lease_s, weights=weights)
 
     def _check_restorable(self, checkpoint: checkpoints.Checkpoint) -> None:
-        """Try on copies that nobody uses, what resuming from this one will do. Raises: CheckpointError."""
+        """Try to restore a checkpoint into copies that are not used. Raises: CheckpointError."""
         run, restarts = self._new_run(), RestartCounter({})
         try:
             restore(checkpoint.meta, run, self._new_ledger(), restarts)
-            json.dumps([run.to_json(), restarts.to_json()], allow_nan=False)  # as the next checkpoint will
+            json.dumps([run.to_json(), restarts.to_json()], allow_nan=False)  # as the next checkpoint does
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             problem = f"{type(error).__name__}: {error}"
             raise CheckpointError(
-                f"{checkpoint.path} does not tell a run that this version can go on with ({problem})"
+                f"{checkpoint.path} holds no run that this version of seedbed can resume ({problem})"
             ) from error
 
     def _restore(self, checkpoint: checkpoints.Checkpoint) -> None:
         restore(checkpoint.meta, self.run, self.ledger, self.restarts)
         for file in checkpoints.list_checkpoints(self.folder.checkpoints):
-            if file.kind == "best":  # which may be younger than what is gone on from
+            if file.kind == "best":  # it may be newer than the checkpoint that is resumed
                 with suppress(CheckpointError):
                     self.run.beat(checkpoints.read_meta(file.path).get("eval_return_mean"))
 
     # Messages
 
     def _receive(self, route: bytes, frames: list[bytes]) -> bool:
-        """Whether it moved something on: an unroll or episodes that had not come yet, or weights that are new there."""
+        """Handle a message; return whether it was useful: a new unroll, new episodes, or a request for new weights."""
         try:
             if self.reports.take(route, frames):
                 return False
@@ -167,7 +167,7 @@ class LearnerService:
             return False
         actions = self.producers.receive(route, frames, self.loop.time())
         self._perform(actions)
-        return any(not isinstance(action, SendDown) or action.is_useful for action in actions)
+        return any(not isinstance(action, SendToProducer) or action.is_useful for action in actions)
 
     def _revoked(self, routes: list[bytes]) -> None:
         sends = self.producers.revoke(routes)
@@ -176,20 +176,20 @@ class LearnerService:
 
     def _perform(self, actions: Iterable[Action]) -> None:
         for action in actions:
-            if isinstance(action, SendDown):
+            if isinstance(action, SendToProducer):
                 if not self.router.send(action.route, action.frames):
                     self.producers.unroutable(action.route, self.loop.time())
-            elif isinstance(action, SpecificationCame):
+            elif isinstance(action, SpecificationReceived):
                 self.build(self.checkpoint or action.spec)
-            elif self.training is None:  # producers bring experience only once there is a policy
+            elif self.training is None:  # no producer sends experience before there is a policy
                 continue
-            elif isinstance(action, UnrollCame):
+            elif isinstance(action, UnrollReceived):
                 self.training.take_unroll(action)
             else:
                 self.training.take_episodes(action)
 
     def _drained(self) -> None:
-        """Every message that had come was handled."""
+        """Called when all messages that have arrived were handled."""
         if self.training is not None:
             self.training.pump()
         else:
@@ -198,7 +198,7 @@ class LearnerService:
     # The policy
 
     def build(self, origin: EnvSpec | checkpoints.Checkpoint) -> None:
-        """Have the policy built, once: for the first environments' specification, or from a checkpoint."""
+        """Build the policy in the update thread, once: for a specification, or from a checkpoint."""
         if self._is_building:
             return
         self._is_building = True
@@ -219,7 +219,9 @@ class LearnerService:
     def _built(self, trainer: Trainer, source: Source[UnrollKey], weights: bytes) -> None:
         limit = self.config.max_frame_bytes
         if len(weights) > limit:
-            raise ConfigError(f"weights of {len(weights)} bytes do not fit learner.max_frame_bytes = {limit}")
+            raise ConfigError(
+                f"learner.max_frame_bytes = {limit}: set it to at least {len(weights)}, the size of the weights"
+            )
         self.run.adopt(trainer.policy.spec.statistics[len(GIVEN) :])
         if self.checkpoint is not None:
             self.record.submit(partial(self.folder.write_config, self.settings))
@@ -240,22 +242,22 @@ class LearnerService:
     # Time
 
     async def beat(self) -> None:
-        """Long-polls, leases, rows, checkpoints, and the watch over the update thread; for ever."""
+        """Every BEAT_S: answer long-polls, end leases, write rows, save checkpoints, watch the update thread."""
         while True:
             await asyncio.sleep(BEAT_S)
             now = self.loop.time()
             calm = now >= self.reactor.last_stall_end(now) + self.config.beat_s
-            self._perform(self.producers.beat(now, may_judge=calm and self.router.is_drained()))
+            self._perform(self.producers.beat(now, may_expire=calm and self.router.is_drained()))
             if self.worker.busy_s() > self.config.max_compute_s and self.run.counters.updates > 0:
                 raise SeedbedError(
                     f"an update has been running for {self.worker.busy_s():.0f} s (learner.max_compute_s is "
-                    f"{self.config.max_compute_s:g}): the update thread is stuck"
+                    f"{self.config.max_compute_s:g}): raise it if an update takes so long, else the thread is stuck"
                 )
             if self.training is not None:
                 self.training.beat(now)
 
     async def leave(self) -> None:
-        """Named phases: save, summarise, say goodbye, wait until a finished run's producers have left."""
+        """Shut down in phases: save, summarise, send BYE, and wait until the producers of a finished run have left."""
         is_finished = self.run.state == RunState.FINISHED
         self._perform(self.producers.credits(everyone=True))
         self._perform(self.producers.farewell("run_finished" if is_finished else "draining"))
@@ -268,7 +270,7 @@ class LearnerService:
             while ((now := self.loop.time()) < deadline and not self.producers.has_left) or self._goes_on(
                 farewell, now
             ):
-                self._perform(self.producers.beat(now, may_judge=True))
+                self._perform(self.producers.beat(now, may_expire=True))
                 await asyncio.sleep(BEAT_S)
         self.service.log.info(
             "learner_left", state=self.run.state.name.lower(), reason=self.run.end_reason,
@@ -276,13 +278,13 @@ class LearnerService:
         )  # fmt: skip
 
     def _goes_on(self, farewell: LingerTimer, now: float) -> bool:
-        """Whether somebody may still come who has to be told of the run's end."""
+        """Whether a producer may still connect that has to be told of the end of the run."""
         if not self.producers.has_left:
             farewell.heard(now)
         return not farewell.is_over(now) and not self.service.stopping.is_set()
 
     def close(self) -> None:
-        """Let go of threads, files and socket."""
+        """Close threads, files and the socket."""
         self.router.close(linger_ms=500)
         self.worker.close()
         self.record.submit(self.parts.writer.close)
@@ -290,7 +292,7 @@ class LearnerService:
 
 
 async def serve(settings: LearnerSettings, service: Service) -> int:
-    """Run until the run ends, a signal comes, or something cannot go on."""
+    """Run a learner until the run ends or a signal comes, and return the exit code."""
     path = settings.run.dir or Path("runs") / f"{settings.run.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     with RunFolder(path) as folder:
         if finished := finished_before(settings.run, folder):
@@ -300,7 +302,7 @@ async def serve(settings: LearnerSettings, service: Service) -> int:
         with Reactor() as reactor:
             learner = LearnerService(settings, service, reactor, folder)
             try:
-                with Deaths(folder.path, lambda: _saved_update(folder)):
+                with CrashCounter(folder.path, lambda: _saved_update(folder)):
                     await _work(learner, service)
             finally:
                 learner.close()
@@ -308,7 +310,7 @@ async def serve(settings: LearnerSettings, service: Service) -> int:
 
 
 def _saved_update(folder: RunFolder) -> int:
-    """Where the next life begins; 0 if nothing is saved."""
+    """Return the update that a restarted learner resumes from; 0 if nothing is saved."""
     files = checkpoints.list_checkpoints(folder.checkpoints)
     return max((file.step for file in files if file.kind != "best"), default=0)
 

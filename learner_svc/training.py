@@ -1,12 +1,12 @@
-"""The learner once there is a policy: unrolls become batches, batches updates, updates weights and checkpoints.
+"""Training, once there is a policy: from unrolls to batches, updates, published weights and checkpoints.
 
 With two buffers the update thread trains on one batch while the loop fills the other.
 
 | waits | for | else |
 |---|---|---|
-| unrolls | a free batch | stay in the source, bounded by credit |
-| update thread | a full batch | idle, counted as batch_wait_ms |
-| held groups at inference | credit: an unroll was copied | repeated with every PONG |
+| unrolls | a free batch | they stay in the source, bounded by credit |
+| update thread | a full batch | it is idle, counted as batch_wait_ms |
+| held groups at inference | credit: an unroll was copied | credit is repeated with every PONG |
 """
 
 import asyncio
@@ -20,7 +20,13 @@ from prometheus_client import Histogram
 from seedbed.learner_svc.config import LearnerSettings
 from seedbed.learner_svc.learning.trainer import Trained, Trainer
 from seedbed.learner_svc.learning.update_metrics import UpdateMetrics
-from seedbed.learner_svc.link.producer_sessions import Action, EpisodesCame, ProducerSessions, UnrollCame, UnrollKey
+from seedbed.learner_svc.link.producer_sessions import (
+    Action,
+    EpisodesReceived,
+    ProducerSessions,
+    UnrollKey,
+    UnrollReceived,
+)
 from seedbed.learner_svc.link.publish import Publisher
 from seedbed.learner_svc.reporting import Reporter
 from seedbed.learner_svc.run import checkpoint as checkpoints
@@ -38,14 +44,14 @@ from seedbed.shared.protocol.messages import Evaluation, RunState
 from seedbed.shared.runtime.service import Service
 from seedbed.shared.runtime.worker import Worker
 
-TELL_S = 10.0
+LOG_EVERY_S = 10.0
 MAX_SAVE_S = 60.0
 R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What a learner has before there is a policy, and goes on using."""
+    """The parts of a learner that exist before there is a policy."""
 
     settings: LearnerSettings
     service: Service
@@ -64,14 +70,14 @@ class Parts:
 
 
 class Training:
-    """Feeds batches to the update thread and does what follows from its results. Owned by the loop.
+    """Gives batches to the update thread and acts on its results. Owned by the loop.
 
-    Large because the parts of a learner meet here and nowhere else.
+    Large because it connects all parts of a learner.
 
     Memory: the trainer's, the source's, and one snapshot on its way to the disk.
 
     Args:
-      perform: sends what producers are to be told.
+      perform: sends messages to producers.
       on_finished: called once, when the run is over.
     """
 
@@ -88,27 +94,27 @@ class Training:
         self._schedule = CheckpointSchedule(
             parts.run, every_s=config.checkpoint_every_s, milestone_steps=config.milestone_steps
         )
-        self._submitted = self._in_flight = 0  # batches given to the update thread in all, and now
+        self._submitted = self._in_flight = 0  # batches given to the update thread: in total, and at present
         self._is_exporting = self._is_preparing_evaluation = self._is_pumping_soon = False
-        self._newest_version = trainer.version  # of the update thread's weights
-        self._told: tuple[RunState, Evaluation | None] = (parts.run.state, None)  # what everyone knows
-        self._row_at, self._tell_at = now + config.metrics_every_s, 0.0
+        self._newest_version = trainer.version  # version of the weights in the update thread
+        self._told: tuple[RunState, Evaluation | None] = (parts.run.state, None)  # as producers were told
+        self._row_at, self._log_at = now + config.metrics_every_s, 0.0
         parts.run.start(now)
         parts.figures.start(parts.run.counters, now)
         self._schedule.start(now)
 
     # Experience
 
-    def take_unroll(self, unroll: UnrollCame) -> None:
-        """An unroll that was not here yet."""
+    def take_unroll(self, unroll: UnrollReceived) -> None:
+        """Take a new unroll."""
         producer = unroll.key.producer
         self._source.offer(
             unroll.key, unroll.lanes, unroll.frame, skip=unroll.skip, task=producer.task,
             origin=Origin(producer.incarnation, unroll.key.seq),
         )  # fmt: skip
 
-    def take_episodes(self, episodes: EpisodesCame) -> None:
-        """Episodes that were not here yet: counted, or a result of the evaluation that is going on."""
+    def take_episodes(self, episodes: EpisodesReceived) -> None:
+        """Take new episodes: count them, or use them as a result of the present evaluation."""
         header, statistics, task = episodes.header, episodes.statistics, episodes.task
         if header.mode == "train":
             self._run.acted(statistics, steps=header.acted_steps, aborted=header.aborted, task=task)
@@ -119,7 +125,7 @@ class Training:
                 self._evaluated(header.evaluation, result)
 
     def _evaluated(self, evaluation_id: int, result: EvaluationResult) -> None:
-        """An evaluation is complete: log it, and keep its weights if none were better."""
+        """Log a complete evaluation, and save its weights if they are the best so far."""
         self._parts.figures.evaluation = result
         self._parts.service.log.info(
             "evaluation_finished", return_mean=result.return_mean, episodes=result.episodes, version=result.version
@@ -131,7 +137,7 @@ class Training:
     # The update thread
 
     def pump(self) -> None:
-        """Copy what waits, hand full batches to the update thread, return credit."""
+        """Fill batches, give full ones to the update thread, and return credit."""
         parts = self._parts
         for key in self._source.fill():
             parts.ledger.copied(key.producer, key.seq)
@@ -151,7 +157,7 @@ class Training:
         self.pump()
 
     def _acknowledge(self) -> None:
-        """The ledger may strike what the source is done with."""
+        """Acknowledge the unrolls that the source has finished with."""
         for key, lanes in self._source.used():
             self._parts.ledger.applied(key.producer, key.seq, lanes)
 
@@ -186,7 +192,7 @@ class Training:
             lag_max=result.metrics.get(columns.LAG_MAX.name, 0.0),
             lag_histogram=result.lag_histogram, lag_sum=result.lag_sum,
         )  # fmt: skip
-        if run.tasks.are_several:
+        if run.tasks.is_multi_task:
             count_parts(run.tasks, batch.tasks, result.trained_steps_B.tolist())
         parts.figures.trained(trained)
         parts.update_seconds.observe(trained.seconds)
@@ -204,9 +210,9 @@ class Training:
         self.pump()
 
     def _ask_evaluation(self, snapshot: Snapshot, weights: bytes) -> None:
-        """Have these weights evaluated: they are kept, published and saved as one.
+        """Request an evaluation of these weights, and publish them.
 
-        The evaluation is told of before the weights, so that inference can freeze them as they come.
+        Producers are told of the evaluation before they get the weights, so that inference can freeze them on arrival.
         """
         asked = self._run.ask(snapshot.version, self._loop.time())
         self._schedule.measured(asked.id, snapshot)
@@ -215,13 +221,13 @@ class Training:
         self._parts.publisher.keep()
 
     def publish(self, version: int, weights: bytes) -> None:
-        """Whoever waits for newer weights gets these."""
+        """Publish weights to all readers that wait for newer ones."""
         self._perform(self._parts.producers.answers(self._parts.publisher.publish(version, weights)))
 
     # The run
 
     def _poll_run(self) -> None:
-        """Let the run move on; tell everyone when its state or its evaluation changed."""
+        """Advance the run, and send CREDIT to all producers if its state or evaluation has changed."""
         run, parts = self._run, self._parts
         is_published = parts.publisher.version == self._newest_version
         run.poll(parts.publisher.version, self._loop.time(), is_idle=self._in_flight == 0 and is_published)
@@ -229,7 +235,7 @@ class Training:
             self._is_exporting = True
             parts.worker.submit(self.trainer.weights, lambda newest: self._exported(*newest))
         if not run.may_train and self._schedule.is_due(self._loop.time()):
-            parts.worker.submit(self.trainer.snapshot, self._snapshot_came)
+            parts.worker.submit(self.trainer.snapshot, self._take_snapshot)
         if (run.state, run.evaluation) == self._told:
             return
         self._told = (run.state, run.evaluation)
@@ -244,12 +250,12 @@ class Training:
         self.publish(version, weights)
         self._poll_run()
 
-    def _snapshot_came(self, snapshot: Snapshot) -> None:
+    def _take_snapshot(self, snapshot: Snapshot) -> None:
         snapshot = self._stamped(snapshot)
         self._save(snapshot, self._schedule.kinds(snapshot))
 
     def _stamped(self, snapshot: Snapshot) -> Snapshot:
-        """With what the run counts now, which belongs to these weights whenever they are written."""
+        """Return the snapshot with the present counters of the run, which belong to its weights."""
         parts = self._parts
         meta = checkpoint_meta(self._run, parts.ledger, parts.restarts, run_id=parts.run_id)
         return replace(snapshot, meta={**snapshot.meta, **meta})
@@ -261,31 +267,31 @@ class Training:
     # Time
 
     def beat(self, now: float) -> None:
-        """What is due ten times a second."""
+        """Do what is due: rows, checkpoints, changes of state. Call it ten times a second."""
         self._poll_run()
         self.pump()
-        self._tell_wait(now)
+        self._log_wait(now)
         if now >= self._row_at:
             self._row_at = now + self._config.metrics_every_s
             row = self._parts.reporter.row(now, self._source.metrics())
             self._parts.record.submit(lambda: self._parts.writer.row(row))
 
-    def _tell_wait(self, now: float) -> None:
-        """Say every ten seconds that all is trained and that the final evaluation is waited for."""
+    def _log_wait(self, now: float) -> None:
+        """Log every LOG_EVERY_S that training is done and the final evaluation is awaited."""
         wait, evaluation = self._run.final_evaluation_wait(now), self._run.evaluation
-        if wait is None or evaluation is None or now < self._tell_at:
+        if wait is None or evaluation is None or now < self._log_at:
             return
-        self._tell_at = now + TELL_S
+        self._log_at = now + LOG_EVERY_S
         waited_s, at_most_s = wait
         self._parts.service.log.info(
             "final_evaluation_awaited", episodes=evaluation.episodes, waited_s=round(waited_s),
-            at_most_s=round(at_most_s), hint="groups of mode eval play it; inference says if none is connected",
+            at_most_s=round(at_most_s), hint="it needs an actor with actor.mode=eval; inference logs if there is none",
         )  # fmt: skip
 
     async def save_last(self) -> None:
-        """The last checkpoint, row, summary and curves, when nothing more will be trained."""
+        """Write the last checkpoint, row, summary and curves, when training is over."""
         parts = self._parts
-        # All of one moment, without an await: steps that are still told of later count in none of them.
+        # All are taken without an await between them, so that they agree: later steps count in none of them.
         snapshot = self._stamped(await self._finish_job(parts.worker, self.trainer.snapshot))
         row = parts.reporter.row(self._loop.time(), self._source.metrics())
         summary = parts.reporter.summary(device=str(self.trainer.parameters.flat.device))
@@ -295,11 +301,11 @@ class Training:
         await self._finish_job(parts.record, lambda: parts.writer.summarise(summary))
         try:
             await self._finish_job(parts.record, parts.writer.draw)
-        except TimeoutError:  # many tasks, a busy machine: a picture is no reason to fail a run
+        except TimeoutError:  # with many tasks on a busy machine; a missing picture must not fail the run
             parts.service.log.warning("curves_late", after_s=MAX_SAVE_S)
 
     async def _finish_job(self, worker: Worker, job: Callable[[], R]) -> R:
-        """Run a job after all that is queued; their `done` calls have been made when it returns."""
+        """Run a job after all queued ones and return its result; all their `done` callbacks have run by then."""
         came: asyncio.Future[R] = self._loop.create_future()
         worker.submit(job, came.set_result)
         either: list[asyncio.Future[Any]] = [came, worker.failed]

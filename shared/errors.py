@@ -1,4 +1,4 @@
-"""Every error that seedbed raises on purpose, grouped by what the caller can do about it."""
+"""The errors that seedbed raises on purpose, grouped by what the caller can do about them."""
 
 
 class SeedbedError(Exception):
@@ -8,20 +8,20 @@ class SeedbedError(Exception):
 
 
 class ConfigError(SeedbedError):
-    """The user's configuration is wrong: names file and key. The launcher does not restart on it."""
+    """The configuration is wrong. The message names file and key; a launcher does not restart the service."""
 
     exit_code = 78  # EX_CONFIG of sysexits.h
 
 
 class MissingExtraError(ConfigError):
-    """An optional dependency is not installed: names the extra and the command that installs it."""
+    """An optional dependency is not installed. The message has the command that installs it."""
 
     def __init__(self, module: str, extra: str) -> None:
         super().__init__(f"{module} is not installed: run  pip install 'seedbed[{extra}]'")
 
 
 class RejectedError(ConfigError):
-    """A peer refused us for good: says what differed and what to change."""
+    """A peer refused this service for good. The message says what differs and what to change."""
 
 
 class WireError(SeedbedError):
@@ -29,11 +29,11 @@ class WireError(SeedbedError):
 
 
 class LocalWireError(WireError):
-    """Our own code asked for a message that the protocol does not allow."""
+    """Code of this process tried to send a message that the protocol does not allow."""
 
 
 class RemoteWireError(WireError):
-    """A peer sent what the protocol does not allow. `code` is a short constant for counters."""
+    """A peer sent something that the protocol does not allow. `code` is a short constant for counters."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -45,13 +45,13 @@ class EnvError(SeedbedError):
 
 
 class CheckpointError(SeedbedError):
-    """A checkpoint that cannot be read, or does not fit this configuration. No restart mends it."""
+    """A checkpoint cannot be read, or does not fit the configuration. A restart does not help."""
 
     exit_code = ConfigError.exit_code
 
 
 class StorageError(SeedbedError):
-    """A file of the run cannot be written: says which, why, and what to do. No restart mends it."""
+    """A file of the run cannot be written. The message says which, why, and what to do; a restart does not help."""
 
     exit_code = 74  # EX_IOERR of sysexits.h
 

@@ -114,8 +114,8 @@ class Backend(Protocol):
 def call_environment(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """Call foreign environment code; whatever it raises becomes an EnvError.
 
-    The only broad `except` outside the top of a service: an environment may raise anything, and hurts only its lane.
-    That holds for sys.exit() and for what extensions raise beside Exception; only Ctrl-C is its user's.
+    An environment may raise anything, and only its lane may suffer. That includes SystemExit and what extension modules
+    raise outside Exception; KeyboardInterrupt alone passes through.
     """
     try:
         return function(*args, **kwargs)
@@ -129,7 +129,7 @@ def read_info(info: Any) -> Mapping[str, Any]:
     """Return an environment's info unchanged. Raises: EnvError if it is no mapping."""
     if type(info) is dict or isinstance(info, Mapping):
         return info
-    raise EnvError(f"info is a {type(info).__name__}: return a dict")
+    raise EnvError(f"the environment returned an info of type {type(info).__name__}: return a dict")
 
 
 def read_figure(value: Any) -> float:
@@ -167,7 +167,9 @@ def read_traits(
         raise ConfigError(f"metadata['statistics'] of the environment: {problem}")
     own_action = space_from_gymnasium(action, image=None)
     if any(leaf.kind == "text" for leaf in own_action.leaves()):
-        raise ConfigError("a Text action cannot be chosen by a policy: wrap the environment to take numbers")
+        raise ConfigError(
+            "the action space has a Text leaf, which no policy can choose: wrap the environment to take numbers"
+        )
     masked = "action_mask" in info
     if masked and not mask_size(own_action):
         raise ConfigError("the environment gives an action_mask, but no part of its action space is discrete")

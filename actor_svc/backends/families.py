@@ -16,7 +16,10 @@ Array = npt.NDArray[Any]
 Info = Mapping[str, Any]
 WAD_HEADS = (b"IWAD", b"PWAD", b"PK\x03\x04")  # Doom's own formats and zipped PK3
 
-MULTI_PLAYER = ("Cig-v1", "MultiDuel-v1")  # Doom crashes, and the actor with it, unless `game_args` has it host a game
+MULTI_PLAYER = (
+    "Cig-v1",
+    "MultiDuel-v1",
+)  # Doom crashes with its actor unless `game_args` makes it host a game
 
 # EnvPool's options that users set elsewhere in seedbed: option → the setting; "" where seedbed sets it itself.
 ELSEWHERE: Mapping[str, str] = MappingProxyType(

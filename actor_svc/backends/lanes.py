@@ -1,4 +1,4 @@
-"""Steps single Gymnasium environments one by one, or all at the same time where each of them waits for a server.
+"""Steps single Gymnasium environments one by one, or all at once in threads if each waits for a server.
 
 An environment that fails is rebuilt alone; the other lanes go on.
 """

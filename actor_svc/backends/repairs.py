@@ -1,4 +1,4 @@
-"""Decides when failed lanes are rebuilt: at once, then after ever more ticks, and after too many failures no more.
+"""Decides when failed lanes are rebuilt: at once, then after ever longer waits, until they are too many.
 
 `RepairedBackend` is what the backends that use this have in common.
 """
@@ -36,13 +36,14 @@ class Repairs:
 
     The first failure is logged with its traceback; later ones are logged at most once a minute, with their number.
 
-    A unit that fails is rebuilt at once. While rebuilding fails too, its rows are absent for 2, 4, … ticks between two
-    attempts. After MAX_FAILURES without a good step between them an EnvError is raised. Owned by the backend's thread.
+    A unit that fails is rebuilt at once. If rebuilding fails too, its rows are absent for 2, 4, … ticks between two
+    attempts. After MAX_FAILURES failures without a good step between them, an EnvError is raised. Owned by the
+    backend's thread.
 
     Args:
       unit: what a unit is called in messages, "lane" or "world".
       lanes: number of lanes of one unit.
-      discard: closes the environment of the unit with this index; an error of it changes nothing.
+      discard: closes the environment of the unit with this index; an error in closing is ignored.
       rebuild: makes a unit's environment anew and writes its `first` rows.
       write_absent: writes a unit's rows as those of absent agents.
     """
@@ -117,7 +118,7 @@ class Repairs:
           has_stepped: whether this tick was a step of the unit, not a reset.
         Raises: as `fail`.
         """
-        while (bad := find_bad()).size:  # `fail` ends it: it raises, or the rows are good, or absent
+        while (bad := find_bad()).size:  # `fail` ends the loop: it raises, or makes the rows good or absent
             for index in bad.tolist():
                 self.fail(index, EnvError(BAD_VALUES))
         for index in tuple(self._failures):

@@ -1,1 +1,1 @@
-"""Algorithms: their losses, targets and settings, and which experience is too old for them."""
+"""Algorithms: losses, value targets, settings, and the limit on policy lag."""

@@ -1,4 +1,4 @@
-"""What actor-critic algorithms share: rewards, the value head's units, the entropy bonus and the figures of an update.
+"""The base of actor-critic algorithms: rewards, units of the value head, entropy bonus and metrics of an update.
 
 Targets are computed in raw reward units; with `value_normalisation` the network's value output is (V - mean) / std of
 the targets, and value loss and advantages are in units of std.
@@ -21,12 +21,12 @@ from seedbed.shared.figures import columns
 from seedbed.shared.policy.distributions import ActionEvaluation
 from seedbed.shared.policy.policy import Policy, PolicyOutput
 
-MAX_LOG_RHO = 20.0  # of what is summed for people; the targets clip ω themselves
+MAX_LOG_RHO = 20.0  # bound for the metrics only; the targets clip ω themselves
 ENTROPY_PARAMETER_BOUND = 20.0  # |m·p| of the adaptive entropy cost, so that exp stays finite
 
 
 class ActorCritic(Algorithm):
-    """State and arithmetic that V-trace and APPO have in common. Owned by the update thread."""
+    """State and computations that V-trace and APPO share. Owned by the update thread."""
 
     def __init__(self, config: ActorCriticConfig, policy: Policy) -> None:
         super().__init__(config, policy)
@@ -40,7 +40,7 @@ class ActorCritic(Algorithm):
             self._entropy = AdaptiveEntropyCost(config, config.entropy_target, device)
 
     def state(self) -> dict[str, Tensor]:
-        """The tensors that a resume needs, not copied."""
+        """Return the tensors that a resume needs, without a copy."""
         parts: dict[str, Mapping[str, Tensor]] = {}
         if self._value is not None:
             parts["value"] = self._value.state()
@@ -49,11 +49,11 @@ class ActorCritic(Algorithm):
         return {f"{part}.{name}": tensor for part, state in parts.items() for name, tensor in state.items()}
 
     def statistics(self) -> dict[str, Tensor]:
-        """Those of the value head, which speaks in their units."""
+        """Return the statistics of the value targets, which define the units of the value head."""
         return {name: tensor for name, tensor in self.state().items() if name.startswith("value.")}
 
     def _evaluate(self, experience: Experience, rows: int) -> tuple[PolicyOutput, ActionEvaluation]:
-        """One forward pass over the first `rows` rows (T or T+1), and the T actions under it."""
+        """Run the policy over the first `rows` rows (T or T+1), and evaluate the T actions under it."""
         batch, length = experience.batch, experience.batch.num_transitions
         observation = tuple(leaf[:rows] for leaf in batch.observation)
         action = batch.action[: rows - 1]
@@ -62,32 +62,32 @@ class ActorCritic(Algorithm):
         return output, self.policy.distribution.evaluate(output.params[:length], batch.action, mask_TB)
 
     def _reward(self, experience: Experience) -> Tensor:
-        """Rewards as trained on, f32 [T, B]."""
+        """Return the rewards to train on, f32 [T, B]."""
         return experience.scaled_reward(self._shared.reward_scale, self._shared.reward_clip)
 
     def _raw_value(self, value_RB: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        """V of rows 0…T-1 and of row T in units of reward, detached."""
+        """Return V of rows 0…T-1 and of row T in units of reward, detached."""
         value_RB = value_RB.detach()
         if self._value is not None:
             value_RB = value_RB * self._value.std.float() + self._value.mean.float()
         return value_RB[:length], value_RB[length]
 
     def _in_head_units(self, value_TB: Tensor, advantage_TB: Tensor) -> tuple[Tensor, Tensor]:
-        """Values and advantages in units of reward → those that the value head speaks."""
+        """Convert values and advantages from units of reward to units of the value head."""
         if self._value is None:
             return value_TB, advantage_TB
         std = self._value.std.float()
         return (value_TB - self._value.mean.float()) / std, advantage_TB / std
 
     def _move_value_statistics(self, mean: Tensor, variance: Tensor) -> None:
-        """Take in one batch's targets, in raw units; PopArt then keeps every V what it was."""
+        """Update the target statistics by one batch, in units of reward; with PopArt, rescale the head to keep V."""
         if self._value is not None:
             scale, shift = self._value.update(mean, variance)
             if self._shared.value_normalisation == "popart":
                 self.policy.rescale_value_(scale, shift)
 
     def _entropy_bonus(self, evaluation: ActionEvaluation, trained_TB: Tensor, number: int) -> tuple[Tensor, Tensor]:
-        """The mean entropy of trained rows and what it adds to the loss, both scalars."""
+        """Return the mean entropy of trained rows and its term of the loss, both scalars."""
         entropy = torch.where(trained_TB, evaluation.entropy, 0.0).sum() / number
         if self._entropy is None:
             return entropy, entropy.new_full((), self._shared.entropy_cost)
@@ -99,13 +99,14 @@ class ActorCritic(Algorithm):
         self, experience: Experience, log_rho_TB: Tensor, target_TB: Tensor, error_TB: Tensor, advantage_TB: Tensor,
         *, rho_clip: float,
     ) -> Tensor:  # fmt: skip
-        """[12]: a shift near the mean target, then sums over trained rows; last, |log ρ| over those of lag 0.
+        """Return the sums that the metrics need, f32 [12].
 
-        `error` is in units of the value head, and so is the target's spread: explained variance has no unit.
+        The first is a shift near the mean target, the last |log ρ| summed over rows of lag 0; all others are sums over
+        trained rows. `error` and the spread of the targets are in units of the value head.
         """
         log_rho_TB = log_rho_TB.clamp(-MAX_LOG_RHO, MAX_LOG_RHO)
         omega_TB, distance_TB = log_rho_TB.exp(), log_rho_TB.abs()
-        shift = target_TB.mean()  # squares of what is centred keep their digits
+        shift = target_TB.mean()  # squares of centred values keep their precision
         centred_TB = target_TB - shift
         error_TB = error_TB.detach()
         if self._value is not None:
@@ -135,17 +136,17 @@ class ActorCritic(Algorithm):
 
 
 def target_moments(sums: Tensor, number: int) -> tuple[Tensor, Tensor]:
-    """Mean and variance of a batch's value targets, from `ActorCritic._sums`."""
+    """Return mean and variance of a batch's value targets, from `ActorCritic._sums`."""
     shift, mean, square = sums[0], sums[6] / number, sums[7] / number
     return shift + mean, (square - mean.square()).clamp(min=0.0)
 
 
 def describe_update(scalars: Sequence[float], sums: Sequence[float], experience: Experience) -> dict[str, float]:
-    """The figures that people look at, by name.
+    """Return the metrics of an update by name.
 
     Args:
       scalars: policy loss, value loss, entropy and its cost.
-      sums: those of `ActorCritic._sums`.
+      sums: from `ActorCritic._sums`.
     """
     policy_loss, value_loss, entropy, entropy_cost = scalars
     number = max(1, experience.num_trained)
@@ -176,7 +177,7 @@ def describe_update(scalars: Sequence[float], sums: Sequence[float], experience:
 
 
 class AdaptiveEntropyCost:
-    """cost = exp(m·p), with p moved so that the entropy nears its target: loss += cost·sg(H - H*), |p| ≤ 20/m."""
+    """An entropy cost exp(m·p), in which p follows the gradient of cost·(H - H*) towards the target H*; |p| ≤ 20/m."""
 
     def __init__(self, config: ActorCriticConfig, target: float, device: torch.device) -> None:
         self._speed, self._target = config.entropy_adjustment_speed, target
@@ -186,32 +187,32 @@ class AdaptiveEntropyCost:
         self._optimiser = FlatOptimiser(config, self._parameter, self._gradient)
 
     def cost(self) -> Tensor:
-        """The cost now, a constant for the network's gradient."""
+        """Return the present cost, a constant for the network's gradient."""
         return (self._speed * self._parameter[0]).exp()
 
     def measure(self, entropy: Tensor) -> None:
-        """Remember the gradient of the batch that was just evaluated: m·cost·(H - H*)."""
+        """Store the gradient from the batch just evaluated: m·cost·(H - H*)."""
         self._gradient[0] = self._speed * self.cost() * (entropy - self._target)
 
     def step(self, learning_rate: float) -> None:
-        """Move the cost by one step of its optimiser."""
+        """Update the cost by one step of its optimiser."""
         self._optimiser.step(learning_rate)
         bound = ENTROPY_PARAMETER_BOUND / self._speed
         self._parameter.clamp_(-bound, bound)
 
     def state(self) -> dict[str, Tensor]:
-        """The tensors that a resume needs, not copied."""
+        """Return the tensors that a resume needs, without a copy."""
         return {"parameter": self._parameter} | {f"optimiser.{k}": v for k, v in self._optimiser.state().items()}
 
 
 def clipped_gain(log_rho: Tensor, advantage: Tensor, clip: float) -> Tensor:
-    """PPO's objective of each action: nothing is gained by moving ω out of 1/(1+clip)…1+clip."""
+    """Return PPO's clipped objective of each action, with ω clipped to 1/(1+clip)…1+clip."""
     omega = log_rho.clamp(max=MAX_LOG_RHO).exp()
     return torch.minimum(omega * advantage, omega.clamp(1.0 / (1.0 + clip), 1.0 + clip) * advantage)
 
 
 def standardise(advantage_TB: Tensor, trained_TB: Tensor, number: int, *, least: float = 0.0) -> Tensor:
-    """Mean 0 and deviation 1 over trained transitions, 0 elsewhere; a deviation under `least` counts as that."""
+    """Scale advantages to mean 0 and deviation 1 over trained transitions, 0 elsewhere; divide by at least `least`."""
     mean = torch.where(trained_TB, advantage_TB, 0.0).sum() / number
     centred_TB = torch.where(trained_TB, advantage_TB - mean, 0.0)
     deviation = (centred_TB.square().sum() / number).sqrt()

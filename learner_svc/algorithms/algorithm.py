@@ -1,12 +1,13 @@
-"""What an algorithm is to the learner: a loss on batches of experience, and whatever learns beside the policy.
+"""The interface of an algorithm: a loss on batches of experience, and state that is trained besides the policy.
 
-The updater knows no algorithm's tensors. For every batch it calls
+The updater does not depend on any algorithm. For every batch it calls
 
     prepare(whole batch)                                    once, without gradient
     loss(part, prepared part) → backward → optimiser steps → after_step     for each minibatch of each pass
     after_batch                                             once
 
-One of your own is a subclass in any module that the learner can import, named `module:Class` (docs/own_algorithm.md).
+Your own algorithm is a subclass in any module that the learner can import, named `module:Class`
+(docs/own_algorithm.md).
 
 Shape suffixes: T transitions, B lane-unrolls, D diagnostics.
 """
@@ -31,7 +32,7 @@ Prepared = Mapping[str, Tensor]  # constants of all passes over a batch, each [T
 
 @dataclass(frozen=True, slots=True)
 class LossOutput:
-    """What one evaluation of the loss gives the updater."""
+    """The result of one evaluation of the loss."""
 
     loss: Tensor  # scalar, with gradient
     diagnostics: Tensor  # f32 [D], detached; the algorithm's `report` names them after the step's one sync
@@ -39,15 +40,15 @@ class LossOutput:
 
 
 class Algorithm:
-    """Base class of every algorithm. Owned by the update thread.
+    """The base class of algorithms. Owned by the update thread.
 
-    A subclass has to define `loss`. Settings and the state that lies in networks of its own are kept by the updater.
+    A subclass must define `loss`. The updater saves and restores `networks()` and `state()`.
     """
 
-    Settings: ClassVar[type[AlgorithmSettings]] = AlgorithmSettings  # what its section [algorithm] may say
+    Settings: ClassVar[type[AlgorithmSettings]] = AlgorithmSettings  # the model of its section [algorithm]
 
     def __init__(self, config: Any, policy: Policy) -> None:
-        """For one policy, which is on its device already.
+        """Make the algorithm for a policy that is on its device already.
 
         Args:
           config: an instance of `Settings`.
@@ -56,7 +57,7 @@ class Algorithm:
 
     @classmethod
     def recording(cls, config: Any, unroll_length: int) -> Recording:
-        """How inference acts for it, and what it records. By default actions are sampled, with their log_prob."""
+        """Return how inference acts and what it records; by default it samples actions and records log_prob."""
         return Recording(unroll_length=unroll_length)
 
     @classmethod
@@ -70,31 +71,31 @@ class Algorithm:
         return QueueSource(record, batch=plan.batch, num_buffers=plan.num_buffers, weights=plan.weights)
 
     def networks(self) -> Mapping[str, nn.Module]:
-        """Networks beside the policy, by name, on the policy's device; the same ones each time.
+        """Return the networks besides the policy by name, on its device; every call returns the same ones.
 
-        Those with parameters that require a gradient get an optimiser and a gradient clip of their own, with the
-        settings of the policy's. All of them are in checkpoints; none is published.
+        A network with parameters that require a gradient gets its own optimiser and gradient clip, with the policy's
+        settings. All of them are in checkpoints; none is published.
         """
         return {}
 
     @property
     def rate_factor(self) -> float:
-        """Multiplies the configured learning rate of the next batch."""
+        """A factor for the configured learning rate of the next batch."""
         return 1.0
 
     def prepare(self, experience: Experience) -> Prepared:
-        """What stays the same in all passes over a batch, each [T, B, ...], by name; computed before the first."""
+        """Return the constants of all passes over a batch, each [T, B, ...], by name. Called before the first pass."""
         return {}
 
     def loss(self, experience: Experience, prepared: Prepared) -> LossOutput:
-        """The loss of a batch or of a minibatch, and the diagnostics that `report` names."""
+        """Return the loss of a batch or minibatch, and the diagnostics that `report` names."""
         raise NotImplementedError
 
     def after_step(self, learning_rate: float) -> None:
         """Called after every optimiser step."""
 
     def is_too_far(self, report: Mapping[str, float]) -> bool:
-        """Whether this optimiser step, by its report, is the last one on its batch."""
+        """Whether no more optimiser steps are to be made on this batch, given the report of the last one."""
         return False
 
     def after_batch(self, last_pass: Sequence[Mapping[str, float]]) -> None:
@@ -104,13 +105,13 @@ class Algorithm:
         """Called when the policy's weights were exchanged for another run's, before the first update."""
 
     def report(self, diagnostics: Sequence[float], experience: Experience) -> dict[str, float]:
-        """The metrics of a step by name, from the host's copy of its diagnostics."""
+        """Return the metrics of a step by name, from the host's copy of its diagnostics."""
         return {}
 
     def state(self) -> dict[str, Tensor]:
-        """Tensors beside all networks that a resume needs, not copied."""
+        """Return the tensors outside all networks that a resume needs, without a copy."""
         return {}
 
     def statistics(self) -> dict[str, Tensor]:
-        """Those of `state` without which the policy's weights mean something else."""
+        """Return those tensors of `state` that the meaning of the policy's weights depends on."""
         return {}

@@ -1,13 +1,13 @@
-"""APPO: PPO on experience that services gathered without waiting for each other.
+"""APPO: PPO on asynchronously collected experience.
 
-One batch is passed over several times, in minibatches of whole lanes, against returns that are computed once. Old
-experience is corrected where it enters: V-trace's ω = π₀/μ clips the returns and weighs each transition, with π₀ the
-policy before the batch; PPO's ratio r = π/π₀ then says how far the passes have moved it, however old the batch is.
+Each batch is used in several passes, in minibatches of whole lanes, with returns that are computed once. V-trace's
+weight ω = π₀/μ corrects returns and transitions for the policy lag, where π₀ is the policy before the batch. PPO's
+ratio r = π/π₀ limits how far the passes move the policy, whatever the age of the batch.
 
 loss = -mean(min(1, ω) g(r, A)) + baseline_cost·½·mean((v - V)²) - entropy_cost·mean H, over trained transitions, where
 g = min(r A, clip(r, 1/(1+ε), 1+ε) A), and never below dual_clip·A where A is negative. On-policy this is PPO.
 Sources: Schulman et al. 2017, arXiv 1707.06347; Petrenko et al. 2020, arXiv 2006.11751; Hilton et al. 2021, arXiv
-2110.00641 (the policy that the ratio is taken to need not be the one that acted); Ye et al. 2020, arXiv 1912.09729
+2110.00641 (the ratio need not refer to the behaviour policy); Ye et al. 2020, arXiv 1912.09729
 (dual clip).
 
 Shape suffixes: T transitions, B lane-unrolls.
@@ -31,15 +31,15 @@ from seedbed.learner_svc.sources.batch import Experience, discounts
 from seedbed.shared.figures import columns
 from seedbed.shared.policy.policy import Policy
 
-RATE_STEP = 1.5  # the learning rate moves by this factor where KL leaves these multiples of its target
+RATE_STEP = 1.5  # factor by which the learning rate changes if KL is outside these multiples of its target
 SETTLED, TOO_SHORT, TOO_FAR = 0.01, 0.5, 2.0
 MUCH_TOO_FAR = 4.0  # times the target in one minibatch: no more steps on this batch
 MIN_RATE_FACTOR, MAX_RATE_FACTOR = 0.01, 4.0
-MAX_CHANGE = 20.0  # |log r| of what is summed for people
+MAX_CHANGE = 20.0  # bound of |log r| for the metrics only
 
 
 class Appo(ActorCritic):
-    """The loss and its own small state. Owned by the update thread."""
+    """APPO's loss, and its factor on the learning rate. Owned by the update thread."""
 
     Settings = AppoConfig
     config: AppoConfig
@@ -50,12 +50,12 @@ class Appo(ActorCritic):
 
     @property
     def rate_factor(self) -> float:
-        """What the KL target makes of the learning rate."""
+        """The factor on the learning rate that the KL target has led to."""
         return float(self._rate_factor)
 
     @torch.no_grad()
     def prepare(self, experience: Experience) -> Prepared:
-        """Returns, advantages and π₀ of the whole batch; the value head's statistics take in the batch's returns."""
+        """Compute returns, advantages and π₀ of the whole batch, and update the target statistics by the returns."""
         config, batch, length = self.config, experience.batch, experience.batch.num_transitions
         output, evaluation = self._evaluate(experience, length + 1)
         value_TB, last_value_B = self._raw_value(output.value, length)
@@ -79,7 +79,7 @@ class Appo(ActorCritic):
         }  # fmt: skip
 
     def loss(self, experience: Experience, prepared: Prepared) -> LossOutput:
-        """The loss of one minibatch, and the sums that `report` turns into figures."""
+        """Return the loss of one minibatch, and the sums that `report` turns into metrics."""
         config, batch = self.config, experience.batch
         length, trained_TB, number = batch.num_transitions, experience.trained_TB, max(1, experience.num_trained)
         output, evaluation = self._evaluate(experience, length)
@@ -105,7 +105,7 @@ class Appo(ActorCritic):
     def _value_loss(
         self, error_TB: Tensor, value_TB: Tensor, target_TB: Tensor, prepared: Prepared, trained_TB: Tensor
     ) -> Tensor:
-        """Sum of squared errors; with a clip, of the worse of V and of V held near what it was before the batch."""
+        """Return the sum of squared errors; with a value clip, of the worse of V and V clipped near its old value."""
         clip, squared_TB = self.config.value_clip, error_TB.square()
         if clip:
             before_TB, _ = self._in_head_units(prepared["value"], prepared["advantage"])
@@ -114,7 +114,7 @@ class Appo(ActorCritic):
         return squared_TB.sum()
 
     def _moved(self, change_TB: Tensor) -> list[Tensor]:
-        """Sums of KL(π₀‖π) and of the transitions whose ratio is beyond the clip."""
+        """Return the sums of KL(π₀‖π) and of the transitions whose ratio is beyond the clip."""
         change_TB = change_TB.detach().clamp(-MAX_CHANGE, MAX_CHANGE)
         return [
             (change_TB.exp() - 1.0 - change_TB).sum(),
@@ -122,19 +122,19 @@ class Appo(ActorCritic):
         ]
 
     def after_step(self, learning_rate: float) -> None:
-        """Move the entropy cost, where it adapts."""
+        """Update the entropy cost if it is adaptive."""
         if self._entropy is not None:
             self._entropy.step(learning_rate)
 
     def is_too_far(self, report: Mapping[str, float]) -> bool:
-        """Whether a minibatch found the policy so far from π₀ that the rest of the passes would do harm."""
+        """Whether KL(π₀‖π) is so large that more steps on this batch would do harm."""
         return 0.0 < MUCH_TOO_FAR * self.config.kl_target < report[columns.KL_STEP.name]
 
     def after_batch(self, last_pass: Sequence[Mapping[str, float]]) -> None:
-        """Hold KL near its target by the learning rate.
+        """Adapt the learning rate so that KL stays near its target.
 
-        A policy that has become certain of its actions has next to no KL, however far its weights move: it is left at
-        the configured rate, for a higher one only makes it wander until it breaks.
+        An almost deterministic policy has almost no KL, however far its weights move. It keeps the configured rate,
+        because a higher one would only make its weights drift until training breaks down.
         """
         target = self.config.kl_target
         if not target:
@@ -149,11 +149,11 @@ class Appo(ActorCritic):
         self._rate_factor.fill_(min(max(factor, MIN_RATE_FACTOR), MAX_RATE_FACTOR))
 
     def report(self, diagnostics: Sequence[float], experience: Experience) -> dict[str, float]:
-        """The figures that people look at, by name, from the host's copy of the diagnostics."""
+        """Return the metrics of a step by name, from the host's copy of the diagnostics."""
         kl_step, clipped = diagnostics[4:6]
         figures = describe_update(diagnostics[:4], diagnostics[6:], experience)
         return figures | {columns.KL_STEP.name: kl_step, columns.POLICY_CLIPPED_SHARE.name: clipped}
 
     def state(self) -> dict[str, Tensor]:
-        """The tensors that a resume needs, not copied."""
+        """Return the tensors that a resume needs, without a copy."""
         return super().state() | {"rate_factor": self._rate_factor}

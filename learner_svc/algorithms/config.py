@@ -1,4 +1,4 @@
-"""Section [algorithm]: what each algorithm and its optimiser can be told. No torch: a launcher checks it at once."""
+"""The section [algorithm]: settings of each algorithm and its optimiser. Imports no torch, so it is fast to check."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -11,9 +11,10 @@ NAME = "Which algorithm turns unrolls into weights; module:Class of your own."
 
 
 class AlgorithmSettings(Section):
-    """What every algorithm's section says: its name, and about its optimiser.
+    """The settings of every algorithm: its name and its optimiser.
 
-    Losses are means over steps, so eps and clip are too. `is_lag_bounded`: what is too old is not trained on.
+    Losses are means over steps, so `eps` and `grad_clip` refer to gradients of means. `is_lag_bounded`: whether
+    experience that is too old is masked.
     """
 
     is_lag_bounded: ClassVar[bool] = True
@@ -37,7 +38,7 @@ class AlgorithmSettings(Section):
 
 
 class ActorCriticConfig(AlgorithmSettings):
-    """What V-trace and APPO share: returns, the weights of the loss's terms, rewards and normalisation."""
+    """The settings that V-trace and APPO share: returns, weights of the terms of the loss, rewards, normalisation."""
 
     discount: float = Field(0.99, ge=0, le=1, description="γ, for each agent step.")
     lam: float = Field(1.0, ge=0, le=1, description="λ: shortens the correction's reach; 1 as in IMPALA's paper.")
@@ -62,12 +63,12 @@ class ActorCriticConfig(AlgorithmSettings):
     @model_validator(mode="after")
     def _check_entropy(self) -> Self:
         if self.entropy_target is not None and self.entropy_cost <= 0:
-            raise ValueError("entropy_target needs an entropy_cost above 0 to start from")
+            raise ValueError("entropy_target needs an entropy_cost above 0, which the adaptive cost starts from")
         return self
 
 
 class VTraceConfig(ActorCriticConfig):
-    """[algorithm] with name = "vtrace"."""
+    """The section [algorithm] with name = "vtrace"."""
 
     name: Literal["vtrace"] = Field("vtrace", description=NAME)
     rho_clip: float = Field(1.0, gt=0, description="ρ̄: which policy's value is learned; 1 as in the paper.")
@@ -82,7 +83,7 @@ class VTraceConfig(ActorCriticConfig):
 
 
 class AppoConfig(ActorCriticConfig):
-    """[algorithm] with name = "appo"."""
+    """The section [algorithm] with name = "appo"."""
 
     name: Literal["appo"] = Field("appo", description=NAME)
     lam: float = Field(0.95, ge=0, le=1, description="λ of the returns.")
@@ -164,7 +165,7 @@ class R2D2Config(AlgorithmSettings):
 
 
 class OwnAlgorithmConfig(Section):
-    """[algorithm] with name = "module:Class": an algorithm of one's own, whose class reads the other settings."""
+    """The section [algorithm] with name = "module:Class"; that class checks the other settings."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -174,7 +175,7 @@ class OwnAlgorithmConfig(Section):
 
 
 def _name(value: Any) -> str:
-    """Which algorithm a table is of; without a name it is V-trace's."""
+    """Return the algorithm that a table names; "vtrace" if it names none."""
     name = str(value.get("name", "vtrace") if isinstance(value, dict) else value.name)
     return OWN if ":" in name else name
 

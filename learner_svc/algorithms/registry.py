@@ -1,4 +1,4 @@
-"""The algorithms by name: each is one file with its loss and its own small state."""
+"""The registry of algorithms by name."""
 
 from collections.abc import Mapping
 
@@ -18,9 +18,9 @@ REGISTRY: Mapping[str, type[Algorithm]] = {"vtrace": VTrace, "appo": Appo, "r2d2
 
 
 def find_algorithm(config: AlgorithmConfig) -> tuple[type[Algorithm], AlgorithmSettings]:
-    """The class that a section [algorithm] names, and its settings as that class reads them.
+    """Return the class that the section [algorithm] names, and its checked settings.
 
-    Raises: ConfigError with the file and line, or the setting, at fault.
+    Raises: ConfigError naming the file and line, or the setting, at fault.
     """
     if not isinstance(config, OwnAlgorithmConfig):
         return REGISTRY[config.name], config
@@ -29,13 +29,13 @@ def find_algorithm(config: AlgorithmConfig) -> tuple[type[Algorithm], AlgorithmS
 
 
 def make_algorithm(config: AlgorithmConfig, policy: Policy) -> Algorithm:
-    """The algorithm that the configuration names, for one policy. Raises: ConfigError."""
+    """Make the algorithm that the configuration names. Raises: ConfigError."""
     kind, settings = find_algorithm(config)
     return kind(settings, policy)
 
 
 def recording_of(config: AlgorithmConfig, unroll_length: int) -> Recording:
-    """How inference acts for an algorithm, and what it records. Raises: ConfigError."""
+    """Return how inference acts for an algorithm, and what it records. Raises: ConfigError."""
     kind, settings = find_algorithm(config)
     return kind.recording(settings, unroll_length)
 

@@ -1,10 +1,12 @@
 """Value targets and advantages: V-trace, GAE and n-step returns, each over T transitions of B lanes.
 
-All three are one linear recursion backwards in time, masked by `where` and never by a product, so that nothing leaks
-out of a transition that is no step. Shape suffixes: T transitions, B lanes. Index t of a reward, discount or mask
+All three are one linear recursion backwards in time. Masks use `where`, never a product, so that NaN or infinity in a
+transition that is not a step cannot spread.
+
+Shape suffixes: T transitions, B lanes. Index t of a reward, discount or mask
 belongs to the transition from row t to row t+1; value_TB holds V(x_0)…V(x_{T-1}), bootstrap_value_B is V(x_T).
-A truncated row needs no special case: the transition behind it is not valid, so the recursion ends there with V of
-the final observation; a terminated row has discount 0.
+A truncated row needs no special case: the transition after it is not valid, so the recursion ends there with V of
+the final observation. A terminated row has discount 0.
 """
 
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VTraceTargets:
-    """Constants for the gradient, all [T, B]; without a step: the value itself, and 0."""
+    """Targets [T, B], detached. Where a transition is not a step, the target is V itself and the advantages are 0."""
 
     value_target_TB: Tensor
     advantage_TB: Tensor  # X_t
@@ -24,7 +26,7 @@ class VTraceTargets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaeTargets:
-    """Constants for the gradient, both [T, B]; without a step: the value itself, and 0."""
+    """Targets [T, B], detached. Where a transition is not a step, the target is V itself and the advantage is 0."""
 
     value_target_TB: Tensor
     advantage_TB: Tensor
@@ -114,8 +116,8 @@ def lambda_advantage(
 ) -> Tensor:
     """Advantages [T, B] that go with targets v: A_t = r_{t+1} + γ_t (V_{t+1} + λ (v_{t+1} - V_{t+1})) - V_t, v_T = V_T.
 
-    With GAE's targets this is GAE. With V-trace's, what follows t is corrected and the action at t is not: its own
-    importance weight belongs to the policy's loss. Without a step: 0. Arguments as for `vtrace`.
+    With GAE's targets this is GAE. V-trace's targets correct the steps after t, but not the action at t, whose
+    importance weight belongs into the policy's loss. 0 where a transition is not a step. Arguments as for `vtrace`.
 
     Raises: ValueError if the shapes disagree.
     """
@@ -129,8 +131,8 @@ def lambda_advantage(
 def n_step(discount_TB: Tensor, reward_TB: Tensor, valid_TB: Tensor, next_value_TB: Tensor, n: int) -> Tensor:
     """n-step returns [T, B]: up to n rewards, then the discounted value of the row reached.
 
-    It stops early at the first ended row (bootstrapping there unless it is terminal) and at row T. Where the
-    transition is no step the result is its own next value and means nothing.
+    It stops early at the first ended row, bootstrapping there unless it is terminal, and at row T. Where a transition
+    is not a step, the result has no meaning.
 
     Args:
       next_value_TB: the value of row t+1, float [T, B].
@@ -161,12 +163,12 @@ def unrescale_value(x: Tensor, eps: float = 1e-3) -> Tensor:
 
 
 def _shift(value_TB: Tensor, last_B: Tensor) -> Tensor:
-    """Each row's successor: value_1…value_{T-1}, then `last`."""
+    """Return the value of each row's successor: value_1…value_{T-1}, then `last`."""
     return torch.cat([value_TB[1:], last_B.unsqueeze(0)])
 
 
 def _accumulate(delta_TB: Tensor, decay_TB: Tensor) -> Tensor:
-    """y_t = delta_t + decay_t·y_{t+1}, y_T = 0; one multiply-add on [B] for each t."""
+    """Return y_t = delta_t + decay_t·y_{t+1} with y_T = 0: one multiply-add on [B] for each t."""
     result_TB = torch.empty_like(delta_TB)
     results, deltas, decays = result_TB.unbind(), delta_TB.unbind(), decay_TB.unbind()
     results[-1].copy_(deltas[-1])

@@ -1,8 +1,8 @@
 """IMPALA: an actor-critic whose off-policy experience is corrected by V-trace.
 
 loss = -mean(log π(a_t) A_t) + baseline_cost·½·mean((v_t - V_t)²) - entropy_cost·mean H + kl_cost·mean KL(μ‖π), means
-over trained transitions. With `policy_clip` ε its first term is PPO's, for experience that is used more than once:
--mean(min(ω_t X_t, clip(ω_t, 1/(1+ε), 1+ε) X_t)), X the advantage without its weight. Acting is plain sampling from π.
+over trained transitions. With `policy_clip` ε the first term is PPO's, for experience that is used more than once:
+-mean(min(ω_t X_t, clip(ω_t, 1/(1+ε), 1+ε) X_t)), where X is the advantage without its weight.
 Sources: Espeholt et al. 2018, arXiv 1802.01561; Schulman et al. 2017, arXiv 1707.06347.
 
 Shape suffixes: T transitions, R = T+1 rows, B lane-unrolls.
@@ -27,11 +27,11 @@ from seedbed.learner_svc.algorithms.returns import vtrace
 from seedbed.learner_svc.sources.batch import Experience, discounts
 from seedbed.shared.policy.policy import Policy
 
-MAX_KL_LOG_RHO = 3.0  # bounds one row's pull on the policy where ω explodes
+MAX_KL_LOG_RHO = 3.0  # bounds the gradient of one row where ω is very large
 
 
 class VTrace(ActorCritic):
-    """The loss and its own small state; targets are computed again in each pass, with the weights of then."""
+    """V-trace's loss. Targets are computed again in each pass, with the present weights."""
 
     Settings = VTraceConfig
     config: VTraceConfig
@@ -41,7 +41,7 @@ class VTrace(ActorCritic):
         self._target_moments: tuple[Tensor, Tensor] | None = None  # of the last loss
 
     def loss(self, experience: Experience, prepared: Prepared) -> LossOutput:
-        """The loss of one batch, and the sums that `report` turns into figures."""
+        """Return the loss of one batch, and the sums that `report` turns into metrics."""
         config, batch = self.config, experience.batch
         length, trained_TB, number = batch.num_transitions, experience.trained_TB, max(1, experience.num_trained)
         output, evaluation = self._evaluate(experience, length + 1)
@@ -85,21 +85,21 @@ class VTrace(ActorCritic):
         return LossOutput(loss, torch.cat([scalars.detach(), sums]))
 
     def after_step(self, learning_rate: float) -> None:
-        """Move what learns beside the network: target statistics and the entropy cost."""
+        """Update the target statistics and the adaptive entropy cost."""
         if self._target_moments is not None:
             self._move_value_statistics(*self._target_moments)
         if self._entropy is not None:
             self._entropy.step(learning_rate)
 
     def report(self, diagnostics: Sequence[float], experience: Experience) -> dict[str, float]:
-        """The figures that people look at, by name, from the host's copy of the diagnostics."""
+        """Return the metrics of a step by name, from the host's copy of the diagnostics."""
         return describe_update(diagnostics[:4], diagnostics[4:], experience)
 
 
 def kl_to_behaviour(log_rho: Tensor) -> Tensor:
-    """An estimate of KL(μ‖π) for each action drawn from μ, never negative: ω - 1 - log ω, straight where ω explodes.
+    """Estimate KL(μ‖π) for each action drawn from μ as ω - 1 - log ω ≥ 0, linear in log ω where ω is very large.
 
-    Its gradient, (ω - 1)·∇log π, vanishes on-policy; that of -log ω only does so on average.
+    Its gradient, (ω - 1)·∇log π, is 0 on-policy; that of the estimate -log ω is 0 only on average.
     """
     bounded = log_rho.clamp(max=MAX_KL_LOG_RHO)
     return torch.expm1(bounded) - bounded + math.expm1(MAX_KL_LOG_RHO) * (log_rho - bounded)

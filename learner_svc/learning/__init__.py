@@ -1,1 +1,1 @@
-"""The update thread: batches in; weights, statistics and snapshots out."""
+"""The work of the update thread: it turns batches into weights, metrics and snapshots."""

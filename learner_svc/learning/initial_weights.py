@@ -1,7 +1,7 @@
-"""Another run's weights as the start of this one (`learner.init_from`): policy and statistics, nothing else.
+"""Starts a run from the weights of another (`learner.init_from`): policy and statistics, nothing else.
 
-The optimiser, every counter and the versions begin anew, so the run's record is its own. The environment may be another
-one, as long as its observations and actions are the same; precision and memory format are this run's.
+Optimiser, counters and versions start from zero. The environment may be another one, as long as its observations and
+actions are the same; precision and memory format are those of the new run.
 """
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 
 def find_source(path: Path) -> Checkpoint:
-    """The newest valid checkpoint of a run folder, or the one whose manifest is named.
+    """Return the newest valid checkpoint of a run folder, or the checkpoint of this manifest.
 
     Raises: ConfigError if there is none, CheckpointError if it cannot be read.
     """
@@ -34,9 +34,9 @@ def find_source(path: Path) -> Checkpoint:
 
 
 def start_from(updater: Updater, source: Checkpoint) -> None:
-    """Give a fresh updater the policy of `source`, its observation statistics and those of its value head.
+    """Give a new updater the policy of `source`, with its statistics of observations and value targets.
 
-    Raises: ConfigError naming what does not fit, CheckpointError; nothing has changed then.
+    Raises: ConfigError naming what does not fit, or CheckpointError; the updater is unchanged then.
     """
     where, policy = f"learner.init_from: {source.path}", updater.policy
     try:
@@ -46,20 +46,20 @@ def start_from(updater: Updater, source: Checkpoint) -> None:
     theirs, flat, ours = saved.policy, torch.from_numpy(saved.flat), policy.spec
     alike = replace(theirs.spec, env_id=ours.env_id, settings=ours.settings, statistics=ours.statistics)
     if difference := describe_difference(ours, alike):
-        raise ConfigError(f"{where} is of {theirs.spec.env_id}, and this environment has another {difference}")
+        raise ConfigError(f"{where} is of {theirs.spec.env_id}, whose spaces differ from these: {difference}")
     if difference := policy_difference(policy.config, theirs.config):
-        raise ConfigError(f"{where}: {difference}: set it so here, or start without")
+        raise ConfigError(f"{where}: {difference}: set it as there, or leave out learner.init_from")
     statistics = {name: x for name, x in source.arrays.items() if name in updater.statistics()}
     if missing := sorted(updater.statistics().keys() - statistics.keys()):
-        raise ConfigError(f"{where} has no {', '.join(missing)}: set algorithm.value_normalisation as it was there")
+        raise ConfigError(f"{where} has no {', '.join(missing)}: set algorithm.value_normalisation as in that run")
     if any(name.startswith("algorithm.value.") for name in source.arrays.keys() - statistics.keys()):
-        raise ConfigError(f"{where}: its value head is normalised: set algorithm.value_normalisation as it was there")
+        raise ConfigError(f"{where}: its value head is normalised: set algorithm.value_normalisation as in that run")
     updater.start_from({place.name: place.view(flat) for place in saved.manifest.places}, statistics)
     log.info("weights_taken_over", path=str(source.path), step=source.step, kind=source.kind)
 
 
 def policy_difference(ours: PolicyConfig, theirs: PolicyConfig) -> str:
-    """The first setting of [policy] that differs, with both values; empty if none does."""
+    """Return the first setting of [policy] that differs, with both values; empty if none does."""
     other = theirs.model_dump(mode="json")
     for name, value in ours.model_dump(mode="json").items():
         if other.get(name) != value:

@@ -1,7 +1,7 @@
-"""Running statistics of the learner, in float64: of observations for the torso, of value targets for the value head.
+"""Running statistics of observations and of value targets, in float64.
 
-Both are updated after the update that used them, never during it, so that every row of a batch meets the statistics
-that its policy version carried. They stay on the policy's device: no update waits for the host.
+They change after the update that used them, never during it, so that one update sees one set of statistics. They stay
+on the policy's device, so no update waits for the host.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,20 +11,20 @@ from torch import Tensor
 
 from seedbed.shared.policy.observations import LeafNormaliser
 
-MIN_STD, MAX_STD = 1e-4, 1e6  # of value targets; bounds of Hessel et al. 2018
+MIN_STD, MAX_STD = 1e-4, 1e6  # bounds of the deviation of value targets, from Hessel et al. 2018
 
 
 class RunningMoments:
-    """Mean and variance of all rows seen, by Chan's pairwise update. Shape: one row's."""
+    """Mean and variance of all rows so far, in the shape of one row, by Chan's pairwise update."""
 
     def __init__(self, shape: Sequence[int], device: torch.device) -> None:
         self.count = torch.zeros((), dtype=torch.float64, device=device)
         self.mean = torch.zeros(tuple(shape), dtype=torch.float64, device=device)
-        self.square_sum = torch.zeros(tuple(shape), dtype=torch.float64, device=device)  # of deviations
+        self.square_sum = torch.zeros(tuple(shape), dtype=torch.float64, device=device)  # of deviations from the mean
 
     @torch.no_grad()
     def update(self, rows: Tensor) -> None:
-        """Count each of rows [N, *shape] once."""
+        """Add rows [N, *shape]."""
         if not len(rows):
             return
         number = float(len(rows))
@@ -43,34 +43,34 @@ class RunningMoments:
 
     @property
     def variance(self) -> Tensor:
-        """Population variance, 1 before the first row. float64."""
+        """Return the population variance, float64; 1 before the first row."""
         return torch.where(self.count > 0, self.square_sum / self.count.clamp(min=1.0), 1.0)
 
     def state(self) -> dict[str, Tensor]:
-        """The tensors that a resume needs, not copied."""
+        """Return the tensors that a resume needs, without a copy."""
         return {"count": self.count, "mean": self.mean, "square_sum": self.square_sum}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what `state` gave, in place."""
+        """Restore what `state` returned, in place."""
         for name, tensor in self.state().items():
             tensor.copy_(state[name])
 
 
 class ObservationNormaliser:
-    """Keeps the policy's observation statistics: rows 1…T of each batch, so that every row counts once."""
+    """Maintains the policy's observation statistics from rows 1…T of each batch, so that every row counts once."""
 
     def __init__(self, published: Sequence[LeafNormaliser]) -> None:
-        """`published`: the policy's own f32 statistics, written in place; take them after the weights became flat."""
+        """Write into `published`, the policy's f32 statistics; make `FlatParameters` of the policy before."""
         self._published = tuple(published)
         self._moments = {item.index: RunningMoments(item.mean.shape, item.mean.device) for item in self._published}
 
     @torch.no_grad()
     def update(self, observation: Sequence[Tensor], present_TB: Tensor | None) -> None:
-        """Count a batch's rows and publish the new statistics into the policy.
+        """Add a batch's rows and write the new statistics into the policy.
 
         Args:
-          observation: leaves [T+1, B, ...]; row 0 was counted as the last row of the unroll before.
-          present_TB: rows 1…T that have an agent, bool; None for all.
+          observation: leaves [T+1, B, ...]; row 0 was counted as the last row of the previous unroll.
+          present_TB: which of rows 1…T have an agent, bool; None for all.
         """
         for item in self._published:
             rows_TB, moments = observation[item.index][1:], self._moments[item.index]
@@ -81,11 +81,11 @@ class ObservationNormaliser:
             item.rstd.copy_((variance + item.variance_floor).rsqrt())
 
     def state(self) -> dict[str, Tensor]:
-        """The tensors that a resume needs, not copied."""
+        """Return the tensors that a resume needs, without a copy."""
         return {f"{leaf}.{name}": x for leaf, moments in self._moments.items() for name, x in moments.state().items()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what `state` gave, in place."""
+        """Restore what `state` returned, in place."""
         for name, tensor in self.state().items():
             tensor.copy_(state[name])
 
@@ -93,7 +93,7 @@ class ObservationNormaliser:
 class ValueNormaliser:
     """Moving mean and deviation of value targets; the network's value output is (V - mean) / std.
 
-    PopArt rescales the value head whenever the statistics move, so that V stays what it was.
+    PopArt rescales the value head whenever the statistics change, so that V stays the same.
     Source: Hessel et al. 2018, arXiv 1809.04474, eq. 9–10; the moving averages are debiased as Adam's are.
     """
 
@@ -107,9 +107,9 @@ class ValueNormaliser:
 
     @torch.no_grad()
     def update(self, target_mean: Tensor, target_variance: Tensor) -> tuple[Tensor, Tensor]:
-        """Take in one batch's mean and variance of value targets, in raw units.
+        """Update the statistics by one batch's mean and variance of value targets, in units of reward.
 
-        Returns: scale and shift that turn the value head's output into the one that means the same V from now on.
+        Returns: the scale and shift to apply to the value head's output so that V stays the same.
         """
         old_mean, old_std = self.mean.clone(), self.std.clone()
         mean = target_mean.double()
@@ -122,12 +122,12 @@ class ValueNormaliser:
         return old_std / self.std, (old_mean - self.mean) / self.std
 
     def state(self) -> dict[str, Tensor]:
-        """The tensors that a resume needs, not copied."""
+        """Return the tensors that a resume needs, without a copy."""
         return {
             "weight": self._weight, "first": self._first, "second": self._second, "mean": self.mean, "std": self.std,
         }  # fmt: skip
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what `state` gave, in place."""
+        """Restore what `state` returned, in place."""
         for name, tensor in self.state().items():
             tensor.copy_(state[name])

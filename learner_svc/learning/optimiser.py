@@ -1,7 +1,7 @@
 """One optimiser step over one flat tensor: Adam or RMSProp, a clip on the global norm, a linear learning-rate decay.
 
-`torch.optim` is not used: its constructor imports the compiler (1.8 s and 60 MB at start), and its step costs nine
-times the kernel that it calls.
+`torch.optim` is not used: its constructor imports the compiler (1.8 s and 60 MB at start), and its step takes nine
+times as long as the kernel that it calls.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ class FlatOptimiser:
 
     @torch.no_grad()
     def step(self, learning_rate: float) -> None:
-        """Apply the gradient that lies in the flat gradient tensor."""
+        """Apply the gradient in the flat gradient tensor."""
         self._count.add_(1.0)
         if self.config.optimizer == "adam":
             self._step_adam(learning_rate)
@@ -35,7 +35,7 @@ class FlatOptimiser:
             self._step_rmsprop(learning_rate)
 
     def _step_adam(self, learning_rate: float) -> None:
-        """Kingma & Ba 2015, arXiv 1412.6980, algorithm 1."""
+        """Adam. Source: Kingma & Ba 2015, arXiv 1412.6980, algorithm 1."""
         torch._fused_adam_(
             [self._parameter],
             [self._gradient],
@@ -53,7 +53,7 @@ class FlatOptimiser:
         )
 
     def _step_rmsprop(self, learning_rate: float) -> None:
-        """TensorFlow's: m ← d·m + (1-d)·g²; b ← momentum·b + lr·g/√(m + eps); p ← p - b."""
+        """TensorFlow's RMSProp: m ← d·m + (1-d)·g²; b ← momentum·b + lr·g/√(m + eps); p ← p - b."""
         decay = self.config.rmsprop_decay
         self._mean_square.mul_(decay).addcmul_(self._gradient, self._gradient, value=1.0 - decay)
         root = (self._mean_square + self.config.eps).sqrt_()
@@ -61,20 +61,20 @@ class FlatOptimiser:
         self._parameter.sub_(self._mean)
 
     def state(self) -> dict[str, Tensor]:
-        """The tensors that a resume needs, not copied."""
+        """Return the tensors that a resume needs, without a copy."""
         return {"count": self._count, "mean": self._mean, "mean_square": self._mean_square}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what `state` gave, in place."""
+        """Restore what `state` returned, in place."""
         for name, tensor in self.state().items():
             tensor.copy_(state[name])
 
 
 def learning_rate_at(config: AlgorithmSettings, trained_steps: int, run_steps: int) -> float:
-    """The learning rate after this many trained agent steps, linear to zero where a decay is set.
+    """Return the learning rate after this many trained agent steps; with a decay it falls linearly to zero.
 
     Args:
-      run_steps: the run's configured length, which "run" stands for; 0 means no limit, hence no decay.
+      run_steps: `run.steps`, which the decay "run" means; 0: no limit, and so no decay.
     """
     length = run_steps if config.learning_rate_decay_steps == "run" else config.learning_rate_decay_steps
     if not length:

@@ -1,6 +1,6 @@
 """The update thread's work: build the policy, train on batches, hand out weights and snapshots.
 
-Every method runs in that thread, so a snapshot always falls between two updates.
+Every method runs in that thread, so a snapshot is always taken between two updates.
 """
 
 import time
@@ -30,13 +30,13 @@ from seedbed.shared.runtime.allocator import keep_freed_memory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """What one job of the update thread gives back."""
+    """The result of one job of the update thread."""
 
     result: UpdateResult
     version: int  # packed, after the update
     seconds: float
-    weights: bytes | None  # if they were asked for
-    snapshot: Snapshot | None  # likewise
+    weights: bytes | None  # if requested
+    snapshot: Snapshot | None  # if requested
 
 
 class Trainer:
@@ -46,9 +46,9 @@ class Trainer:
         self, settings: LearnerSettings, folder: Path, crash_folder: Path, *, epoch: int,
         origin: EnvSpec | Checkpoint,
     ) -> None:  # fmt: skip
-        """Build a policy for a specification, or go on from a checkpoint.
+        """Build a policy for a specification, or resume from a checkpoint.
 
-        Raises: ConfigError or CheckpointError if checkpoint and configuration do not go together.
+        Raises: ConfigError or CheckpointError if checkpoint and configuration do not fit together.
         """
         if settings.runtime.threads:
             torch.set_num_threads(settings.runtime.threads)
@@ -84,16 +84,16 @@ class Trainer:
 
     @property
     def version(self) -> int:
-        """Of the weights as they are, packed."""
+        """The packed version of the present weights."""
         return pack_version(self.epoch, self.step)
 
     def train(
         self, batch: Batch, *, wants_weights: bool, wants_snapshot: bool, reward_scale_B: Array | None = None,
         weight_B: Array | None = None, fresh_B: Array | None = None,
     ) -> Trained:  # fmt: skip
-        """The update on a batch, its rewards scaled and its loss weighed by lane; `fresh_B`: lanes that are new.
+        """Train on one batch, with rewards scaled and losses weighted by lane. `fresh_B`: lanes that are new.
 
-        Raises: NumericsError, with the batch saved.
+        Raises: NumericsError if the loss is not finite; the batch has been saved.
         """
         started = time.perf_counter()
         result = self.updater.update(
@@ -112,11 +112,11 @@ class Trainer:
         )
 
     def weights(self) -> tuple[int, bytes]:
-        """The weights as they are: (packed version, flat buffer as it is published)."""
+        """Return the present weights: (packed version, flat buffer to publish)."""
         return self.version, self.parameters.export()
 
     def snapshot(self) -> Snapshot:
-        """Everything that an exact resume needs of this thread."""
+        """Return everything of this thread that an exact resume needs."""
         arrays, meta = self.updater.state()
         return Snapshot(
             version=self.version, step=self.step, arrays=arrays,
@@ -134,12 +134,14 @@ def _built(settings: LearnerSettings, spec: EnvSpec, device: torch.device, folde
 
 
 def _resumed(settings: LearnerSettings, checkpoint: Checkpoint) -> Policy:
-    """The checkpoint's policy, in the precision and layout that its flat buffer has."""
+    """Build the checkpoint's policy, in the precision and layout of its flat buffer."""
     policy = read_policy(checkpoint).policy
     if policy.spec.env_id != settings.policy_env_id:
-        raise ConfigError(f"{checkpoint.path} is of {policy.spec.env_id}, and env.id is {settings.policy_env_id}")
+        raise ConfigError(
+            f"{checkpoint.path} is of {policy.spec.env_id}, env.id is {settings.policy_env_id}: set it back"
+        )
     if difference := policy_difference(settings.policy, policy.config):
-        raise ConfigError(f"{checkpoint.path}: {difference}: set it back, or start a new run")
+        raise ConfigError(f"{checkpoint.path}: {difference}: set it as there, or start a new run")
     wanted = REQUESTS.get(settings.learner.precision, settings.learner.precision)
     if wanted not in (None, policy.precision.dtype):
         raise ConfigError(

@@ -1,10 +1,9 @@
-"""One update: a batch in, optimiser steps on the flat parameter, figures out.
+"""One update: it makes optimiser steps on one batch and returns metrics.
 
-An update passes over its batch once or several times, each time whole or in minibatches of lanes: one optimiser step
-each, and the host waits for the device once in each. The order is loss, backward, the one read of all figures, and only
-then the step: a loss or gradient that is not finite stops the run with that step not taken and the batch saved.
-Observation statistics move last and count a row once, so that the whole update used those that its policy version
-carried.
+An update makes one or several passes over its batch, each whole or in minibatches of lanes, with one optimiser step for
+each. A step computes loss and gradient, reads all metrics from the device at once, and only then changes the weights:
+a loss or gradient that is not finite ends the run before that, with the batch saved. Observation statistics change at
+the end of the update and count each row once.
 """
 
 import math
@@ -36,24 +35,24 @@ from seedbed.shared.runtime.files import writing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateResult:
-    """What one update did. Counts are transitions; per-lane arrays are [B], in the batch's order of lanes."""
+    """The result of one update. Counts are transitions; arrays are [B], in the order of the batch's lanes."""
 
-    applied: bool  # False: nothing in the batch was fresh, the weights are unchanged
+    applied: bool  # False: all transitions were too old, and the weights are unchanged
     metrics: dict[str, float]
     valid_steps: int  # trained on
     dropped_steps: int  # valid but masked: stale_steps + lost_epoch_steps
     stale_steps: int
     lost_epoch_steps: int
-    dropped_unrolls: int  # lanes with valid transitions of which none was trained on
+    dropped_unrolls: int  # lanes with valid transitions, none of which was trained on
     dropped_steps_B: Array = field(repr=False)  # for counting per actor
     trained_steps_B: Array = field(repr=False)  # for counting per task
     priorities_B: Array | None = field(repr=False)  # f32, where the algorithm gives sequences any
-    lag_histogram: tuple[int, ...]  # valid transitions of lag 0, 1, 2–3, 4–7, …, too old ones among them
-    lag_sum: int  # over the same
+    lag_histogram: tuple[int, ...]  # valid transitions of lag 0, 1, 2–3, 4–7, …, including those too old to train on
+    lag_sum: int  # over the same transitions
 
 
 class Updater:
-    """Weights, optimiser and statistics. Owned by the update thread; no method may run beside another.
+    """Weights, optimiser and statistics. Owned by the update thread.
 
     Memory: the policy, its gradient and two more flat copies, and the activations of one batch.
     """
@@ -71,12 +70,13 @@ class Updater:
         epoch_start_step: int = 0,
         crash_folder: Path | None = None,
     ) -> None:
-        """`parameters` are the policy's, made after it moved to its device.
+        """Make an updater of a policy.
 
         Args:
-          passes: over each batch.
-          minibatches: that each pass cuts a batch's lanes into, as even as can be; no more than lanes.
-          seed: of the order in which minibatches take the lanes; with the update's number it gives the same again.
+          parameters: those of the policy, made after it was moved to its device.
+          passes: number of passes over each batch.
+          minibatches: number of even parts into which each pass splits the lanes; at most one for each lane.
+          seed: seed of the order of lanes in minibatches; a resumed run repeats the order of each update.
           run_steps: the run's configured length in trained steps, 0 for none; the learning rate may decay over it.
           epoch_start_step: the step that this learner epoch resumed from.
           crash_folder: where a batch whose loss is not finite is saved.
@@ -103,18 +103,18 @@ class Updater:
 
         Args:
           batch: on the host; its arrays may be reused once this returns.
-          step: learner updates so far.
+          step: number of updates so far.
           trained_steps: valid transitions trained on so far; the learning rate follows it.
-          max_policy_lag: rows acted by weights more than so many updates old are masked, where that is bounded.
+          max_policy_lag: transitions with a larger lag are masked, unless the algorithm is for any age.
           version_now: packed policy_version of the weights before this update.
-          reward_scale_B: multiplies each lane's rewards in the loss, f32 [B]; none: 1.
-          weight_B: what each lane counts in the loss, f32 [B]; none: 1.
-          fresh_B: lanes that no update had before, bool [B]: observation statistics count theirs; none: all.
+          reward_scale_B: factor for each lane's rewards in the loss, f32 [B]; None: 1.
+          weight_B: factor for each lane's loss, f32 [B]; None: 1.
+          fresh_B: lanes that no update had before, bool [B]: observation statistics count these; None: all.
         Raises: NumericsError if a loss or its gradient is not finite; that optimiser step is not taken.
         """
         started = time.perf_counter()
         valid = valid_transitions(batch.flags.numpy())
-        valid[: batch.record.overlap] = False  # they only lead the memory up to what is trained on
+        valid[: batch.record.overlap] = False  # burn-in: these transitions only bring the memory up to date
         lag = policy_lag(batch.version.numpy(), version_now, max_policy_lag, epoch_start_step=self._epoch_start_step)
         if not self.config.is_lag_bounded:
             lag = replace(lag, fresh=np.ones_like(lag.fresh), lost=np.zeros_like(lag.lost))
@@ -149,7 +149,7 @@ class Updater:
     def _train(
         self, whole: Experience, masks: "_Masks", step: int, learning_rate: float
     ) -> tuple[dict[str, float], Array | None]:
-        """All passes over one batch; the figures, as means over its optimiser steps, and the newest priorities [B]."""
+        """Make all passes over one batch; return means of the metrics over its steps, and the newest priorities [B]."""
         learning_rate *= self.algorithm.rate_factor
         prepared = self.algorithm.prepare(whole)
         order = np.random.Generator(np.random.Philox(key=(self._seed, step)))  # a resumed run repeats it
@@ -172,7 +172,7 @@ class Updater:
         return merge_metrics(reports), priorities_B
 
     def _cut(self, whole: Experience, prepared: Prepared, masks: "_Masks", lanes: Array) -> tuple[Experience, Prepared]:
-        """Some lanes of a batch, and of what was prepared for it."""
+        """Return some lanes of a batch, and of its prepared constants."""
         index = self._on_device(lanes)
         scale_B, weight_B = (
             None if of_lanes is None else of_lanes.index_select(0, index)
@@ -184,7 +184,7 @@ class Updater:
     def _step(
         self, experience: Experience, prepared: Prepared, step: int, learning_rate: float
     ) -> tuple[dict[str, float], list[float]]:
-        """Loss, backward, the one sync, clip, step; the figures, and priorities if the algorithm gives any."""
+        """Make one optimiser step: loss, backward, one synchronisation, clip, step. Returns metrics and priorities."""
         trained = {"": (self.parameters.grad, self.optimiser)}
         trained |= {name: (x.parameters.grad, x.optimiser) for name, x in self._networks.items() if x.is_trained}
         for gradient, _ in trained.values():
@@ -208,7 +208,7 @@ class Updater:
         return metrics | self.algorithm.report(diagnostics, experience), priorities
 
     def _save_crash(self, batch: Batch, step: int, loss: float, norm: float) -> str:
-        """Save batch and weights for whoever looks into it; returns what to say."""
+        """Save batch and weights for inspection, and return the text of the error."""
         problem = f"update {step}: loss {loss}, gradient norm {norm}"
         if self._crash_folder is None:
             return problem
@@ -227,7 +227,7 @@ class Updater:
         return torch.from_numpy(array).to(self.device, non_blocking=True)
 
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Everything that an exact resume needs: copied host arrays by name, and JSON that names what they belong to.
+        """Return copied host arrays by name, and JSON that describes them: all that an exact resume needs.
 
         "policy.flat" is the flat weight buffer, as published.
         """
@@ -236,9 +236,9 @@ class Updater:
         return arrays, {"algorithm": self.config.name, "optimizer": self.config.optimizer}
 
     def load_state(self, arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> None:
-        """Take over what `state` gave.
+        """Restore what `state` returned.
 
-        Raises: CheckpointError naming what does not fit this configuration; nothing has changed then.
+        Raises: CheckpointError naming what does not fit this configuration; the updater is unchanged then.
         """
         ours = {"algorithm": self.config.name, "optimizer": self.config.optimizer}
         for name, value in ours.items():
@@ -246,7 +246,7 @@ class Updater:
                 raise CheckpointError(f"the checkpoint's {name} is {meta.get(name)!r}, this run's {value!r}")
         tensors = self._tensors()
         if missing := sorted(tensors.keys() - arrays.keys()):
-            raise CheckpointError(f"the checkpoint lacks {', '.join(missing)}: was it trained with other options?")
+            raise CheckpointError(f"the checkpoint lacks {', '.join(missing)}: set [algorithm] as it was trained with")
         for name, tensor in tensors.items():
             if tuple(arrays[name].shape) != tuple(tensor.shape):
                 raise CheckpointError(f"{name} is {arrays[name].shape} in the checkpoint, {tuple(tensor.shape)} here")
@@ -255,13 +255,13 @@ class Updater:
                 tensor.copy_(torch.from_numpy(np.array(arrays[name])))
 
     def statistics(self) -> dict[str, Tensor]:
-        """The live tensors without which the policy's weights mean something else."""
+        """Return the live tensors that the meaning of the policy's weights depends on."""
         named = {f"algorithm.{name}": tensor for name, tensor in self.algorithm.statistics().items()}
         return named | {f"normaliser.{name}": tensor for name, tensor in self.normaliser.state().items()}
 
     @torch.no_grad()
     def start_from(self, weights: Mapping[str, Tensor], statistics: Mapping[str, Array]) -> None:
-        """Take another run's weights, by name and in any memory format, and all of its `statistics`."""
+        """Take the weights of another run, by name and in any memory format, and all of its `statistics`."""
         for name, tensor in self.parameters.views(self.parameters.flat).items():
             tensor.copy_(weights[name])
         for name, tensor in self.statistics().items():
@@ -269,7 +269,7 @@ class Updater:
         self.algorithm.weights_replaced()
 
     def _tensors(self) -> dict[str, Tensor]:
-        """The live tensors of the whole state, by name."""
+        """Return the live tensors of the whole state by name."""
         named = {"policy.flat": self.parameters.flat}
         named |= {f"optimiser.{name}": tensor for name, tensor in self.optimiser.state().items()}
         named |= {f"algorithm.{name}": tensor for name, tensor in self.algorithm.state().items()}
@@ -280,7 +280,7 @@ class Updater:
 
 
 class _Network:
-    """A network beside the policy, and its optimiser if it learns."""
+    """A network besides the policy, and its optimiser if it has parameters to train."""
 
     def __init__(self, config: AlgorithmSettings, module: nn.Module) -> None:
         self.parameters = FlatParameters(module)
@@ -288,7 +288,7 @@ class _Network:
         self.optimiser = FlatOptimiser(config, self.parameters.trained, self.parameters.grad)
 
     def state(self) -> dict[str, Tensor]:
-        """The tensors that a resume needs, not copied."""
+        """Return the tensors that a resume needs, without a copy."""
         state = {"flat": self.parameters.flat}
         if self.is_trained:
             state |= {f"optimiser.{name}": tensor for name, tensor in self.optimiser.state().items()}
@@ -307,22 +307,22 @@ def _uncounted_rows(batch: Batch, fresh_B: Array | None) -> Array | None:
 
 @dataclass(frozen=True, slots=True)
 class _Masks:
-    """What is known of a batch's transitions on the host, each bool [T, B]."""
+    """Masks of a batch's transitions on the host, each bool [T, B]."""
 
     valid: Array
     trained: Array
-    current: Array  # trained, and acted by the weights as they are
+    current: Array  # trained, and acted by the present weights
 
     def lanes(self, index: Array) -> "_Masks":
         return _Masks(self.valid[:, index], self.trained[:, index], self.current[:, index])
 
     def moved(self) -> "_Masks":
-        """The same masks after an optimiser step: no transition was acted by the weights as they are."""
+        """Return the masks after an optimiser step: no transition was acted by the present weights."""
         return _Masks(self.valid, self.trained, np.zeros_like(self.current))
 
 
 def _moved(experience: Experience) -> Experience:
-    """The same once the weights have changed: nothing in it was acted by the weights as they are."""
+    """Return the experience after an optimiser step: no transition was acted by the present weights."""
     if not experience.num_current:
         return experience
     return replace(experience, current_TB=torch.zeros_like(experience.current_TB), num_current=0)
@@ -331,13 +331,13 @@ def _moved(experience: Experience) -> Experience:
 def _lanes_of_steps(
     order: np.random.Generator, num_lanes: int, passes: int, minibatches: int
 ) -> Iterator[Array | None]:
-    """The lanes of each optimiser step, i64; None for all of them, uncut."""
+    """Return the lanes of each optimiser step, i64; None for all lanes."""
     for _ in range(passes):
         yield from np.array_split(order.permutation(num_lanes), minibatches) if minibatches > 1 else [None]
 
 
 def merge_metrics(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Means over a batch's optimiser steps of what the first one reported."""
+    """Return the mean over a batch's optimiser steps of each metric that the first one reported."""
     merged = {}
     for name in reports[0]:
         found = [report[name] for report in reports if name in report]
@@ -348,11 +348,11 @@ def merge_metrics(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def _describe(
     metrics: dict[str, float], valid: Array, trained: Array, lag: Lag, priorities_B: Array | None
 ) -> UpdateResult:
-    """The result with everything that is counted on the host."""
+    """Return the result, with everything that is counted on the host."""
     num_valid, num_trained = int(np.count_nonzero(valid)), int(np.count_nonzero(trained))
     num_lost = int(np.count_nonzero(valid & lag.lost))
     dropped_B = np.count_nonzero(valid & ~trained, axis=0)
-    trained_lags, counted = lag.lag[trained], valid & ~lag.lost  # the lag of lost weights means nothing
+    trained_lags, counted = lag.lag[trained], valid & ~lag.lost  # lost weights have no meaningful lag
     if num_trained:
         metrics[columns.LAG_MEAN.name], metrics[columns.LAG_MAX.name] = (
             float(trained_lags.mean()),

@@ -1,4 +1,4 @@
-"""The figures of one row of metrics.csv: means over the updates since the row before, totals, rates, others' loads."""
+"""The metrics of a row of metrics.csv: means over the updates since the previous row, totals, rates, loads."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from seedbed.shared.figures import columns, inference
 from seedbed.shared.figures.declare import Combine
 from seedbed.shared.protocol.statistics import training_column
 
-LARGEST = (columns.LAG_MAX.name,)  # of several updates; other metrics are averaged
+LARGEST = (columns.LAG_MAX.name,)  # metrics of which the largest value counts; others are averaged
 
 
 @dataclass(slots=True)
@@ -19,7 +19,7 @@ class UpdateMetrics:
 
     sums: dict[str, float] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
-    last: dict[str, float] = field(default_factory=dict)  # of the newest update, for /metrics
+    last: dict[str, float] = field(default_factory=dict)  # metrics of the newest update, for /metrics
     num_updates: int = 0
     num_batches: int = 0
     busy_s: float = 0.0
@@ -28,11 +28,11 @@ class UpdateMetrics:
     _counters: Counters = field(default_factory=Counters)
 
     def start(self, counters: Counters, now: float) -> None:
-        """Begin to count: the first row's rates are over the time from now on."""
+        """Start the time over which the rates of the first row are taken."""
         self._at, self._counters = now, _copy(counters)
 
     def trained(self, trained: Trained) -> None:
-        """Take in the update on one batch."""
+        """Add the update on one batch."""
         self.num_updates += trained.result.applied
         self.num_batches += 1
         self.busy_s += trained.seconds
@@ -49,7 +49,7 @@ class UpdateMetrics:
         self, counters: Counters, training: Returns, loads: Iterable[Mapping[str, float]], *, epoch: int, now: float,
         others: Mapping[str, float | int | None],
     ) -> dict[str, float | int | None]:  # fmt: skip
-        """The row, and start the next. `others` are added as they are."""
+        """Return the row and start the next one; `others` are columns to add unchanged."""
         elapsed = max(1e-9, now - self._at) if self._at is not None else 1e-9
         before, lengths = self._counters, training.lengths
         row: dict[str, float | int | None] = {
@@ -85,7 +85,7 @@ class UpdateMetrics:
 
 
 def _combine(loads: list[Mapping[str, float]]) -> dict[str, float]:
-    """Several inference services' loads as one."""
+    """Combine the loads of several inference services."""
     combined: dict[str, float] = {columns.INFERENCE_SERVICES.name: float(len(loads))}
     for load in inference.LOADS:
         values = [told[load.name] for told in loads if load.name in told]

@@ -1,1 +1,1 @@
-"""The learner's link with inference: unrolls come in, credit and weights go out."""
+"""The learner's side of the link with inference: it receives unrolls and sends credit and weights."""

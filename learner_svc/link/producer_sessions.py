@@ -1,4 +1,4 @@
-"""The learner's side of its link with inference: sessions, unrolls, credit, weights. Takes `now`, returns actions.
+"""The learner's sessions with inference services: unrolls, credit, weights. Takes `now`, returns actions.
 
 | message | answered by |
 |---|---|
@@ -15,7 +15,7 @@ from seedbed.learner_svc.link.publish import Publisher, WeightsReply
 from seedbed.learner_svc.run.run import Run
 from seedbed.shared.errors import RemoteWireError
 from seedbed.shared.protocol.codec import decode, encode
-from seedbed.shared.protocol.compatibility import Incompatibility, judge_spec, judge_statistics, judge_task
+from seedbed.shared.protocol.compatibility import Incompatibility, check_spec, check_statistics, check_task_env
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.protocol.ledger import Ledger, Producer
 from seedbed.shared.protocol.messages import (
@@ -42,18 +42,18 @@ from seedbed.shared.protocol.messages import (
 from seedbed.shared.protocol.rows import EnvSpec, episodes_layout
 from seedbed.shared.protocol.session_book import revoked
 from seedbed.shared.runtime.config import EnvConfig
-from seedbed.shared.runtime.tasks import SEVERAL
+from seedbed.shared.runtime.tasks import MULTI_TASK_ENV_ID
 
-MAX_SESSIONS_PER_CONNECTION = 256  # more than a run may have tasks
-MAX_SESSIONS = 4096  # of all producers
-MAX_STRIKES = 10  # broken messages before a producer's session ends
-MAX_STRUCK = 1024  # senders of whom they are counted; the longest counted is forgiven first
+MAX_SESSIONS_PER_CONNECTION = 256  # more than the number of tasks that a run may have
+MAX_SESSIONS = 4096  # of all producers together
+MAX_STRIKES = 10  # invalid messages before a connection's sessions end
+MAX_STRUCK = 1024  # connections with such counts; the one counted for longest is forgotten first
 Frames = Sequence[bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What every WELCOME of this learner says."""
+    """The fields that are the same in every WELCOME of this learner."""
 
     epoch: int
     run_id: str
@@ -61,13 +61,13 @@ class Identity:
     unroll_length: int
     beat_s: float
     lease_s: float
-    tasks: tuple[TaskEnv, ...] = ()  # none: one environment
-    protocol_min: int = PROTOCOL_MIN  # higher where inference has to record what earlier ones cannot
+    tasks: tuple[TaskEnv, ...] = ()  # empty: a run with one environment
+    protocol_min: int = PROTOCOL_MIN  # higher if inference must record more than protocol 1 can
 
 
 @dataclass(frozen=True, slots=True)
-class SendDown:
-    """Put these frames on the socket. `is_useful`: they move their reader on."""
+class SendToProducer:
+    """Send these frames to a producer. `is_useful` marks weights that it did not have."""
 
     route: bytes
     frames: Frames
@@ -75,15 +75,15 @@ class SendDown:
 
 
 @dataclass(frozen=True, slots=True)
-class SpecificationCame:
-    """The first environments told what they are: build the policy, then call `ProducerSessions.adopt`."""
+class SpecificationReceived:
+    """The first environments' specification: build the policy for it, then call `ProducerSessions.adopt`."""
 
     spec: EnvSpec
 
 
 @dataclass(frozen=True, slots=True)
 class UnrollKey:
-    """Names an unroll: its producer, its number, and the actor that played it."""
+    """The identity of an unroll: its producer, its number, and the actor that it comes from."""
 
     producer: Producer
     seq: int
@@ -91,8 +91,8 @@ class UnrollKey:
 
 
 @dataclass(frozen=True, slots=True)
-class UnrollCame:
-    """An unroll that was not there yet, of the right size; its first `skip` lanes are applied already."""
+class UnrollReceived:
+    """A new unroll of the right size, whose first `skip` lanes were applied before a restart."""
 
     key: UnrollKey
     lanes: int
@@ -101,8 +101,8 @@ class UnrollCame:
 
 
 @dataclass(frozen=True, slots=True)
-class EpisodesCame:
-    """Episodes that were not counted yet: packed versions i64 [N], statistics f32 [N, K]."""
+class EpisodesReceived:
+    """New finished episodes: packed versions i64 [N], statistics f32 [N, K]."""
 
     task: str
     header: Episodes
@@ -110,42 +110,42 @@ class EpisodesCame:
     statistics: Array
 
 
-Action = SendDown | SpecificationCame | UnrollCame | EpisodesCame
+Action = SendToProducer | SpecificationReceived | UnrollReceived | EpisodesReceived
 
 
 @dataclass(slots=True)
 class ProducerLoad:
-    """What a producer last said of itself in a PING."""
+    """The load in a producer's newest PING, by metric."""
 
     name: str
     figures: dict[str, float] = field(default_factory=dict)
 
 
 class ProducerSessions:
-    """Serves every producer. Owned by the learner's loop; memory: a few figures per producer, bounded by leases.
+    """The sessions of all producers. Owned by the learner's loop; memory: a few numbers per session.
 
-    Large because every message of link 3 has a method here; the rules are in one place.
+    Large because every message of the link has a method here; the rules are in one place.
     """
 
     def __init__(
         self, identity: Identity, env: EnvConfig, ledger: Ledger, publisher: Publisher, run: Run,
-        work_age_s: Callable[[], float], judge_size: Callable[[EnvSpec], Incompatibility | None] = lambda _spec: None,
+        work_age_s: Callable[[], float], check_size: Callable[[EnvSpec], Incompatibility | None] = lambda _spec: None,
     ) -> None:  # fmt: skip
-        """`judge_size`: why the first environments of the run are too large for it."""
-        self._judge_size = judge_size
+        """`check_size` returns why the first environments of the run are too large for it, or None."""
+        self._check_size = check_size
         self.identity, self.ledger, self.publisher, self.run = identity, ledger, publisher, run
         self.spec: EnvSpec | None = None
-        self.loads: dict[int, ProducerLoad] = {}  # by incarnation, of live producers
+        self.loads: dict[int, ProducerLoad] = {}  # by incarnation, of producers with a session
         self.incarnations: dict[str, set[int]] = {}  # by name: more than one means restarts
-        self.refused_messages = 0  # total, for metrics
+        self.refused_messages = 0  # total
         self._env = env
-        self._specs: dict[str, EnvSpec] = {}  # the first of each task
+        self._specs: dict[str, EnvSpec] = {}  # the first specification of each task
         self._work_age_s = work_age_s
         self._strikes: dict[bytes, int] = {}
         self._check_unroll: Callable[[int, bytes], None] | None = None
 
     def adopt(self, spec: EnvSpec, check_unroll: Callable[[int, bytes], None]) -> None:
-        """The policy is built for this specification: others are refused from now on.
+        """Refuse other specifications from now on, because the policy was built for this one.
 
         `check_unroll(lanes, frame)` raises RemoteWireError for a frame of the wrong size.
         """
@@ -157,14 +157,14 @@ class ProducerSessions:
         return not self.ledger.sessions
 
     def receive(self, route: bytes, frames: Frames, now: float) -> list[Action]:
-        """What one message leads to. A broken one is counted; too many end the sender's sessions."""
+        """Handle one message and return the actions that follow; an invalid one is counted as in `strike`."""
         try:
             return self._receive(route, decode(frames[0]), frames[1:], now)
         except RemoteWireError as error:
             return self.strike(route, error)
 
     def strike(self, route: bytes, error: RemoteWireError) -> list[Action]:
-        """Count a broken message, tell its sender, and end its sessions when there were too many."""
+        """Count an invalid message and answer it; after MAX_STRIKES end the connection's sessions."""
         self.refused_messages += 1
         strikes = self._strikes[route] = self._strikes.get(route, 0) + 1
         if strikes >= MAX_STRIKES:
@@ -174,58 +174,58 @@ class ProducerSessions:
             del self._strikes[next(iter(self._strikes))]
         message = Error(
             code=error.code, scope="connection", session=0, retryable=True, message=str(error)[:500],
-            hint="learner and inference should be of one version",
+            hint="install one version of seedbed for learner and inference",
         )  # fmt: skip
-        return [SendDown(route, [encode(message)])]
+        return [SendToProducer(route, [encode(message)])]
 
-    def credits(self, *, everyone: bool = False) -> list[SendDown]:
-        """CREDIT for producers whose figures changed, or for all."""
+    def credits(self, *, everyone: bool = False) -> list[SendToProducer]:
+        """Return CREDIT for the producers whose credit has changed, or for everyone."""
         producers = list(self.ledger.sessions.values()) if everyone else self.ledger.due()
         return [
-            SendDown(producer.route, [encode(self._credit(producer))])
+            SendToProducer(producer.route, [encode(self._credit(producer))])
             for producer in producers
             if producer.is_reachable
         ]
 
-    def answers(self, answers: Sequence[WeightsReply]) -> list[SendDown]:
-        """The publisher's answers as messages to their readers."""
+    def answers(self, answers: Sequence[WeightsReply]) -> list[SendToProducer]:
+        """Return the publisher's answers as messages to their readers."""
         sends = []
         for answer in answers:
             producer = self.ledger.sessions.get(answer.message.session)
             if producer is not None and producer.is_reachable:
                 frames = [encode(answer.message), *answer.frames]
-                sends.append(SendDown(producer.route, frames, is_useful=answer.is_new))
+                sends.append(SendToProducer(producer.route, frames, is_useful=answer.is_new))
         return sends
 
-    def beat(self, now: float, *, may_judge: bool) -> list[SendDown]:
-        """Answer long-polls that are over; end leases, if silence can be judged now."""
+    def beat(self, now: float, *, may_expire: bool) -> list[SendToProducer]:
+        """Answer long-polls that have waited long enough, and end leases that are over if `may_expire`."""
         sends = self.answers(self.publisher.expire(now))
-        for producer in self.ledger.expire(now) if may_judge else ():
+        for producer in self.ledger.expire(now) if may_expire else ():
             self._forget(producer)
         return sends
 
     def unroutable(self, route: bytes, now: float) -> None:
-        """The socket knows no such peer any more: nothing is sent to its producers until they are heard again."""
+        """Note that a connection is closed: nothing is sent to its producers until they return."""
         self.ledger.book.closed(route, now)
         self._strikes.pop(route, None)
 
-    def revoke(self, routes: Sequence[bytes]) -> list[SendDown]:
-        """The keys behind these connections were revoked: end their sessions, and say so once.
+    def revoke(self, routes: Sequence[bytes]) -> list[SendToProducer]:
+        """End the sessions of connections whose keys were revoked, and return a message for each.
 
-        Unrolls that had come count on: they were acted by whoever was trusted then.
+        Unrolls received before are still used, because their sender was trusted then.
         """
-        ended = self.ledger.book.of(routes)
-        sends = [SendDown(item.route, [encode(revoked(item.id, "the learner's keys are"))]) for item in ended]
+        ended = self.ledger.book.on_routes(routes)
+        sends = [SendToProducer(item.route, [encode(revoked(item.id, "the learner's keys are"))]) for item in ended]
         for producer in ended:
             self._end(producer)
         for route in routes:
             self._strikes.pop(route, None)
         return sends
 
-    def farewell(self, reason: str) -> list[SendDown]:
-        """BYE to everyone: the run is finished, or this learner goes away and will be back."""
+    def farewell(self, reason: str) -> list[SendToProducer]:
+        """Return a BYE for every producer with this reason: "run_finished" or "draining"."""
         return [
-            SendDown(producer.route, [encode(Bye(session=session, reason=reason))])
+            SendToProducer(producer.route, [encode(Bye(session=session, reason=reason))])
             for session, producer in self.ledger.sessions.items()
             if producer.is_reachable
         ]
@@ -240,78 +240,81 @@ class ProducerSessions:
                 self._end(producer)
             return []
         if not isinstance(message, Unroll | Episodes | Get):
-            raise RemoteWireError("type", f"{type(message).__name__} is nothing for a learner")
+            raise RemoteWireError("type", f"{type(message).__name__} is not a message for a learner")
         found = self.ledger.find(message.session, route, now)
         if found is None:
             challenge = Challenge(session=message.session, server_epoch=self.identity.epoch)
-            return [SendDown(route, [encode(challenge)])]
+            return [SendToProducer(route, [encode(challenge)])]
         if isinstance(message, Get):
             answer = self.publisher.get(message, now)
             return [*self.answers([answer])] if answer else []
         if len(payload) != 1:
-            raise RemoteWireError("frames", f"{type(message).__name__} with {len(payload)} payload frames, not 1")
+            raise RemoteWireError("frames", f"{type(message).__name__} has {len(payload)} payload frames, expected 1")
         if isinstance(message, Unroll):
             return self._unroll(found, message, payload[0])
         return self._episodes(found, message, payload[0])
 
     def _hello(self, hello: ProducerHello, route: bytes, now: float) -> list[Action]:
-        refusal = self._judge(hello) or self._full(hello, route)
+        refusal = self._refusal(hello) or self._full(hello, route)
         if refusal is not None:
-            return [SendDown(route, [encode(refusal)])]
+            return [SendToProducer(route, [encode(refusal)])]
         producer = self.ledger.hello(hello, route, now)
-        self.publisher.forget(producer.id)  # what was sent to it before may have been lost with its connection
+        self.publisher.forget(producer.id)  # earlier answers may have been lost with its connection
         self.incarnations.setdefault(hello.name, set()).add(hello.incarnation)
-        actions: list[Action] = [SendDown(route, [encode(self._welcome(hello, producer))])]
-        actions.append(SendDown(route, [encode(self._credit(producer))]))
+        actions: list[Action] = [SendToProducer(route, [encode(self._welcome(hello, producer))])]
+        actions.append(SendToProducer(route, [encode(self._credit(producer))]))
         if self.run.state == RunState.FINISHED:
-            actions.append(SendDown(route, [encode(Bye(session=producer.id, reason="run_finished"))]))
+            actions.append(SendToProducer(route, [encode(Bye(session=producer.id, reason="run_finished"))]))
         if hello.spec is not None and (hello.task or not self.identity.tasks):
             spec = self._specs.setdefault(hello.task, hello.spec)
             if self.spec is None:
                 is_one = not self.identity.tasks
-                actions.insert(0, SpecificationCame(spec if is_one else replace(spec, env_id=SEVERAL, settings=())))
+                actions.insert(
+                    0, SpecificationReceived(spec if is_one else replace(spec, env_id=MULTI_TASK_ENV_ID, settings=()))
+                )
         return actions
 
-    def _judge(self, hello: ProducerHello) -> Reject | None:
-        """Why this producer cannot be served."""
+    def _refusal(self, hello: ProducerHello) -> Reject | None:
+        """Return the REJECT for a producer that cannot be served; None if it can."""
         if hello.protocol_min > LEARNER_PROTOCOL_MAX or hello.protocol_max < self.identity.protocol_min:
             return Reject(
                 nonce=hello.nonce, code="protocol", retryable=False,
                 message=f"inference speaks protocol {hello.protocol_min} to {hello.protocol_max}, "
                 f"the learner {self.identity.protocol_min} to {LEARNER_PROTOCOL_MAX}",
-                hint="run one version of seedbed everywhere",
+                hint="install one version of seedbed everywhere",
             )  # fmt: skip
-        misfit = self._misfit(hello.task, hello.spec)
-        if misfit is None:
+        problem = self._find_incompatibility(hello.task, hello.spec)
+        if problem is None:
             return None
         return Reject(
-            nonce=hello.nonce, code=misfit.code, retryable=False, message=misfit.message[:1000], hint=misfit.hint
+            nonce=hello.nonce, code=problem.code, retryable=False, message=problem.message[:1000], hint=problem.hint
         )
 
     def _full(self, hello: ProducerHello, route: bytes) -> Reject | None:
-        """The REJECT for a producer that would be one too many, or None."""
+        """Return the REJECT for a session that would be one too many; None if there is room."""
         if self.ledger.has_session(hello) or (
-            len(self.ledger.sessions) < MAX_SESSIONS and len(self.ledger.book.at(route)) < MAX_SESSIONS_PER_CONNECTION
+            len(self.ledger.sessions) < MAX_SESSIONS
+            and len(self.ledger.book.on_route(route)) < MAX_SESSIONS_PER_CONNECTION
         ):
             return None
         return Reject(
             nonce=hello.nonce, code="capacity", retryable=True,
-            message=f"{len(self.ledger.sessions)} inference services and tasks have a session here",
-            hint="stop what is not needed; the sessions of those that are gone end by themselves",
+            message=f"{len(self.ledger.sessions)} sessions of inference services and their tasks are open here",
+            hint="stop inference services that are not needed; sessions of services that are gone end by themselves",
         )  # fmt: skip
 
-    def _misfit(self, task: str, spec: EnvSpec | None) -> Incompatibility | None:
-        """What is wrong with a session for this task. One without a task reads weights, with whoever's spec."""
+    def _find_incompatibility(self, task: str, spec: EnvSpec | None) -> Incompatibility | None:
+        """Return why these environments cannot join; None if they can, or if the session only reads weights."""
         tasks = self.identity.tasks
         if tasks and not task:
             return None
         if not tasks and not task and self.spec is None:
             tasks = (TaskEnv(name="", env_id=self._env.id, settings=self._env.settings()),)
-        misfit = judge_task(task, spec, tasks) or (judge_statistics(spec) if spec is not None else None)
-        if misfit is None and spec is not None:
+        problem = check_task_env(task, spec, tasks) or (check_statistics(spec) if spec is not None else None)
+        if problem is None and spec is not None:
             known = self._specs.get(task)
-            misfit = judge_spec(task, spec, self.spec, known) if self.spec is not None else self._judge_size(spec)
-        return misfit
+            problem = check_spec(task, spec, self.spec, known) if self.spec is not None else self._check_size(spec)
+        return problem
 
     def _welcome(self, hello: ProducerHello, producer: Producer) -> ProducerWelcome:
         identity = self.identity
@@ -332,54 +335,54 @@ class ProducerSessions:
     def _ping(self, ping: Ping, route: bytes, now: float) -> list[Action]:
         actions: list[Action] = []
         reports = []
-        self.ledger.book.heard(route, now)
-        for producer in self.ledger.book.at(route):
+        self.ledger.book.renew(route, now)
+        for producer in self.ledger.book.on_route(route):
             self.loads[producer.incarnation] = ProducerLoad(producer.name, dict(ping.load))
-            actions.append(SendDown(route, [encode(self._credit(producer))]))
+            actions.append(SendToProducer(route, [encode(self._credit(producer))]))
             last, state = producer.received_through - 1, int(RequestState.UNKNOWN)
             reports.append(SessionReport(session=producer.id, last_seq=last, state=state, age_ms=0))
             if self.run.state == RunState.FINISHED:
-                actions.append(SendDown(route, [encode(Bye(session=producer.id, reason="run_finished"))]))
+                actions.append(SendToProducer(route, [encode(Bye(session=producer.id, reason="run_finished"))]))
         pong = Pong(
             sent_ms=ping.sent_ms, server_epoch=self.identity.epoch, work_age_ms=int(1e3 * self._work_age_s()),
             sessions=tuple(reports),
         )  # fmt: skip
-        return [*actions, SendDown(route, [encode(pong)])]
+        return [*actions, SendToProducer(route, [encode(pong)])]
 
     def _check_task(self, producer: Producer) -> None:
         if self.identity.tasks and not producer.task:
-            raise RemoteWireError("task", "experience over a session without a task, in a run with tasks")
+            raise RemoteWireError("task", "UNROLL or EPISODES over a session without a task, in a run with tasks")
 
     def _unroll(self, producer: Producer, unroll: Unroll, frame: bytes) -> list[Action]:
         self._check_task(producer)
         if self._check_unroll is None:
-            raise RemoteWireError("early", "an UNROLL before there is a policy")
+            raise RemoteWireError("early", "an UNROLL came before there is a policy")
         if self.run.state == RunState.FINISHED:
-            return []  # counted by whoever holds it: nobody will train on it
+            return []  # the producer counts it as lost: it would not be trained on
         self._check_unroll(unroll.lanes, frame)
         skip = self.ledger.receive(producer, unroll)
         if skip is None:
             return []
-        return [UnrollCame(UnrollKey(producer, unroll.seq, unroll.actor), unroll.lanes, frame, skip)]
+        return [UnrollReceived(UnrollKey(producer, unroll.seq, unroll.actor), unroll.lanes, frame, skip)]
 
     def _episodes(self, producer: Producer, episodes: Episodes, frame: bytes) -> list[Action]:
         self._check_task(producer)
         if self.spec is None:
-            return []  # not acknowledged, so they come again: they need no credit, and WELCOME is before the policy
+            return []  # not acknowledged, so they are sent again once there is a policy
         layout = episodes_layout(self.spec, episodes.count)
         layout.check([frame])
         if not self.ledger.receive_episodes(producer, episodes):
             return []
         versions, statistics = layout.views([frame])
-        return [EpisodesCame(producer.task, episodes, versions, statistics)]
+        return [EpisodesReceived(producer.task, episodes, versions, statistics)]
 
     def _drop_route(self, route: bytes) -> None:
-        for producer in self.ledger.book.at(route):
+        for producer in self.ledger.book.on_route(route):
             self._end(producer)
         self._strikes.pop(route, None)
 
     def _end(self, producer: Producer) -> None:
-        """End its session; its account stays."""
+        """End a producer's session; the ledger keeps its numbers."""
         self._forget(producer)
         self.ledger.leave(producer)
 

@@ -1,33 +1,33 @@
-"""The newest weights for whoever asks: versions only rise, a reader that has the newest waits for the next."""
+"""Publishes weights: answers each GET with the newest version, or holds it until there is a newer one."""
 
 from dataclasses import dataclass
 
 from seedbed.shared.protocol.messages import Get, NotModified, Weights
 
-HOLD_S = 1.0  # a long-poll is answered after this, newer weights or not
+HOLD_S = 1.0  # a long-poll is answered after this at the latest, seconds
 
 
 @dataclass(frozen=True, slots=True)
 class WeightsReply:
-    """What goes to the reader of `message.session`."""
+    """An answer for the reader of `message.session`."""
 
     message: Weights | NotModified
     frames: tuple[bytes, ...]
-    is_new: bool = False  # weights that this session was not sent before
+    is_new: bool = False  # whether these weights were not sent to this session before
 
 
 @dataclass(slots=True)
 class _Poll:
-    """A GET that is held until there are newer weights, or until a time."""
+    """A GET that is held until there are newer weights, or until the time `until`."""
 
     get: Get
     until: float
 
 
 class Publisher:
-    """The newest weights and the readers that wait for newer ones, at most one poll per session.
+    """The newest weights and the readers that wait for newer ones, at most one poll for each session.
 
-    Owned by the learner's loop. Memory: two flat buffers at most, shared by all answers.
+    Versions only rise. Owned by the learner's loop. Memory: at most two flat buffers, shared by all answers.
     """
 
     def __init__(self, hold_s: float = HOLD_S) -> None:
@@ -35,7 +35,7 @@ class Publisher:
         self.manifest_digest = ""
         self._manifest = ""
         self._buffer = b""
-        self._kept = (0, b"")  # version and buffer that an evaluation is for
+        self._kept = (0, b"")  # version and buffer of the evaluation's weights
         self._hold_s = hold_s
         self._polls: dict[int, _Poll] = {}
         self._sent: dict[
@@ -43,11 +43,11 @@ class Publisher:
         ] = {}  # to each session, and when: the newest, and what came within `hold_s`
 
     def describe(self, digest: str, manifest: str) -> None:
-        """What the buffers of this learner epoch contain: JSON and its digest. Once, before the first `publish`."""
+        """Set the manifest of this learner epoch, JSON, and its digest. Call it once, before the first `publish`."""
         self.manifest_digest, self._manifest = digest, manifest
 
     def publish(self, version: int, buffer: bytes) -> list[WeightsReply]:
-        """Newer weights: everyone who waits gets them. An older version changes nothing."""
+        """Take newer weights and answer all held polls with them. An older version changes nothing."""
         if version <= self.version:
             return []
         self.version, self._buffer = version, buffer
@@ -55,14 +55,14 @@ class Publisher:
         return [self._weights(poll.get, version, buffer, poll.until - self._hold_s) for poll in polls.values()]
 
     def keep(self) -> None:
-        """Hand out what is newest now by its version, however much newer ones become; until the next call."""
+        """Keep the present weights available by their exact version until the next call."""
         self._kept = (self.version, self._buffer)
 
     def get(self, get: Get, now: float) -> WeightsReply | None:
-        """Answer at once, or (None) hold until `publish` or `expire`; a second poll of a session replaces the first.
+        """Return an answer, or None to hold the poll until `publish` or `expire`; it replaces the session's held poll.
 
-        For an exact version the answer always comes at once, and replaces no poll. Weights that were sent just now
-        are not sent again at once: a reader that asks and does not read would fill the memory.
+        A GET for an exact version is always answered at once, and replaces no poll. Weights are not sent twice to a
+        session within `hold_s`: a peer that asks but does not read would fill the memory.
         """
         if get.exact:
             return self._exact(get, now)
@@ -74,19 +74,19 @@ class Publisher:
         return None
 
     def expire(self, now: float) -> list[WeightsReply]:
-        """Answer those who have waited long enough."""
+        """Answer the polls that have waited long enough."""
         over = [session for session, poll in self._polls.items() if now >= poll.until]
         for session in over:
             del self._polls[session]
         return [WeightsReply(NotModified(session=session, version=self.version), ()) for session in over]
 
     def forget(self, session: int) -> None:
-        """The session ended, or has another connection: answer its held GET no more, and what it asks anew at once."""
+        """Drop the held poll of a session that ended or has a new connection, and allow the same weights again."""
         self._polls.pop(session, None)
         self._sent.pop(session, None)
 
     def _was_sent(self, session: int, version: int, now: float) -> bool:
-        """Whether the session was sent this less than `hold_s` ago."""
+        """Whether this version was sent to the session less than `hold_s` ago."""
         at = self._sent.get(session, {}).get(version)
         return at is not None and now - at < self._hold_s
 

@@ -1,4 +1,4 @@
-"""Whether experience of an environment fits: judged by its specification, before anything is built for it."""
+"""Checks from a specification whether unrolls and batches of an environment fit into messages and memory."""
 
 from math import prod
 
@@ -7,17 +7,17 @@ from seedbed.shared.protocol.compatibility import Incompatibility
 from seedbed.shared.protocol.recording import RecordSpec
 from seedbed.shared.protocol.rows import EnvSpec
 
-MAX_SHARE = 0.5  # of the memory that is available
+MAX_SHARE = 0.5  # of the available memory that batches may take
 FLOAT_BYTES = 4  # an update reads observations as float32
 
 
-def judge_size(
+def check_size(
     spec: EnvSpec, config: LearnerConfig, available_bytes: int | None, *, overlap: int = 0
 ) -> Incompatibility | None:
-    """Why unrolls or batches of this environment are too large, if they are.
+    """Return why unrolls or batches of this environment are too large; None if they fit.
 
     Args:
-      available_bytes: memory that the learner may still take; None: unknown, so that only messages are judged.
+      available_bytes: memory that the learner may still take; None: unknown, so that only messages are checked.
       overlap: transitions that an unroll stores beyond `learner.unroll_length`.
     """
     record = RecordSpec(spec, config.unroll_length, overlap)
@@ -41,5 +41,5 @@ def judge_size(
 
 
 def _size(count: int) -> str:
-    """A number of bytes as messages show it: in MiB from one MiB on."""
+    """Return a number of bytes as text, in MiB from one MiB on."""
     return f"{count / 2**20:,.1f} MiB" if count >= 2**20 else f"{count:,} bytes"

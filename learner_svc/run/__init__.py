@@ -1,1 +1,1 @@
-"""A run and its folder: progress, evaluations, checkpoints, metrics.csv, and how it ended."""
+"""A run and its folder: progress, evaluations, checkpoints, metrics.csv and the summary."""

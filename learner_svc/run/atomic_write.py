@@ -1,4 +1,4 @@
-"""Files that are whole or not there, whatever kills the writer: written aside, fsynced, renamed, the folder fsynced."""
+"""Writes a file so that it is complete or absent even after a crash: temporary file, fsync, rename, fsync folder."""
 
 import contextlib
 import os
@@ -6,11 +6,11 @@ from pathlib import Path
 
 from seedbed.shared.runtime.files import writing
 
-TEMPORARY_PREFIX = ".tmp-"  # what an interrupted write leaves
+TEMPORARY_PREFIX = ".tmp-"  # of the file that an interrupted write leaves
 
 
 def write_durably(path: Path, content: str | bytes) -> None:
-    """The whole content under its name, or what was there before. Blocking. Raises: StorageError."""
+    """Write a file atomically and durably: a reader sees the old content or all of the new. Raises: StorageError."""
     temporary = path.with_name(TEMPORARY_PREFIX + path.name)
     with writing(path):
         try:
@@ -21,7 +21,7 @@ def write_durably(path: Path, content: str | bytes) -> None:
             temporary.replace(path)
         except OSError:
             with contextlib.suppress(OSError):
-                temporary.unlink()  # half a file would keep the space that the next attempt needs
+                temporary.unlink()  # it would occupy space that the next attempt needs
             raise
         _sync_folder(path.parent)
 

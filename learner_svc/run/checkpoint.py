@@ -1,9 +1,9 @@
-"""Checkpoints that survive kill -9 at any moment: safetensors beside a JSON manifest that is written last.
+"""Checkpoints that survive a kill at any moment: a safetensors file and a JSON manifest that is written last.
 
-A checkpoint exists when its manifest does. Both files are written to a temporary name, fsynced, renamed, and the
-folder fsynced; the manifest names the tensor file's size and SHA-256, and begins with its own. Serial numbers only
-rise, so "newest" needs no clock and survives a step that went back. Only the learner, who holds the run folder's lock,
-may save or clean; anyone may read. Blocking: call from a thread.
+A checkpoint exists if its manifest does. Both files are written by `write_durably`; the manifest holds the size and
+SHA-256 of the tensor file, and begins with its own SHA-256. Serial numbers only rise, so the order of checkpoints
+needs no clock, and still holds if the step goes back. Only the learner that holds the run folder's lock may save or
+clean; anyone may read. Blocking: call from a thread.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from seedbed.shared.runtime.files import writing
 Kind = Literal["latest", "best", "milestone"]
 FORMAT = 2  # 1 had no digest of the manifest; it is still read
 KEEP = 3
-NO_DIGEST = b"0" * 64  # what stands where the manifest's digest goes while it is taken
+NO_DIGEST = b"0" * 64  # stands in place of the manifest's own digest while it is computed
 _DIGEST_AT = len(b'{\n "sha256": "')
 _MANIFEST = re.compile(r"(?P<serial>\d{8})-(?P<kind>latest|best|milestone)-step(?P<step>\d+)\.json")
 
@@ -37,7 +37,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Weights, optimiser and statistics between two updates, copied."""
+    """A copy of weights, optimiser and statistics between two updates."""
 
     version: int  # packed
     step: int
@@ -47,19 +47,19 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """One checkpoint whose digests were checked: what it is of, what else it keeps, its arrays."""
+    """A checkpoint that was read and verified."""
 
     path: Path  # of its manifest
     kind: Kind
     serial: int  # rises with every save
     step: int  # learner updates
-    meta: dict[str, Any]  # whatever JSON the learner stored
+    meta: dict[str, Any]  # JSON values that the learner stored
     arrays: dict[str, Array] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class CheckpointFile:
-    """A checkpoint's manifest by name alone, unread. Orders by age."""
+    """A checkpoint known by the name of its manifest, which is not read. Sorts by age."""
 
     serial: int
     step: int
@@ -76,10 +76,10 @@ def save(
     kind: Kind = "latest",
     keep: int = KEEP,
 ) -> Path:
-    """Write one checkpoint durably, then remove what it makes superfluous; returns the manifest's path.
+    """Write one checkpoint durably, remove those that are no longer needed, and return the manifest's path.
 
-    The newest `keep` of kind "latest" and one "best" are kept, and every "milestone".
-    Raises: StorageError; then this checkpoint is not there, and those before it are.
+    The newest `keep` of kind "latest", the newest "best" and every "milestone" are kept.
+    Raises: StorageError; this checkpoint does not exist then, and earlier ones are untouched.
     """
     with writing(folder):
         folder.mkdir(exist_ok=True)
@@ -101,7 +101,7 @@ def save(
         write_durably(path, _sealed(manifest))
     except StorageError:
         with contextlib.suppress(OSError):
-            tensors.unlink()  # worth nothing without its manifest, and in the way of the next attempt
+            tensors.unlink()  # useless without its manifest, and it occupies space that the next attempt needs
         raise
     with writing(folder):
         _prune(folder, keep)
@@ -109,7 +109,7 @@ def save(
 
 
 def list_checkpoints(folder: Path) -> list[CheckpointFile]:
-    """Every checkpoint of a folder by file name, oldest first; empty if the folder does not exist."""
+    """Return the checkpoints of a folder by their file names, oldest first; empty if there is no folder."""
     if not folder.is_dir():
         return []
     return sorted(_scan(folder))
@@ -141,7 +141,7 @@ def load(path: Path) -> Checkpoint:
 
 
 def read_meta(path: Path) -> dict[str, Any]:
-    """What the learner stored in a checkpoint beside its tensors, which stay unread.
+    """Return the JSON values that the learner stored in a checkpoint, without reading its tensors.
 
     Raises: CheckpointError naming the file and what is wrong with it.
     """
@@ -157,14 +157,13 @@ def load_latest(
     kinds: tuple[Kind, ...] = get_args(Kind),
     check: Callable[[Checkpoint], None] = lambda _: None,
 ) -> Checkpoint | None:
-    """The newest valid checkpoint; None if there has never been one. Every one that is passed over is logged.
+    """Return the newest valid checkpoint; None if there are no checkpoints. Each one that is skipped is logged.
 
-    "Newest" goes by weights: a "best" one is written when its evaluation ends, holds what the evaluation began with,
-    and so comes after all others.
+    A "best" checkpoint is tried after all others: it is written when its evaluation ends, but its weights are older.
 
     Args:
-      check: raises CheckpointError for one that is whole and of no use all the same; it is passed over, too.
-    Raises: CheckpointError if there are checkpoints but none can be read: starting from scratch is not ours to decide.
+      check: raises CheckpointError for a valid checkpoint that cannot be used, which is then skipped too.
+    Raises: CheckpointError if there are checkpoints but none can be read; starting anew is for the user to decide.
     """
     rejected: list[str] = []
     for candidate in sorted(list_checkpoints(folder), key=lambda file: (file.kind == "best", -file.serial)):
@@ -180,12 +179,12 @@ def load_latest(
         log.info("checkpoint_loaded", path=str(checkpoint.path), step=checkpoint.step, kind=checkpoint.kind)
         return checkpoint
     if rejected:
-        raise CheckpointError("no checkpoint can be read; move them away to start anew: " + "; ".join(rejected))
+        raise CheckpointError("no checkpoint can be read; to start anew, move them away: " + "; ".join(rejected))
     return None
 
 
 def clean(folder: Path) -> int:
-    """Remove what an interrupted save left: temporary files and tensors without a manifest; returns how many."""
+    """Remove the remains of an interrupted save, temporary files and tensors without a manifest; return how many."""
     if not folder.is_dir():
         return 0
     manifests = {path.stem for path in folder.glob("*.json")}
@@ -201,17 +200,17 @@ def clean(folder: Path) -> int:
 
 
 def _sealed(manifest: Mapping[str, Any]) -> bytes:
-    """A manifest as bytes, with the digest of all of them."""
+    """Return a manifest as JSON bytes that contain their own digest."""
     text = json.dumps({"sha256": NO_DIGEST.decode(), **manifest}, indent=1, allow_nan=False).encode()
     return text.replace(NO_DIGEST, hashlib.sha256(text).hexdigest().encode(), 1)
 
 
 def _unsealed(path: Path) -> dict[str, Any]:
-    """A manifest that is as it was written. Raises: CheckpointError, or what its parts raise."""
+    """Read a manifest and verify its digest. Raises: CheckpointError, or an error of reading JSON."""
     text = path.read_bytes()
     manifest: dict[str, Any] = json.loads(text)
     if manifest["format"] not in (1, FORMAT):
-        raise CheckpointError(f"{path}: format {manifest['format']}, this version reads {FORMAT}")
+        raise CheckpointError(f"{path}: format {manifest['format']}, this version of seedbed reads {FORMAT}")
     if manifest["format"] != 1:
         end = _DIGEST_AT + len(NO_DIGEST)
         plain = text[:_DIGEST_AT] + NO_DIGEST + text[end:]

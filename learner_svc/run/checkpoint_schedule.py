@@ -1,29 +1,29 @@
-"""When to take a snapshot, and as which kinds of checkpoint to keep it. Pure: takes `now`, in seconds."""
+"""Decides when to take a snapshot, and as which kinds of checkpoint to save it. Pure: takes `now`, in seconds."""
 
 from seedbed.learner_svc.run.checkpoint import Kind, Snapshot
 from seedbed.learner_svc.run.run import Run
 
 
 class CheckpointSchedule:
-    """Decides about snapshots. Owned by the learner's loop; memory: one snapshot while an evaluation is going on."""
+    """The schedule of a run's snapshots. Owned by the learner's loop; memory: one snapshot during an evaluation."""
 
     def __init__(self, run: Run, *, every_s: float, milestone_steps: int) -> None:
         self._run = run
         self._every_s, self._milestone_steps = every_s, milestone_steps
         self._save_at: float | None = None
         self._next_milestone = self._asked_milestone = 0
-        self._measured_id = 0  # the evaluation that the candidate is for
+        self._measured_id = 0  # id of the evaluation that measures the candidate
         self._candidate: Snapshot | None = None
         self._is_asked = False
-        self._owes_best = False  # an evaluation was faster than the snapshot of what it measured
+        self._owes_best = False  # an evaluation ended before the snapshot of its weights was taken
 
     def start(self, now: float) -> None:
-        """There is a policy: the clock of checkpoints runs from now, seconds."""
+        """Start the time between checkpoints, when there is a policy to save."""
         self._save_at = now + self._every_s
         self._next_milestone = self._asked_milestone = self._passed() + 1
 
     def is_due(self, now: float) -> bool:
-        """Whether a snapshot should be taken with the next update; says so once for each reason."""
+        """Whether to take a snapshot with the next update. True once for each reason."""
         evaluation = self._run.evaluation
         if evaluation is not None and evaluation.id != self._measured_id:
             self._measured_id, self._candidate, self._is_asked = evaluation.id, None, True
@@ -36,11 +36,11 @@ class CheckpointSchedule:
         return due
 
     def measured(self, evaluation_id: int, snapshot: Snapshot) -> None:
-        """This evaluation is of the very weights in this snapshot."""
+        """Note that this evaluation measures the weights of this snapshot."""
         self._measured_id, self._candidate, self._owes_best = evaluation_id, snapshot, False
 
     def kinds(self, snapshot: Snapshot) -> list[Kind]:
-        """As what to keep a snapshot that was just taken. It is also what an evaluation going on measures."""
+        """Return the kinds of checkpoint to save a new snapshot as; it may also become the evaluation's candidate."""
         if self._run.evaluation is not None and self._candidate is None:
             self._candidate = snapshot
         kinds: list[Kind] = ["latest"]
@@ -53,9 +53,9 @@ class CheckpointSchedule:
         return kinds
 
     def best(self, evaluation_id: int) -> Snapshot | None:
-        """The snapshot that this evaluation measured, if no earlier one was better.
+        """Return the snapshot that this evaluation measured, if it is the best so far.
 
-        None as well if other weights were played than those that were asked for.
+        None also if other weights were played than those requested.
         """
         candidate, self._candidate = self._candidate, None
         result = self._run.last_result

@@ -1,16 +1,16 @@
-"""The run folder: who holds it, which life of the learner this is, what the run was and how it ended. Blocking.
+"""The run folder: its lock, the learner epoch, and the records of settings, versions and results. Blocking.
 
 | file | holds |
 |---|---|
-| `.lock` | an exclusive lock for as long as a learner lives, and who that is |
-| `epoch` | how many learners have held the folder; rises before each binds |
+| `.lock` | the lock of the running learner, and which process that is |
+| `epoch` | how many learners have held the folder; it rises before each binds its socket |
 | `run.json` | the run's random id, written once |
 | `config.toml` | every setting of the learner's sections, as resolved |
-| `versions.json` | programs, source state and hardware, one entry for each epoch |
+| `versions.json` | versions of programs and source, and hardware; one entry for each epoch |
 | `metrics.csv`, `curves.png`, `events/` | see `seedbed.learner_svc.run.history` |
 | `checkpoints/`, `crash/` | see `seedbed.learner_svc.run.checkpoint`; a batch whose loss was not finite |
 | `deaths.json` | see `seedbed.learner_svc.run.standstill` |
-| `summary.json` | figures at the end, or as far as it came; `finished` says which |
+| `summary.json` | results, final ones if `finished` is true |
 """
 
 import json
@@ -34,20 +34,20 @@ from seedbed.shared.runtime.locks import HeldError, take
 
 PACKAGES = ("seedbed", "numpy", "torch", "gymnasium", "pyzmq", "ale-py", "envpool")
 SOURCE = Path(__file__).resolve().parents[2]
-PRECISION = "precision.json"  # in a run folder: how this machine computes its network fastest, as it was measured
+PRECISION = "precision.json"  # file in a run folder with the measured fastest precision of its network
 
 
 class RunFolder:
-    """An exclusively held run folder. A context manager; the lock ends with the process, whatever kills it."""
+    """A locked run folder. A context manager; the lock also ends with the process, however that ends."""
 
     def __init__(self, path: Path) -> None:
-        """Take the lock. Raises ConfigError that says who holds it, or why the folder cannot be written."""
+        """Lock the folder. Raises: ConfigError that says which process holds it, or why it cannot be written."""
         self.path = path
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._lock = take(path / ".lock")
         except HeldError as error:
-            raise ConfigError(f"{path} is held by {error}: stop it, or give another run.dir") from error
+            raise ConfigError(f"run.dir: {path} is held by {error}: stop it, or set another run.dir") from error
         except OSError as error:
             raise ConfigError(f"run.dir: cannot write {path}: {error.strerror}") from error
 
@@ -60,22 +60,22 @@ class RunFolder:
         self.close()
 
     def close(self) -> None:
-        """Let the folder go, so that another learner may take it. A second call does nothing."""
+        """Unlock the folder. Idempotent."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
     def check_held(self) -> None:
-        """See that the folder is still the one that was locked.
+        """Check that the folder is still the one that was locked.
 
-        Raises: StorageError if it was deleted, or moved and another put in its place: what is written there is lost.
+        Raises: StorageError if it was deleted or replaced.
         """
         try:
             is_held = os.path.samestat(os.fstat(self._lock), (self.path / ".lock").stat())
         except OSError:
             is_held = False
         if not is_held:
-            raise StorageError(f"{self.path} was deleted or moved while it was in use; nothing can be kept there")
+            raise StorageError(f"{self.path} was deleted or moved while it was in use; nothing can be saved there")
 
     @property
     def checkpoints(self) -> Path:
@@ -84,11 +84,11 @@ class RunFolder:
 
     @property
     def crash(self) -> Path:
-        """Where a batch goes whose loss was not finite."""
+        """The folder for batches whose loss was not finite."""
         return self.path / "crash"
 
     def next_epoch(self) -> int:
-        """This learner's epoch: one more than any that held the folder before, durable when this returns."""
+        """Return this learner's epoch, one more than the last, after it was written durably."""
         file = self.path / "epoch"
         try:
             epoch = int(file.read_text()) + 1
@@ -102,7 +102,7 @@ class RunFolder:
         return epoch
 
     def run_id(self) -> str:
-        """The run's id, chosen at its first start."""
+        """Return the run's id, which is drawn at its first start."""
         file = self.path / "run.json"
         try:
             return str(json.loads(file.read_text())["run_id"])
@@ -111,14 +111,14 @@ class RunFolder:
             write_durably(file, json.dumps({"run_id": run_id, "created": time.strftime("%Y-%m-%dT%H:%M:%S%z")}))
             return run_id
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{file} does not say which run this is: restore it, or start a new run") from error
+            raise ConfigError(f"{file} does not hold a run id: restore it from a copy, or start a new run") from error
 
     def write_config(self, settings: BaseModel) -> None:
-        """Keep the resolved settings, without what belongs to this process alone."""
+        """Write the resolved settings, without those of this process alone, to config.toml."""
         write_durably(self.path / "config.toml", to_toml(settings.model_dump(mode="json", exclude={"runtime"})))
 
     def write_versions(self, epoch: int) -> None:
-        """Add what this epoch runs on."""
+        """Add an entry for this epoch to versions.json."""
         file = self.path / "versions.json"
         try:
             known = json.loads(file.read_text())
@@ -128,7 +128,7 @@ class RunFolder:
         write_durably(file, json.dumps(known | {str(epoch): describe_machine()}, indent=1))
 
     def summary(self) -> dict[str, Any]:
-        """The last summary; empty if there is none that can be read."""
+        """Return the last summary; empty if none can be read."""
         try:
             found = json.loads((self.path / "summary.json").read_text())
         except (OSError, ValueError):
@@ -136,12 +136,12 @@ class RunFolder:
         return found if isinstance(found, dict) else {}
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Write summary.json durably, in the place of an earlier one. Raises: StorageError."""
+        """Write summary.json durably. Raises: StorageError."""
         write_durably(self.path / "summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
 
 
 def describe_machine() -> dict[str, Any]:
-    """Versions, source state and hardware, for whoever compares two runs."""
+    """Return versions, source state and hardware, by which two runs can be compared."""
     return {
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "python": sys.version.split()[0],
@@ -169,7 +169,7 @@ def _processor() -> str:
 
 
 def _git_state() -> str:
-    """Commit, and whether the tree differs from it; empty outside a checkout."""
+    """Return the commit, and whether the tree differs from it; empty outside a checkout."""
     try:
         described = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=40"],
@@ -181,7 +181,7 @@ def _git_state() -> str:
 
 
 def to_toml(sections: Mapping[str, Mapping[str, Any]]) -> str:
-    """Sections of JSON values as TOML; keys without a value are left out."""
+    """Return sections of JSON values as TOML, without keys whose value is None."""
     blocks = []
     for name, table in sections.items():
         lines = [f"{_key(key)} = {_value(value)}" for key, value in table.items() if value is not None]

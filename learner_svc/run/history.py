@@ -1,7 +1,7 @@
-"""How a run went: `metrics.csv` row by row, TensorBoard events beside it, `curves.png` at the end. Blocking.
+"""The metrics of a run on disk: `metrics.csv`, TensorBoard events, and `curves.png` at the end. Blocking.
 
-A resumed run goes on in the same file: rows that tell of updates behind its checkpoint are dropped, for those updates
-no longer exist. Columns only get more: one that is new in mid-run is empty in the rows above.
+A resumed run continues the same file, without the rows of updates after its checkpoint, which no longer exist. Columns
+are only ever added: a column that is new in mid-run is empty in earlier rows.
 """
 
 import contextlib
@@ -30,13 +30,13 @@ FIRST_COLUMNS = tuple(
         columns.RETURN_MEAN, columns.LENGTH_MEAN,
     )
 )  # fmt: skip
-MAX_LINES_ABOVE = 3  # so many have room in a legend beside the title
-MAX_LINE = 100_000  # characters; a longer line is no row, and more than the csv module reads
+MAX_LINES_ABOVE = 3  # a longer legend has no room beside the title
+MAX_LINE = 100_000  # characters; the csv module reads no longer lines
 log = structlog.get_logger(__name__)
 
 
 class Events(Protocol):
-    """What is used of TensorBoard's writer."""
+    """The part of TensorBoard's writer that is used."""
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
         """Add one point of a curve, at this step."""
@@ -51,7 +51,7 @@ class History:
     """The metrics of one run. Owned by one thread; memory: the column names. Its methods raise StorageError."""
 
     def __init__(self, folder: Path, *, updates: int = 0, trained_steps: int = 0, tensorboard: bool = True) -> None:
-        """Go on after update number `updates`, which made so many trained steps; 0 begins anew."""
+        """Continue after update number `updates` and this many trained steps; 0 starts new files."""
         self._file = folder / "metrics.csv"
         self._columns: list[str] = []
         self._cut(updates)
@@ -60,7 +60,7 @@ class History:
         self._open_events(trained_steps)
 
     def append(self, row: Mapping[str, float | int | None]) -> None:
-        """Add one row, whole or not at all; a figure that is not finite stays empty."""
+        """Add one row, completely or not at all; a value that is not finite is left empty."""
         if not self._file.exists():  # deleted in mid-run
             self._rewrite([])
         missing = [name for name in row if name not in self._columns]
@@ -70,24 +70,24 @@ class History:
         csv.writer(line, lineterminator="\n").writerow([_cell(row.get(name)) for name in self._columns])
         with writing(self._file):
             _append_whole(self._file, line.getvalue().encode())
-        self._tell_events(row)
+        self._append_events(row)
 
     def close(self) -> None:
-        """Write the rest of the events. Idempotent."""
+        """Write the events that are still buffered. Idempotent."""
         events, self._events = self._events, None
         if events is not None and self._events_folder is not None:
             with writing(self._events_folder):
                 events.close()
 
-    def _tell_events(self, row: Mapping[str, float | int | None]) -> None:
-        """The same for TensorBoard, whose writer may tell late what it was refused: then a new one takes over."""
+    def _append_events(self, row: Mapping[str, float | int | None]) -> None:
+        """Add a row to TensorBoard's events; if the writer reports an earlier failure, use a new one."""
         try:
             self._write_events(row)
         except StorageError:
             self._write_events(row)
 
     def _write_events(self, row: Mapping[str, float | int | None]) -> None:
-        """Give the row to a writer; one that fails is of no more use."""
+        """Pass the row to the writer; if it fails, drop the writer."""
         step = int(row.get(columns.TRAINED_STEPS.name) or 0)
         if self._events is None:
             self._open_events(step)
@@ -108,11 +108,11 @@ class History:
         if self._events_folder is not None:
             with writing(self._events_folder):
                 self._events = open_events(self._events_folder, trained_steps)
-            if self._events is None:  # not installed, which is not asked again
+            if self._events is None:  # TensorBoard is not installed
                 self._events_folder = None
 
     def _cut(self, updates: int) -> None:
-        """Drop rows of updates that are lost, and a last row that was cut off."""
+        """Drop the rows of updates that no longer exist, and an incomplete last row."""
         if not updates or not self._file.exists():
             self._columns = list(FIRST_COLUMNS)
             self._rewrite([])
@@ -135,7 +135,7 @@ class History:
         try:
             self._rewrite(rows)
         except StorageError:
-            self._columns = before  # still the file's
+            self._columns = before  # the file still has the old columns
             raise
 
     def _rewrite(self, rows: Sequence[Mapping[str, str]]) -> None:
@@ -147,20 +147,20 @@ class History:
 
 
 def read_metrics(file: Path) -> list[dict[str, str]]:
-    """Complete rows of a metrics.csv, as text by column; what is no row is left out."""
+    """Return the complete rows of a metrics.csv, as text by column; other lines are skipped."""
     return _read_table(file)[1]
 
 
 def _read_table(file: Path) -> tuple[list[str], list[dict[str, str]]]:
-    """Columns and complete rows. Each line is read by itself: damage in one costs that one."""
+    """Return columns and complete rows. Each line is parsed alone, so that a damaged one affects no other."""
     with file.open(newline="", encoding="utf-8", errors="replace") as stream:
-        lines = stream.read().split("\n")[:-1]  # what has no line break was cut off
+        lines = stream.read().split("\n")[:-1]  # a last line without a line break is incomplete
     names, *rows = [_cells(line) for line in lines if len(line) < MAX_LINE] or [[]]
     return names, [dict(zip(names, row, strict=True)) for row in rows if row and len(row) == len(names)]
 
 
 def _cells(line: str) -> list[str]:
-    """Of one line; none if it is no line of a table."""
+    """Return the cells of one line; empty if it cannot be parsed."""
     try:
         return next(csv.reader([line], strict=True), []) if '"' in line else line.split(",") if line else []
     except csv.Error:
@@ -168,7 +168,7 @@ def _cells(line: str) -> list[str]:
 
 
 def open_events(folder: Path, trained_steps: int) -> Events | None:
-    """TensorBoard's writer, or None where it is not installed. What was told of later steps is withdrawn."""
+    """Return TensorBoard's writer; None if it is not installed. Events after `trained_steps` are purged."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -181,7 +181,7 @@ def open_events(folder: Path, trained_steps: int) -> Events | None:
 
 
 def draw_curves(folder: Path) -> bool:
-    """Draw `curves.png` from `metrics.csv`; whether it was: matplotlib may be missing, and a run may have no row."""
+    """Draw `curves.png` from `metrics.csv`; return False without matplotlib or without rows."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -191,7 +191,7 @@ def draw_curves(folder: Path) -> bool:
     if not rows:
         return False
     names = list(rows[0])
-    panels = [*map(_drawn, PICTURE), *statistic_panels(names), *task_panels(names)]
+    panels = [*map(_plotted, PICTURE), *statistic_panels(names), *task_panels(names)]
     panels = [panel for panel in panels if any(row.get(name) for name in panel.lines for row in rows)]
     height = math.ceil(len(panels) / 3)
     figure = Figure(figsize=(14, 3.4 * height + 0.4), layout="constrained")
@@ -205,33 +205,33 @@ def draw_curves(folder: Path) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
-    """A panel of the picture: column → what its line is called beside others, and whether it is a rate."""
+class PlottedPanel:
+    """One panel of the picture: its title, its columns with the labels of their lines, and whether they are rates."""
 
     title: str
     lines: Mapping[str, str]
     is_rate: bool = False
 
 
-def _drawn(panel: Panel) -> Drawn:
+def _plotted(panel: Panel) -> PlottedPanel:
     title = f"{panel.title}, {panel.unit}"
-    return Drawn(title, {line.column.name: line.label for line in panel.lines}, panel.lines[0].is_rate)
+    return PlottedPanel(title, {line.column.name: line.label for line in panel.lines}, panel.lines[0].is_rate)
 
 
-def _training_and_evaluation(title: str, training: str, evaluation: str) -> Drawn:
+def _training_and_evaluation(title: str, training: str, evaluation: str) -> PlottedPanel:
     labels = (line.label for line in RETURN.lines)
-    return Drawn(title, dict(zip((training, evaluation), labels, strict=True)))
+    return PlottedPanel(title, dict(zip((training, evaluation), labels, strict=True)))
 
 
-def statistic_panels(names: Sequence[str]) -> list[Drawn]:
-    """A panel for each of the environment's own statistics."""
+def statistic_panels(names: Sequence[str]) -> list[PlottedPanel]:
+    """Return a panel for each of the environment's own statistics."""
     return [
         _training_and_evaluation(name, training_column(name), evaluation_column(name)) for name in own_statistics(names)
     ]
 
 
-def task_panels(names: Sequence[str]) -> list[Drawn]:
-    """A panel for each task's returns, and one for the shares of the batches; none in a run with one environment."""
+def task_panels(names: Sequence[str]) -> list[PlottedPanel]:
+    """Return a panel for the returns of each task, and one for their shares of the batches; none without tasks."""
     begin = columns.RETURN_MEAN.of("")
     tasks = [name.removeprefix(begin) for name in names if name.startswith(begin)]
     if not tasks:
@@ -240,11 +240,11 @@ def task_panels(names: Sequence[str]) -> list[Drawn]:
         _training_and_evaluation(f"Return, {task}", columns.RETURN_MEAN.of(task), columns.EVAL_RETURN_MEAN.of(task))
         for task in tasks
     ]
-    return [*returns, Drawn("Share of the batches", {columns.SHARE.of(task): task for task in tasks})]
+    return [*returns, PlottedPanel("Share of the batches", {columns.SHARE.of(task): task for task in tasks})]
 
 
-def _draw_panel(axes: Any, panel: Drawn, rows: Sequence[Mapping[str, str]]) -> None:
-    """A line for each column that has a value, an evaluation's points marked. Its legend covers no curve."""
+def _draw_panel(axes: Any, panel: PlottedPanel, rows: Sequence[Mapping[str, str]]) -> None:
+    """Draw a line for each column that has a value, with markers for evaluations, and a legend outside the curves."""
     from matplotlib.ticker import EngFormatter, MaxNLocator, ScalarFormatter
 
     for name, label in panel.lines.items():
@@ -267,14 +267,14 @@ def _draw_panel(axes: Any, panel: Drawn, rows: Sequence[Mapping[str, str]]) -> N
 
 
 def _points(rows: Sequence[Mapping[str, str]], column: str, *, is_rate: bool) -> list[tuple[float, float]]:
-    """(trained steps, value) of the rows that have one; a rate only until nothing was trained any more."""
+    """Return (trained steps, value) of the rows that have a value; of a rate, only up to the last trained step."""
     steps = [_number(row[columns.TRAINED_STEPS.name]) for row in rows]
     end = 1 + next((at for at in range(len(rows) - 1, 0, -1) if steps[at] > steps[at - 1]), 0) if is_rate else len(rows)
     return [(steps[at], _number(rows[at][column])) for at in range(end) if rows[at].get(column)]
 
 
 def _append_whole(file: Path, line: bytes) -> None:
-    """Append to a file that exists; what a full disk took of the line is cut off again."""
+    """Append a line to an existing file; if the disk is full, cut an incomplete line off again."""
     descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     try:
         whole = os.fstat(descriptor).st_size
@@ -290,7 +290,7 @@ def _append_whole(file: Path, line: bytes) -> None:
 
 
 def _number(text: str) -> float:
-    """A cell; infinite if it holds no number, so that its row counts as lost."""
+    """Return the number in a cell; infinite if it holds none, so that its row is dropped."""
     try:
         return float(text or 0)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Episodes → figures: the last ones in training, and those of an evaluation."""
+"""Statistics of episodes: of the last training episodes, and of an evaluation."""
 
 import math
 from collections import deque
@@ -10,7 +10,7 @@ from seedbed.shared.figures import columns
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.protocol.statistics import GIVEN, Means, evaluation_column
 
-RETURN_WINDOW = 100  # finished episodes in the training return
+RETURN_WINDOW = 100  # number of finished episodes in the training return
 
 
 @dataclass(slots=True)
@@ -22,17 +22,17 @@ class Returns:
     own: dict[str, deque[float]] = field(default_factory=dict)
 
     def adopt(self, names: Iterable[str]) -> None:
-        """The environment's own statistics are these; what a checkpoint has of them stays."""
+        """Set the names of the environment's own statistics; values restored from a checkpoint stay."""
         self.own = {name: self.own.get(name, deque(maxlen=RETURN_WINDOW)) for name in names}
 
     def add(self, statistics: Array) -> None:
-        """Episodes that ended, f32 [N, K] (return, length, the environment's own)."""
+        """Add ended episodes, f32 [N, K]: return, length, the environment's own statistics."""
         for column, kept in zip(statistics.T.tolist(), (self.returns, self.lengths, *self.own.values()), strict=False):
             kept.extend(column)
 
     @property
     def mean(self) -> float | None:
-        """Mean return, None before the first episode."""
+        """Mean return; None before the first episode."""
         return known_mean(self.returns)
 
     @property
@@ -42,12 +42,12 @@ class Returns:
         return {name: known_mean(values) for name, values in every.items()}
 
     def to_json(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """Return what a checkpoint keeps."""
         own = {name: [None if math.isnan(value) else value for value in kept] for name, kept in self.own.items()}
         return {"returns": list(self.returns), "lengths": list(self.lengths), "own": own}
 
     def restore(self, meta: Mapping[str, Any]) -> None:
-        """Take over what `to_json` gave, before `adopt`."""
+        """Restore what `to_json` returned, before `adopt`."""
         self.returns.extend(meta["returns"])
         self.lengths.extend(meta["lengths"])
         self.adopt(meta.get("own", {}))
@@ -56,13 +56,13 @@ class Returns:
 
     @property
     def is_full(self) -> bool:
-        """Whether so many episodes have ended that the mean means something."""
+        """Whether enough episodes have ended for a meaningful mean."""
         return len(self.returns) == RETURN_WINDOW
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationResult:
-    """One policy version, measured. Of several tasks: spread, median, least and greatest are those of their means."""
+    """The result of one evaluation. With several tasks, deviation, median, minimum and maximum are over their means."""
 
     version: int  # packed
     episodes: int
@@ -81,8 +81,12 @@ class EvaluationResult:
 
 
 def measure(versions: Array, statistics: Array, names: Sequence[str] = GIVEN) -> EvaluationResult:
-    """Figures of packed versions i64 [N], all the same, and statistics f32 [N, K] with their names, return and length
-    first."""
+    """Return the result of an evaluation.
+
+    Args:
+      versions: packed, i64 [N], all equal.
+      statistics: f32 [N, K], named by `names`, which begin with return and length.
+    """
     returns, lengths = statistics[:, 0].astype(float), statistics[:, 1].astype(float)
     ordered = sorted(returns.tolist())
     return EvaluationResult(
@@ -99,13 +103,13 @@ def measure(versions: Array, statistics: Array, names: Sequence[str] = GIVEN) ->
 
 
 def own_columns(means: Means, column: Callable[[str], str], task: str = "") -> dict[str, float | None]:
-    """The means of the environment's own statistics under their columns, those of a task with its name behind."""
+    """Return the means of the environment's own statistics by column; the columns of a task end with its name."""
     suffix = f"/{task}" if task else ""
     return {column(name) + suffix: mean for name, mean in means.items() if name not in GIVEN}
 
 
 def known_mean(values: Collection[float]) -> float | None:
-    """The mean of those that are not NaN; None if there is none."""
+    """Return the mean of the values that are not NaN; None if all are."""
     total = math.fsum(values)
     if math.isnan(total):
         return known_mean([value for value in values if not math.isnan(value)])
@@ -113,7 +117,7 @@ def known_mean(values: Collection[float]) -> float | None:
 
 
 def mean_over(parts: Sequence[Means]) -> Means:
-    """The mean of several tasks' means, each counting the same; None where one of them does not know it."""
+    """Return the unweighted mean of several tasks' means; None for a statistic that one of them lacks."""
     joined: dict[str, float | None] = {}
     for name in parts[0] if parts else ():
         values = [part.get(name) for part in parts]
@@ -123,13 +127,13 @@ def mean_over(parts: Sequence[Means]) -> Means:
 
 
 def median(ordered: list[float]) -> float:
-    """Of values in ascending order, at least one."""
+    """Return the median of values in ascending order, at least one."""
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def evaluation_figures(result: EvaluationResult) -> dict[str, float | int | None]:
-    """An evaluation's result as columns of metrics.csv."""
+    """Return an evaluation's result as columns of metrics.csv."""
     return {
         columns.EVAL_RETURN_MEAN.name: result.return_mean,
         columns.EVAL_RETURN_STD.name: result.return_std,

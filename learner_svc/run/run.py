@@ -1,15 +1,15 @@
-"""A run from start to end: its counters, when to evaluate, when to stop. Pure: takes `now`, in seconds.
+"""The course of a run: its counters, when to evaluate, and when to stop. Pure: takes `now`, in seconds.
 
 | state | training groups | left when |
 |---|---|---|
-| STARTING | none | the first environment said what it is |
+| STARTING | none | the first environment has sent its specification |
 | TRAINING | act and are trained on | steps or seconds are used up, or a goal seems reached |
-| FINISHING | held; the final weights are evaluated | the result is there; it falls short of the goal: TRAINING again |
+| FINISHING | held; the final weights are evaluated | the result is there; if it misses the goal: TRAINING again |
 | FINISHED | held | never |
 
-The goals, `run.until_return` and `run.until`, are judged by a full evaluation of the very weights that the run ends
-with, so training stops for it. When to try is suggested by the means of training episodes or by an evaluation on the
-way. With tasks they are means over them, of what all of them have played.
+The goals, `run.until_return` and `run.until`, are checked by a full evaluation of the weights that the run would end
+with, so training stops for it. It is tried when the means of training episodes, or an evaluation during training, reach
+a goal. With several tasks, these are means over the tasks, once each has a result.
 """
 
 import math
@@ -26,37 +26,37 @@ from seedbed.shared.protocol.messages import Evaluation, RunState
 from seedbed.shared.protocol.statistics import GIVEN, Means
 from seedbed.shared.runtime.config import EvalConfig, RunConfig
 
-MIN_PATIENCE_S = 60.0  # with the final evaluation of a run that was trained for a shorter time
-MIN_TRY_S = 5.0  # between two attempts at a goal
+MIN_PATIENCE_S = 60.0  # least time for the final evaluation, however short the training was
+MIN_TRY_S = 5.0  # least time between two attempts at a goal
 EVALUATION_SHIFT = 20  # an evaluation's id holds the learner epoch above this, so ids never repeat
 
 
 @dataclass(slots=True)
 class Counters:
-    """What a run adds up, across restarts; kept in every checkpoint."""
+    """Totals of a run over all restarts; kept in every checkpoint."""
 
     updates: int = 0
     trained_steps: int = 0  # valid transitions trained on
     env_steps: int = 0  # valid transitions acted in training
     episodes: int = 0  # finished, in training
     aborted_episodes: int = 0
-    dropped_steps: int = 0  # too old to be trained on
-    lost_epoch_steps: int = 0  # acted by weights of an earlier life that are lost
-    expired_unrolls: int = 0  # lane-unrolls of which nothing was fresh enough to train on
+    dropped_steps: int = 0  # valid transitions that were too old to train on
+    lost_epoch_steps: int = 0  # acted by weights that were lost with an earlier learner
+    expired_unrolls: int = 0  # lane-unrolls whose transitions were all too old to train on
     lag_steps: float = 0.0  # policy lag, summed over the trained transitions
     lag_max: float = 0.0  # of any trained transition
-    lag_histogram: list[int] = field(default_factory=lambda: [0] * NUM_LAG_BUCKETS)  # all that came to an update
-    lag_sum: int = 0  # over the same
-    seconds: float = 0.0  # of training; evaluations beside it take none, the final one is held for
-    evaluation_seconds: float = 0.0  # that training was held for final evaluations
+    lag_histogram: list[int] = field(default_factory=lambda: [0] * NUM_LAG_BUCKETS)  # of all transitions
+    lag_sum: int = 0  # over the same transitions
+    seconds: float = 0.0  # of training; only final evaluations interrupt it
+    evaluation_seconds: float = 0.0  # for which training was held for final evaluations
 
     @property
     def policy_lag_mean(self) -> float | None:
-        """Updates between acting and learning, mean over all trained transitions."""
+        """Mean policy lag of all trained transitions, updates."""
         return self.lag_steps / self.trained_steps if self.trained_steps else None
 
     def to_json(self) -> dict[str, Any]:
-        """As a checkpoint keeps it."""
+        """Return what a checkpoint keeps."""
         return asdict(self)
 
 
@@ -73,7 +73,7 @@ class Run:
         self.tasks = tasks or TaskBook({})
         self.training = Returns()
         self.state = RunState.STARTING
-        self.evaluation: Evaluation | None = None  # asked for now
+        self.evaluation: Evaluation | None = None  # requested at present
         self.last_result: EvaluationResult | None = None
         self.num_evaluations = 0
         self.best_return: float | None = None
@@ -81,17 +81,17 @@ class Run:
         self._run, self._eval, self._goals = run, evaluation, run.goals
         self._next_id = (epoch << EVALUATION_SHIFT) + 1
         self._patience_s = patience_s
-        self._clock = 0.0  # up to when `seconds` are counted; set when the run begins to train
+        self._clock = 0.0  # time up to which `seconds` are counted; set when training begins
         self._asked_at = 0.0
         self._evaluated_at = 0.0
-        self._evaluated_s = 0.0  # of training, up to when the last evaluation ended
-        self._evaluation_s = 0.0  # that the last one took
-        self._evaluated_passed = 0  # `every_steps` when the last one was asked for
+        self._evaluated_s = 0.0  # `seconds` when the last evaluation ended
+        self._evaluation_s = 0.0  # how long the last evaluation took
+        self._evaluated_passed = 0  # `_passed_steps` when the last evaluation was requested
         self._tried_at = -math.inf
         self._tried_updates = -1
 
     def restore(self, meta: dict[str, Any]) -> None:
-        """Take over what `to_json` gave, before `start`."""
+        """Restore what `to_json` returned, before `start`."""
         self.counters = Counters(**meta["counters"])
         self.training.restore(meta)
         self.best_return = meta["best_return"]
@@ -102,7 +102,7 @@ class Run:
         self.tasks.restore(meta.get("tasks", {}))
 
     def to_json(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the run, for `restore`."""
+        """Return what a checkpoint keeps of the run, for `restore`."""
         return {
             "counters": self.counters.to_json(),
             **self.training.to_json(),
@@ -113,27 +113,27 @@ class Run:
         }
 
     def beat(self, return_mean: float | None) -> None:
-        """There was an evaluation with this mean: a lower one is no best any more."""
+        """Note the mean return of an evaluation, which a later one must reach to be the best."""
         if return_mean is not None:
             self.best_return = max(return_mean, -math.inf if self.best_return is None else self.best_return)
 
     @property
     def means(self) -> Means:
-        """Every statistic's, of the last training episodes; with tasks the mean over them, None until each has one."""
-        return self.tasks.means if self.tasks.are_several else self.training.means
+        """Mean of each statistic over the last training episodes; with tasks, over their means once all have one."""
+        return self.tasks.means if self.tasks.is_multi_task else self.training.means
 
     @property
     def return_mean(self) -> float | None:
-        """The mean return of the last training episodes; with tasks the mean over them."""
+        """Mean return of the last training episodes; with tasks, the mean of their means."""
         return self.means["return"]
 
     @property
     def may_train(self) -> bool:
-        """Whether batches go to the optimiser. False as soon as the end is decided: updates under way run out."""
+        """Whether batches are trained on. False as soon as the end is decided; updates under way are completed."""
         return self.state == RunState.TRAINING and not self.end_reason
 
     def adopt(self, statistics: Sequence[str]) -> None:
-        """The environments' own statistics are these. Raises: ConfigError if `run.until` waits for another."""
+        """Set the environments' own statistics. Raises: ConfigError if `run.until` names another."""
         known = (*GIVEN, *statistics)
         for reason, goal in self._goals.items():
             if goal.statistic not in known:
@@ -145,7 +145,7 @@ class Run:
         self.tasks.adopt(statistics)
 
     def start(self, now: float) -> None:
-        """There is a policy: the clock runs."""
+        """Begin training and its clock, when there is a policy."""
         self.state = RunState.TRAINING
         self._clock = self._evaluated_at = now
 
@@ -162,7 +162,7 @@ class Run:
         lag_histogram: Sequence[int] = (),
         lag_sum: int = 0,
     ) -> None:
-        """Count the updates on one batch; mean and greatest lag are those of its trained transitions at the first."""
+        """Count the updates on one batch; `lag_mean` and `lag_max` are of its trained transitions."""
         self.counters.updates += updates
         self.counters.trained_steps += valid_steps
         self.counters.dropped_steps += dropped_steps
@@ -184,10 +184,10 @@ class Run:
         self.counters.aborted_episodes += aborted
 
     def poll(self, version: int, now: float, *, is_idle: bool) -> None:
-        """Move on as far as time and counters ask.
+        """Advance the state of the run as far as time and counters require.
 
         Args:
-          version: of the newest published weights, packed.
+          version: packed version of the newest published weights.
           is_idle: no update is under way and the newest weights are published: they may be the final ones.
         """
         if self.state in (RunState.STARTING, RunState.FINISHED):
@@ -205,7 +205,7 @@ class Run:
             self.ask(version, now)
 
     def wants_evaluation(self) -> bool:
-        """Whether one on the way is due: `ask` for it, with the version of weights that are kept for it."""
+        """Whether an evaluation during training is due; if so, call `ask` with the version of weights kept for it."""
         if not self.may_train or self.evaluation is not None:
             return False
         pause_s = max(self._eval.every_s, self._evaluation_s * (1 / self._eval.max_share - 1))
@@ -213,18 +213,18 @@ class Run:
         return is_time or (bool(self._eval.every_steps) and self._passed_steps() > self._evaluated_passed)
 
     def _passed_steps(self) -> int:
-        """How many times `eval.every_steps` have been trained."""
+        """Return how many times `eval.every_steps` have been trained."""
         return self.counters.trained_steps // self._eval.every_steps if self._eval.every_steps else 0
 
     def evaluated(
         self, evaluation_id: int, result: EvaluationResult, now: float, *, task: str = ""
     ) -> EvaluationResult | None:
-        """A result came. Returns: the whole one, if this completes an evaluation that was asked for, else None."""
+        """Take a result. Returns: the result over all tasks if it completes the requested evaluation, else None."""
         if self.evaluation is None or evaluation_id != self.evaluation.id:
             return None
-        if self.tasks.are_several:
+        if self.tasks.is_multi_task:
             combined = self.tasks.evaluated(task, evaluation_id, result)
-            if combined is None:  # others are still playing
+            if combined is None:  # other tasks are still playing
                 return None
             result = combined
         self.evaluation = None
@@ -245,14 +245,14 @@ class Run:
         return result
 
     def final_evaluation_wait(self, now: float) -> tuple[float, float] | None:
-        """For how long the final evaluation has been waited for and how long it may take, seconds; None: not now."""
+        """Return (seconds waited for the final evaluation, seconds that it may take); None if there is none."""
         if self.state != RunState.FINISHING:
             return None
         return now - self._asked_at, self._final_patience_s
 
     @property
     def _final_patience_s(self) -> float:
-        """How long the final evaluation may take: no longer than training, unless it judges whether that is over."""
+        """How long the final evaluation may take: no longer than training, unless it decides about a goal."""
         if self.end_reason not in ("steps", "seconds"):
             return self._patience_s
         return min(self._patience_s, max(MIN_PATIENCE_S, self.counters.seconds))
@@ -263,18 +263,18 @@ class Run:
         if self._run.seconds and self.counters.seconds >= self._run.seconds:
             return "seconds"
         if not self._goals or now - self._tried_at < MIN_TRY_S or self.counters.updates == self._tried_updates:
-            return ""  # weights that just fell short are not tried again
-        is_full = self.tasks.have_returns if self.tasks.are_several else self.training.is_full
-        result = self.last_result if self.num_evaluations else None  # of this life
+            return ""  # the same weights are not tried again
+        is_full = self.tasks.have_returns if self.tasks.is_multi_task else self.training.is_full
+        result = self.last_result if self.num_evaluations else None  # only of this process
         evaluated = result.means if result is not None and self._evaluated_at > self._tried_at else {}
         return (self._reached(self.means) if is_full else "") or self._reached(evaluated)
 
     def _reached(self, means: Means) -> str:
-        """The first goal that these means reach; empty if they reach none."""
+        """Return the first goal that these means reach; empty if none."""
         return next((reason for reason, goal in self._goals.items() if goal.holds(means)), "")
 
     def ask(self, version: int, now: float) -> Evaluation:
-        """Ask inference to evaluate the weights of this packed version; no other evaluation may be going on."""
+        """Request an evaluation of the weights of this packed version, while no other is under way."""
         self._evaluated_passed = self._passed_steps()
         self.evaluation = evaluation = Evaluation(
             id=self._next_id, version=version, episodes=self._eval.episodes, seed=self._eval.seed,

@@ -1,7 +1,7 @@
-"""Ends a run that dies again and again at the same place: restarts do not help where the same batch always comes.
+"""Ends a run whose learner crashes again and again at the same update, where restarts do not help.
 
-Only lives count that ended by an error of their own: a learner that is killed is not at fault. What ended them is kept
-in the run folder, so that whoever restarts it, launcher or container engine, need not count.
+Only crashes by an error of the learner's own count; being killed does not. The causes are kept in the run folder, so
+that it does not matter whether the launcher or a container engine restarts it.
 """
 
 import json
@@ -18,14 +18,14 @@ MAX_LIVES = 5
 
 
 class StandstillError(CheckpointError):
-    """So many lives in a row ended without a checkpoint between them. No restart mends it."""
+    """Raised after MAX_LIVES crashes in a row without a new checkpoint. A restart would not help."""
 
 
-class Deaths:
-    """Counts the life within it if that ends by an error after which it would be started again. A context manager."""
+class CrashCounter:
+    """A context manager that records an error which leaves it, if the learner would be restarted after it."""
 
     def __init__(self, folder: Path, saved_update: Callable[[], int]) -> None:
-        """`saved_update`: after which the next life begins; asked when this one ends."""
+        """`saved_update` returns the update that the next process resumes from; called when this one ends."""
         self._folder, self._saved_update = folder, saved_update
 
     def __enter__(self) -> Self:
@@ -36,13 +36,13 @@ class Deaths:
     ) -> None:
         is_for_good = isinstance(error, SeedbedError) and error.exit_code != SeedbedError.exit_code
         if isinstance(error, Exception) and not is_for_good:
-            died(self._folder, self._saved_update(), f"{type(error).__name__}: {error}")
+            record_crash(self._folder, self._saved_update(), f"{type(error).__name__}: {error}")
 
 
-def died(folder: Path, update: int, cause: str) -> None:
-    """A life ended by an error, and the next one begins after `update` (0: anew).
+def record_crash(folder: Path, update: int, cause: str) -> None:
+    """Record a crash; the next process resumes from `update`, 0 for the start.
 
-    Raises: StandstillError if it was the last of `MAX_LIVES`; then they are counted anew. StorageError.
+    Raises: StandstillError after MAX_LIVES crashes at the same update, which also resets the count; StorageError.
     """
     file = folder / FILE
     causes = [*_earlier(file, update), cause]
@@ -51,13 +51,13 @@ def died(folder: Path, update: int, cause: str) -> None:
         return
     file.unlink(missing_ok=True)
     raise StandstillError(
-        f"the run does not get beyond update {update}: {MAX_LIVES} lives of the learner in a row ended before they "
-        f"could save a later one, the last of them by: {cause}"
+        f"the run does not get beyond update {update}: the learner crashed {MAX_LIVES} times in a row before it could "
+        f"save a later one, the last time by: {cause}"
     )
 
 
 def _earlier(file: Path, update: int) -> list[str]:
-    """Causes of the lives before, as far as they ended at the same place."""
+    """Return the causes of earlier crashes at the same update."""
     try:
         found = json.loads(file.read_text())
         return [str(cause) for cause in found["causes"]] if found["update"] == update else []

@@ -1,6 +1,6 @@
-"""What a run counts for each of its tasks, and how their results become one. Pure.
+"""The counters and results of each task of a run, and their combination. Pure.
 
-A run with one environment has no tasks: its book stays empty. Columns and labels are named after the tasks.
+A run with one environment has no tasks. Columns and labels are named after the tasks.
 """
 
 import math
@@ -22,52 +22,52 @@ COUNTS = ("trained_lanes", "trained_steps", "env_steps", "episodes", "aborted_ep
 
 @dataclass(slots=True)
 class TaskRecord:
-    """One task's figures. The counts are totals over all restarts."""
+    """The counters and results of one task. Counters are totals over all restarts."""
 
     config: TaskConfig
-    weight: float  # its share of a batch as configured
+    weight: float  # configured share of a batch
     trained_lanes: int = 0  # lane-unrolls of the batches that were trained on
     trained_steps: int = 0  # valid transitions trained on
     env_steps: int = 0  # valid transitions acted in training
     episodes: int = 0  # finished, in training
     aborted_episodes: int = 0
     training: Returns = field(default_factory=Returns)
-    evaluation: EvaluationResult | None = None  # the last
+    evaluation: EvaluationResult | None = None  # the last one
 
     @property
     def normalised(self) -> float | None:
-        """The last evaluation between random and human score; None if either is missing."""
+        """The mean return of the last evaluation, normalised to random and human score; None if either is missing."""
         return self.config.normalise(self.evaluation.return_mean) if self.evaluation else None
 
 
 class TaskBook:
-    """Every task's record. Owned by the learner's loop; memory: the last 100 episodes of each task."""
+    """The records of all tasks. Owned by the learner's loop; memory: the last 100 episodes of each task."""
 
     def __init__(self, tasks: Mapping[str, TaskConfig]) -> None:
         weights = normalised_weights(tasks)
         self.records = {name: TaskRecord(config, weights[name]) for name, config in tasks.items()}
-        self._round_id = 0  # the evaluation under way
+        self._round_id = 0  # id of the evaluation under way
         self._round: dict[str, EvaluationResult] = {}
-        self._fresh: set[str] = set()  # tasks evaluated since the last row
-        self._is_complete = False  # an evaluation was completed since then
+        self._fresh: set[str] = set()  # tasks evaluated since the last row of metrics.csv
+        self._is_complete = False  # whether an evaluation of all tasks was completed since then
 
     @property
-    def are_several(self) -> bool:
-        """Whether the run is for tasks that it names, not for one environment."""
+    def is_multi_task(self) -> bool:
+        """Whether the run has tasks."""
         return bool(self.records)
 
     @property
     def means(self) -> Means:
-        """Mean over the tasks of every statistic's training mean, None until each has one."""
+        """Mean over the tasks of each statistic's training mean; None until all tasks have one."""
         return mean_over([record.training.means for record in self.records.values()])
 
     @property
     def have_returns(self) -> bool:
-        """Whether in every task so many episodes have ended that their mean means something."""
+        """Whether enough episodes have ended in every task for a meaningful mean."""
         return all(record.training.is_full for record in self.records.values())
 
     def adopt(self, statistics: Sequence[str]) -> None:
-        """The environments' own statistics are these."""
+        """Set the names of the environments' own statistics."""
         for record in self.records.values():
             record.training.adopt(statistics)
 
@@ -81,19 +81,19 @@ class TaskBook:
             record.aborted_episodes += aborted
 
     def trained(self, task: str, *, lanes: int, steps: int) -> None:
-        """Count a part of a batch that was trained on: lane-unrolls, and their valid transitions."""
+        """Count a task's part of a batch that was trained on: lane-unrolls, and their valid transitions."""
         record = self.records.get(task)
         if record is not None:
             record.trained_lanes += lanes
             record.trained_steps += steps
 
     def shares(self) -> dict[str, float]:
-        """Each task's share of the lane-unrolls trained on so far; NaN before the first."""
+        """Return each task's share of the lane-unrolls trained on so far; NaN before the first."""
         total = sum(record.trained_lanes for record in self.records.values())
         return {name: record.trained_lanes / total if total else math.nan for name, record in self.records.items()}
 
     def evaluated(self, task: str, evaluation_id: int, result: EvaluationResult) -> EvaluationResult | None:
-        """A task's result of an evaluation; the whole one when it was the last that was missing. The first counts."""
+        """Take a task's result; return the combined result if it was the last one missing. A second one is ignored."""
         if evaluation_id != self._round_id:
             self._round_id, self._round = evaluation_id, {}
         if task not in self.records or task in self._round:
@@ -106,11 +106,11 @@ class TaskBook:
         return combine(list(self._round.values()))
 
     def missing(self) -> list[str]:
-        """Tasks without a result of the evaluation under way."""
+        """Return the tasks without a result of the evaluation under way."""
         return [name for name in self.records if name not in self._round]
 
     def row(self) -> dict[str, float | int | None]:
-        """Columns of metrics.csv, with the evaluations since the row before; none without tasks."""
+        """Return columns of metrics.csv, with the evaluations since the last row; none without tasks."""
         shares = self.shares()
         row: dict[str, float | int | None] = {}
         if self.records:
@@ -134,7 +134,7 @@ class TaskBook:
         return row
 
     def normalised_figures(self) -> dict[str, float | int | None]:
-        """Mean, capped mean and median over the tasks of their normalised scores; none unless all have one."""
+        """Return mean, capped mean and median of the tasks' normalised scores; none unless all have one."""
         scores = [record.normalised for record in self.records.values()]
         known = sorted(score for score in scores if score is not None)
         if not known or len(known) < len(scores):
@@ -146,7 +146,7 @@ class TaskBook:
         }
 
     def summary(self) -> dict[str, Any]:
-        """The tasks' part of summary.json."""
+        """Return the tasks' part of summary.json."""
         shares = self.shares()
         return {
             name: {
@@ -167,7 +167,7 @@ class TaskBook:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """Return what a checkpoint keeps."""
         return {
             name: {
                 **{count: getattr(record, count) for count in COUNTS},
@@ -177,7 +177,7 @@ class TaskBook:
         }
 
     def restore(self, meta: Mapping[str, Any]) -> None:
-        """Take over what `to_json` gave; a task that is new begins at zero, one that is no more is forgotten."""
+        """Restore what `to_json` returned; a new task begins at zero, and one that no longer exists is dropped."""
         for name, kept in meta.items():
             record = self.records.get(name)
             if record is not None:
@@ -187,7 +187,7 @@ class TaskBook:
 
 
 def combine(results: Sequence[EvaluationResult]) -> EvaluationResult:
-    """Several tasks' results as one. The version is the oldest: several inference services may play different ones."""
+    """Combine several tasks' results. The version is the oldest, as inference services may play different ones."""
     means = sorted(result.return_mean for result in results)
     mean = math.fsum(means) / len(means)
     return EvaluationResult(
@@ -204,7 +204,12 @@ def combine(results: Sequence[EvaluationResult]) -> EvaluationResult:
 
 
 def count_parts(book: TaskBook, parts: Iterable[tuple[str, int]], trained_steps_B: Sequence[int]) -> None:
-    """Count a batch: (task, lanes) in order of the lanes, and the transitions of each lane that were trained on."""
+    """Count a batch by task.
+
+    Args:
+      parts: (task, number of lanes), in the order of the lanes.
+      trained_steps_B: trained transitions of each lane.
+    """
     lane = 0
     for task, lanes in parts:
         book.trained(task, lanes=lanes, steps=sum(trained_steps_B[lane : lane + lanes]))
@@ -212,12 +217,12 @@ def count_parts(book: TaskBook, parts: Iterable[tuple[str, int]], trained_steps_
 
 
 def reward_scales(tasks: Mapping[str, TaskConfig], parts: Iterable[tuple[str, int]]) -> Array | None:
-    """What each lane of a batch has its rewards multiplied by, f32 [B]; None if no task scales its own."""
+    """Return the reward factor of each lane of a batch, f32 [B]; None if no task has one."""
     if all(task.reward_scale == 1.0 for task in tasks.values()):
         return None
     return np.concatenate([np.full(lanes, tasks[task].reward_scale, np.float32) for task, lanes in parts])
 
 
 def task_environments(tasks: Mapping[str, TaskConfig]) -> tuple[TaskEnv, ...]:
-    """The tasks as every WELCOME names them."""
+    """Return the tasks as WELCOME lists them."""
     return tuple(TaskEnv(name=name, env_id=task.env.id, settings=task.env.settings()) for name, task in tasks.items())

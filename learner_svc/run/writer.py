@@ -1,7 +1,7 @@
-"""What the record thread does: rows, checkpoints and the summary, so that the loop never waits for a disk.
+"""The work of the record thread: rows, checkpoints and the summary, so that the loop never waits for a disk.
 
-A disk that is full or gone for a while costs what could not be written, not the run: it is said and counted, and the
-next row or checkpoint tries again. What a run leaves behind at its end must be written, else the learner fails.
+If the disk is full or away for a while, the failure is logged and counted, the run continues, and the next row or
+checkpoint tries again. The last checkpoint and summary must be written, else the learner fails.
 """
 
 import time
@@ -25,7 +25,7 @@ from seedbed.shared.protocol.messages import RunState, unpack_version
 from seedbed.shared.protocol.statistics import training_column
 from seedbed.shared.runtime.config import RunConfig
 
-TELL_EVERY_S = 60.0  # of a disk that goes on refusing
+LOG_EVERY_S = 60.0  # least time between two log entries about the same failure
 log = structlog.get_logger(__name__)
 
 
@@ -34,36 +34,36 @@ class RunWriter:
 
     def __init__(self, folder: RunFolder, history: History, *, keep: int) -> None:
         self._folder, self._history, self._keep = folder, history, keep
-        self._tell_at: dict[str, float] = {}  # by what cannot be written at present
-        self.num_failures = 0  # rows and checkpoints that could not be written
+        self._log_at: dict[str, float] = {}  # what cannot be written at present → when to log it again
+        self.num_failures = 0  # number of rows and checkpoints that could not be written
 
     def row(self, row: Mapping[str, float | int | None]) -> None:
-        """One more row of metrics. Raises: StorageError if the run folder itself is no longer there."""
+        """Write a row of metrics. Raises: StorageError if the run folder itself is gone."""
         self._folder.check_held()
         self._attempt("row", lambda: self._history.append(row))
 
     def save(self, snapshot: Snapshot, kind: checkpoint.Kind, **meta: float) -> None:
-        """A checkpoint on the way; `meta` goes beside the snapshot's own."""
+        """Write a checkpoint during training; `meta` is added to the snapshot's own."""
         self._folder.check_held()
         self._attempt("checkpoint", lambda: self.save_last(snapshot, kind, **meta))
 
     def save_last(self, snapshot: Snapshot, kind: checkpoint.Kind = "latest", **meta: float) -> None:
-        """A checkpoint that no other will replace. Raises: StorageError."""
+        """Write a checkpoint that must not fail. Raises: StorageError."""
         checkpoint.save(
             self._folder.checkpoints, step=snapshot.step, arrays=snapshot.arrays, meta={**snapshot.meta, **meta},
             kind=kind, keep=self._keep,
         )  # fmt: skip
 
     def summarise(self, summary: Mapping[str, Any]) -> None:
-        """The summary as far as it came. Raises: StorageError."""
+        """Write summary.json. Raises: StorageError."""
         self._folder.write_summary(summary)
 
     def draw(self) -> None:
-        """The curves as far as they came."""
+        """Draw the curves of all rows so far."""
         self._attempt("curves", lambda: draw_curves(self._folder.path))
 
     def close(self) -> None:
-        """Write events that are still buffered; a disk that refuses costs these alone."""
+        """Write the events that are still buffered; a failure loses only these."""
         self._attempt("events", self._history.close)
 
     def _attempt(self, what: str, write: Callable[[], object]) -> None:
@@ -72,52 +72,52 @@ class RunWriter:
         except StorageError as error:
             self.num_failures += 1
             now = time.monotonic()
-            if now >= self._tell_at.get(what, now):
-                self._tell_at[what] = now + TELL_EVERY_S
-                log.error("write_failed", what=what, error=str(error))  # on the same disk nobody will read it
+            if now >= self._log_at.get(what, now):
+                self._log_at[what] = now + LOG_EVERY_S
+                log.error("write_failed", what=what, error=str(error))  # the log file is on the same disk
         else:
-            if self._tell_at.pop(what, None) is not None:
+            if self._log_at.pop(what, None) is not None:
                 log.warning("writes_work_again", what=what, failures=self.num_failures)
 
 
 class RestartCounter:
-    """How often services were restarted, counted from their incarnations, over all lives of the learner.
+    """How often services were restarted, counted from their incarnations, over all restarts of the learner.
 
-    Owned by the learner's loop. Memory: a number for each life of an inference service.
+    Owned by the learner's loop. Memory: a number for each incarnation of an inference service.
     """
 
     def __init__(self, incarnations: dict[str, set[int]]) -> None:
-        """`incarnations`: of inference services by name; whoever owns it adds to it."""
+        """`incarnations`: those of inference services by name, a mapping that its owner keeps adding to."""
         self._incarnations = incarnations
-        self._actor_restarts: dict[int, int] = {}  # as each life of an inference service has seen them
+        self._actor_restarts: dict[int, int] = {}  # incarnation of inference → restarts that it has seen
 
     def heard(self, loads: Mapping[int, Mapping[str, float]]) -> None:
-        """What inference services, by incarnation, say of themselves now."""
+        """Take the present loads of inference services by incarnation."""
         for incarnation, figures in loads.items():
             self._actor_restarts[incarnation] = int(figures.get("actor_restarts", 0.0))
 
     def inference(self) -> dict[str, int]:
-        """RestartCounter beyond the first, by name."""
+        """Return the number of restarts of each inference service by name."""
         return {name: len(lives) - 1 for name, lives in self._incarnations.items()}
 
     def actors(self) -> int:
-        """How often actors were restarted, as the inference services saw it, all of them together."""
+        """Return the number of restarts of actors, summed over inference services."""
         return sum(self._actor_restarts.values())
 
     def to_json(self) -> dict[str, Any]:
-        """As a checkpoint keeps it."""
+        """Return what a checkpoint keeps."""
         inference = {name: sorted(lives) for name, lives in self._incarnations.items()}
         return {"inference": inference, "actors": {str(key): value for key, value in self._actor_restarts.items()}}
 
     def restore(self, meta: Mapping[str, Any]) -> None:
-        """Go on from what `to_json` gave; a checkpoint without it adds nothing."""
+        """Restore what `to_json` returned; a checkpoint without it changes nothing."""
         for name, lives in meta.get("inference", {}).items():
             self._incarnations.setdefault(name, set()).update(lives)
         self._actor_restarts |= {int(key): value for key, value in meta.get("actors", {}).items()}
 
 
 def checkpoint_meta(run: Run, ledger: Ledger, restarts: RestartCounter, *, run_id: str) -> dict[str, Any]:
-    """What a checkpoint says beside its tensors: taken in the loop, right after the update that it follows."""
+    """Return the JSON part of a checkpoint. Call it in the loop, right after the update that the checkpoint follows."""
     return {
         "run_id": run_id,
         "run": run.to_json(),
@@ -128,7 +128,7 @@ def checkpoint_meta(run: Run, ledger: Ledger, restarts: RestartCounter, *, run_i
 
 
 def restore(meta: Mapping[str, Any], run: Run, ledger: Ledger, restarts: RestartCounter) -> None:
-    """Go on from what `checkpoint_meta` gave.
+    """Restore what `checkpoint_meta` returned.
 
     Raises: KeyError, TypeError, ValueError or AttributeError if it is not that.
     """
@@ -138,7 +138,7 @@ def restore(meta: Mapping[str, Any], run: Run, ledger: Ledger, restarts: Restart
 
 
 def producer_records(meta: Mapping[str, Any]) -> list[ProducerRecord]:
-    """The ledger's part of a checkpoint."""
+    """Return the ledger's part of a checkpoint."""
     return [
         ProducerRecord(
             incarnation=item["incarnation"],
@@ -161,7 +161,7 @@ def summarise(
     restarts: Mapping[str, int],
     dropped_unrolls: Mapping[str, int],
 ) -> dict[str, Any]:
-    """The content of summary.json. `eval_…` are those of one evaluation, the last; rates are over the whole run."""
+    """Return the content of summary.json. `eval_…` are of the last evaluation; rates are over the whole run."""
     counters = run.counters
     seconds = counters.seconds or None
     figures = counters.to_json()
@@ -193,14 +193,14 @@ def summarise(
         evaluated: dict[str, Any] = dict(evaluation_figures(run.last_result))
         evaluated["eval_version"] = "{}:{}".format(*unpack_version(run.last_result.version))
         summary |= evaluated
-    if run.tasks.are_several:
+    if run.tasks.is_multi_task:
         summary |= run.tasks.normalised_figures()
         summary["tasks"] = run.tasks.summary()
     return summary
 
 
 def finished_before(run: RunConfig, folder: RunFolder) -> dict[str, Any]:
-    """What a finished run says of itself, if this configuration adds nothing to it; else empty."""
+    """Return the summary of a run that is finished and that this configuration does not extend; else empty."""
     summary = folder.summary()
     known = {name: value for name, value in summary.items() if name in Counters.__dataclass_fields__}
     reason = summary.get("reason")

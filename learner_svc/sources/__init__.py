@@ -1,1 +1,1 @@
-"""Where batches come from: what turns unrolls into batches, and says when an unroll is done with."""
+"""Sources of batches, which collect unrolls into batches and report when an unroll has been used."""

@@ -1,6 +1,6 @@
-"""A batch: rows of B lanes as tensors, and what its flags say about each transition.
+"""A batch: rows of B lanes as tensors, and functions of its flags.
 
-Shape suffixes: R rows, T = R-1 transitions, B lane-unrolls, A columns of the policy's own action, M mask columns.
+Shape suffixes: R rows, T = R-1 transitions, B lane-unrolls, A columns of the raw action, M mask columns.
 Row t holds x_t, the reward and flags that came with it, and the action taken at it. Transition t leads from row t to
 row t+1; it is a step unless row t+1 is a reset row: valid_t = 1 - first_{t+1}.
 """
@@ -26,20 +26,20 @@ from seedbed.shared.protocol.recording import (
 )
 from seedbed.shared.protocol.rows import Flags
 
-_ON_HOST = frozenset({VERSION})  # which are only looked at there
+_ON_HOST = frozenset({VERSION})  # fields that stay on the host
 
 
 class Batch:
-    """What one update trains on: the record's fields as tensors, by name and in the record's order.
+    """The experience of one update: the fields of a record as tensors, by name and in the order of the record.
 
-    Each is [R, B, ...] for a row, [R-1, B, ...] for a transition or a tick, [B, ...] for a lane. The tensors share the
-    memory of the arrays they came from: do not reuse it before. Versions stay on the host.
+    A field is [R, B, ...] for each row, [R-1, B, ...] for each transition or tick, or [B, ...] for each lane. Tensors
+    share the memory of the arrays that they were made from. Versions stay on the host.
     """
 
     __slots__ = ("record", "tensors")
 
     def __init__(self, record: RecordSpec, tensors: Mapping[str, Tensor]) -> None:
-        """Raises: ValueError naming a field that is missing, or whose shape is another."""
+        """Raises: ValueError naming a field that is missing or has the wrong shape."""
         self.record, self.tensors = record, dict(tensors)
         rows, lanes = self.reward.shape[:2]
         for item in record.fields:
@@ -51,7 +51,7 @@ class Batch:
 
     @classmethod
     def from_arrays(cls, record: RecordSpec, arrays: Sequence[Array]) -> "Batch":
-        """A batch on the memory of writable arrays, in the record's order."""
+        """Make a batch on the memory of writable arrays, in the order of the record."""
         pairs = zip(record.fields, arrays, strict=True)
         return cls(record, {item.name: torch.from_numpy(array) for item, array in pairs})
 
@@ -60,13 +60,13 @@ class Batch:
 
     @property
     def observation(self) -> tuple[Tensor, ...]:
-        """Each leaf [R, B, ...] in its wire dtype."""
+        """Observation leaves, each [R, B, ...] in its wire dtype."""
         names = self.record.step_names
         return tuple(self.tensors[name] for name in names if name.partition("/")[0] == OBSERVATION)
 
     @property
     def mask(self) -> Tensor | None:
-        """Permitted actions, u8 [R, B, M], where the environment tells."""
+        """Permitted actions, u8 [R, B, M]; None without masks."""
         return self.tensors.get(MASK)
 
     @property
@@ -76,22 +76,22 @@ class Batch:
 
     @property
     def flags(self) -> Tensor:
-        """u8 [R, B], seedbed.shared.protocol.rows.Flags."""
+        """Flags of each row, u8 [R, B], bits of seedbed.shared.protocol.rows.Flags."""
         return self.tensors[FLAGS]
 
     @property
     def action(self) -> Tensor:
-        """f32 [R-1, B, A], the policy's own."""
+        """Raw actions, f32 [R-1, B, A]."""
         return self.tensors[ACTION]
 
     @property
     def log_prob(self) -> Tensor:
-        """f32 [R-1, B], under the behaviour policy; 0 where the transition is no step."""
+        """Log-probabilities under the behaviour policy, f32 [R-1, B]; 0 where a transition is not a step."""
         return self.tensors[LOG_PROB]
 
     @property
     def version(self) -> Tensor:
-        """i64 [R-1, B], packed policy_version that acted."""
+        """Packed policy_version that acted, i64 [R-1, B]."""
         return self.tensors[VERSION]
 
     @property
@@ -101,16 +101,16 @@ class Batch:
 
     @property
     def num_transitions(self) -> int:
-        """R-1: T, and the record's overlap."""
+        """R-1, which is T plus the overlap of the record."""
         return self.action.shape[0]
 
     @property
     def num_lanes(self) -> int:
-        """B, the lane-unrolls of the batch."""
+        """B, the number of lane-unrolls."""
         return self.action.shape[1]
 
     def to(self, device: torch.device) -> "Batch":
-        """The batch on a device (itself if it is there already)."""
+        """Return the batch on a device; the batch itself if it is there already."""
         if self.reward.device == device:
             return self
         moved = {
@@ -120,7 +120,7 @@ class Batch:
         return Batch(self.record, moved)
 
     def lanes(self, index: Tensor) -> "Batch":
-        """Some lanes, copied: those of `index`, i64 [N], on the batch's device."""
+        """Return a copy of the lanes of `index`, i64 [N] on the batch's device."""
         host = index.cpu()
         cut = {}
         for item in self.record.fields:
@@ -129,14 +129,14 @@ class Batch:
         return Batch(self.record, cut)
 
     def named_tensors(self) -> dict[str, Tensor]:
-        """Every tensor by name, on the host: what is saved when a loss is not finite."""
+        """Return every tensor by name, on the host, to save a batch whose loss is not finite."""
         return {name: tensor.detach().cpu().contiguous() for name, tensor in self.tensors.items()}
 
 
 def valid_transitions(flags: Array) -> Array:
-    """Which transitions are steps: bool [T, B] from the flags u8 [T+1, B] of all rows.
+    """Return which transitions are steps, bool [T, B], from the flags u8 [T+1, B] of all rows.
 
-    False where the next row is a reset row, and beside rows without an agent.
+    False where the next row is a reset row, or either row has no agent.
     """
     absent = (flags & Flags.ABSENT) != 0
     valid: Array = (flags[1:] & Flags.FIRST) == 0
@@ -146,37 +146,37 @@ def valid_transitions(flags: Array) -> Array:
 
 
 def first_rows(flags: Tensor) -> Tensor:
-    """Which rows begin an episode: bool [T+1, B]."""
+    """Return which rows begin an episode, bool [T+1, B]."""
     return (flags & int(Flags.FIRST)) != 0
 
 
 def discounts(flags: Tensor, discount: float) -> Tensor:
-    """discount_t = γ·(1 - terminated_{t+1})·(1 - life_lost_{t+1}), f32 [T, B], from the flags u8 [T+1, B]."""
+    """Return discount_t = γ·(1 - terminated_{t+1})·(1 - life_lost_{t+1}), f32 [T, B], from the flags u8 [T+1, B]."""
     cut = (flags[1:] & int(Flags.TERMINATED | Flags.LIFE_LOST)) != 0
     return torch.where(cut, 0.0, discount)
 
 
 def present_rows(flags: Array) -> Array | None:
-    """Rows 1…T that have an agent, bool [T, B]; None if all have."""
+    """Return which of rows 1…T have an agent, bool [T, B]; None if all have."""
     absent = (flags[1:] & Flags.ABSENT) != 0
     return np.logical_not(absent) if absent.any() else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experience:
-    """A batch on the device with its masks: what an algorithm's loss sees. The counts are known without a sync."""
+    """A batch on the device with its masks: the input of an algorithm's loss. The counts need no synchronisation."""
 
     batch: Batch
     valid_TB: Tensor  # bool: the transition is a step
     trained_TB: Tensor  # bool: valid, and fresh enough to train on
-    current_TB: Tensor  # bool: trained, and acted by the very weights that this update starts from
+    current_TB: Tensor  # bool: trained, and acted by the weights that this update starts from
     num_trained: int
     num_current: int
-    reward_scale_B: Tensor | None = None  # f32: what a lane's task multiplies its rewards by; None: 1
-    weight_B: Tensor | None = None  # f32: what a lane counts in the loss, where its source drew it; None: 1
+    reward_scale_B: Tensor | None = None  # f32: factor for the rewards of each lane; None: 1
+    weight_B: Tensor | None = None  # f32: factor for the loss of each lane; None: 1
 
     def scaled_reward(self, scale: float, clip: float) -> Tensor:
-        """Rewards as trained on, f32 [T, B]: scaled by their task, then by the algorithm, then clipped (0: not)."""
+        """Return the rewards to train on, f32 [T, B]: scaled by task, then by algorithm, then clipped (0: no clip)."""
         reward_TB = self.batch.reward[1:]
         if self.reward_scale_B is not None:
             reward_TB = reward_TB * self.reward_scale_B

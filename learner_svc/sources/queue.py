@@ -1,8 +1,8 @@
-"""First in, first out: lanes are copied into preallocated arrays, a group's remainder into the next batch.
+"""A first-in, first-out source: lanes are copied into preallocated batches, each used once.
 
-Every task has a queue of its own, and `FairShare` says from which one the next lanes come.
-
-Batch arrays are those of the record, time first, with what there is once for a tick spread over the lanes: [R-1, B].
+If an unroll does not fit, its remaining lanes go first into the next batch. Every task has its own queue, and
+`FairShare` decides from which queue the next lanes come. Batch arrays are those of the record, time first; a value for
+a whole tick is repeated for each lane, [R-1, B].
 """
 
 from collections import deque
@@ -14,15 +14,15 @@ from seedbed.learner_svc.sources.fair_share import FairShare
 from seedbed.learner_svc.sources.source import UNNAMED, FilledBatch, K, Origin, allocate
 from seedbed.shared.errors import RemoteWireError
 from seedbed.shared.protocol.layout import Array, Layout
-from seedbed.shared.protocol.ledger import ONE_TASK
+from seedbed.shared.protocol.ledger import SINGLE_TASK
 from seedbed.shared.protocol.recording import Per, RecordSpec
 
-MAX_LAYOUTS = 256  # distinct lane counts of which the layout is kept
+MAX_LAYOUTS = 256  # number of lane counts whose layout is cached
 
 
 @dataclass(slots=True)
 class _Waiting(Generic[K]):
-    """An unroll of which lanes `next_lane`… are not copied yet."""
+    """An unroll whose lanes from `next_lane` on are not copied yet."""
 
     key: K
     lanes: int
@@ -31,19 +31,19 @@ class _Waiting(Generic[K]):
 
     @property
     def left(self) -> int:
-        """How many of its lanes no batch has taken yet."""
+        """The number of lanes that are not copied yet."""
         return self.lanes - self.next_lane
 
 
 class QueueSource(Generic[K]):
-    """Batches of B lane-unrolls, each used once. Owned by the learner's loop; a batch is its taker's until `release`.
+    """Batches of B lane-unrolls, each used once. Owned by the learner's loop.
 
-    Memory: `num_buffers` batches, and the unrolls that wait for one, which credit bounds. `K` names an unroll.
-    `weights`: of the tasks whose unrolls come, summing to 1.
+    A batch belongs to the caller of `take` until `release`. Memory: `num_buffers` batches, and the waiting unrolls,
+    which credit bounds. `K` identifies an unroll. `weights` are those of the tasks, summing to 1.
     """
 
     def __init__(
-        self, record: RecordSpec, *, batch: int, num_buffers: int = 2, weights: Mapping[str, float] = ONE_TASK
+        self, record: RecordSpec, *, batch: int, num_buffers: int = 2, weights: Mapping[str, float] = SINGLE_TASK
     ) -> None:
         self.record = record
         self._batch = batch
@@ -51,7 +51,7 @@ class QueueSource(Generic[K]):
         self._buffers = [allocate(record, batch) for _ in range(num_buffers)]
         self._free = deque(range(num_buffers))
         self._filling: FilledBatch[K] | None = None
-        self._num_filled = 0  # lanes of `_filling`
+        self._num_filled = 0  # filled lanes of `_filling`
         self._waiting: dict[str, deque[_Waiting[K]]] = {task: deque() for task in weights}
         self._shares = FairShare(weights, catch_up_lanes=batch)
         self._full: deque[FilledBatch[K]] = deque()
@@ -59,7 +59,7 @@ class QueueSource(Generic[K]):
 
     @property
     def buffers(self) -> list[list[Array]]:
-        """The arrays of every buffer, by index: what wraps them may be made once."""
+        """The arrays of every buffer by its index; they stay the same, so tensors on them may be made once."""
         return self._buffers
 
     def offer(
@@ -73,7 +73,7 @@ class QueueSource(Generic[K]):
         self._layout(lanes).check([frame])
 
     def fill(self) -> list[K]:
-        """Copy what fits; the unrolls whose last lane was copied, whose frames are no longer held."""
+        """Copy as many lanes as fit; return the unrolls whose last lane was copied, whose frames are freed."""
         copied = [key for queue in self._waiting.values() for key in _pop_used(queue)]
         while (waiting := self._waiting_by_task()) and (filling := self._open()) is not None:
             for task, count in self._shares.share_out(waiting, self._batch - self._num_filled).items():
@@ -86,12 +86,12 @@ class QueueSource(Generic[K]):
         return copied
 
     def _waiting_by_task(self) -> dict[str, int]:
-        """Lanes that are here and not copied, of each task that has any."""
+        """Return how many lanes of each task wait to be copied, of tasks that have any."""
         counts = {task: sum(item.left for item in queue) for task, queue in self._waiting.items()}
         return {task: count for task, count in counts.items() if count}
 
     def _copy_lanes(self, filling: FilledBatch[K], queue: deque[_Waiting[K]], lanes: int) -> None:
-        """Copy the first so many lanes that wait in a queue; the batch has room for them."""
+        """Copy this many lanes from the head of a queue into a batch that has room for them."""
         for item in queue:
             count = min(item.left, lanes)
             if count:
@@ -104,16 +104,16 @@ class QueueSource(Generic[K]):
                 return
 
     def take(self) -> FilledBatch[K] | None:
-        """The oldest full batch, if there is one; it is the caller's until `release`."""
+        """Return the oldest full batch, or None; it belongs to the caller until `release`."""
         return self._full.popleft() if self._full else None
 
     def release(self, batch: FilledBatch[K], priorities_B: Array | None = None) -> None:
-        """It was trained on; its arrays may be overwritten. A queue has no use for priorities."""
+        """Take a batch back after it was trained on; its arrays are overwritten. Priorities are ignored."""
         self._free.append(batch.index)
         self._used += batch.parts
 
     def used(self) -> list[tuple[K, int]]:
-        """(unroll, lanes) of the batches that were released since the last call."""
+        """Return (unroll, lanes) of the batches that were released since the last call."""
         used, self._used = self._used, []
         return used
 
@@ -131,7 +131,7 @@ class QueueSource(Generic[K]):
         return {}
 
     def _open(self) -> FilledBatch[K] | None:
-        """The batch that is being filled, a new one where a buffer is free; None if there is none."""
+        """Return the batch being filled, or a new one if a buffer is free; else None."""
         if self._filling is None and self._free:
             index = self._free.popleft()
             self._filling = FilledBatch(index, self._buffers[index])
@@ -162,7 +162,7 @@ class QueueSource(Generic[K]):
 
 
 def _pop_used(queue: deque[_Waiting[K]]) -> list[K]:
-    """Take away the unrolls at the head of a queue of which no lane is left; which they were."""
+    """Remove and return the unrolls at the head of a queue that have no lane left."""
     used = []
     while queue and not queue[0].left:
         used.append(queue.popleft().key)

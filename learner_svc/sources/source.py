@@ -1,4 +1,4 @@
-"""What the learner asks of a source of batches."""
+"""The interface of a source of batches."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ UNNAMED = Origin(0, 0)
 
 @dataclass(slots=True)
 class FilledBatch(Generic[K]):
-    """A full batch: `arrays` in the record's order, and which unroll gave how many lanes, in order of the lanes."""
+    """A full batch: arrays in the order of the record, and (unroll, lanes) in the order of the lanes."""
 
     index: int  # of the buffer
     arrays: list[Array]
@@ -49,17 +49,17 @@ class SourcePlan:
 
 
 class Source(Protocol[K]):
-    """Turns unrolls into batches. Pure; owned by the learner's loop. `K` names an unroll.
+    """Collects unrolls into batches. Pure; owned by the learner's loop. `K` identifies an unroll.
 
-    The order is: `check` and `offer` for each unroll, `fill` whenever something came, `take` for as long as there are
-    batches, `release` for each that was trained on, and `used` after `fill` and `release`.
+    The learner calls `check` and `offer` for each unroll, then `fill`, `take` while there are batches, `release`
+    for each batch that was trained on, and `used` after `fill` and `release`.
     """
 
     record: RecordSpec
 
     @property
     def buffers(self) -> list[list[Array]]:
-        """The arrays of every buffer that batches are made in, by index: what wraps them may be made once."""
+        """The arrays of every batch buffer by its index; they stay the same, so tensors on them may be made once."""
         ...
 
     def check(self, lanes: int, frame: bytes) -> None:
@@ -73,19 +73,19 @@ class Source(Protocol[K]):
         ...
 
     def fill(self) -> list[K]:
-        """Copy what fits; the unrolls whose frames are no longer held, so that others may come."""
+        """Copy as many lanes as fit; return the unrolls whose frames are freed, so that their credit returns."""
         ...
 
     def take(self) -> FilledBatch[K] | None:
-        """The next batch, if one is full; it is the caller's until `release`."""
+        """Return the next full batch, or None; it belongs to the caller until `release`."""
         ...
 
     def release(self, batch: FilledBatch[K], priorities_B: Array | None = None) -> None:
-        """It was trained on: its arrays may be overwritten. `priorities_B`: f32 [B], if the algorithm gives any."""
+        """Take a batch back after it was trained on, with new priorities f32 [B] if the algorithm gives any."""
         ...
 
     def used(self) -> list[tuple[K, int]]:
-        """(unroll, lanes) that are done with since the last call: to be acknowledged."""
+        """Return (unroll, lanes) that were used since the last call and can be acknowledged."""
         ...
 
     @property
@@ -103,7 +103,7 @@ class Source(Protocol[K]):
 
 
 def allocate(record: RecordSpec, lanes: int) -> list[Array]:
-    """Zeroed arrays of a batch, in the record's order; what there is once for a tick is there for each lane."""
+    """Return zeroed arrays of a batch in the order of the record; a field for each tick is repeated for each lane."""
     rows = record.num_rows
     return [
         np.zeros((rows - 1, lanes, *item.shape) if item.per is Per.TICK else item.array_shape(rows, lanes), item.dtype)

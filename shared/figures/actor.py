@@ -1,4 +1,4 @@
-"""What an actor measures."""
+"""The metrics of an actor."""
 
 from seedbed.shared.figures.declare import counter, gauge, histogram
 

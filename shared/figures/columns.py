@@ -1,4 +1,4 @@
-"""Every column of metrics.csv; those of an own algorithm and of the environment's own statistics come beside them."""
+"""The columns of metrics.csv, without those of a custom algorithm and of an environment's own statistics."""
 
 from seedbed.shared.figures import inference
 from seedbed.shared.figures.declare import Column
@@ -13,7 +13,7 @@ EPISODES = Column("episodes", "", "finished in training")
 RETURN_MEAN = Column("return_mean", "reward", "of the last 100 training episodes, as the environment gives rewards")
 LENGTH_MEAN = Column("length_mean", "steps", "of the last 100 training episodes")
 
-# Since the row before
+# Since the previous row
 ENV_STEPS_PER_S = Column("env_steps_per_s", "1/s", "acted for training")
 TRAINED_STEPS_PER_S = Column("trained_steps_per_s", "1/s", "trained on")
 UPDATES_PER_S = Column("updates_per_s", "1/s", "of the network")
@@ -27,7 +27,7 @@ DROPPED_STEPS = Column(
 LOST_EPOCH_STEPS = Column("lost_epoch_steps", "steps", "those of them acted by weights that were lost with a learner")
 ABORTED_EPISODES = Column("aborted_episodes", "", "cut short because their environment was built again")
 
-# Means over the updates since the row before
+# Means over the updates since the previous row
 LOSS = Column("loss", "", "[algorithms.md](algorithms.md) has the definitions")
 POLICY_LOSS = Column("policy_loss", "", "the part of it that is the policy's")
 VALUE_LOSS = Column("value_loss", "", "in units of the value head")
@@ -67,14 +67,14 @@ REPLAY_RATIO = Column("replay_ratio", "", "sequences trained on for each that ca
 REPLAY_PRIORITY_MEAN = Column("replay_priority_mean", "", "of the sequences that are kept")
 REPLAY_PRIORITY_MAX = Column("replay_priority_max", "", "the largest of them")
 
-# What inference services tell
+# Loads of inference services
 INFERENCE_SERVICES = Column("inference_services", "", "inference services that are in")
 INFERENCE_RESTARTS = Column("inference_restarts", "", "lives of inference services beyond the first")
 LEARNER_LOOP_LAG = Column("learner_loop_lag_ms", "ms", "how late a timer of the learner's loop was")
 DUPLICATE_UNROLLS = Column("duplicate_unrolls", "", "UNROLLs that came twice, and were applied once")
 LOST_UNROLLS = Column("lost_unrolls", "", "UNROLLs whose updates were lost with a learner")
 
-# Of the evaluation that ended since the row before
+# Of the evaluation that ended since the previous row
 EVAL_RETURN_MEAN = Column("eval_return_mean", "reward", "of the evaluation that ended since the row before")
 EVAL_RETURN_STD = Column("eval_return_std", "reward", "its standard deviation over episodes")
 EVAL_RETURN_MEDIAN = Column("eval_return_median", "reward", "its median")
@@ -89,7 +89,7 @@ EVAL_NORMALISED_MEAN = Column("eval_normalised_mean", "", "[over tasks](tasks.md
 EVAL_NORMALISED_MEDIAN = Column("eval_normalised_median", "", "the same, their median")
 EVAL_NORMALISED_CAPPED_MEAN = Column("eval_normalised_capped_mean", "", "the same, each at most 1")
 
-TASK_COLUMNS = (  # that a task alone has, beside its own of some of the others
+TASK_COLUMNS = (  # columns that only tasks have, besides their own ones of some columns above
     SHARE := Column("share", "0…1", "of the batches' lanes"),
     EVAL_NORMALISED := Column("eval_normalised", "", "of the last evaluation, between random and human score"),
 )

@@ -1,4 +1,4 @@
-"""What a figure can be: a metric at /metrics, a column of metrics.csv, or both by a quotient of two counters."""
+"""Kinds of declarations: a metric at /metrics, a column of metrics.csv, or a quotient of two counters for both."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ PREFIX = "seedbed_"  # of every metric
 
 
 class Kind(StrEnum):
-    """What Prometheus calls the type of a metric."""
+    """The type of a metric, as Prometheus names it."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -21,10 +21,10 @@ class Metric:
     """One metric of a service's /metrics.
 
     Args:
-      name: without prefix, and without the "_total" of a counter.
-      meaning: a sentence for people, Prometheus' help text.
-      labels: its labels' names, of which there must be few values.
-      loss: of what should not happen, what is counted, in words for people; empty otherwise.
+      name: without the prefix, and without the "_total" of a counter.
+      meaning: a sentence, shown as Prometheus' help text.
+      labels: names of its labels, which must have few values.
+      loss: if it counts something that should not happen, what it counts, in words; else empty.
     """
 
     name: str
@@ -35,27 +35,27 @@ class Metric:
 
     @property
     def sample(self) -> str:
-        """Its name as a scrape has it."""
+        """The name of its samples in a scrape."""
         return PREFIX + self.name + ("_total" if self.kind is Kind.COUNTER else "")
 
     @property
     def family(self) -> str:
-        """Its name without what its kind adds, as Prometheus' libraries want it."""
+        """The name without the suffix of its kind, as Prometheus' libraries expect it."""
         return PREFIX + self.name
 
 
 def counter(name: str, meaning: str, *labels: str, loss: str = "") -> Metric:
-    """A figure that only rises."""
+    """Declare a number that only rises."""
     return Metric(name, Kind.COUNTER, meaning, labels, loss)
 
 
 def gauge(name: str, meaning: str, *labels: str) -> Metric:
-    """A figure that rises and falls."""
+    """Declare a number that rises and falls."""
     return Metric(name, Kind.GAUGE, meaning, labels)
 
 
 def histogram(name: str, meaning: str) -> Metric:
-    """How often a figure lay in which range."""
+    """Declare a histogram: how often a number was in each range."""
     return Metric(name, Kind.HISTOGRAM, meaning)
 
 
@@ -73,16 +73,16 @@ class Column:
     meaning: str
 
     def of(self, task: str) -> str:
-        """The name of the same column of one of a run's tasks."""
+        """Return the name of the same column for one task of a run."""
         return f"{self.name}/{task}"
 
 
 @dataclass(frozen=True, slots=True)
 class Quotient:
-    """The rise of one counter for each one of another: a mean over whatever time lies between two looks.
+    """The rise of one counter divided by the rise of another: a mean over the time between two readings.
 
     Args:
-      scale: from the counters' unit to the column's.
+      scale: factor from the counters' unit to the column's.
     """
 
     total: Metric
@@ -92,7 +92,7 @@ class Quotient:
 
 
 class Combine(StrEnum):
-    """How the values of several inference services become one."""
+    """How the values of several inference services are combined into one."""
 
     SUM = "sum"
     MEAN = "mean"
@@ -100,19 +100,19 @@ class Combine(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What an inference service tells the learner with each PING, and how those of several become a column."""
+    """A number that inference sends to the learner in each PING, and how several services' numbers become a column."""
 
     column: Column
     combine: Combine
 
     @property
     def name(self) -> str:
-        """The name under which it travels in PING."""
+        """Its name in PING."""
         return self.column.name.removeprefix("inference_")
 
 
 def declared(module: ModuleType) -> tuple[Metric, ...]:
-    """The metrics that a module declares, in its order, those of its quotients included."""
+    """Return the metrics that a module declares, in its order, including those of its quotients."""
     found: dict[Metric, None] = {}
     for value in vars(module).values():
         found |= dict.fromkeys(_metrics(value))

@@ -1,4 +1,4 @@
-"""What inference measures, and what it tells the learner of itself."""
+"""The metrics of an inference service, and the loads that it sends to the learner."""
 
 from seedbed.shared.figures.declare import Column, Combine, Load, Quotient, counter, gauge, histogram
 

@@ -1,4 +1,4 @@
-"""What the learner measures."""
+"""The metrics of the learner."""
 
 from seedbed.shared.figures.declare import counter, gauge, histogram
 

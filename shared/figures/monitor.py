@@ -1,4 +1,4 @@
-"""What the monitor adds to the metrics of the services that it passes on."""
+"""The metrics that the monitor adds to those of the services."""
 
 from seedbed.shared.figures.declare import counter, gauge
 

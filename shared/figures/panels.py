@@ -1,4 +1,4 @@
-"""Which columns are drawn together: the charts of the web page, and those of them that are in curves.png."""
+"""The charts of the web page, each of some columns, and which of them curves.png shows."""
 
 from dataclasses import dataclass
 
@@ -13,9 +13,9 @@ class Line:
     Args:
       label: beside the run's name; empty where the chart has one curve.
       style: "line", "dashed" or "mark".
-      scale: what values are multiplied with to be shown.
-      unit: behind a value that is pointed at; empty for none.
-      is_rate: 0 in the last rows of a run that ended with an evaluation, so its mean until then stands for it.
+      scale: factor for the values shown.
+      unit: shown after a value under the pointer; empty for none.
+      is_rate: whether it is 0 while the final evaluation runs, so that its mean before that is shown instead.
     """
 
     column: Column

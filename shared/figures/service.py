@@ -1,4 +1,4 @@
-"""What every service measures."""
+"""The metrics of every service."""
 
 from seedbed.shared.figures.declare import counter, gauge
 

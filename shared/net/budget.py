@@ -1,13 +1,13 @@
-"""How much of a server's time one peer may waste.
+"""Limits how much of a server's time one peer may waste.
 
-A message that moves the run on (a step, an unroll, a request for weights that are new) is free. Any other costs its
-sender the time that it took: greetings, questions, repetitions, what is refused. Every payer has `BURST_S` of that
-time and gets it back at `SHARE` of the clock. While nothing is left its messages are dropped unread, and a connection
-that goes on sending is ended.
+A useful message (a new step or unroll, a request for new weights) is free. Any other message, such as a greeting, a
+question, a repetition or an invalid one, is charged with the time that it took. Every payer has a budget of `BURST_S`,
+which refills at `SHARE` of the clock. While it is empty, the payer's messages are dropped unread, and a connection that
+keeps sending is ended.
 
-Who pays: a connection that has moved something on pays for itself, and begins with little. Until then all connections
-of a key pay together, and without keys all strangers do, for a new connection costs them nothing. What a connection had
-paid for its greeting is given back then, so that a fleet that comes back all at once is not held up.
+A connection that has sent a useful message pays for itself. Before that, all connections of a key share one budget, and
+without keys all of them do, since a new connection costs a peer nothing. The cost of the greeting is given back at the
+first useful message, so that many actors may return at once.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ BURST_S = 1.0
 OWN_S, GREETING_S = 0.05, 0.05  # time that a connection begins with; most that is given back for its greeting
 PAUSE_S = 0.02  # time that a payer without any left must have regained before it is read again
 PRUNE_EVERY_S = 1.0
-MAX_PAYERS = 65_536  # those that paid longest ago are forgiven first
+MAX_PAYERS = 65_536  # the payers charged longest ago are forgotten first
 DROPPED_MESSAGES, DROPPED_BYTES = 200, 64 << 20  # a connection is ended when so much of it was dropped
 ENDED_AGAIN_S = 2.0  # for so long it is not ended again: what it had sent before is still arriving
 STRANGERS = ""
@@ -27,7 +27,7 @@ Payer = str | bytes
 
 
 class Budget:
-    """The account of every payer of one server. Owned by its loop; bounded by `MAX_PAYERS`."""
+    """The budgets of all payers of one server. Owned by its loop; bounded by `MAX_PAYERS`."""
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self._clock = clock
@@ -47,11 +47,11 @@ class Budget:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether no payer is barred, so that nobody need be looked up."""
+        """Whether no payer is barred, so that no look-up is needed."""
         return not self._barred
 
     def charge(self, payer: Payer, seconds: float) -> None:
-        """Take from a payer's account the time that a useless message took; a negative time is given back."""
+        """Charge a payer with the time that a useless message took; a negative time is given back."""
         now = self._clock()
         left, since = self._accounts.pop(payer, (BURST_S if isinstance(payer, str) else OWN_S, now))
         left = min(BURST_S, left + SHARE * (now - since)) - seconds
@@ -68,7 +68,7 @@ class Budget:
                 del self._accounts[former]
 
 
-class Turnstile:
+class RateLimiter:
     """Lets a router's messages through, or drops them and at last ends their connection. Owned by the router's loop.
 
     Args:

@@ -1,10 +1,11 @@
 """Ends connections whose message never ends.
 
-libzmq hands a message over when its last frame has come, and keeps all frames until then; its limits are of one frame
-and of whole messages. So a peer that always announces one more frame fills the memory, and nothing is ever seen of it.
+libzmq delivers a message when its last frame has arrived and keeps all frames until then; it limits the size of a
+frame, not their number. A peer that always announces one more frame fills the memory, and no message is delivered.
 
-While the process does not grow nothing is done. Once it has grown, each look compares what the kernel received over
-each connection with the messages that came of it: more than a message may have, and not one message, is such a peer.
+Nothing is done while the process does not grow. Once it has grown, the bytes that the kernel received over each
+connection are compared with its messages: a connection with more bytes than the largest message and no complete message
+is ended.
 """
 
 import asyncio

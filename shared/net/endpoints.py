@@ -19,7 +19,7 @@ from zmq.utils.monitor import parse_monitor_message
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.net import connections
 from seedbed.shared.net.addresses import check_address, lock_ipc_path, refuse_open_bind, refuse_open_dial
-from seedbed.shared.net.budget import STRANGERS, Payer, Turnstile
+from seedbed.shared.net.budget import STRANGERS, Payer, RateLimiter
 from seedbed.shared.net.endless import EndlessWatch
 from seedbed.shared.net.handshakes import FailedHandshakes
 from seedbed.shared.net.keys import BindKeys, DialKeys
@@ -241,7 +241,7 @@ class Router:
         self._useful: dict[bytes, None] = {}  # routes that have moved something on
         self._guard: KeyGuard | None = None
         if keys is not None:
-            self._guard = KeyGuard(reactor, keys, on_refused=self._on_refused, on_changed=self._judge_anew)
+            self._guard = KeyGuard(reactor, keys, on_refused=self._on_refused, on_changed=self._recheck_keys)
         self._lock: int | None = None
         socket = reactor.context.socket(zmq.ROUTER)
         self._handshakes = FailedHandshakes(reactor, socket, lambda: self._on_refused("handshake", ""))
@@ -262,12 +262,12 @@ class Router:
                 ) from error
             raise ConfigError(f"cannot bind {bind}: {error.strerror}") from error
         self.endpoint = socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        self._turnstile = Turnstile(
+        self._limiter = RateLimiter(
             self._payer,
             hang_up=lambda: connections.hang_up(self._channel.sender(), self.endpoint),
             on_ended=lambda route: self._on_refused("flood", self.user_id(route)),
         )
-        self._channel: Channel = reactor.open(socket, self._deliver, on_drained, self._turnstile)
+        self._channel: Channel = reactor.open(socket, self._deliver, on_drained, self._limiter)
         self._watch = EndlessWatch(
             reactor.loop, self._channel, self.endpoint, LARGEST_MESSAGE * max_frame_bytes,
             on_ended=lambda: self._on_refused("endless", ""), memory=memory,
@@ -301,7 +301,7 @@ class Router:
         if is_useful and route not in self._useful:
             _make_room(self._useful)
             self._useful[route] = None
-            self._turnstile.welcome(route)
+            self._limiter.welcome(route)
         return is_useful
 
     def _payer(self, route: bytes) -> Payer:
@@ -321,7 +321,7 @@ class Router:
         self._owners[route] = user_id, key
         return True
 
-    def _judge_anew(self) -> None:
+    def _recheck_keys(self) -> None:
         """After the list of keys changed, forget the routes whose keys are no longer on it and call `on_revoked`."""
         if self._guard is None:  # nobody's key is asked for
             return

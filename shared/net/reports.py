@@ -1,7 +1,7 @@
-"""Answers a monitor's LOOK on the socket that a server has anyway: its figures, and the newest picture if it has any.
+"""Answers a monitor's LOOK over a server's own socket: its metrics, and the newest picture if there is one.
 
-So a monitor in another container, or on another machine, sees what `/metrics` shows on loopback, over the same keys as
-everything else. With keys only one of role monitor is answered, and nothing else of it is heard.
+So a monitor in another container or machine sees what `/metrics` shows on loopback, with the same keys as all links.
+With keys, only a peer of the role monitor is answered, and only its LOOKs are.
 """
 
 import asyncio
@@ -17,14 +17,14 @@ from seedbed.shared.runtime.service import Service
 
 PAGE_EVERY_S = 0.5  # a page is written at most this often, however many ask
 MAX_WAITING = 64  # askers whose page is being written
-MAX_GIVEN = 1024  # connections of which it is known what they were given
+MAX_GIVEN = 1024  # connections whose last answers are remembered
 _MONITOR_PREFIX = f"{Role.MONITOR}:"
 _LOOK_TYPE = bytes([MessageType.LOOK])  # second byte of its header: asked for with every message, so cheaply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownPicture:
-    """A picture to show: its number, the packed version that plays, when it came (the loop's time), its frame."""
+    """A picture to show: its number, the packed policy version, when it arrived (loop time, seconds), its frame."""
 
     number: int
     version: int
@@ -33,16 +33,16 @@ class ShownPicture:
 
 
 class Reports:
-    """Owned by the service's loop. Memory: one page, `MAX_WAITING` askers, two numbers for `MAX_GIVEN` connections.
+    """The answers to LOOK. Owned by the service's loop. Memory: one page, and small limits on connections.
 
-    A connection is given each page and each picture once: one that asks and does not read would fill the memory.
+    A connection gets each page and each picture once: a peer that asks but does not read would fill the memory.
     """
 
     def __init__(
         self, service: Service, send: Callable[[bytes, Sequence[bytes]], bool], owner: Callable[[bytes], str], *,
         picture: Callable[[float], ShownPicture | None] = lambda _now: None,
     ) -> None:  # fmt: skip
-        """`send` and `owner`: the router's. `picture`: the newest; told the time, for whoever asks is watching."""
+        """`send` and `owner` are the router's; `picture(now)` returns the newest one and notes that someone watches."""
         self._service, self._send, self._owner, self._picture = service, send, owner, picture
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[bytes, Look] = {}
@@ -53,7 +53,7 @@ class Reports:
     def take(self, route: bytes, frames: Sequence[bytes]) -> bool:
         """Answer a message if it comes from a monitor or is a LOOK; return False, and do nothing, for any other.
 
-        Raises: RemoteWireError for a LOOK from somebody who may not look, and for anything else from a monitor.
+        Raises: RemoteWireError for a LOOK from another role, and for any other message from a monitor.
         """
         owner = self._owner(route)
         is_monitor = owner.startswith(_MONITOR_PREFIX)

@@ -1,1 +1,1 @@
-"""What inference and learner must agree on: networks, distributions, weights (torch)."""
+"""The policy, which inference and learner share: networks, distributions, weights (torch)."""

@@ -1,10 +1,10 @@
-"""Acting rules: what turns a forward pass into actions, and what it records for the algorithm that learns from them.
+"""Acting rules: they choose actions from the outputs of a forward pass, and record fields for the algorithm.
 
-The learner names a rule, its parameters and what is to be recorded in the weights' manifest, so an inference needs no
-setting of its own. One of your own is named `module:Class`: a subclass of `ActingRule`, built as `Class(**parameters)`,
-that the learner and every inference can import.
+The manifest of the weights names the rule, its parameters and the recorded fields, so inference needs no setting for
+them. Your own rule is named `module:Class`: a subclass of `ActingRule`, built as `Class(**parameters)`, that learner
+and inference services can import.
 
-Shape suffixes: B lanes, P parameters, A own-action columns, M mask columns.
+Shape suffixes: B lanes, P parameters, A raw-action columns, M mask columns.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -23,7 +23,7 @@ from seedbed.shared.protocol.recording import LOG_PROB, RECORDED_LOG_PROB, Per, 
 from seedbed.shared.protocol.rows import EnvSpec
 from seedbed.shared.runtime.modules import load_class
 
-MAX_ROWS = 1 << 16  # of an unroll, as a manifest may say
+MAX_ROWS = 1 << 16  # most rows of an unroll that a manifest may ask for
 Q, MAX_Q = "q", "max_q"  # of the action taken, and of the best one
 RECORDED_Q = RecordField(Q, "float32", (), Per.TRANSITION)
 RECORDED_MAX_Q = RecordField(MAX_Q, "float32", (), Per.TRANSITION)
@@ -32,17 +32,17 @@ _EXPLORING = 1 << 63  # keeps the random numbers of exploration apart from those
 
 
 class ActingOutputs(NamedTuple):
-    """What one row of a forward pass gives for B lanes."""
+    """The outputs of one forward pass for B lanes."""
 
     params: Tensor  # f32 [B, P], for the policy's distribution
     value: Tensor  # f32 [B]
 
 
 class Decision(NamedTuple):
-    """The actions of B lanes, and what is recorded of them."""
+    """The actions of B lanes, and the recorded fields."""
 
-    action: Tensor  # own action f32 [B, A]
-    recorded: Mapping[str, Tensor]  # by the name of a field, [B, *shape]
+    action: Tensor  # raw action f32 [B, A]
+    recorded: Mapping[str, Tensor]  # field name → [B, *shape]
 
 
 class ActingRule:
@@ -58,7 +58,7 @@ class ActingRule:
 
         Args:
           seed, block: the group's seed, and the number of this block of ticks.
-          slots: the lanes' slots, which are unique within this inference at the time.
+          slots: the lanes' slots, which are unique within an inference service at a time.
         """
         return distribution.noise(seed, block, ticks, len(slots))
 
@@ -75,7 +75,7 @@ class ActingRule:
         Args:
           noise: one tick of what `noise` gave, for these lanes.
           mask: which actions are permitted, u8 [B, M].
-          wanted: names of `records` to compute; the others may be left out.
+          wanted: names of the fields of `records` to compute.
         """
         raise NotImplementedError
 
@@ -93,7 +93,7 @@ class Sample(ActingRule):
         mask: Tensor | None,
         wanted: Collection[str],
     ) -> Decision:
-        """Return sampled actions, and their log-probabilities, f32 [B], if these are wanted."""
+        """Return sampled actions, and their log-probabilities, f32 [B], if wanted."""
         if LOG_PROB not in wanted:
             return Decision(distribution.sample(outputs.params, noise, mask), {})
         action, log_prob = distribution.sample_with_log_prob(outputs.params, noise, mask)
@@ -101,12 +101,12 @@ class Sample(ActingRule):
 
 
 class Mode(ActingRule):
-    """The most likely action: for evaluations, and for a policy that is served."""
+    """Takes the most likely action, for evaluations and served policies."""
 
     def noise(
         self, distribution: ActionDistribution, seed: int, block: int, ticks: int, slots: range
     ) -> tuple[Array, ...]:
-        """No noise: the mode needs none."""
+        """Return no noise, because the mode needs none."""
         return ()
 
     def decide(
@@ -171,13 +171,13 @@ RULES: Mapping[str, type[ActingRule]] = {"sample": Sample, "mode": Mode, "epsilo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """How inference acts for an algorithm, and what it records of that. The weights' manifest carries it."""
+    """How inference acts for an algorithm, and which fields it records; part of the weights' manifest."""
 
     rule: str = "sample"  # a name of RULES, or module:Class
     parameters: Mapping[str, Any] = field(default_factory=dict)  # of the rule
-    decided: tuple[str, ...] = (LOG_PROB,)  # what the rule records, by name
+    decided: tuple[str, ...] = (LOG_PROB,)  # names of the fields that the rule records
     unroll_length: int  # T
-    overlap: int = 0  # transitions of the unroll before that an unroll stores again: its loss leaves them out
+    overlap: int = 0  # transitions of the previous unroll that are stored again, without a loss
 
     def make_rule(self) -> ActingRule:
         """Return the acting rule. Raises: ConfigError if it does not exist, or does not take these parameters."""
@@ -189,14 +189,14 @@ class Recording:
             raise ConfigError(f"{setting}: {error}") from error
 
     def make_record(self, spec: EnvSpec, state: Sequence[RecordField]) -> RecordSpec:
-        """Return what an unroll records of an environment, and of a policy with these state fields.
+        """Return the record specification for an environment, and a policy with these state fields.
 
         Raises: ConfigError naming what the rule cannot record.
         """
         available = {item.name: item for item in self.make_rule().records}
         if missing := [name for name in self.decided if name not in available]:
             known = ", ".join(available) or "nothing"
-            raise ConfigError(f"acting rule {self.rule!r} records {known}, and not {', '.join(missing)}")
+            raise ConfigError(f"acting rule {self.rule!r} can record {known}, but not {', '.join(missing)}")
         return RecordSpec(
             spec, self.unroll_length, self.overlap,
             decided=tuple(available[name] for name in self.decided), state=tuple(state),
@@ -215,7 +215,7 @@ class Recording:
         """
         acting = obj.get("acting", {"rule": "sample", "parameters": {}, "decided": [LOG_PROB]})
         if type(acting) is not dict:
-            raise RemoteWireError("manifest", "the acting rule is no object")
+            raise RemoteWireError("manifest", "`acting` must be a JSON object")
         length, overlap = obj.get("unroll_length"), obj.get("overlap", 0)
         if (
             type(length) is not int
@@ -223,10 +223,10 @@ class Recording:
             or type(overlap) is not int
             or not 0 <= overlap <= length
         ):
-            raise RemoteWireError("manifest", f"unrolls of length {length!r} with an overlap of {overlap!r}")
+            raise RemoteWireError("manifest", f"invalid unroll length {length!r} or overlap {overlap!r}")
         rule, parameters, decided = (acting.get(name) for name in ("rule", "parameters", "decided"))
         if type(rule) is not str or type(parameters) is not dict or type(decided) is not list:
-            raise RemoteWireError("manifest", "the acting rule is not a name with parameters and fields")
+            raise RemoteWireError("manifest", "the acting rule must be a name with parameters and fields")
         return cls(
             rule=rule, parameters=parameters, decided=tuple(map(str, decided)), unroll_length=length, overlap=overlap
         )

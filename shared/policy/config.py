@@ -1,4 +1,4 @@
-"""[policy]: which network plays, what it remembers, and how it speaks its actions."""
+"""The section [policy]: the network, its memory and its action distribution."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
@@ -7,19 +7,19 @@ from pydantic import Field, model_validator
 
 from seedbed.shared.runtime.config import Section
 
-DTYPES = ("float32", "bfloat16")  # of a torso
+DTYPES = ("float32", "bfloat16")  # that a torso may have
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """How to compute a torso: dtype and memory format. The default is plain float32."""
+    """The dtype and memory format of a torso; float32 by default."""
 
-    dtype: str = "float32"  # of the torso; everything behind it is always float32
+    dtype: str = "float32"  # of the torso; everything after it is always float32
     channels_last: bool = False
 
 
 class PolicyConfig(Section):
-    """[policy]: the settings of the policy's network. Inference gets them with the weights' manifest."""
+    """The section [policy]. Inference gets these settings with the weights' manifest."""
 
     network: str = Field("mlp", description="mlp, impala_shallow, impala_deep, football, or module:Class of your own.")
     network_kwargs: dict[str, Any] = Field({}, description="Passed to the torso's constructor.")
@@ -56,5 +56,5 @@ class PolicyConfig(Section):
     @model_validator(mode="after")
     def _check_value_network(self) -> Self:
         if self.lstm and self.value_network == "separate":
-            raise ValueError("value_network = 'separate' has no memory; with an LSTM it must be 'shared'")
+            raise ValueError("value_network = 'separate' has no memory: with an LSTM set it to 'shared'")
         return self

@@ -1,6 +1,6 @@
-"""What a policy remembers between rows: an LSTM and a frame stack, reset at `first` rows in one way for everyone.
+"""The memory of a policy between rows: an LSTM and a frame stack, both reset at `first` rows.
 
-Inference calls them with one row, the learner with a whole unroll; both see the same numbers.
+Inference calls them with one row, the learner with a whole unroll; both get the same values.
 
 Shape suffixes: T rows, B lanes, N = T·B, H units, K frames of a stack, F frames, * the shape of one frame.
 """
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from seedbed.shared.policy.networks import tanh
 
-FORGET_BIAS = 1.0  # remembers from the start
+FORGET_BIAS = 1.0  # so that an untrained LSTM remembers
 
 
 class Lstm(nn.Module):
@@ -37,11 +37,11 @@ class Lstm(nn.Module):
     def forward(
         self, input_TBF: Tensor, keep_TB1: Tensor, hidden_BH: Tensor, cell_BH: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Outputs [T, B, H] and the state (hidden, cell) after the last row; `keep` is 0 at `first` rows, else 1."""
+        """Return outputs [T, B, H] and the state (hidden, cell) after row T; `keep` is 0 at `first` rows, else 1."""
         size = self.hidden_size
-        inputs = F.linear(input_TBF, self.weight_input, self.bias)  # all rows at once; only the rest must loop
+        inputs = F.linear(input_TBF, self.weight_input, self.bias)  # all rows at once; the recurrent part needs a loop
         weight = self.weight_hidden.t()
-        squash = torch.tanh if torch.is_grad_enabled() else tanh  # learning's small steps would pay for ours in Python
+        squash = torch.tanh if torch.is_grad_enabled() else tanh  # with a gradient ours is not faster
         outputs = []
         for gates, keep in zip(inputs.unbind(0), keep_TB1.unbind(0), strict=True):
             summed = torch.addmm(gates, hidden_BH * keep, weight)
@@ -55,14 +55,14 @@ class Lstm(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class FrameStacks:
-    """Stacks of N rows over F frames: what is done to each frame need not be done for each stack that it is in."""
+    """Stacks of N rows over F frames, so that each frame is processed once and not once for each stack."""
 
     frames: Tensor  # [F, *]
     depth: int  # K
-    index: Tensor | None = None  # i64 [N·K], which frames make up the stacks, oldest first; None: each, in order
+    index: Tensor | None = None  # i64 [N·K], frames of each stack, oldest first; None: all in order
 
     def of(self, prepared_F: Tensor) -> Tensor:
-        """Arrange what was computed for each frame, [F, ...], in stacks [N, K, ...]."""
+        """Arrange values of the frames, [F, ...], in stacks [N, K, ...]."""
         chosen = prepared_F if self.index is None else prepared_F.index_select(0, self.index)
         return chosen.view(-1, self.depth, *chosen.shape[1:])
 
@@ -82,16 +82,16 @@ def stack_frames(frame_TB: Tensor, first_TB: Tensor, earlier_BK: Tensor) -> tupl
     if rows == 1:
         newest = frame_TB[0].unsqueeze(1)
         stack = torch.cat([earlier_BK, newest], 1)
-        is_traced = torch.compiler.is_compiling()  # for an export: no branch may depend on values
+        is_traced = torch.compiler.is_compiling()  # in an export no branch may depend on values
         if frame_TB.device.type == "cpu" and not is_traced:  # torch.where on bytes takes ten times as long as the copy
             if first_TB.any():
                 stack[first_TB[0]] = newest[first_TB[0]]
-        else:  # a look at `first` would wait for the device
+        else:  # reading `first` would wait for the device
             stack = torch.where(first_TB[0].view(lanes, 1, *trailing), newest, stack)
         return FrameStacks(stack.flatten(0, 1), depth + 1), stack[:, 1:]
     device = frame_TB.device
     row_T1 = torch.arange(rows, device=device).unsqueeze(1)
-    # Row in which the episode of each row began; far before row 0 if before this unroll.
+    # The row in which the episode of each row began; far before row 0 if that was before this unroll.
     start_TB = torch.where(first_TB, row_T1, -depth - 1).cummax(0).values
     offset_K = torch.arange(-depth, 1, device=device)
     row_TBK = torch.maximum(row_T1.unsqueeze(2) + offset_K, start_TB.unsqueeze(2)) + depth

@@ -1,14 +1,14 @@
-"""What a policy's output columns mean: log-probability, sample, mode, entropy and KL for every action space.
+"""The action distribution of a policy: sample, mode, log-probability and entropy for every action space.
 
-Three kinds of component, whatever the tree of the space: categorical (each Discrete, each element of a MultiDiscrete),
+A space has three kinds of components, whatever its tree: categorical (each Discrete, each element of a MultiDiscrete),
 binary (each element of a MultiBinary) and normal (each element of a Box). Parameter columns P are ordered by kind:
-categorical logits, binary logits, means, log standard deviations. Columns A of the policy's own action stay in the
-space's canonical order. They are independent given the parameters, so log-probabilities and entropies add up.
+categorical logits, binary logits, means, log standard deviations. Columns A of the raw action stay in the
+space's canonical order. The components are independent given the parameters, so log-probabilities and entropies add up.
 
-A normal's own action is the value before squashing or clipping; its log-probability is the Gaussian's (the Jacobian of
+A normal's raw action is the value before squashing or clipping; its log-probability is the Gaussian's (the Jacobian of
 tanh cancels in every ratio of policies).
 
-Shape suffixes: N rows (any leading axes where `...` is said), P parameters, A own-action columns, M mask columns,
+Shape suffixes: N rows (any leading axes where `...` is said), P parameters, A raw-action columns, M mask columns,
 E encoded columns, C categorical components, K categories.
 """
 
@@ -23,11 +23,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seedbed.shared.protocol.layout import Array
-from seedbed.shared.protocol.spaces import Leaf, Space, mask_size, own_action_size
+from seedbed.shared.protocol.spaces import Leaf, Space, mask_size, raw_action_size
 
-MASKED = torch.finfo(torch.float32).min  # not -inf: 0 · MASKED is 0, 0 · inf is not a number
+MASKED = torch.finfo(torch.float32).min  # not -inf, because 0 · -inf is NaN
 MIN_LOG_STD, MAX_LOG_STD = -5.0, 2.0
-MAX_ENCODED = 10.0  # of an unbounded action as an input
+MAX_ENCODED = 10.0  # bound of an unbounded action as an input
 _LOG_2PI = math.log(2 * math.pi)
 _KEY = (1 << 64) - 1
 
@@ -41,18 +41,18 @@ class ActionEvaluation:
 
 
 class ActionDistribution(nn.Module):
-    """The distribution over one action space. Has no parameters; its index tables move with `.to(device)`.
+    """The distribution over one action space. It has no parameters; its index tables move with `.to(device)`.
 
     Large because one space may mix categories, normals and masks, which all methods treat together.
 
-    Attributes: `param_size` P, `action_size` A, `encoded_size` E, `mask_size` M, `num_normals` (the last so many
-    parameters are log standard deviations).
+    Attributes: `param_size` P, `action_size` A, `encoded_size` E, `mask_size` M, `num_normals` (that many of the
+    last parameters are log standard deviations).
     """
 
     def __init__(self, space: Space, *, squash: bool = True) -> None:
         super().__init__()
         leaves = space.leaves()
-        self.action_size = own_action_size(space)
+        self.action_size = raw_action_size(space)
         self.mask_size = mask_size(space)
         columns: dict[str, list[int]] = {"categorical": [], "binary": [], "normal": []}
         self._leaves: list[_EnvLeaf] = []
@@ -76,7 +76,7 @@ class ActionDistribution(nn.Module):
         self._register_tables(nvec, order, columns)
 
     def _register_tables(self, nvec: list[int], order: list[int], columns: dict[str, list[int]]) -> None:
-        """Index tables, not part of the weights."""
+        """Register the index tables, which are not part of the weights."""
         widest = self.num_categories
         place = np.zeros((len(nvec), widest), np.int64)  # where each component's logits lie
         is_padding = np.ones((len(nvec), widest), bool)
@@ -104,16 +104,16 @@ class ActionDistribution(nn.Module):
     # --- acting -----------------------------------------------------------------------------------------------------
 
     def noise(self, seed: int, block: int, ticks: int, lanes: int) -> tuple[Array, ...]:
-        """The noise that `sample` needs for `ticks` ticks of a group, counter-based: the same for the same arguments.
+        """Return the noise that `sample` needs for `ticks` ticks of a group; equal arguments give equal noise.
 
-        One f32 array [ticks, lanes, columns] for each kind of component that there is: Gumbel for each logit, logistic
+        One f32 array [ticks, lanes, columns] for each kind of component in the space: Gumbel for each logit, logistic
         for each binary, standard normal for each normal.
         """
         generator = np.random.Generator(np.random.Philox(key=np.array([seed & _KEY, block & _KEY], np.uint64)))
         arrays: list[Array] = []
         if self.num_logits:
             gumbel = generator.standard_exponential((ticks, lanes, self.num_logits), np.float32)
-            np.maximum(gumbel, np.float32(1e-20), out=gumbel)  # 0 would beat even a masked logit
+            np.maximum(gumbel, np.float32(1e-20), out=gumbel)  # with 0, even a masked logit could win
             arrays.append(np.negative(np.log(gumbel, out=gumbel), out=gumbel))
         if self.num_binaries:
             uniform = generator.random((ticks, lanes, self.num_binaries)) * (1 - 2e-12) + 1e-12
@@ -132,22 +132,22 @@ class ActionDistribution(nn.Module):
     def sample_with_log_prob(
         self, params: Tensor, noise: Sequence[Tensor], mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """`sample` and the sampled action's `log_prob` f32 [N], at half the cost of asking for them in turn."""
+        """Return `sample` and the action's `log_prob` f32 [N], at half the cost of two calls."""
         if self._is_single:
             logits = params if mask is None else self._masked(params, mask)
             index = (logits + noise[0]).argmax(-1, keepdim=True)
             return index.float(), logits.log_softmax(-1).gather(-1, index).squeeze(-1)
-        own = self._choose(params, mask, list(noise))
-        return own, self.log_prob(params, own, mask)
+        raw = self._choose(params, mask, list(noise))
+        return raw, self.log_prob(params, raw, mask)
 
     def mode(self, params: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The most likely own action f32 [N, A]: greedy play."""
+        """The most likely raw action f32 [N, A]: greedy play."""
         if self._is_single:
             return (params if mask is None else self._masked(params, mask)).argmax(-1, keepdim=True).float()
         return self._choose(params, mask, None)
 
     def _choose(self, params: Tensor, mask: Tensor | None, noise: list[Tensor] | None) -> Tensor:
-        """Return own actions f32 [N, A]: sampled with the noise, or the mode if it is None."""
+        """Return raw actions f32 [N, A]: sampled with the noise, or the mode if it is None."""
         parts = []
         if self.num_components:
             logits = params[..., : self.num_logits]
@@ -162,65 +162,65 @@ class ActionDistribution(nn.Module):
         if self.num_normals:
             mean, log_std = self._mean_and_log_std(params)
             parts.append(mean if noise is None else torch.addcmul(mean, log_std.exp(), noise.pop(0)))
-        own = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
-        return own if self._is_ordered else own.index_select(-1, self._table("_to_canonical"))
+        raw = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+        return raw if self._is_ordered else raw.index_select(-1, self._table("_to_canonical"))
 
-    def to_env(self, own: Array) -> list[Array]:
-        """The environment's action leaves [N, *shape] in their dtypes for own actions f32 [N, A].
+    def to_env(self, raw: Array) -> list[Array]:
+        """The environment's action leaves [N, *shape] in their dtypes for raw actions f32 [N, A].
 
         The one place where starts are added and boxes are squashed, clipped and rounded.
         """
-        return [leaf.to_env(own) for leaf in self._leaves]
+        return [leaf.to_env(raw) for leaf in self._leaves]
 
-    def encode(self, own: Tensor) -> Tensor:
+    def encode(self, raw: Tensor) -> Tensor:
         """Own actions f32 [..., A] as a network's input f32 [..., E].
 
-        One-hot, ±1 for binaries, the squashed or clamped value for normals; so zeros mean "no action yet".
+        One-hot, ±1 for binaries, the squashed or clamped value for normals; zeros mean that there is no action yet.
         """
         parts = []
         if self.num_components:
-            index = self._take(own, "categorical")
+            index = self._take(raw, "categorical")
             if not self._is_single:
                 index = index.index_select(-1, self._table("_component"))
             parts.append((index == self._table("_category")).float())
         if self.num_binaries:
-            parts.append(self._take(own, "binary") * 2 - 1)
+            parts.append(self._take(raw, "binary") * 2 - 1)
         if self.num_normals:
-            value = self._take(own, "normal")
+            value = self._take(raw, "normal")
             clamped = value.clamp(-MAX_ENCODED, MAX_ENCODED)
             parts.append(torch.where(self._table("_is_squashed"), value.tanh(), clamped))
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
     # --- learning ---------------------------------------------------------------------------------------------------
 
-    def log_prob(self, params: Tensor, own: Tensor, mask: Tensor | None = None) -> Tensor:
-        """log pi(own action), f32 [...], for params [..., P], own [..., A], mask [..., M]."""
+    def log_prob(self, params: Tensor, raw: Tensor, mask: Tensor | None = None) -> Tensor:
+        """log pi(raw action), f32 [...], for params [..., P], raw [..., A], mask [..., M]."""
         log_p = self._log_softmax(params, mask) if self.num_components else None
-        return self._log_prob(params, log_p, own)
+        return self._log_prob(params, log_p, raw)
 
     def entropy(self, params: Tensor, mask: Tensor | None = None) -> Tensor:
         """Entropy f32 [...]; of a squashed normal: Gaussian H + E[log(1 - tanh² u)] (differentiable)."""
         log_p = self._log_softmax(params, mask) if self.num_components else None
         return self._entropy(params, log_p)
 
-    def evaluate(self, params: Tensor, own: Tensor, mask: Tensor | None = None) -> ActionEvaluation:
-        """Log-probability and entropy together: one log-softmax for both."""
+    def evaluate(self, params: Tensor, raw: Tensor, mask: Tensor | None = None) -> ActionEvaluation:
+        """Return log-probability and entropy together, with one log-softmax for both."""
         log_p = self._log_softmax(params, mask) if self.num_components else None
-        return ActionEvaluation(self._log_prob(params, log_p, own), self._entropy(params, log_p))
+        return ActionEvaluation(self._log_prob(params, log_p, raw), self._entropy(params, log_p))
 
-    def _log_prob(self, params: Tensor, log_p: Tensor | None, own: Tensor) -> Tensor:
+    def _log_prob(self, params: Tensor, log_p: Tensor | None, raw: Tensor) -> Tensor:
         if self._is_single and log_p is not None:
-            return log_p.gather(-1, own.long()).squeeze(-1)
+            return log_p.gather(-1, raw.long()).squeeze(-1)
         parts = []
         if log_p is not None:
-            index = self._take(own, "categorical").long().unsqueeze(-1)
+            index = self._take(raw, "categorical").long().unsqueeze(-1)
             parts.append(log_p.gather(-1, index).squeeze(-1).sum(-1))
         if self.num_binaries:
             logits = self._binary_logits(params)
-            parts.append((self._take(own, "binary") * logits - F.softplus(logits)).sum(-1))
+            parts.append((self._take(raw, "binary") * logits - F.softplus(logits)).sum(-1))
         if self.num_normals:
             mean, log_std = self._mean_and_log_std(params)
-            scaled = (self._take(own, "normal") - mean) * (-log_std).exp()
+            scaled = (self._take(raw, "normal") - mean) * (-log_std).exp()
             parts.append((-0.5 * scaled.square() - log_std - 0.5 * _LOG_2PI).sum(-1))
         return reduce(torch.add, parts)
 
@@ -241,11 +241,11 @@ class ActionDistribution(nn.Module):
         return reduce(torch.add, parts)
 
     def _log_jacobian(self, mean: Tensor, log_std: Tensor) -> Tensor:
-        """E[log(1 - tanh² u)] for u ~ N(mean, std), off by 0.013 at most for any mean and std.
+        """Return E[log(1 - tanh² u)] for u ~ N(mean, std), with an error of at most 0.013 for any mean and std.
 
-        That is E[-2 log cosh u], nearly -2|u|, whose corner a few nodes miss where std is large. So most of it is taken
-        in closed form: |u| blurred by a normal of std s is h(u, s) = E|N(u, s²)|, and h(u, s) - log 2 differs from
-        log cosh u by 0.02 at most, smoothly: that rest is left to Gauss-Hermite quadrature.
+        It equals E[-2 log cosh u], nearly -2 E|u|, whose corner a quadrature with few nodes misses if std is large. So
+        most of it is computed in closed form: |u| blurred by a normal of std s is h(u, s) = E|N(u, s²)|, and
+        h(u, s) - log 2 differs from log cosh u by at most 0.02, smoothly. Gauss-Hermite quadrature computes that rest.
         """
         std = log_std.exp()
         u = mean.unsqueeze(-1) + std.unsqueeze(-1) * self._table("_nodes")
@@ -275,13 +275,13 @@ class ActionDistribution(nn.Module):
         table: Tensor = self._buffers[name]  # type: ignore[assignment]
         return table
 
-    def _take(self, own: Tensor, kind: str) -> Tensor:
-        """The own-action columns of one kind of component."""
+    def _take(self, raw: Tensor, kind: str) -> Tensor:
+        """The raw-action columns of one kind of component."""
         run = self._columns[kind]
-        return own.index_select(-1, self._table(f"_{kind}")) if run is None else own.narrow(-1, *run)
+        return raw.index_select(-1, self._table(f"_{kind}")) if run is None else raw.narrow(-1, *run)
 
     def _masked(self, logits: Tensor, mask: Tensor) -> Tensor:
-        """Logits [..., M] with forbidden ones at MASKED. A component without any permitted one keeps them all."""
+        """Return logits [..., M] with forbidden ones at MASKED. A component with none permitted keeps all."""
         allowed = mask != 0
         if self.num_components == 1:
             none = ~allowed.any(-1, keepdim=True)
@@ -291,7 +291,7 @@ class ActionDistribution(nn.Module):
         return logits.masked_fill(~(allowed | none), MASKED)
 
     def _by_component(self, columns: Tensor) -> Tensor:
-        """[..., sum of categories] → [..., C, K]; padding at MASKED (or anything, for a mask)."""
+        """Rearrange [..., sum of categories] to [..., C, K]; the padding is MASKED (anything, for a mask)."""
         shape = (*columns.shape[:-1], self.num_components, self.num_categories)
         if self._is_uniform:
             return columns.reshape(shape)
@@ -299,7 +299,7 @@ class ActionDistribution(nn.Module):
         return gathered if gathered.dtype == torch.bool else gathered.masked_fill(self._table("_is_padding"), MASKED)
 
     def _log_softmax(self, params: Tensor, mask: Tensor | None) -> Tensor:
-        """Log-probabilities of the categories: [..., K] of a single Discrete, else [..., C, K]."""
+        """Return log-probabilities of the categories, [..., K] for a single Discrete, else [..., C, K]."""
         logits = params if self._is_single else params[..., : self.num_logits]
         if mask is not None:
             logits = self._masked(logits, mask)
@@ -315,7 +315,7 @@ class ActionDistribution(nn.Module):
 
 
 class _EnvLeaf:
-    """One action leaf: its own-action columns and how they become the environment's values."""
+    """One action leaf: its raw-action columns and their conversion to the environment's values."""
 
     def __init__(self, leaf: Leaf, start: int, stop: int, squash: bool) -> None:
         self.leaf, self._start, self._stop = leaf, start, stop
@@ -327,7 +327,7 @@ class _EnvLeaf:
         elif leaf.kind == "box":
             self._low = leaf.low_array().astype(np.float64).ravel()
             self._high = leaf.high_array().astype(np.float64).ravel()
-            if np.dtype(leaf.dtype).kind in "iu":  # the largest 64-bit integers are no float64: stay below
+            if np.dtype(leaf.dtype).kind in "iu":  # the largest 64-bit integers cannot be float64: stay below
                 self._high = np.minimum(self._high, np.nextafter(float(np.iinfo(leaf.dtype).max) + 1, 0))
             bounded = np.isfinite(self._low) & np.isfinite(self._high) & (self._high - self._low < 2.0**53)
             self.squashed = bounded & squash
@@ -335,12 +335,12 @@ class _EnvLeaf:
                 self._half = np.where(self.squashed, (self._high - self._low) / 2, 1)
                 self._middle = np.where(self.squashed, (self._high + self._low) / 2, 0)
 
-    def to_env(self, own: Array) -> Array:
-        """[N, A] → [N, *shape] in the leaf's dtype."""
-        columns = own[:, self._start : self._stop]
+    def to_env(self, raw: Array) -> Array:
+        """Convert raw actions [N, A] to the leaf's values [N, *shape] in its dtype."""
+        columns = raw[:, self._start : self._stop]
         if self.leaf.kind == "box":
             return self._to_box(columns)
-        values: Array = columns.reshape(len(own), *self.leaf.shape)
+        values: Array = columns.reshape(len(raw), *self.leaf.shape)
         if isinstance(self._offset, int):
             return values.astype(self.leaf.dtype)
         return (values.astype(np.int64) + self._offset).astype(self.leaf.dtype)
@@ -367,12 +367,12 @@ _BLUR = math.log(2) * math.sqrt(math.pi / 2)  # so that the rest is 0 at 0 and f
 
 
 def _mean_absolute(mean: Tensor, std: Tensor) -> Tensor:
-    """E|u| for u ~ N(mean, std): of the folded normal."""
+    """Return E|u| for u ~ N(mean, std), the mean of the folded normal distribution."""
     scaled = mean / (std * math.sqrt(2))
     return std * math.sqrt(2 / math.pi) * (-scaled.square()).exp() + mean * scaled.erf()
 
 
 def _contiguous(columns: list[int]) -> tuple[int, int] | None:
-    """(start, length) of columns that follow each other, else None."""
+    """Return (start, length) of consecutive columns, else None."""
     is_run = bool(columns) and columns == list(range(columns[0], columns[0] + len(columns)))
     return (columns[0], len(columns)) if is_run else None

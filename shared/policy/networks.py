@@ -1,8 +1,8 @@
-"""Torsos: from prepared observations to features. Time is folded into the batch before they are called.
+"""Torsos, which turn prepared observations into features. Time is folded into the batch axis.
 
 A torso is a module with `output_size` and `forward(images, vector)`: images are floats [N, C, H, W] in 0…1, one for
 each image leaf, vector is f32 [N, V] of everything else, or None. One with a `patch` of P gets images cut in patches
-of P×P pixels, [N, C, H/P, W/P, P²]. One of your own is named `module:Class` and is built as
+of P×P pixels, [N, C, H/P, W/P, P²]. Your own torso is named `module:Class` and is built as
 `Class(image_shapes, vector_size, **network_kwargs)`, with (C, H, W) of each image.
 """
 
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seedbed.shared.errors import ConfigError
+from seedbed.shared.policy.batch_invariance import check_batch_invariance
 from seedbed.shared.policy.config import PolicyConfig
-from seedbed.shared.policy.steadiness import check_steady
 from seedbed.shared.runtime.modules import describe_failure, load_class, place_of
 
 ImageShape = tuple[int, int, int]  # channels, height, width
@@ -25,7 +25,7 @@ RELU_GAIN = math.sqrt(2)
 
 
 class _Tanh(torch.autograd.Function):
-    """tanh x = 2σ(2x) - 1: torch's vectorised tanh costs three times its sigmoid on a CPU. Absolute error 1e-7."""
+    """tanh x = 2σ(2x) - 1, three times as fast as torch's tanh on a CPU. Absolute error 1e-7."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -42,7 +42,7 @@ class _Tanh(torch.autograd.Function):
 
 
 def tanh(x: Tensor) -> Tensor:
-    """Hyperbolic tangent, by the fastest way for where x lies."""
+    """Return tanh x, by the fastest method on the device of x."""
     if x.is_cuda or x.dtype != torch.float32:
         return torch.tanh(x)
     if torch.is_grad_enabled() and x.requires_grad:
@@ -73,13 +73,13 @@ def make_torso(config: PolicyConfig, image_shapes: Sequence[ImageShape], vector_
     builder = TORSOS.get(config.network) or _custom(config.network)
     try:
         torso = builder(tuple(image_shapes), vector_size, **kwargs)
-    except (Exception, SystemExit) as error:  # whatever its author wrote
+    except (Exception, SystemExit) as error:  # the author's code may raise anything
         said = describe_failure(error) if place_of(error) else error
         raise ConfigError(f"[policy] network = {config.network!r}: {said}") from error
     if not isinstance(torso, nn.Module) or not isinstance(getattr(torso, "output_size", None), int):
         raise ConfigError(f"[policy] network = {config.network!r}: must be a torch Module with an integer output_size")
     if config.network not in TORSOS:
-        check_steady(torso, image_shapes, vector_size, config.network)
+        check_batch_invariance(torso, image_shapes, vector_size, config.network)
     return torso
 
 
@@ -89,21 +89,21 @@ def _custom(name: str) -> type[Torso]:
 
 
 def initialise(layer: nn.Linear | nn.Conv2d, gain: float) -> None:
-    """Orthogonal weights times `gain`, zero bias."""
+    """Set orthogonal weights times `gain`, and a bias of 0."""
     nn.init.orthogonal_(layer.weight, gain)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
 
 
 def dense(inputs: int, outputs: int, gain: float = RELU_GAIN) -> nn.Linear:
-    """A linear layer whose weights are orthogonal, times `gain`, and whose biases are 0."""
+    """Return a linear layer with orthogonal weights times `gain` and biases 0."""
     layer = nn.Linear(inputs, outputs)
     initialise(layer, gain)
     return layer
 
 
 def convolution(inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int = 0) -> nn.Conv2d:
-    """A convolution whose weights are orthogonal and whose biases are 0."""
+    """Return a convolution with orthogonal weights and biases 0."""
     layer = nn.Conv2d(inputs, outputs, kernel, stride, padding)
     initialise(layer, RELU_GAIN)
     return layer
@@ -112,8 +112,8 @@ def convolution(inputs: int, outputs: int, kernel: int, stride: int = 1, padding
 class PatchConvolution(nn.Module):
     """A convolution of kernel 2P and stride P over images that come in patches of P×P pixels.
 
-    Over patches it is one of kernel 2 and stride 1 in which P² pixels are what channels were and channels are a third
-    axis. On a CPU its weight gradient is faster, and stacks of frames need no shuffling of channels.
+    Over patches it is a convolution of kernel 2 and stride 1, with P² pixels as channels and channels as a third axis.
+    On a CPU its weight gradient is faster, and stacks of frames need no reordering of channels.
     """
 
     def __init__(self, channels: int, outputs: int, patch: int) -> None:
@@ -177,7 +177,7 @@ class _ImageTorso(Torso):
     def forward(self, images: Sequence[Tensor], vector: Tensor | None) -> Tensor:
         """Features [N, output_size]."""
         maps = [encoder(image) for encoder, image in zip(self.encoders, images, strict=True)]
-        # Channels last, for so they lie after a convolution in that format; another order would move them, and back.
+        # Channels last, as after a convolution in that memory format; another order would need a copy.
         return torch.relu(self.dense(_join([each.movedim(1, -1).flatten(1) for each in maps], vector)))
 
 
@@ -272,7 +272,7 @@ class _Residual(nn.Module):
 def _at_least(shapes: Sequence[ImageShape], size: int) -> Sequence[ImageShape]:
     for shape in shapes:
         if min(shape[1:]) < size:
-            raise ValueError(f"an image of {shape[1]}×{shape[2]} is too small for its convolutions (≥ {size})")
+            raise ValueError(f"an image of {shape[1]}×{shape[2]} is too small, at least {size}×{size} is needed")
     return shapes
 
 

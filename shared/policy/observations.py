@@ -1,16 +1,15 @@
-"""From observation leaves as they travel to a torso's inputs: images in 0…1, everything else in one float vector.
+"""Converts observation leaves to the inputs of a torso: images in 0…1, everything else in one float vector.
 
-uint8 of rank 2–3 that the specification calls an image is one; other numbers are cast to f32, discrete values become
-one-hot, Text the frequencies of its bytes (so its first layer is a byte embedding; order is lost). Declared bounds
-scale integer boxes and images (`scaling`); floats are taken as they are. Images and, where there are none, Box leaves
-may be stacks of K frames.
+uint8 leaves of rank 2–3 that the specification marks as images are images; other numbers are cast to f32. Discrete
+values become one-hot, and Text becomes the frequencies of its bytes, without their order. Declared bounds scale integer
+boxes and images (`scaling`); floats are not scaled. Images or, if there are none, Box leaves may be stacks of K frames.
 
-With `grid_codes`, integers in boxes of rank 2 and 3 are codes instead, such as what lies in a cell: each becomes
-one-hot and part of the vector. Between a key (5) and a ball (6) there is nothing that a number would say.
+With `grid_codes`, integers in boxes of rank 2 and 3 are codes, such as the content of a grid cell: each becomes one-hot
+and part of the vector, because the order of such numbers has no meaning.
 
-With normalisation, running statistics make images, float leaves and integers that no bounds scale centred and of unit
-deviation: every element of a leaf by itself, an image by the mean of each pixel and one deviation for all. A game's
-screen is mostly a background that says nothing and, left in, outweighs the few pixels that move.
+With normalisation, running statistics centre images, float leaves and integers without usable bounds, and scale them to
+unit deviation: every element of a leaf by itself; an image by the mean of each pixel and one deviation for all. Most of
+a game's screen is a constant background, which would otherwise outweigh the few pixels that move.
 
 Shape suffixes: N rows, V columns of the vector, K frames of a stack, F frames.
 """
@@ -28,15 +27,15 @@ from seedbed.shared.policy.networks import ImageShape
 from seedbed.shared.policy.scaling import MAX_BYTE, is_grid, is_integer_box, scale_of
 from seedbed.shared.protocol.spaces import Leaf, Space
 
-MAX_NORMALISED = 10.0  # standard deviations; an outlier early in training must not wreck the policy
+MAX_NORMALISED = 10.0  # standard deviations; bounds outliers early in training
 BYTE_VALUES = 256
-MAX_CODE_COLUMNS = 65536  # of one-hot codes
-VARIANCE_FLOOR = 1e-6  # keeps 1/std of a constant observation finite; an image's is one grey level, for the same
+MAX_CODE_COLUMNS = 65536  # most columns of one-hot codes
+VARIANCE_FLOOR = 1e-6  # keeps 1/std of a constant observation finite; for an image it is one grey level
 
 
 @dataclass(frozen=True, slots=True)
 class LeafNormaliser:
-    """The live statistics of one leaf, part of the weights: the learner fills them, nobody else writes."""
+    """The live statistics of one leaf, part of the weights; only the learner writes them."""
 
     index: int  # of the leaf, canonical order
     mean: Tensor  # f32 [elements]
@@ -47,7 +46,7 @@ class LeafNormaliser:
 class ObservationEncoder(nn.Module):
     """Prepares leaves [N, *shape], or stacks of K frames, for a torso.
 
-    Attributes: `patch`, the pixels of a patch's side that the torso asks for, 0 for whole images.
+    Attributes: `patch`, the side of the torso's patches in pixels, 0 for whole images.
     """
 
     def __init__(
@@ -107,7 +106,7 @@ class ObservationEncoder(nn.Module):
                 component = torch.tensor(np.repeat(np.arange(len(leaf.nvec)), leaf.nvec))
                 self.register_buffer(f"_category_{index}", category, persistent=False)
                 self.register_buffer(f"_component_{index}", component, persistent=False)
-        self.patch = 0  # of the torso that these are for
+        self.patch = 0  # `patch` of the torso
         only = self.leaves[0] if len(self.leaves) == 1 else None
         self._is_plain = only is not None and only.kind == "box" and only.dtype == "float32" and not self.normalised
 
@@ -124,15 +123,15 @@ class ObservationEncoder(nn.Module):
         )
 
     def _is_unbounded(self, index: int) -> bool:
-        """Whether a leaf holds integers that no bounds scale."""
+        """Whether a leaf holds integers without usable bounds."""
         return is_integer_box(self.leaves[index]) and not self._is_scaled[index]
 
     def forward(
         self, leaves: Sequence[Tensor | FrameStacks], dtype: torch.dtype, memory_format: torch.memory_format
     ) -> tuple[list[Tensor], Tensor | None]:
-        """Leaves [N, ...] → images in `dtype`, and the vector f32 [N, V], or None without any.
+        """Convert leaves [N, ...] to images in `dtype` and the vector f32 [N, V], None if it is empty.
 
-        An image is [N, C, H, W] in `memory_format`; where the torso has a `patch` of P, [N, C, H/P, W/P, P²].
+        An image is [N, C, H, W] in `memory_format`; for a torso with a `patch` of P, [N, C, H/P, W/P, P²].
         """
         if self._is_plain:
             return [], _joined(leaves[0])
@@ -151,7 +150,7 @@ class ObservationEncoder(nn.Module):
     def _image(
         self, index: int, leaf: Leaf, stacks: FrameStacks, dtype: torch.dtype, memory_format: torch.memory_format
     ) -> Tensor:
-        """Return one image leaf as the torso takes it. Each frame is scaled once, however many stacks it is in."""
+        """Return one image leaf in the torso's form. Each frame is scaled once, however many stacks it is in."""
         frames = self._arranged(stacks.frames, leaf)
         if index in self.normalised:
             mean = self._arranged(self.get_buffer(f"mean_{index}").view(1, *leaf.shape), leaf)
@@ -171,7 +170,7 @@ class ObservationEncoder(nn.Module):
         return _channels_first(stacked, leaf.image).contiguous(memory_format=memory_format)
 
     def _arranged(self, frames: Tensor, leaf: Leaf) -> Tensor:
-        """Frames [F, *shape] as they are, or cut into patches while they are still bytes, the fewest to move."""
+        """Return frames [F, *shape], cut into patches if the torso has any; uint8 is the least to copy."""
         return to_patches(_channels_first(frames, leaf.image), self.patch) if self.patch else frames
 
     def _vector(self, index: int, leaf: Leaf, value: Tensor) -> Tensor:
@@ -204,21 +203,21 @@ def _is_float(leaf: Leaf) -> bool:
 
 
 def _check_codes(leaves: Sequence[Leaf], codes: Sequence[int], asked: int) -> None:
-    """Raise ConfigError if `grid_codes` is set and there is no grid, or one too large to be one-hot."""
+    """Raise ConfigError if `grid_codes` is set and there is no grid, or one that is too large for one-hot codes."""
     if asked and not any(codes):
         raise ConfigError(
-            f"[policy] grid_codes = {asked}: the observation has no grid, that is no integer Box of rank 2 or 3"
+            f"[policy] grid_codes = {asked}: the observation has no grid (integer Box of rank 2 or 3); set it to 0"
         )
     columns = sum(leaf.num_elements for leaf, number in zip(leaves, codes, strict=True) if number) * asked
     if columns > MAX_CODE_COLUMNS:
         raise ConfigError(
-            f"[policy] grid_codes = {asked}: the network would have {columns} inputs; it is for small grids, "
-            f"up to {MAX_CODE_COLUMNS} inputs: use 0, for a network that sees images"
+            f"[policy] grid_codes = {asked}: the network would have {columns} inputs, and at most {MAX_CODE_COLUMNS} "
+            "are allowed: set it to 0, and use a network for images"
         )
 
 
 def _columns(leaf: Leaf) -> int:
-    """Return how many columns of the vector one frame of a leaf takes that is no image."""
+    """Return how many columns of the vector one frame of a non-image leaf takes."""
     return BYTE_VALUES if leaf.kind == "text" else leaf.num_categories or leaf.num_elements
 
 
@@ -231,13 +230,13 @@ def _image_shape(leaf: Leaf, frames: int) -> ImageShape:
 
 
 def to_patches(image: Tensor, size: int) -> Tensor:
-    """[N, C, H, W] → [N, C, H/size, W/size, size²]: what is left over at the lower and right edges is cut off."""
+    """Cut images [N, C, H, W] into patches [N, C, H/size, W/size, size²]; remainders at the edges are dropped."""
     num_rows, channels, *sides = image.shape
     height, width = (side // size for side in sides)
     image = image[:, :, : height * size, : width * size]
     is_aligned = image.is_contiguous() and image.storage_offset() % 4 == 0
     if image.dtype == torch.uint8 and size == 4 and is_aligned and not torch.compiler.is_compiling():
-        lines = image.view(torch.int32)  # a line of a patch is moved as one number
+        lines = image.view(torch.int32)  # moves a line of a patch as one number
         return lines.view(num_rows, channels, height, size, width).transpose(3, 4).contiguous().view(torch.uint8)
     pixels = image.reshape(num_rows, channels, height, size, width, size).transpose(3, 4)
     return pixels.reshape(num_rows, channels, height, width, size**2)
@@ -249,7 +248,7 @@ def _joined(value: Tensor | FrameStacks) -> Tensor:
 
 
 def _channels_first(value: Tensor, layout: str) -> Tensor:
-    """[N, (K,) *layout] → [N, K·C, H, W]; a view where it can be."""
+    """Rearrange [N, (K,) *layout] to [N, K·C, H, W], as a view if possible."""
     size = len(layout)
     if value.dim() == size + 1:
         value = value.unsqueeze(1)  # one frame
@@ -261,7 +260,7 @@ def _channels_first(value: Tensor, layout: str) -> Tensor:
 
 
 def _byte_frequencies(value: Tensor) -> Tensor:
-    """u8 [N, 4 + bytes] (a u32 count, then UTF-8) → f32 [N, 256], each byte's share of the text."""
+    """Return each byte's share of a text, f32 [N, 256], from u8 [N, 4 + bytes]: a u32 count, then UTF-8."""
     scale = torch.tensor([1.0, 256.0, 256.0**2, 256.0**3], device=value.device)
     length = (value[:, :4].float() * scale).sum(-1, keepdim=True)
     letters = value[:, 4:].long()

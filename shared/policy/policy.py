@@ -1,14 +1,14 @@
-"""The policy: observations and memory in, action parameters and value out; the same code acts and learns.
+"""The policy: a network from observations and memory to action parameters and value. Acting and learning share it.
 
     leaves → frame stack → ObservationEncoder → torso (bf16 where it pays) → LSTM → heads (f32) → params, value
 
 With `value_network = "separate"` the value comes from a torso of its own, on the same encoded observations.
 
-State per lane before a row: the earlier frames, the LSTM's hidden and cell, the encoded previous action. It travels
-with an unroll. At `first` rows all of it is reset here, for inference and learner alike, so that at equal weights
-log pi - log mu is 0 on every valid row.
+The state of a lane before a row has the earlier frames, the LSTM's hidden and cell, and the encoded previous action. It
+is part of an unroll. It is reset here at `first` rows, for inference and learner alike, so that log pi - log mu is 0 on
+every valid row at equal weights.
 
-Shape suffixes: T rows, B lanes, N = T·B, A own-action columns, E encoded action columns, P parameters.
+Shape suffixes: T rows, B lanes, N = T·B, A raw-action columns, E encoded action columns, P parameters.
 """
 
 import math
@@ -28,25 +28,25 @@ from seedbed.shared.policy.observations import LeafNormaliser, ObservationEncode
 from seedbed.shared.protocol.recording import Per, RecordField
 from seedbed.shared.protocol.rows import EnvSpec
 
-POLICY_GAIN = 0.01  # an untrained policy is nearly uniform
+POLICY_GAIN = 0.01  # so that an untrained policy is nearly uniform
 State = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyOutput:
-    """What one forward pass over T rows of B lanes gives."""
+    """The outputs of one forward pass over T rows of B lanes."""
 
     params: Tensor  # f32 [T, B, P], for `Policy.distribution`
     value: Tensor  # f32 [T, B]
-    state: State  # after the last row, each [B, ...]; the action at that row is put in by `Policy.remember`
+    state: State  # after the last row, each [B, ...]; `Policy.remember` adds the action at that row
 
 
 @dataclass(frozen=True, slots=True)
 class Acted:
-    """One tick's decision for B lanes, and what was computed on the way to it."""
+    """The result of `Policy.act`: the decisions of one tick for B lanes."""
 
-    action: Tensor  # own action f32 [B, A]
-    recorded: Mapping[str, Tensor]  # what was asked for by name, [B, ...]
+    action: Tensor  # raw action f32 [B, A]
+    recorded: Mapping[str, Tensor]  # field name → [B, ...]
     value: Tensor  # f32 [B]
     state: State  # before the next row
 
@@ -54,7 +54,7 @@ class Acted:
 class Policy(nn.Module):
     """One network for one environment specification.
 
-    Large because what a forward pass needs to know of the space and the state is worked out once.
+    Large because everything that a forward pass needs about spaces and state is computed once.
 
     Attributes: `spec`, `config`, `distribution`, `torso`, `state_fields` (one lane's state arrays), `precision`.
     """
@@ -96,7 +96,7 @@ class Policy(nn.Module):
         self.use(Precision())
 
     def _state_fields(self) -> tuple[RecordField, ...]:
-        """Return the fields of a lane's state: of frame stacks, hidden, cell and previous action, those in use."""
+        """Return the fields of a lane's state that are in use: frame stacks, hidden, cell, previous action."""
         fields = []
         for index in self._stacked:
             leaf = self.encoder.leaves[index]
@@ -128,13 +128,13 @@ class Policy(nn.Module):
     def forward(
         self, obs: Sequence[Tensor], reward: Tensor, first: Tensor, action: Tensor | None, state: State
     ) -> PolicyOutput:
-        """Parameters and values of T rows.
+        """Return action parameters and values of T rows.
 
         Args:
           obs: leaves [T, B, *wire_shape] in their wire dtypes.
           reward: f32 [T, B], raw.
           first: bool [T, B].
-          action: own actions between the rows, f32 [T-1, B, A]; None for one row, or without memory.
+          action: raw actions between the rows, f32 [T-1, B, A]; None for one row, or without memory.
           state: before row 0, as in `state_fields`.
         Raises: ValueError without actions between several rows where the policy sees them.
         """
@@ -167,7 +167,7 @@ class Policy(nn.Module):
             return self.torso(images, vector), None if self.value_torso is None else self.value_torso(images, vector)
         if vector is not None:
             vector = vector.to(self._dtype)
-        # Acting copies hold the torso's weights in this dtype already; then autocast finds nothing to cast.
+        # In a policy that only acts, the torso's weights have this dtype already, and autocast casts nothing.
         with torch.autocast(self.head.weight.device.type, self._dtype):
             features: Tensor = self.torso(images, vector)
             value_features = None if self.value_torso is None else self.value_torso(images, vector)
@@ -186,18 +186,18 @@ class Policy(nn.Module):
             previous = state[-1].unsqueeze(0)
             if len(first) > 1:
                 if action is None:
-                    raise ValueError("a policy that sees its previous action needs the actions between rows")
+                    raise ValueError("this policy needs the actions between rows: the previous action is an input")
                 previous = torch.cat([previous, self.distribution.encode(action)])
             inputs.append(previous * keep)
         joined = torch.cat(inputs, -1) if len(inputs) > 1 else features_TBF
         output, hidden, cell = core(joined, keep, hidden, cell)
         return output, [hidden, cell, *([state[-1]] if self._has_previous_action else [])]
 
-    def remember(self, state: State, own_action: Tensor) -> State:
+    def remember(self, state: State, raw_action: Tensor) -> State:
         """Return `forward`'s state completed with the action f32 [B, A] at its last row."""
         if not self._has_previous_action:
             return state
-        return (*state[:-1], self.distribution.encode(own_action))
+        return (*state[:-1], self.distribution.encode(raw_action))
 
     def act(
         self,
@@ -217,7 +217,7 @@ class Policy(nn.Module):
           obs, reward, first: leaves [B, ...], f32 [B] and bool [B].
           rule, noise: how to choose actions, and one tick of the noise that the rule asks for.
           mask: which actions are permitted, u8 [B, M].
-          wanted: what the rule is to record, by name.
+          wanted: names of the fields that the rule is to record.
         """
         output = self(tuple(leaf.unsqueeze(0) for leaf in obs), reward.unsqueeze(0), first.unsqueeze(0), None, state)
         row = ActingOutputs(output.params[0], output.value[0])
@@ -225,19 +225,19 @@ class Policy(nn.Module):
         return Acted(action, recorded, row.value, self.remember(output.state, action))
 
     def normalisers(self) -> tuple[LeafNormaliser, ...]:
-        """The live observation statistics, for the learner to fill; empty unless normalisation is on."""
+        """Return the live observation statistics, which the learner writes; empty unless normalisation is on."""
         return self.encoder.normalisers()
 
     @torch.no_grad()
     def rescale_value_(self, scale: float | Tensor, shift: float | Tensor) -> None:
-        """Make the value head give scale · value + shift (PopArt keeps its unnormalised outputs so)."""
+        """Change the value head in place so that it gives scale · value + shift, as PopArt does."""
         head = self.head if self.value_torso is None else self.value_head
         head.weight[-1].mul_(scale)
         head.bias[-1].mul_(scale).add_(shift)
 
 
 def _make_head(features: int, num_outputs: int) -> nn.Linear:
-    """Make the layer that gives the action parameters and, as its last output, the value: one product for both."""
+    """Make one linear layer for the action parameters and, as its last output, the value."""
     policy, value = nn.Linear(features, num_outputs), nn.Linear(features, 1)
     initialise(policy, POLICY_GAIN)
     initialise(value, 1.0)

@@ -1,8 +1,8 @@
-"""How to compute a torso on this machine: dtype and memory format, measured once and cached.
+"""Chooses the fastest dtype and memory format of a torso on this machine, by a measurement that is cached.
 
-bf16 with channels_last is several times faster than plain fp32 on some processors and slower on others, so it is
-measured, forward and backward, on the network and batch in question. The learner chooses; the choice travels with the
-weights, so that behaviour and target policy agree. A restart finds it in the cache beside the run.
+bf16 with channels_last is several times faster than plain fp32 on some processors and slower on others, so forward and
+backward passes are measured with the actual network and batch size. The learner chooses, and the manifest carries the
+choice, so that behaviour and target policy agree. A restart finds it in the cache in the run folder.
 """
 
 import contextlib
@@ -23,11 +23,11 @@ from seedbed.shared.policy.cores import FrameStacks
 from seedbed.shared.policy.policy import Policy
 
 REQUESTS = {"auto": None, "fp32": "float32", "float32": "float32", "bf16": "bfloat16", "bfloat16": "bfloat16"}
-NUM_MEASURED = 3  # passes after a warm-up one; the fastest counts
+NUM_MEASURED = 3  # number of passes after a warm-up; the fastest counts
 MAX_MEASURE_S = 1.5  # per candidate
-HOPELESS = 4.0  # a candidate is given up if its first pass takes so many times the best: bf16 without instructions
-MIN_GAIN = 1.1  # bf16 costs accuracy: it has to be this much faster
-SMALL_PARAMETERS = 200_000  # a torso without images and with fewer gains nothing: not measured
+HOPELESS = 4.0  # a candidate is dropped if its first pass takes this many times the best, as bf16 does in emulation
+MIN_GAIN = 1.1  # bf16 is less accurate, so it must be this much faster
+SMALL_PARAMETERS = 200_000  # a torso without images and with fewer parameters is not measured
 
 
 def processor_name() -> str:
@@ -59,7 +59,7 @@ def choose_precision(
     Raises: ConfigError for an unknown request.
     """
     if requested not in REQUESTS:
-        raise ConfigError(f"[learner] precision = {requested!r}: known: {', '.join(REQUESTS)}")
+        raise ConfigError(f"[learner] precision = {requested!r}: set it to {', '.join(REQUESTS)}")
     fixed = REQUESTS[requested]
     has_images = bool(policy.encoder.image_shapes)
     candidates = _candidates(policy, fixed, has_images)

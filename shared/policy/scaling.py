@@ -1,8 +1,7 @@
-"""How the declared bounds of an integer box scale its values, so that a network meets numbers of about one.
+"""Scales integer boxes by their declared bounds, so that a network gets inputs of about one.
 
-Values come to 0…1; where the bounds lie on both sides of zero, to -1…1 with zero where it was. Bounds more than
-MAX_SPAN apart are a dtype's range rather than the values', and say nothing. Nothing is clipped: environments exceed
-their bounds.
+Values are scaled to 0…1 or, if the bounds lie on both sides of zero, to -1…1 with zero unchanged. Bounds more than
+MAX_SPAN apart are ignored, since they are the range of a dtype. Nothing is clipped: environments exceed their bounds.
 """
 
 from dataclasses import dataclass
@@ -12,26 +11,26 @@ import numpy as np
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.protocol.spaces import Leaf, Space
 
-MAX_SPAN = 65535  # of 16 bits
+MAX_SPAN = 65535  # the range of 16 bits
 MAX_BYTE = 255
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scale:
-    """(value - low) / span, with a number for each element. Immutable."""
+    """The scaling (value - low) / span of each element. Immutable."""
 
     low: Array  # i64 [elements]
     span: Array  # f32 [elements], > 0
 
     @property
     def divisor(self) -> float | None:
-        """The number that all elements are divided by; None if elements differ, or a lower bound is subtracted too."""
+        """The number by which all elements are divided; None if they differ, or if a lower bound is subtracted."""
         is_even = not self.low.any() and bool((self.span == self.span[0]).all())
         return float(self.span[0]) if is_even else None
 
 
 def scale_of(leaf: Leaf, *, by_bounds: bool) -> Scale | None:
-    """Return how a leaf is scaled; None if it is not.
+    """Return the scaling of a leaf; None if it is not scaled.
 
     Without `by_bounds` every uint8 box is divided by 255, and no other leaf is scaled.
     """
@@ -53,7 +52,7 @@ def _scale(low: Array, high: Array) -> Scale:
 
 
 def bounds_matter(space: Space) -> bool:
-    """Whether a policy of this space sees other values with scaling by bounds than without."""
+    """Whether scaling by bounds changes the inputs of a policy of this space."""
     scales = [(leaf.dtype, scale_of(leaf, by_bounds=True)) for leaf in space.leaves() if is_integer_box(leaf)]
     return any(dtype != "uint8" or scale is None or scale.divisor != MAX_BYTE for dtype, scale in scales)
 

@@ -1,4 +1,4 @@
-"""A policy's weights as one flat float32 buffer, and the manifest that says how to build the policy around it.
+"""A policy's weights as one flat float32 buffer, and the manifest from which the policy is built.
 
 Parameters become strided views of the flat tensor (channels_last strides included), their gradients of a second one:
 optimiser, clip, publishing and loading each touch a single tensor. Order: trained parameters, then buffers (the
@@ -31,7 +31,7 @@ MANIFEST_FORMAT = 2
 
 @dataclass(frozen=True, slots=True)
 class TensorPlace:
-    """Where one tensor lies in the flat buffer; all figures in elements."""
+    """The place of one tensor in the flat buffer; all numbers in elements."""
 
     name: str
     shape: tuple[int, ...]
@@ -45,7 +45,7 @@ class TensorPlace:
 
 @dataclass(frozen=True)
 class Plan:
-    """Where every tensor of a module lies."""
+    """The places of all tensors of a module in the flat buffer."""
 
     places: tuple[TensorPlace, ...]
     num_trained: int  # elements of the leading section that the optimiser owns
@@ -67,7 +67,7 @@ def plan_layout(module: nn.Module) -> Plan:
         nonlocal offset
         for name, tensor in named.items():
             if tensor.dtype != torch.float32:
-                raise LocalWireError(f"weight {name} is {tensor.dtype}: the flat buffer holds float32 only")
+                raise LocalWireError(f"weight {name} is {tensor.dtype}: the flat buffer can hold float32 only")
             places.append(TensorPlace(name, tuple(tensor.shape), _dense_strides(tensor), offset))
             offset += -(-tensor.numel() // ALIGNMENT) * ALIGNMENT
 
@@ -78,9 +78,9 @@ def plan_layout(module: nn.Module) -> Plan:
 
 
 def _dense_strides(tensor: Tensor) -> tuple[int, ...]:
-    """Strides of a tensor without gaps: channels_last if it is that and nothing else, else contiguous."""
+    """Return strides without gaps: channels_last if the tensor is only that, else contiguous."""
     is_last = tensor.dim() == 4 and not tensor.is_contiguous()
-    order = (1, 3, 2, 0) if is_last else range(tensor.dim() - 1, -1, -1)  # axes, fastest first
+    order = (1, 3, 2, 0) if is_last else range(tensor.dim() - 1, -1, -1)  # axes, the fastest first
     strides, step = [0] * tensor.dim(), 1
     for axis in order:
         strides[axis] = step
@@ -89,9 +89,9 @@ def _dense_strides(tensor: Tensor) -> tuple[int, ...]:
 
 
 class FlatParameters:
-    """Owns the memory of a module's weights from now on. Used by the thread that runs the module.
+    """The memory of a module's weights. Used by the thread that runs the module.
 
-    `flat` f32 [num_elements] is what travels; `trained` is its leading section and `grad` that section's gradient.
+    `flat` f32 [num_elements] is published; `trained` is its leading section and `grad` the gradient of that.
     Moving or converting the module afterwards breaks the views. Memory: the weights and, if `grad` is used, once more.
     """
 
@@ -103,7 +103,7 @@ class FlatParameters:
         self.trained = self.flat[: self.plan.num_trained]
         self.grad = torch.zeros(self.plan.num_trained, device=device)
         self._tensors = tensors
-        self._casts: list[tuple[Tensor, Tensor]] = []  # low-precision copy, and the view that it is made from
+        self._casts: list[tuple[Tensor, Tensor]] = []  # (low-precision copy, the view that it is made from)
         for place in self.plan.places:
             tensor = tensors[place.name]
             view = place.view(self.flat)
@@ -115,7 +115,7 @@ class FlatParameters:
         self._host = self._staging.numpy()
 
     def cast_(self, module: nn.Module, dtype: torch.dtype) -> None:
-        """Keep this part of the module in `dtype`, converted at each `load_`. From now on it can act, but not learn."""
+        """Keep this part of the module in `dtype`, converted at each `load_`. It can then no longer be trained."""
         for name, parameter in self._named_parameters_of(module).items():
             view = next(place for place in self.plan.places if place.name == name).view(self.flat)
             parameter.requires_grad_(False)
@@ -133,12 +133,12 @@ class FlatParameters:
 
     @torch.no_grad()
     def load_(self, buffer: bytes | bytearray | memoryview) -> None:
-        """Take all weights from a flat buffer. Raises RemoteWireError if its size is another."""
+        """Load all weights from a flat buffer. Raises: RemoteWireError if it has another size."""
         size = len(buffer) if not isinstance(buffer, memoryview) else buffer.nbytes
         if size != 4 * self.plan.num_elements:
             raise RemoteWireError("weights", f"weights of {size} bytes, the manifest says {4 * self.plan.num_elements}")
         if self.flat.is_cuda:
-            torch.cuda.current_stream(self.flat.device).synchronize()  # an earlier copy may still read the staging
+            torch.cuda.current_stream(self.flat.device).synchronize()  # an earlier copy may still read from it
         np.copyto(self._host, np.frombuffer(buffer, "<f4"))
         if self._staging is not self.flat:
             self.flat.copy_(self._staging, non_blocking=True)
@@ -154,7 +154,7 @@ class FlatParameters:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a reader of weights needs to build the policy; JSON on the wire, once per learner epoch. Immutable."""
+    """All that is needed to build the policy of some weights; JSON, sent once per learner epoch. Immutable."""
 
     places: tuple[TensorPlace, ...]
     num_elements: int
@@ -188,7 +188,7 @@ class Manifest:
         try:
             whole = json.loads(text)
             if (number := whole.pop("format")) != MANIFEST_FORMAT:
-                raise ValueError(f"it has format {number}, this version of seedbed reads {MANIFEST_FORMAT}")
+                raise ValueError(f"it has format {number}, and this version of seedbed reads {MANIFEST_FORMAT}")
             size = whole.pop("num_elements")
             places = tuple(_read_place(item, size) for item in whole.pop("tensors"))
             return cls(places, size, whole)
@@ -200,7 +200,7 @@ def _read_place(item: Any, num_elements: int) -> TensorPlace:
     name, shape, strides, offset = item
     numbers = [num_elements, offset, *shape, *strides]
     if type(name) is not str or any(type(n) is not int or not 0 <= n < 1 << 48 for n in numbers):
-        raise ValueError("a tensor's figures are no small integers")
+        raise ValueError("the shape, strides or offset of a tensor are invalid")
     if len(shape) != len(strides) or offset + math.prod(shape) > num_elements:
         raise ValueError(f"tensor {name[:64]!r} does not lie within the buffer")
     return TensorPlace(name, tuple(shape), tuple(strides), offset)
@@ -209,8 +209,8 @@ def _read_place(item: Any, num_elements: int) -> TensorPlace:
 def make_manifest(policy: Policy, recording: Recording) -> Manifest:
     """Return the manifest of a policy in its present precision, with what inference is to record of it.
 
-    Call `Policy.use` first. Settings that came later are left out where their absence means the same, so that earlier
-    versions can read the manifest.
+    Call `Policy.use` first. Newer settings are omitted at the value that older versions imply, so that these can read
+    the manifest.
     """
     plan = plan_layout(policy)
     config = policy.config.model_dump(mode="json")
@@ -244,12 +244,12 @@ def policy_from_manifest(manifest: Manifest) -> Policy:
         raise RemoteWireError("manifest", f"the policy cannot be built here: {error}") from error
     policy.use(precision)
     if plan_layout(policy).places != manifest.places:
-        raise RemoteWireError("manifest", "this version lays the policy's weights out otherwise than the learner's")
+        raise RemoteWireError("manifest", "weights have another layout here than at the learner: install one version")
     return policy
 
 
 def _meant_by_absence(spec: EnvSpec) -> dict[str, Any]:
-    """Return the values of those [policy] settings that an older manifest may lack, by name."""
+    """Return the [policy] settings that an older manifest may lack, with the values that it implies."""
     scales = not bounds_matter(spec.observation)
     return {"scale_observation": scales, "value_network": "shared", "grid_codes": 0, "std": "shared"}
 
@@ -266,14 +266,14 @@ def acting_parameters(policy: Policy) -> FlatParameters:
 
 
 def _to_json(value: Any) -> Any:
-    """Nested lists with bytes → JSON values."""
+    """Convert nested lists with bytes to JSON values."""
     if isinstance(value, bytes):
         return {"hex": value.hex()}
     return [_to_json(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _from_json(value: Any) -> Any:
-    """The value that `_to_json` wrote."""
+    """Convert JSON values of `_to_json` back."""
     if isinstance(value, dict):
         return bytes.fromhex(value["hex"])
     return [_from_json(item) for item in value] if isinstance(value, list) else value

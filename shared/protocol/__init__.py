@@ -1,1 +1,1 @@
-"""The step, unroll and weight protocols, without a socket."""
+"""The step, unroll and weight protocols, independent of sockets."""

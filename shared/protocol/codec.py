@@ -1,9 +1,8 @@
-"""Messages as header frames and back: every limit on what a header may say, and the only MessagePack.
+"""Encodes messages as header frames and decodes them: all limits on a header, and the only use of MessagePack.
 
-A header is one MessagePack array: the type, then the record's fields in their order in `messages`. Fields behind the
-last known one are ignored, so that a later minor version can add some, which are left out at their default.
-`encode` refuses what `decode` would refuse: what leaves here is valid. STEP and ACT, sent for every tick, have paths of
-their own.
+A header is one MessagePack array: the type, then the fields of the record in the order of `messages`. Fields after the
+last known one are ignored, so that a later minor version can add some; these are omitted at their default value.
+`encode` refuses everything that `decode` would refuse. STEP and ACT, which are sent for every tick, have faster paths.
 """
 
 from typing import Any, cast
@@ -32,7 +31,7 @@ _pack = msgpack.Packer(autoreset=True).pack
 
 
 def encode(message: Message) -> bytes:
-    """The header frame of a message. Raises LocalWireError for a record that the protocol does not allow."""
+    """Return the header frame of a message. Raises: LocalWireError for a record that the protocol does not allow."""
     kind = type(message)
     if kind is Step:
         step = cast(Step, message)
@@ -49,7 +48,7 @@ def encode(message: Message) -> bytes:
 
 
 def encode_act(session: int, seq: int, policy_version: int, bits: int = 0, reset_seed: int = 0) -> bytes:
-    """As `encode(Act(…))`, for who answers every tick of every group."""
+    """Return the same as `encode(Act(…))`, faster."""
     values = [_ACT, session, seq, policy_version, bits, reset_seed]
     try:
         return cast(bytes, _pack(values))
@@ -58,7 +57,7 @@ def encode_act(session: int, seq: int, policy_version: int, bits: int = 0, reset
 
 
 def decode(header: bytes) -> Message:
-    """The message of a peer's header frame. Raises RemoteWireError on anything that is not exactly one."""
+    """Return the message in a peer's header frame. Raises: RemoteWireError unless it is exactly one valid message."""
     if len(header) > MAX_HEADER_BYTES:
         _check_large(header)
     try:
@@ -137,7 +136,7 @@ def _encode_checked(message: Message) -> bytes:
 
 
 def _check_large(header: bytes) -> None:
-    """Refuse a header over the limit of its type unparsed: the type stands behind the array's 1, 3 or 5 bytes."""
+    """Refuse a header over its type's limit without parsing it; the type follows the array's first 1, 3 or 5 bytes."""
     size = len(header)
     place = 1 if 0x90 <= header[0] <= 0x9F else 3 if header[0] == 0xDC else 5
     known = _BY_TYPE.get(header[place])

@@ -1,7 +1,7 @@
-"""What may stand in a field of a header: the types that messages are declared with, and the fields of a record.
+"""The wire types of header fields, with which the records in `messages` are declared.
 
-A record declares each field once, as `name: Annotated[type, WireType, meaning]`: the order on the wire is that of the
-record, codec and the tables of docs/protocol.md are made from it. `Id`, `Count` and the like are such types with names.
+A record declares each field once, as `name: Annotated[type, WireType, meaning]`. The order on the wire is that of the
+record; codec and the tables of docs/protocol.md are made from it. `Id`, `Count` and the like are named types.
 """
 
 import math
@@ -29,13 +29,14 @@ def _as_it_is(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class WireType:
-    """What a field holds on the wire.
+    """The type of a field on the wire.
 
     Args:
-      name: as the tables of docs/protocol.md call it.
-      read: MessagePack's value → the record's. Raises ValueError (RemoteWireError in a specification) if it cannot be.
-      write: the record's value → MessagePack's.
-      nested: the record that it holds, for the tables.
+      name: its name in the tables of docs/protocol.md.
+      read: converts MessagePack's value to the record's; raises ValueError if that is invalid (RemoteWireError within
+        a specification).
+      write: converts the record's value to MessagePack's.
+      nested: the record that the field holds, for the tables.
     """
 
     name: str
@@ -45,7 +46,7 @@ class WireType:
 
 
 class _Later:
-    """Marks a last field that came with a later minor version: left out while it is empty, and a reader may miss it."""
+    """Marks a last field added in a later minor version, which is omitted while it is empty."""
 
 
 LATER: Final = _Later()
@@ -57,20 +58,20 @@ class HeaderField:
 
     name: str
     wire: WireType
-    meaning: str  # for the tables; may be empty
+    meaning: str  # for the tables of docs/protocol.md; may be empty
     is_later: bool
 
 
 @dataclass(frozen=True, slots=True)
 class NestedRecord:
-    """A record within a header: an array of its fields."""
+    """A record within a header, which is an array of its fields."""
 
     name: str
     fields: tuple[HeaderField, ...]
 
 
 def fields_of(record: type[Any]) -> tuple[HeaderField, ...]:
-    """The fields of a record in their order on the wire. Raises TypeError for one without a WireType."""
+    """Return the fields of a record in their order on the wire. Raises: TypeError for one without a WireType."""
     hints = get_type_hints(record, include_extras=True)
     found = []
     for field in fields(record):
@@ -84,7 +85,7 @@ def fields_of(record: type[Any]) -> tuple[HeaderField, ...]:
 
 
 def integer(low: int, high: int, name: str = "") -> WireType:
-    """A whole number within both; an IntEnum is written as its number."""
+    """Make the type of an integer from `low` to `high`; an IntEnum is written as its number."""
 
     def read(value: Any) -> Any:
         if type(value) is not int or not low <= value <= high:
@@ -98,17 +99,17 @@ def integer(low: int, high: int, name: str = "") -> WireType:
 
 
 def choice(kind: type[IntEnum]) -> WireType:
-    """The number of one of these."""
+    """Make the type of a member of an IntEnum, as its number."""
     return integer(0, max(kind))
 
 
 def flags(kind: type[IntFlag]) -> WireType:
-    """A sum of any of these."""
+    """Make the type of a combination of flags, as the sum of their bits."""
     return integer(0, sum(kind))
 
 
 def text(max_length: int, min_length: int = 0, name: str = "") -> WireType:
-    """A str of so many characters."""
+    """Make the type of a str with a limited number of characters."""
 
     def read(value: Any) -> Any:
         if type(value) is not str or not min_length <= len(value) <= max_length:
@@ -120,7 +121,7 @@ def text(max_length: int, min_length: int = 0, name: str = "") -> WireType:
 
 
 def one_of(*words: str) -> WireType:
-    """A string that has to be one of these words."""
+    """Make the type of a str that is one of these words."""
 
     def read(value: Any) -> Any:
         if type(value) is not str or value not in words:
@@ -131,7 +132,7 @@ def one_of(*words: str) -> WireType:
 
 
 def array(max_length: int, item: WireType, name: str = "") -> WireType:
-    """A tuple of so many at most."""
+    """Make the type of a tuple with at most `max_length` items of one type."""
 
     def read(value: Any) -> Any:
         if type(value) is not list or len(value) > max_length:
@@ -145,7 +146,7 @@ def array(max_length: int, item: WireType, name: str = "") -> WireType:
 
 
 def group(*items: WireType) -> WireType:
-    """A tuple of exactly these; a peer's may have more behind them."""
+    """Make the type of a tuple of exactly these items; further items of a peer's tuple are ignored."""
 
     def read(value: Any) -> Any:
         if type(value) is not list or len(value) < len(items):
@@ -159,7 +160,7 @@ def group(*items: WireType) -> WireType:
 
 
 def nested(record: type[Any], name: str) -> WireType:
-    """A record that is a field of another, as a list of its own fields."""
+    """Make the type of a record within another one, as a list of its fields."""
     declared = fields_of(record)
     names, items = [field.name for field in declared], group(*(field.wire for field in declared))
 
@@ -173,7 +174,7 @@ def nested(record: type[Any], name: str) -> WireType:
 
 
 def optional(item: WireType) -> WireType:
-    """Either nil, for None, or a value of this type."""
+    """Make the type of None, as nil, or a value of this type."""
 
     def read(value: Any) -> Any:
         return None if value is None else item.read(value)
@@ -191,7 +192,7 @@ def _read_boolean(value: Any) -> Any:
 
 
 def _read_number(value: Any) -> Any:
-    """A finite float; a writer may have shortened it to an integer."""
+    """Return a finite float; a writer may have shortened it to an integer."""
     if type(value) not in (float, int) or not math.isfinite(value):
         raise ValueError("not a finite number")
     return float(value)

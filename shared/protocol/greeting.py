@@ -1,6 +1,6 @@
-"""What both links' clients do alike: say HELLO until it is answered, then PING. Pure: takes `now`, in seconds.
+"""The client side common to both links: HELLO until it is answered, then PING. Pure: takes `now`, in seconds.
 
-HELLO is said again after 0.2 s, then after twice as long each time, up to 2 s. Its answer bears its nonce.
+HELLO is repeated after 0.2 s, then after twice as long each time, up to 2 s. Its answer carries its nonce.
 """
 
 from collections.abc import Callable
@@ -10,46 +10,46 @@ MAX_RETRY_S = 2.0
 
 
 class Greeting:
-    """When HELLO is due, and with which nonce. `nonces` returns a random number that was not used before."""
+    """Decides when HELLO is due, and with which nonce; `nonces` returns a random number not used before."""
 
     def __init__(self, nonces: Callable[[], int]) -> None:
-        self.nonce = 0  # of the newest HELLO; 0 before the first
+        self.nonce = 0  # nonce of the newest HELLO; 0 before the first
         self._nonces = nonces
         self._due_at = float("-inf")
         self._retry_s = FIRST_RETRY_S
 
     def begin(self, now: float, *, after_s: float = 0.0) -> None:
-        """Say HELLO from `after_s` seconds on, with a new nonce."""
+        """Make HELLO due in `after_s` seconds, with a new nonce."""
         self.renew()
         self._due_at, self._retry_s = now + after_s, FIRST_RETRY_S
 
     def renew(self) -> None:
-        """Draw another nonce: answers to earlier HELLOs no longer count."""
+        """Draw another nonce, so that answers to earlier HELLOs no longer count."""
         self.nonce = self._nonces()
 
     def is_due(self, now: float) -> bool:
-        """Whether HELLO is to be said now."""
+        """Whether HELLO is due."""
         return now >= self._due_at
 
     def said(self, now: float) -> None:
-        """HELLO goes out: without an answer it is due again later, each time after twice as long."""
+        """Note that HELLO is being sent; it is due again after the wait, which doubles each time."""
         self._due_at = now + self._retry_s
         self._retry_s = min(2 * self._retry_s, MAX_RETRY_S)
 
     def put_off(self, now: float) -> None:
-        """The answer was "not now": HELLO is due again after the present wait."""
+        """Make HELLO due again after the present wait, because it was refused for now."""
         self._due_at = now + self._retry_s
 
 
 class Heartbeat:
-    """When PING is due, and which PONGs can be answers."""
+    """Decides when PING is due, and which PONGs may answer one."""
 
     def __init__(self, now: float) -> None:
-        self.pinged_ms = 0  # when the newest PING left; PONG repeats it
+        self.pinged_ms = 0  # `sent_ms` of the newest PING, which its PONG repeats
         self._due_at = now
 
     def begin(self, now: float) -> None:
-        """PING is due at once: the connection or the session is new."""
+        """Make PING due at once, because the connection or the session is new."""
         self._due_at = now
 
     def ping(self, now: float, beat_s: float) -> bool:
@@ -60,5 +60,5 @@ class Heartbeat:
         return True
 
     def was_asked(self, sent_ms: int) -> bool:
-        """Whether a PONG with this `sent_ms` answers a PING that was sent here."""
+        """Whether a PONG with this `sent_ms` may answer one of these PINGs."""
         return 0 < sent_ms <= self.pinged_ms

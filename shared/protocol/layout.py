@@ -1,4 +1,4 @@
-"""Arrays at fixed places in raw frames: little-endian, C order, sizes compared as integers before anything is read."""
+"""Layouts of arrays in raw frames: little-endian, C order; sizes are compared before anything is read."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,12 +24,12 @@ class Field:
 
     @property
     def num_bytes(self) -> int:
-        """How many bytes the array has."""
+        """Size of the array, bytes."""
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
 
 class Layout:
-    """Where each field lies: frame 0 holds the small ones at aligned offsets, each large one has a frame of its own.
+    """The places of fields: frame 0 holds small fields at aligned offsets, and each large field has its own frame.
 
     Immutable. `single_frame` puts all fields into frame 0, as UNROLL does.
     """
@@ -55,7 +55,7 @@ class Layout:
 
     @property
     def num_bytes(self) -> int:
-        """How many bytes all frames have together."""
+        """Size of all frames together, bytes."""
         return sum(self.frame_bytes)
 
     def check(self, frames: Sequence[bytes]) -> None:
@@ -66,14 +66,14 @@ class Layout:
             raise RemoteWireError("frame_size", f"payload frames of {given} bytes, expected {expected}")
 
     def views(self, frames: Sequence[bytes | bytearray | memoryview]) -> list[Array]:
-        """The fields as arrays on the frames' own memory (read-only over bytes). Call `check` first on a peer's."""
+        """Return the fields as arrays on the memory of the frames, read-only over bytes. `check` a peer's first."""
         return [
             np.ndarray(shape, dtype, frames[frame], start)  # a third quicker than frombuffer and reshape
             for frame, dtype, start, shape in self._views
         ]
 
     def pack(self, arrays: Sequence[Array]) -> list[bytes]:
-        """Frames that hold these arrays, whose values the fields' dtypes can hold."""
+        """Return frames with these arrays, whose values must fit the dtypes of the fields."""
         if len(self._views) == 1:
             _, dtype, _, shape = self._views[0]
             if arrays[0].dtype == dtype and arrays[0].shape == shape and arrays[0].nbytes == self.frame_bytes[0]:
@@ -84,5 +84,5 @@ class Layout:
         return [bytes(frame) for frame in frames]
 
     def allocate(self) -> list[bytearray]:
-        """Zeroed, writable frames of the right sizes."""
+        """Return zeroed, writable frames."""
         return [bytearray(size) for size in self.frame_bytes]

@@ -1,4 +1,4 @@
-"""What a space is to us: a tree whose leaves, in one canonical order, are the arrays that travel.
+"""Spaces as trees whose leaves, in one canonical order, are the arrays on the wire.
 
 Canonical order: the children of a dict by name (code points ascending), of a tuple by position, depth first.
 """
@@ -22,7 +22,7 @@ DTYPES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
-    """One array of a space: what a value of it looks like and how it travels. Immutable and hashable."""
+    """One array of a space: its values, and their form on the wire. Immutable and hashable."""
 
     path: str  # names and positions from the root, "" for the root itself, as "camera/0"
     kind: str  # "box", "discrete", "multi_discrete", "multi_binary" or "text"
@@ -39,35 +39,35 @@ class Leaf:
 
     @property
     def wire_dtype(self) -> str:
-        """Dtype of the array that travels."""
+        """Dtype of the array on the wire."""
         return self.dtype
 
     @property
     def wire_shape(self) -> tuple[int, ...]:
-        """Of one lane's array that travels: text is its u32 byte count and UTF-8, zero-padded to the maximum."""
+        """Shape of one lane's array on the wire; text is its u32 byte count and UTF-8, zero-padded to the maximum."""
         return (4 + 4 * self.max_length,) if self.kind == "text" else self.shape
 
     @property
     def num_elements(self) -> int:
-        """How many elements one lane's value has."""
+        """Number of elements of one lane's value."""
         return math.prod(self.shape)
 
     @property
     def num_categories(self) -> int:
-        """Summed categories of all discrete components; 0 for kinds without."""
+        """Sum of the categories of all discrete components; 0 for other kinds."""
         return sum(self.nvec)
 
     @property
     def starts(self) -> tuple[int, ...]:
-        """The smallest value of each discrete component, C order."""
+        """Smallest value of each discrete component, C order."""
         return self.start if isinstance(self.start, tuple) else (self.start,) if self.kind == "discrete" else ()
 
     def low_array(self) -> Array:
-        """Lower bounds of a box, `shape`, in its dtype."""
+        """Return the lower bounds of a box, of its shape and dtype."""
         return self._bounds(self.low)
 
     def high_array(self) -> Array:
-        """Upper bounds of a box, `shape`, in its dtype."""
+        """Return the upper bounds of a box, of its shape and dtype."""
         return self._bounds(self.high)
 
     def _bounds(self, block: bytes) -> Array:
@@ -75,7 +75,7 @@ class Leaf:
         return np.tile(items, self.num_elements // len(items)).reshape(self.shape)
 
     def describe(self) -> str:
-        """For people: kind, dtype and shape in one phrase."""
+        """Return kind, dtype and shape as one phrase for messages."""
         if self.kind == "text":
             return f"text of {self.min_length}…{self.max_length} characters"
         categories = f" of {_short(self.nvec)} from {_short(self.starts)}" if self.nvec else ""
@@ -83,7 +83,7 @@ class Leaf:
 
 
 def _short(numbers: tuple[int, ...]) -> str:
-    """As a list; a long one as what repeats in it, or cut."""
+    """Return numbers as a list; a long one as a repeated part, or shortened."""
     if len(numbers) <= MAX_LISTED:
         return str(list(numbers))
     for size in range(1, MAX_LISTED + 1):
@@ -108,35 +108,35 @@ class Space:
 
     @classmethod
     def of(cls, leaf: Leaf) -> "Space":
-        """The space that is one leaf."""
+        """Return the space of one leaf."""
         return cls(kind=leaf.kind, leaf=leaf)
 
     def leaves(self) -> tuple[Leaf, ...]:
-        """All leaves in canonical order."""
+        """Return all leaves in canonical order."""
         return self._leaves
 
 
-def own_action_size(space: Space) -> int:
-    """Columns of a policy's own action: 1 for Discrete, one for each component or element otherwise."""
+def raw_action_size(space: Space) -> int:
+    """Return the columns of a raw action: 1 for Discrete, else one for each component or element."""
     for leaf in space.leaves():
         if leaf.kind == "text":
-            raise ConfigError(f"action leaf {leaf.path!r} is Text: no policy can act in it")
+            raise ConfigError(f"action leaf {leaf.path!r} is Text, which no policy can choose")
     return sum(leaf.num_elements for leaf in space.leaves())
 
 
 def mask_size(space: Space) -> int:
-    """Columns of an action mask: the categories of every Discrete and MultiDiscrete leaf, in canonical order."""
+    """Return the columns of an action mask: the categories of all Discrete and MultiDiscrete leaves, in order."""
     return sum(leaf.num_categories for leaf in space.leaves())
 
 
 def join_path(parent: str, name: str) -> str:
-    """The path of a child; "~" and "/" in a name become "~0" and "~1", so that paths are unique."""
+    """Return the path of a child; "~" and "/" in a name become "~0" and "~1", so that paths are unique."""
     escaped = name.replace("~", "~0").replace("/", "~1")
     return f"{parent}/{escaped}" if parent else escaped
 
 
 def compress_bounds(bounds: Array) -> bytes:
-    """The shortest block over trailing axes that, repeated, gives the whole, as little-endian items."""
+    """Return the shortest block over trailing axes that gives the whole if repeated, as little-endian bytes."""
     bounds = bounds + 0 if bounds.dtype.kind == "f" else bounds  # -0.0 becomes 0.0: equal bounds are equal bytes
     flat = np.ascontiguousarray(bounds).ravel()
     size = 1

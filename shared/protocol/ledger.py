@@ -1,6 +1,6 @@
-"""The learner's end of the unroll link: what each producer may send, what was applied, what is acknowledged.
+"""The learner's end of the unroll link: credit, and the numbers received, applied and acknowledged.
 
-The rules stand at the head of `seedbed.shared.protocol.flow`.
+The rules are in the docstring of `seedbed.shared.protocol.outbox`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,43 +10,43 @@ from seedbed.shared.errors import RemoteWireError
 from seedbed.shared.protocol.messages import Credit, Episodes, Evaluation, ProducerHello, RunState, Unroll
 from seedbed.shared.protocol.session_book import LeasedSession, SessionBook
 
-MAX_AHEAD = 1 << 16  # an UNROLL numbered further than this beyond the first missing one breaks the protocol
-MAX_REMEMBERED = 4096  # incarnations, times their tasks, of which a learner knows what it applied
-ONE_TASK: Mapping[str, float] = {"": 1.0}  # of a run with one environment
+MAX_AHEAD = 1 << 16  # an UNROLL numbered further than this beyond the first missing one is invalid
+MAX_REMEMBERED = 4096  # producers (incarnation and task) whose numbers are remembered
+SINGLE_TASK: Mapping[str, float] = {"": 1.0}  # weights of a run with one environment
 
 
 @dataclass(slots=True)
 class _Held:
-    """An UNROLL that the learner has and that is at or above the first number not applied."""
+    """An UNROLL that was received and whose number is not below the first one not applied."""
 
     lanes: int
-    applied: int = 0  # lanes, from the first on
+    applied: int = 0  # number of lanes applied, from the first on
     is_copied: bool = False
 
     @property
     def is_applied(self) -> bool:
-        """Whether nothing of it is left to use."""
+        """Whether all its lanes were applied."""
         return self.applied == self.lanes
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Producer(LeasedSession):
-    """What the learner knows of one producer incarnation and one task; its id is 0 while its lease is lost."""
+    """The learner's state of one producer: an incarnation of inference and a task. Its id is 0 without a session."""
 
     incarnation: int
     task: str = ""
     name: str = ""
-    next_seq: int = 0  # all below are applied, dropped or lost
+    next_seq: int = 0  # all numbers below are applied, dropped or lost
     next_episodes_seq: int = 0
     held: dict[int, _Held] = field(default_factory=dict)
     partial: dict[int, int] = field(default_factory=dict)  # from a checkpoint: seq → lanes applied
-    stream_lanes: int = 0  # copied since the session's WELCOME, in stream order of rule 4
+    stream_lanes: int = 0  # lanes copied since the session's WELCOME, see rule 4
     granted_through: int = 0
-    is_due: bool = False  # a CREDIT with new figures should go out
+    is_due: bool = False  # a CREDIT with new positions should be sent
 
     @property
     def received_through(self) -> int:
-        """The first number that it has not received."""
+        """The first number that was not received."""
         seq = self.next_seq
         while seq in self.held:
             seq += 1
@@ -55,7 +55,7 @@ class Producer(LeasedSession):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerRecord:
-    """What a checkpoint keeps of a producer. `applied`: (seq, lanes); `partial`: (seq, lanes applied so far)."""
+    """A producer in a checkpoint. `applied`: (seq, lanes); `partial`: (seq, lanes applied so far)."""
 
     incarnation: int
     task: str = ""
@@ -69,26 +69,29 @@ class Ledger:
     """The learner's account of every producer's unrolls. Owned by the learner's loop.
 
     Memory: one small record for each unroll that was received and not acknowledged, bounded by credit.
-    `window_lanes` are granted over all producers together, beyond what was copied: to each task in proportion to its
-    weight in `weights`, to the producers of a task in equal parts. So no task's backlog takes the credit of another.
+
+    Args:
+      window_lanes: credit granted beyond the lanes copied, over all producers together: to each task in proportion to
+        its weight, to the producers of a task in equal parts. So no task takes the credit of another.
+      weights: share of each task, summing to 1.
     """
 
     def __init__(
-        self, *, epoch: int, window_lanes: int, lease_s: float, weights: Mapping[str, float] = ONE_TASK
+        self, *, epoch: int, window_lanes: int, lease_s: float, weights: Mapping[str, float] = SINGLE_TASK
     ) -> None:
         self.epoch = epoch
         self.window_lanes = window_lanes
         self.lease_s = lease_s
-        self.duplicate_unrolls = 0  # totals, for metrics
-        self.lost_unrolls = 0  # acknowledged by an earlier epoch whose updates are lost
+        self.duplicate_unrolls = 0  # total
+        self.lost_unrolls = 0  # total acknowledged by an earlier epoch whose updates are lost
         self.book: SessionBook[Producer] = SessionBook()
-        self.sessions = self.book.sessions  # of live producers, by their ids; to read
+        self.sessions = self.book.sessions  # by id, for reading
         self._weights = weights
         self._producers: dict[tuple[int, str], Producer] = {}
-        self._next_session = (epoch << 20) + 1  # no session of an earlier epoch is mistaken for one of this
+        self._next_session = (epoch << 20) + 1  # ids of different epochs do not overlap
 
     def restore(self, records: Iterable[ProducerRecord]) -> None:
-        """Take over a checkpoint's account, before the first HELLO."""
+        """Restore the records of a checkpoint, before the first HELLO."""
         for record in records:
             self._producers[record.incarnation, record.task] = Producer(
                 incarnation=record.incarnation, task=record.task, lease_s=self.lease_s,
@@ -98,7 +101,7 @@ class Ledger:
             )  # fmt: skip
 
     def records(self) -> list[ProducerRecord]:
-        """What a checkpoint of the updates so far must keep."""
+        """Return what a checkpoint of the updates so far must keep."""
         return [
             ProducerRecord(
                 incarnation=producer.incarnation,
@@ -113,7 +116,7 @@ class Ledger:
         ]
 
     def has_session(self, hello: ProducerHello) -> bool:
-        """Whether this incarnation has one for its task."""
+        """Whether this incarnation has a session for its task."""
         producer = self._producers.get((hello.incarnation, hello.task))
         return producer is not None and producer.id != 0
 
@@ -131,34 +134,34 @@ class Ledger:
         producer.name = hello.name
         if not producer.id or is_behind:
             self._open(producer, route)
-        self.book.reached(producer, route, now)
+        self.book.move_to(producer, route, now)
         self._forget_oldest()
         return producer
 
     def find(self, session: int, route: bytes, now: float) -> Producer | None:
-        """The session's producer, its lease renewed; None: answer CHALLENGE."""
+        """Return the session's producer and renew its lease; None for an unknown session, which is to be challenged."""
         producer = self.sessions.get(session)
         if producer is not None:
-            self.book.reached(producer, route, now)
+            self.book.move_to(producer, route, now)
         return producer
 
     def receive(self, producer: Producer, unroll: Unroll) -> int | None:
-        """Lanes of this UNROLL that are applied already (0 for a fresh one); None: a duplicate, drop it.
+        """Take an UNROLL; return how many of its lanes were applied before, or None for a duplicate, to be dropped.
 
-        Raises RemoteWireError for a number that no producer within its credit can have reached.
+        Raises: RemoteWireError for a number that no producer can have reached within its credit.
         """
         if unroll.seq >= producer.next_seq + MAX_AHEAD:
-            raise RemoteWireError("seq_ahead", f"UNROLL {unroll.seq} while {producer.next_seq} is expected")
+            raise RemoteWireError("seq_ahead", f"UNROLL {unroll.seq} came while {producer.next_seq} is expected")
         if unroll.seq < producer.next_seq or unroll.seq in producer.held:
             self.duplicate_unrolls += 1
-            producer.is_due = True  # its figures seem to be lost
+            producer.is_due = True  # its last CREDIT seems to be lost
             return None
         skip = min(producer.partial.pop(unroll.seq, 0), unroll.lanes)
         producer.held[unroll.seq] = _Held(unroll.lanes, skip)
         return skip
 
     def copied(self, producer: Producer, seq: int) -> None:
-        """The unroll's frame is no longer needed: its credit returns."""
+        """Return the credit of an unroll whose frame is no longer needed."""
         held = producer.held.get(seq)
         if held is None or held.is_copied:
             return
@@ -167,17 +170,17 @@ class Ledger:
         producer.is_due = True
 
     def applied(self, producer: Producer, seq: int, lanes: int) -> None:
-        """An update used (or dropped, counted) the next `lanes` of this unroll; acknowledge it when it was the last."""
+        """Note that an update used, or dropped, the next `lanes` of an unroll; after the last ones acknowledge it."""
         held = producer.held.get(seq)
         if held is None:
             return
         held.applied = min(held.lanes, held.applied + lanes)
-        if held.is_applied:  # while some lanes wait for the next batch, its frame is still held
+        if held.is_applied:  # until then some lanes wait for the next batch, and its frame is held
             self.copied(producer, seq)
         self._advance(producer)
 
     def receive_episodes(self, producer: Producer, episodes: Episodes) -> bool:
-        """Whether these EPISODES are the next ones: count them. Others are duplicates, or come again after the gap."""
+        """Whether these EPISODES are the next ones, to be counted. Others are duplicates, or will be sent again."""
         producer.is_due = True
         if episodes.seq != producer.next_episodes_seq:
             return False
@@ -187,10 +190,10 @@ class Ledger:
     def credit(
         self, producer: Producer, *, state: RunState, trained_steps: int, evaluation: Evaluation | None = None
     ) -> Credit:
-        """The producer's figures now. Its share of the window is the same as every other live one's of its task."""
+        """Return the producer's present CREDIT. All producers of a task have equal shares of its window."""
         producer.is_due = False
         share = self._share(producer.task)
-        if share and state == RunState.TRAINING:  # before, there is no policy to read an unroll by
+        if share and state == RunState.TRAINING:  # before that there is no policy, and an unroll could not be read
             producer.granted_through = max(producer.granted_through, producer.stream_lanes + share)
         return Credit(
             session=producer.id, epoch=self.epoch, granted_through=producer.granted_through,
@@ -199,7 +202,7 @@ class Ledger:
         )  # fmt: skip
 
     def _share(self, task: str) -> int:
-        """Lane-unrolls of the window for each producer of a task; 0 for a session that is no task's."""
+        """Return each producer's share of a task's window, lane-unrolls; 0 for a session without a task."""
         weight = self._weights.get(task, 0.0)
         if not weight:
             return 0
@@ -208,24 +211,24 @@ class Ledger:
         return max(1, int(self.window_lanes * weight / total / max(1, tasks.count(task)) + 1e-9))
 
     def due(self) -> list[Producer]:
-        """Live producers whose figures changed since their last CREDIT."""
+        """Return the producers with a session whose positions changed since their last CREDIT."""
         return [producer for producer in self.sessions.values() if producer.is_due]
 
     def expire(self, now: float) -> list[Producer]:
-        """End the sessions whose lease is over: their grants return; what they sent is still used."""
-        gone = self.book.over(now)
+        """End the sessions whose lease is over. Their credit returns; unrolls that they sent are still used."""
+        gone = self.book.expired(now)
         for producer in gone:
             self.leave(producer)
         return gone
 
     def leave(self, producer: Producer) -> None:
-        """A producer said BYE or is gone. Its account stays."""
+        """End the session of a producer; its numbers are kept."""
         if producer.id:
             self.book.remove(producer)
         producer.id = 0
 
     def _open(self, producer: Producer, route: bytes) -> None:
-        """A new session: its stream begins at `next_seq`, and what is held already counts as part of it."""
+        """Open a session, whose stream begins at `next_seq` and includes the unrolls already held."""
         self.leave(producer)
         producer.id, producer.route = self._next_session, route
         self._next_session += 1
@@ -235,7 +238,7 @@ class Ledger:
         producer.is_due = True
 
     def _skip_to(self, producer: Producer, oldest_seq: int) -> None:
-        """The producer has forgotten what it was told was applied: the updates are lost with their epoch."""
+        """Skip unrolls that an earlier epoch acknowledged and the producer dropped; their updates are lost."""
         for seq in range(producer.next_seq, min(oldest_seq, producer.next_seq + MAX_AHEAD)):
             if producer.held.pop(seq, None) is None:
                 self.lost_unrolls += 1

@@ -1,10 +1,10 @@
-"""One frozen record per message of the step link (environments) and the learner link (inference).
+"""The messages of the step link (environments) and the learner link (inference), one frozen record each.
 
 A message on the wire is a header frame (a MessagePack array, the type first, then the fields in the order given here)
 and, for STEP, ACT, UNROLL, EPISODES and WEIGHTS, payload frames that `seedbed.shared.protocol.rows` lays out.
 
-Everything about a header is declared here and nowhere else: codec and the tables of docs/protocol.md are made from it
-(`python -m docs.generator.protocol` writes them anew).
+Headers are declared only here: codec and the tables of docs/protocol.md are made from these records
+(`python -m docs.generator.protocol` writes the tables).
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ from seedbed.shared.protocol.fields import (
 from seedbed.shared.protocol.record import record
 from seedbed.shared.protocol.rows import MAX_LIST, MAX_NAME, MAX_SETTING, EnvSpec
 
-MAX_HEADER_BYTES = 4096  # of a message that names no other limit
+MAX_HEADER_BYTES = 4096  # of a message without another limit
 MAX_MANIFEST = 1000 * 1000
 MAX_SESSIONS = 1024  # of one connection
 MAX_LOAD = 512
@@ -57,11 +57,11 @@ T = TypeVar("T")
 PROTOCOL_MIN = 1
 PROTOCOL_MAX = 1  # of environments
 LEARNER_PROTOCOL_MAX = 2  # of producers
-RECORDING_PROTOCOL = 2  # since then they record what the manifest names, and their UNROLLs can be joined
+RECORDING_PROTOCOL = 2  # from this version on they record the fields in the manifest, and their UNROLLs can be joined
 
 
 class MessageType(IntEnum):
-    """Which message a header is of: its first element."""
+    """The type of a message, the first element of its header."""
 
     HELLO = 1
     WELCOME = 2
@@ -86,22 +86,22 @@ class MessageType(IntEnum):
 
 
 class StepBits(IntFlag):
-    """What follows a STEP's observation frames."""
+    """The frames that follow a STEP's rows."""
 
     STATISTICS = 1  # one frame: f32 [ended lanes, K], lanes in ascending order
-    RENDER = 2  # one frame, behind the statistics: see `pictures`
+    RENDER = 2  # one frame, after the statistics: see `pictures`
 
 
 class ActBits(IntFlag):
-    """What an ACT asks beyond its actions."""
+    """What an ACT says besides its actions."""
 
     RESET = 1  # ignore the actions, reset every lane with `reset_seed`, answer with `first` rows
-    PICTURE = 2  # somebody watches: send a picture with the answer (capability `render`)
-    BOUNDARY = 4  # an unroll begins with the rows that this answers: whoever leaves now takes none with it
+    PICTURE = 2  # send a picture with the answer, because someone watches (capability `render`)
+    BOUNDARY = 4  # this ACT answers row 0 of an unroll: a group that leaves now loses no partial unroll
 
 
 class RequestState(IntEnum):
-    """Where a session's newest STEP is, as PONG reports it."""
+    """The state of a session's newest STEP, as PONG reports it."""
 
     UNKNOWN = 0  # none received yet
     QUEUED = 1
@@ -112,31 +112,31 @@ class RequestState(IntEnum):
 
 
 class RunState(IntEnum):
-    """Where the run is, as the learner tells everyone."""
+    """The state of the run, which the learner sends in every CREDIT."""
 
-    STARTING = 0  # no policy yet: no environment has introduced itself
+    STARTING = 0  # no policy yet, because no environment has sent its specification
     TRAINING = 1
-    FINISHING = 2  # trained to the end; the final evaluation is running
+    FINISHING = 2  # training is over; the final evaluation is running
     FINISHED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What is declared of one type of message."""
+    """The declaration of one type of message."""
 
     kind: MessageType
     direction: str  # "up" (towards the learner), "down" or "both ways"
     max_bytes: int
     record: type[Any]
     fields: tuple[HeaderField, ...]
-    num_required: int  # of the fields: every header of this type has so many
+    num_required: int  # number of fields that every header of this type has
 
 
 HEADERS: dict[MessageType, Header] = {}
 
 
 def header(kind: MessageType, direction: str, max_bytes: int = MAX_HEADER_BYTES) -> Callable[[type[T]], type[T]]:
-    """Declare a record to be the header of a type of message."""
+    """Return a decorator that declares a record as the header of a type of message."""
 
     def declare(record: type[T]) -> type[T]:
         fields = fields_of(record)
@@ -150,7 +150,7 @@ def header(kind: MessageType, direction: str, max_bytes: int = MAX_HEADER_BYTES)
 @header(MessageType.HELLO, "up", 64 * 1024)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """Environment → inference: one group introduces itself. Idempotent."""
+    """Environment → inference: one group asks for a session. Idempotent."""
 
     protocol_min: Annotated[ProtocolVersion, "the protocol versions that you speak"] = PROTOCOL_MIN
     protocol_max: ProtocolVersion = PROTOCOL_MAX
@@ -204,7 +204,7 @@ class Hello:
 @header(MessageType.WELCOME, "down")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
-    """Inference → environment: the session, and where to go on."""
+    """Inference → environment: the session, and the number of the next STEP."""
 
     nonce: Annotated[Id, "of the HELLO"]
     session: Annotated[Id, "put it into every STEP"]
@@ -226,7 +226,7 @@ class Welcome:
 @header(MessageType.REJECT, "down", 16 * 1024)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reject:
-    """Down: this HELLO is refused."""
+    """Down: a HELLO is refused."""
 
     nonce: Annotated[Id, "of the HELLO"]
     code: Annotated[Label, "section 8"]
@@ -270,7 +270,7 @@ class Act:
 @header(MessageType.CHALLENGE, "down")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Challenge:
-    """Down: I do not know this session; say HELLO again."""
+    """Down: a session is not known; its peer is to say HELLO again."""
 
     session: Annotated[
         Id,
@@ -282,7 +282,7 @@ class Challenge:
 @header(MessageType.PING, "up", 64 * 1024)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ping:
-    """Both links, up, every beat: I live; with load figures by name."""
+    """Both links, up, every beat: a sign of life, with loads by name."""
 
     sent_ms: Annotated[Count, "> 0, your own clock, never going back; comes back"]
     load: Annotated[
@@ -295,7 +295,7 @@ class Ping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionReport:
-    """One session's line in a PONG."""
+    """The report on one session in a PONG."""
 
     session: Id
     last_seq: Annotated[int, integer(-1, MAX_COUNT, "integer −1…2⁶³−1"), "of its newest STEP; −1 before the first"]
@@ -306,7 +306,7 @@ class SessionReport:
 @header(MessageType.PONG, "down", 64 * 1024)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pong:
-    """Down: the answer to PING, with each of that connection's sessions."""
+    """Down: the answer to PING, with a report on each session of the connection."""
 
     sent_ms: Annotated[Count, "of the PING"]
     server_epoch: Id
@@ -327,7 +327,7 @@ class Pong:
 @header(MessageType.BYE, "both ways")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bye:
-    """Both ways: leaving on purpose. Session 0 means every session of this connection."""
+    """Both ways: a session ends on purpose. Session 0 means all sessions of the connection."""
 
     session: Annotated[Id, "0: every session of this connection"]
     reason: Annotated[
@@ -340,7 +340,7 @@ class Bye:
 @header(MessageType.ERROR, "down", 16 * 1024)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Error:
-    """Both ways: something was wrong with what you sent, or cannot be served yet."""
+    """Both ways: a message was invalid, or cannot be served yet."""
 
     code: Annotated[Label, "section 8"]
     scope: Annotated[str, one_of("session", "connection")]
@@ -353,7 +353,7 @@ class Error:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskEnv:
-    """One task of a run, as the learner knows it; part of PRODUCER_WELCOME."""
+    """One task of a run; part of PRODUCER_WELCOME."""
 
     name: Annotated[str, text(MAX_LABEL, 1)]
     env_id: Annotated[str, text(MAX_NAME, 1)]
@@ -367,10 +367,10 @@ class TaskEnv:
 @header(MessageType.PRODUCER_HELLO, "up", 64 * 1024)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerHello:
-    """Inference → learner: a producer of unrolls and reader of weights introduces itself. Idempotent.
+    """Inference → learner: a producer of unrolls and reader of weights asks for a session. Idempotent.
 
-    A process has one session for each task that it has environments of, all over one connection, and one without a
-    task, which reads the weights; in a run with one environment the latter is the only one.
+    Over one connection a process has a session for each task of its environments, and one without a task for weights.
+    In a run with one environment the latter is the only one.
     """
 
     protocol_min: ProtocolVersion = PROTOCOL_MIN
@@ -397,7 +397,7 @@ class ProducerHello:
 @header(MessageType.PRODUCER_WELCOME, "down", 1024 * 1024)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerWelcome:
-    """Learner → inference: the session, and where to go on."""
+    """Learner → inference: the session, and the numbers to continue from."""
 
     nonce: Id
     session: Id
@@ -472,7 +472,7 @@ class Evaluation:
 @header(MessageType.CREDIT, "down")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credit:
-    """Learner → inference, absolute figures, repeated after every PONG; void in another epoch."""
+    """Learner → inference: absolute positions, repeated with every PONG; ignored in another epoch."""
 
     session: Annotated[Id, "void in another session"]
     epoch: Annotated[Count, "void in another epoch"]
@@ -487,7 +487,7 @@ class Credit:
 @header(MessageType.GET, "up")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Get:
-    """Inference → learner, long-poll: anything newer than this? Or, answered at once: exactly that version."""
+    """Inference → learner: a long-poll for weights newer than a version, or a request for an exact version."""
 
     session: Id
     have_version: Annotated[Count, "0: none"]
@@ -509,7 +509,7 @@ class Weights:
 @header(MessageType.NOT_MODIFIED, "down")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotModified:
-    """Learner → inference: nothing newer within the poll."""
+    """Learner → inference: there were no newer weights within the long-poll."""
 
     session: Id
     version: Annotated[Count, "the newest"]
@@ -518,7 +518,7 @@ class NotModified:
 @header(MessageType.LOOK, "up")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """Monitor → inference or learner: show me your figures. Keeps no session and changes nothing."""
+    """Monitor → inference or learner: a request for metrics and picture. Opens no session and changes nothing."""
 
     wants_page: Annotated[Boolean, "send the page"]
     wants_picture: Annotated[
@@ -552,10 +552,10 @@ EPOCH_SHIFT = 40
 
 
 def pack_version(epoch: int, step: int) -> int:
-    """One integer that orders like (epoch, step): the policy_version on the wire, i64. Zero is no version."""
+    """Return the policy_version of the wire, an i64 that orders like (epoch, step). 0 means no version."""
     return epoch << EPOCH_SHIFT | step
 
 
 def unpack_version(version: int) -> tuple[int, int]:
-    """(epoch, step) of a packed policy_version."""
+    """Return (epoch, step) of a packed policy_version."""
     return version >> EPOCH_SHIFT, version & ((1 << EPOCH_SHIFT) - 1)

@@ -1,7 +1,7 @@
-"""A picture of an environment, as it follows STEP: u32 height, u32 width, then u8 [height, width, 3] RGB.
+"""The frame of a picture that follows a STEP: u32 height, u32 width, then u8 [height, width, 3] RGB.
 
-Raw, not JPEG or PNG: any simulator can send it without a codec, its size is compared with integers before anything is
-read, and nobody behind it has to decode an image of a stranger's.
+It is raw, not JPEG or PNG: any simulator can send it without a codec, its size can be checked before anything is read,
+and no receiver has to decode an untrusted image.
 """
 
 import struct
@@ -15,19 +15,19 @@ PICTURE_HEADER_BYTES = _SIZES.size
 
 
 def pack_picture(picture: Array) -> bytes:
-    """The frame of a picture u8 [height, width, 3]. Raises: LocalWireError if it is none, or too large."""
+    """Return the frame of a picture u8 [height, width, 3]. Raises: LocalWireError if it cannot be sent."""
     if picture.dtype != "uint8" or picture.ndim != 3 or picture.shape[2] != 3 or not picture.size:
-        raise LocalWireError(f"a picture is uint8 [height, width, 3], not {picture.dtype} {list(picture.shape)}")
+        raise LocalWireError(f"a picture must be uint8 [height, width, 3], not {picture.dtype} {list(picture.shape)}")
     frame = _SIZES.pack(*picture.shape[:2]) + picture.tobytes()
     if len(frame) > MAX_PICTURE_BYTES:
-        raise LocalWireError(f"a picture of {len(frame)} bytes, at most {MAX_PICTURE_BYTES}")
+        raise LocalWireError(f"a picture of {len(frame)} bytes, allowed are {MAX_PICTURE_BYTES}")
     return frame
 
 
 def check_picture(frame: bytes) -> tuple[int, int]:
-    """(height, width) of a peer's frame. Raises: RemoteWireError if its size is not theirs."""
+    """Return (height, width) of a peer's frame. Raises: RemoteWireError if the frame has another size."""
     if _SIZES.size <= len(frame) <= MAX_PICTURE_BYTES:
         height, width = _SIZES.unpack_from(frame)
         if height and width and len(frame) == _SIZES.size + 3 * height * width:
             return height, width
-    raise RemoteWireError("picture", f"a picture's frame of {len(frame)} bytes that does not hold what it says")
+    raise RemoteWireError("picture", f"a picture frame of {len(frame)} bytes does not match the height and width in it")

@@ -1,4 +1,4 @@
-"""Records that are made for every tick of every group."""
+"""A decorator for records that are made for every tick of every group."""
 
 from dataclasses import dataclass
 from typing import TypeVar, dataclass_transform
@@ -8,8 +8,8 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True)
 def record(cls: type[T]) -> type[T]:
-    """As `dataclass(frozen=True, slots=True)` to type checkers; when it runs nothing guards it.
+    """Make a dataclass with slots that is frozen for type checkers only.
 
-    A frozen record sets each field through `object.__setattr__`, which makes it three times as dear to make.
+    A truly frozen one sets each field through `object.__setattr__`, which takes three times as long.
     """
     return dataclass(slots=True, unsafe_hash=True)(cls)

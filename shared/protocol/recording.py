@@ -1,8 +1,8 @@
-"""What a step leaves behind: one ordered list of fields, from which acting, UNROLL and batches are laid out.
+"""The record of experience: an ordered list of fields, which defines the layout of acting, UNROLL and batches.
 
-An unroll stores R rows of some lanes, R = overlap + T + 1. Row t of a lane holds what came with its observation, and
-but for the last row what was decided at it. Consecutive unrolls of a lane share the last row, and `overlap` rows before
-it. Nothing knows a field by its position: whoever needs one asks by name, the others iterate.
+An unroll stores R rows of some lanes, R = overlap + T + 1. Row t of a lane holds its observation, reward and flags and,
+except in the last row, what was decided at it. Consecutive unrolls of a lane share the last row and `overlap` rows
+before it. Code finds fields by name, never by position.
 
 Shape suffixes: R rows, L lanes.
 """
@@ -12,14 +12,14 @@ from enum import StrEnum
 
 from seedbed.shared.protocol.layout import Field, Layout
 from seedbed.shared.protocol.rows import EnvSpec, step_layout
-from seedbed.shared.protocol.spaces import own_action_size
+from seedbed.shared.protocol.spaces import raw_action_size
 
 OBSERVATION, MASK, REWARD, FLAGS = "observation", "mask", "reward", "flags"
 ACTION, LOG_PROB, VERSION = "action", "log_prob", "version"
 
 
 class Per(StrEnum):
-    """How many values of a field there are."""
+    """How often a field is recorded, which gives the leading axes of its array."""
 
     ROW = "row"  # [R, L, ...]: what comes with an observation
     TRANSITION = "transition"  # [R-1, L, ...]: what is decided at a row
@@ -29,7 +29,7 @@ class Per(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RecordField:
-    """One array of an unroll's record: what is kept of each row and lane."""
+    """One array of an unroll."""
 
     name: str
     dtype: str  # a NumPy name from `spaces.DTYPES`
@@ -37,7 +37,7 @@ class RecordField:
     per: Per
 
     def array_shape(self, rows: int, lanes: int) -> tuple[int, ...]:
-        """Of the whole field for so many rows R and lanes."""
+        """Return the shape of the whole field for this many rows R and lanes."""
         match self.per:
             case Per.ROW:
                 return (rows, lanes, *self.shape)
@@ -54,26 +54,26 @@ RECORDED_LOG_PROB = RecordField(LOG_PROB, "float32", (), Per.TRANSITION)  # of t
 
 @dataclass(frozen=True)
 class RecordSpec:
-    """What is recorded of the environments of one specification. Immutable; equal ones have equal layouts.
+    """The fields that are recorded for environments of one specification. Immutable; equal ones have equal layouts.
 
-    `fields` are in the order in which they travel: observation leaves, mask, reward and flags as in a STEP, the action
-    (the policy's own: zero-based index, or before squashing), what the acting rule decided besides, the version that
-    acted (packed), the policy's state before row 0.
+    `fields` are in the order of the wire: observation leaves, mask, reward and flags as in a STEP, the raw action (a
+    zero-based index, or the value before squashing), other fields of the acting rule, the packed version that acted,
+    the policy's state before row 0.
     """
 
     spec: EnvSpec
     unroll_length: int  # T, transitions that no other unroll of the lane has
     overlap: int = 0  # transitions of the unroll before that are stored again; at most T
-    decided: tuple[RecordField, ...] = (RECORDED_LOG_PROB,)  # beside the action
+    decided: tuple[RecordField, ...] = (RECORDED_LOG_PROB,)  # fields of the acting rule besides the action
     state: tuple[RecordField, ...] = ()
     fields: tuple[RecordField, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not 0 <= self.overlap <= self.unroll_length:
-            raise ValueError(f"an overlap of {self.overlap} rows with unrolls of {self.unroll_length}")
+            raise ValueError(f"overlap is {self.overlap}, expected 0 to unroll_length = {self.unroll_length}")
         if any(item.per is not Per.TRANSITION for item in self.decided):
-            raise ValueError("what is decided beside an action is recorded for each transition")
-        action = RecordField(ACTION, "float32", (own_action_size(self.spec.action),), Per.TRANSITION)
+            raise ValueError("a field in `decided` must be recorded for each transition")
+        action = RecordField(ACTION, "float32", (raw_action_size(self.spec.action),), Per.TRANSITION)
         version = RecordField(VERSION, "int64", (), Per.TICK)
         fields = (*step_fields(self.spec), action, *self.decided, version, *self.state)
         object.__setattr__(self, "fields", fields)
@@ -82,22 +82,22 @@ class RecordSpec:
 
     @property
     def num_rows(self) -> int:
-        """R, the rows of an unroll."""
+        """R, the number of rows of an unroll."""
         return self.overlap + self.unroll_length + 1
 
     @property
     def step_names(self) -> tuple[str, ...]:
-        """The fields that a STEP brings, in its order."""
+        """The names of the fields in a STEP, in its order."""
         return tuple(item.name for item in self.fields if item.per is Per.ROW)
 
     def layout(self, lanes: int) -> Layout:
-        """UNROLL's arrays, time first, in one frame."""
+        """Return the layout of UNROLL's arrays, time first, in one frame."""
         fields = [Field(item.name, item.dtype, item.array_shape(self.num_rows, lanes)) for item in self.fields]
         return Layout(fields, single_frame=True)
 
 
 def step_fields(spec: EnvSpec) -> list[RecordField]:
-    """A STEP's arrays as fields of a record."""
+    """Return the arrays of a STEP as fields of a record."""
     paths = [leaf.path for leaf in spec.observation.leaves()]
     names = [f"{OBSERVATION}/{path}" if path else OBSERVATION for path in paths]
     names += [MASK, REWARD, FLAGS] if spec.mask_size else [REWARD, FLAGS]

@@ -1,4 +1,4 @@
-"""A group's rows: what an environment specification is, and how STEP and ACT lay out their arrays.
+"""A group's rows: flags, environment specifications, and the layouts of STEP and ACT.
 
 Row t of a lane: the observation, the reward and the flags that came with it, then the action taken at it.
 `terminated` and `truncated` mark the row with an episode's final observation; the next row is the reset row (`first`),
@@ -23,7 +23,7 @@ from seedbed.shared.protocol.spaces import Leaf, Space, mask_size, space_from_wi
 
 
 class Flags(IntFlag):
-    """One byte per lane and row."""
+    """The flags of one lane and row, one byte."""
 
     TERMINATED = 1
     TRUNCATED = 2
@@ -37,27 +37,27 @@ _MARKS = [bytes(1 if value & bits else 0 for value in range(256)) for bits in ra
 MAX_NAME = 256  # characters of an id, a setting's or a statistic's name
 MAX_SETTING = 4096  # characters of a setting's value
 MAX_LIST = 64  # settings, statistics
-MAX_REWARD = 1e15  # either way: squares of returns must be finite in float32
+MAX_REWARD = 1e15  # absolute value: squares of returns must be finite in float32
 REWARD_PROBLEM = f"a reward that is NaN, or beyond {MAX_REWARD:g} either way"
-LARGEST_MESSAGE = 2  # all frames of one together, in largest frames
-MAX_KNOWN_SPECS = 16  # digests of wire forms, and what they mean
+LARGEST_MESSAGE = 2  # size of all frames of a message together, in multiples of the largest frame
+MAX_KNOWN_SPECS = 16  # specifications that are cached by the digest of their wire form
 _known_specs: dict[bytes, "EnvSpec"] = {}
 _knowing = threading.Lock()
 
 
 def are_rewards(values: Array, out: Array | None = None) -> Array:
-    """Which of these floats may be rewards, bool of the same shape: neither NaN nor beyond `MAX_REWARD`."""
+    """Return which floats are valid rewards, bool of the same shape: neither NaN nor beyond `MAX_REWARD`."""
     return np.asarray(np.less_equal(np.abs(values), MAX_REWARD, out=out))
 
 
 def count_flagged(flags: Array, bits: int) -> int:
-    """Lanes with any of these bits, of flags u8 [L]. Counted in bytes: for small groups a third of an array's time."""
+    """Count the lanes with any of these bits in flags u8 [L]; over bytes, three times as fast for small groups."""
     return flags.tobytes().translate(_MARKS[bits]).count(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvSpec:
-    """What a policy must know of an environment; agreed at HELLO, digested with unrolls and weights."""
+    """The specification of an environment: all that a policy depends on. HELLO and the weights' manifest carry it."""
 
     env_id: str
     settings: tuple[tuple[str, str], ...] = ()  # (name, value as JSON), sorted: frame skip, clipping, …
@@ -68,7 +68,7 @@ class EnvSpec:
 
     @property
     def max_episode_steps(self) -> int | None:
-        """The time limit among the settings, if there is one that is a number."""
+        """The time limit among the settings, agent steps; None if there is none."""
         try:
             limit = json.loads(dict(self.settings).get("max_episode_steps", "null"))
         except ValueError:
@@ -76,14 +76,14 @@ class EnvSpec:
         return limit if type(limit) is int else None
 
     def digest(self) -> str:
-        """Sixteen hex digits that differ when anything of the specification does."""
+        """Return sixteen hex digits that differ if anything in the specification differs."""
         # JSON and not MessagePack: one canonical text, bytes as hex digits.
         text = json.dumps(spec_to_wire(self), separators=(",", ":"), default=bytes.hex)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def spec_to_wire(spec: EnvSpec) -> list[Any]:
-    """[env_id, [[setting, value], ...], observation, action, mask_size, [statistic, ...]]."""
+    """Return [env_id, [[setting, value], ...], observation, action, mask_size, [statistic, ...]]."""
     return [
         spec.env_id, [list(item) for item in spec.settings], space_to_wire(spec.observation),
         space_to_wire(spec.action), spec.mask_size, list(spec.statistics),
@@ -91,11 +91,11 @@ def spec_to_wire(spec: EnvSpec) -> list[Any]:
 
 
 def spec_from_wire(obj: Any) -> EnvSpec:
-    """The specification of a peer's wire form; the same for the same form, of which the newest are kept.
+    """Return the specification in a peer's wire form; equal forms of late give the same cached object.
 
     Raises: RemoteWireError.
     """
-    form = hashlib.blake2b(repr(obj).encode(errors="surrogatepass"), digest_size=32).digest()  # a tenth of reading it
+    form = hashlib.blake2b(repr(obj).encode(errors="surrogatepass"), digest_size=32).digest()  # ten times as fast
     spec = _known_specs.get(form) or _read_spec(obj)
     with _knowing:
         _known_specs.pop(form, None)
@@ -107,16 +107,16 @@ def spec_from_wire(obj: Any) -> EnvSpec:
 
 def _read_spec(obj: Any) -> EnvSpec:
     if type(obj) is not list or len(obj) < 6:
-        raise RemoteWireError("spec", "an environment specification is an array of six")
+        raise RemoteWireError("spec", "an environment specification must be an array of six")
     env_id, settings, observation, action, mask, statistics = obj[:6]
     if type(env_id) is not str or not 0 < len(env_id) <= MAX_NAME:
-        raise RemoteWireError("spec", "the environment's id is not a text of 1 to 256 characters")
+        raise RemoteWireError("spec", "the environment id must be a text of 1 to 256 characters")
     names = _spec_names(statistics, "statistics")
     if names[:2] != ("return", "length") or len(set(names)) != len(names):
-        raise RemoteWireError("spec", "the statistics are not return, length and others, each once")
+        raise RemoteWireError("spec", "the statistics must be return, length and others, each once")
     action_space = _spec_space(action, "action")
     if any(leaf.kind == "text" for leaf in action_space.leaves()):
-        raise RemoteWireError("spec", "an action space with Text")
+        raise RemoteWireError("spec", "the action space contains Text, which no policy can choose")
     if type(mask) is not int or mask not in (0, mask_size(action_space)):
         raise RemoteWireError("spec", f"masks of {mask!r} columns for {mask_size(action_space)} categories")
     return EnvSpec(
@@ -156,7 +156,7 @@ def _spec_settings(value: Any) -> tuple[tuple[str, str], ...]:
 
 
 def describe_difference(ours: EnvSpec, theirs: EnvSpec) -> str | None:
-    """The first thing that differs, with both values, for people; None if nothing does."""
+    """Return the first difference with both values, as text; None if there is none."""
     if ours.env_id != theirs.env_id:
         return f"environment id: ours {ours.env_id!r}, theirs {theirs.env_id!r}"
     mine, other = dict(ours.settings), dict(theirs.settings)
@@ -168,7 +168,7 @@ def describe_difference(ours: EnvSpec, theirs: EnvSpec) -> str | None:
 
 
 def describe_space_difference(ours: EnvSpec, theirs: EnvSpec) -> str | None:
-    """The first thing that one policy cannot serve: as `describe_difference`, whatever the environments are called."""
+    """Return the first difference in spaces, masks or statistics, as text; None if one policy can serve both."""
     for what, a, b in (
         ("observation", ours.observation, theirs.observation),
         ("action", ours.action, theirs.action),
@@ -184,7 +184,7 @@ def describe_space_difference(ours: EnvSpec, theirs: EnvSpec) -> str | None:
 
 
 def _brief(text: str) -> str:
-    """Short enough that both sides' values fit one message."""
+    """Return a text shortened so that the values of both sides fit into a message."""
     return text if len(text) <= 200 else text[:200] + "…"
 
 
@@ -217,7 +217,7 @@ def _bounds_difference(ours: Leaf, theirs: Leaf) -> str:
 
 @lru_cache(maxsize=256)
 def step_layout(spec: EnvSpec, lanes: int) -> Layout:
-    """STEP's arrays: observation leaves, then `mask` u8 [L, M] if masked, `reward` f32 [L], `flags` u8 [L]."""
+    """Return the layout of STEP's arrays: observation leaves, mask u8 [L, M] if any, reward f32 [L], flags u8 [L]."""
     fields = [Field(leaf.path, leaf.wire_dtype, (lanes, *leaf.wire_shape)) for leaf in spec.observation.leaves()]
     if spec.mask_size:
         fields.append(Field("mask", "uint8", (lanes, spec.mask_size)))
@@ -227,11 +227,11 @@ def step_layout(spec: EnvSpec, lanes: int) -> Layout:
 
 @lru_cache(maxsize=256)
 def act_layout(spec: EnvSpec, lanes: int) -> Layout:
-    """ACT's arrays: action leaves as the environment takes them."""
+    """Return the layout of ACT's arrays: action leaves as the environment takes them."""
     return Layout([Field(leaf.path, leaf.wire_dtype, (lanes, *leaf.wire_shape)) for leaf in spec.action.leaves()])
 
 
 def episodes_layout(spec: EnvSpec, count: int) -> Layout:
-    """EPISODES' arrays, in one frame: version i64 [N] (packed), then statistics f32 [N, K]."""
+    """Return the layout of EPISODES' arrays in one frame: packed version i64 [N], then statistics f32 [N, K]."""
     fields = [Field("version", "int64", (count,)), Field("statistics", "float32", (count, len(spec.statistics)))]
     return Layout(fields, single_frame=True)

@@ -1,9 +1,9 @@
-"""The sessions that one end has given to its peers: what both links do alike. Pure: takes `now`, in seconds.
+"""The sessions that a server has given to its peers, for both links. Pure: takes `now`, in seconds.
 
-- Routes (the ROUTER's ids of connections) belong to connections, not to peers: the newest message of a session wins.
-- Whatever valid comes over a connection keeps all its sessions.
-- A session whose connection stays open and silent for its lease is over.
-- One whose connection is closed may come back on another: within `detach_s` where that is given, else within its lease.
+- A route (the ROUTER's id of a connection) is not a peer: a session belongs to the route of its newest message.
+- Any valid message over a connection renews the leases of all its sessions.
+- A session is over once its connection was silent for its lease.
+- A session whose connection is closed may return on another: within `detach_s` if that is given, else within its lease.
 """
 
 from collections.abc import Iterable
@@ -15,17 +15,17 @@ from seedbed.shared.protocol.messages import Error
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class LeasedSession:
-    """What a session has to do with its connection. Written by its book alone."""
+    """The part of a session that concerns its connection and lease. Only its `SessionBook` changes it."""
 
-    id: int = 0  # 0: it is in no book
+    id: int = 0  # 0: no session
     route: bytes = b""
     lease_s: float = 0.0
     heard_at: float = 0.0
-    detached_at: float | None = None  # since when its connection is known to be closed
+    detached_at: float | None = None  # when its connection was found closed; None: open
 
     @property
     def is_reachable(self) -> bool:
-        """Whether its connection is open, as far as is known."""
+        """Whether its connection is not known to be closed."""
         return self.detached_at is None
 
 
@@ -33,7 +33,7 @@ S = TypeVar("S", bound=LeasedSession)
 
 
 class SessionBook(Generic[S]):
-    """All sessions of one end, by their id and by their connection. One thread; bounded by whoever adds them."""
+    """All sessions of a server by id and by connection. One thread; the caller bounds their number."""
 
     def __init__(self, detach_s: float | None = None) -> None:
         """`detach_s`: how long a session outlives its connection, seconds; None: as long as its lease."""
@@ -42,54 +42,54 @@ class SessionBook(Generic[S]):
         self._detach_s = detach_s
 
     def add(self, session: S) -> None:
-        """Take in a session that has an id and a route."""
+        """Add a session that has an id and a route."""
         self.sessions[session.id] = session
         self._by_route.setdefault(session.route, {})[session.id] = session
 
     def remove(self, session: S) -> None:
-        """Forget a session that is here."""
+        """Remove a session that was added."""
         del self.sessions[session.id]
         self._leave_route(session)
 
-    def reached(self, session: S, route: bytes, now: float) -> None:
-        """A message of this session came over this connection, which is its connection from now on."""
+    def move_to(self, session: S, route: bytes, now: float) -> None:
+        """Renew a session's lease by a message over this connection, which is its connection from now on."""
         session.heard_at, session.detached_at = now, None
         if session.route != route:
             self._leave_route(session)
             session.route = route
             self._by_route.setdefault(route, {})[session.id] = session
 
-    def heard(self, route: bytes, now: float) -> None:
-        """Anything valid came from this connection: its sessions live."""
+    def renew(self, route: bytes, now: float) -> None:
+        """Renew the leases of all sessions of a connection."""
         for session in self._by_route.get(route, {}).values():
             session.heard_at, session.detached_at = now, None
 
-    def at(self, route: bytes) -> list[S]:
-        """The sessions of one connection."""
+    def on_route(self, route: bytes) -> list[S]:
+        """Return the sessions of one connection."""
         return list(self._by_route.get(route, {}).values())
 
     def routes(self) -> list[bytes]:
-        """The connections that have sessions."""
+        """Return the connections that have sessions."""
         return list(self._by_route)
 
     def named(self, session: int, route: bytes) -> list[S]:
-        """The sessions that a BYE over this connection means: the named one, or with 0 all of the connection."""
+        """Return the sessions that a BYE over this connection names: one, or with 0 all of the connection."""
         here = self._by_route.get(route, {})
         return list(here.values()) if session == 0 else [here[session]] if session in here else []
 
-    def of(self, routes: Iterable[bytes]) -> list[S]:
-        """The sessions of these connections."""
-        return [session for route in dict.fromkeys(routes) for session in self.at(route)]
+    def on_routes(self, routes: Iterable[bytes]) -> list[S]:
+        """Return the sessions of these connections."""
+        return [session for route in dict.fromkeys(routes) for session in self.on_route(route)]
 
     def closed(self, route: bytes, now: float) -> list[S]:
-        """A send found this connection closed: nothing more is sent there. Returns the sessions that were on it."""
-        detached = [session for session in self.at(route) if session.is_reachable]
+        """Note that a connection is closed, and return the sessions that were open on it."""
+        detached = [session for session in self.on_route(route) if session.is_reachable]
         for session in detached:
             session.detached_at = now
         return detached
 
-    def over(self, now: float) -> list[S]:
-        """The sessions whose time is up; they are removed by whoever asked."""
+    def expired(self, now: float) -> list[S]:
+        """Return the sessions that are over; the caller removes them."""
         return [session for session in self.sessions.values() if self._is_over(session, now)]
 
     def _is_over(self, session: S, now: float) -> bool:
@@ -105,7 +105,7 @@ class SessionBook(Generic[S]):
 
 
 def revoked(session: int, keys: str) -> Error:
-    """What a session hears whose key was revoked. `keys`: where its new key would be made."""
+    """Return the ERROR for a session whose key was revoked; `keys` says where a new key is made."""
     return Error(
         code="revoked", scope="session", session=session, retryable=False,
         message="the key of this connection was revoked", hint=f"ask for a new one where {keys}",

@@ -1,14 +1,15 @@
-"""A group at an inference service: its session, lease, newest step and cached reply; no socket, no clock.
+"""The sessions of groups at an inference service: newest STEP, cached reply, lease. No socket, no clock.
 
-The rules, in one place:
+The rules:
 
 - A session is one group at one inference. HELLO is idempotent: a known (incarnation, group) resumes its session.
 - One STEP is outstanding. seq = last+1: accept. seq = last: still pending, or answered from the cache. Lower: dropped.
   Higher, or a second outstanding one: CHALLENGE. So nothing is applied twice, and a resend never advances policy state.
 - Connections, leases and their ends are `session_book`'s. A lease is `lease_s`, or the longer `max_stall_s` that HELLO
-  declared; it is judged only when every message that had arrived was read, and not right after a stall of our own.
-- With keys a session belongs to whoever opened it: on a route of another owner it is refused like an unknown one.
-- Whoever opens sessions and does not step (a key; without keys a connection) may hold half of the lanes, or one group.
+  declared; it ends only when every message that has arrived was read, and not right after a stall of this
+  process.
+- With keys a session belongs to the key that opened it; over a connection of another key it counts as unknown.
+- The sessions of a key (without keys: a connection) that have never stepped may hold half of the lanes, or one group.
 
 Every method takes `now`, seconds on any clock that does not go back.
 """
@@ -38,7 +39,7 @@ from seedbed.shared.protocol.rows import LARGEST_MESSAGE, step_layout
 from seedbed.shared.protocol.session_book import LeasedSession, SessionBook
 
 MAX_SESSIONS_PER_CONNECTION = 1024  # what a PONG may list
-CHANGE_HINT = "give another group another number, and each process life an incarnation of its own"
+CHANGE_HINT = "give each group its own number, and each process start its own incarnation"
 SERVED_CAPABILITIES = ("reset", "boundary", "render")
 
 
@@ -49,13 +50,13 @@ class StepVerdict(IntEnum):
     """What to do with a STEP."""
 
     ACCEPT = 0  # new: act on it
-    PENDING = 1  # a resend of the one in work: drop the payload, the answer is on its way
+    PENDING = 1  # a resend of the pending one: drop the payload, the answer is on its way
     CACHED = 2  # a resend of the answered one: send `session.reply` again
     STALE = 3  # older: drop
     CHALLENGE = 4  # unknown session or a gap: send `challenge(step.session)`
 
 
-_ACCEPT, _PENDING, _CACHED, _STALE, _CHALLENGE = StepVerdict  # module names: reading an enum's member costs more
+_ACCEPT, _PENDING, _CACHED, _STALE, _CHALLENGE = StepVerdict  # read faster than an enumeration's members
 _UNKNOWN = int(RequestState.UNKNOWN)
 _QUEUED = int(RequestState.QUEUED)
 _ANSWERED = int(RequestState.ANSWERED)
@@ -63,11 +64,11 @@ _ANSWERED = int(RequestState.ANSWERED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLimits:
-    """Times and bounds of link 1 at an inference service."""
+    """Times and limits of the step link at an inference service."""
 
     beat_s: float = 1.0  # environments PING this often
-    lease_s: float = 10.0  # connected but silent for longer: freed
-    detach_s: float = 3.0  # connection closed for longer: freed
+    lease_s: float = 10.0  # a connected but silent session is freed after this
+    detach_s: float = 3.0  # a session whose connection is closed is freed after this
     max_stall_s: float = 600.0  # the longest silence that a HELLO may ask for
     max_lanes: int = 65_536  # of all sessions together
     max_frame_bytes: int = 64 * 1024 * 1024
@@ -76,14 +77,14 @@ class SessionLimits:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Session(LeasedSession):
-    """One group's session. Owned by its table; `attached` is the caller's own data for the group."""
+    """One group's session. Owned by its table; `attached` is data of the caller."""
 
     number: int  # counts from 1 at this server
     hello: Hello
     seed: int
     state_since: float
     owner: str = ""  # whose key opened it; empty without keys
-    holder: str | bytes = ""  # who holds its lanes: the owner, without keys the route that it was opened over
+    holder: str | bytes = ""  # the owner; without keys the connection that opened it
     last_seq: int = -1
     state: int = _UNKNOWN  # RequestState
     reply: list[bytes] | None = None  # all frames of the ACT for last_seq, once answered
@@ -91,25 +92,24 @@ class Session(LeasedSession):
     is_ended: bool = False
     attached: Any = None
 
-    capabilities: tuple[str, ...] = field(init=False)  # of the group, that are used
+    capabilities: tuple[str, ...] = field(init=False)  # those of the group's capabilities that are used
 
     def __post_init__(self) -> None:
         self.capabilities = _served_capabilities(self.hello)
 
     @property
     def lanes(self) -> int:
-        """How many copies of the environment the group has."""
+        """The number of lanes of the group."""
         return self.hello.lanes
 
 
 class SessionTable:
     """All sessions of one inference process. One thread; bounded by `limits.max_lanes`, a cached reply per session.
 
-    Large because every message of link 1 that concerns a session has a method here; the rules are in one place.
+    Large because every message of the step link that concerns a session has a method here; the rules are in one place.
 
-    `run_seed` and `run_id` may be set again until the first session exists; afterwards use `change_run`. `replica`
-    numbers the inference services of a run, so that two of them give different seeds. `owner` tells whose key a route
-    has.
+    `run_seed` and `run_id` may be set until the first session exists; afterwards use `change_run`. `replica` differs
+    between the inference services of a run, so that they give different seeds. `owner` returns whose key a route has.
     """
 
     def __init__(
@@ -129,11 +129,11 @@ class SessionTable:
         self._owner = owner
         self.limits = limits or SessionLimits()
         self._book: SessionBook[Session] = SessionBook(self.limits.detach_s)
-        self.sessions = self._book.sessions  # by their ids; to read
+        self.sessions = self._book.sessions  # by id, for reading
         self.num_lanes = 0
         self.is_draining = False
         self._by_group: dict[tuple[int, int], Session] = {}
-        self.num_unstepped = 0  # sessions that never stepped
+        self.num_unstepped = 0  # number of sessions that never stepped
         self._unstepped: dict[str | bytes, int] = {}  # lanes of sessions that never stepped, by holder
         self._former_runs: set[str] = set()
         self._next_number = 1
@@ -141,13 +141,13 @@ class SessionTable:
     # HELLO, BYE
 
     def hello(self, hello: Hello, route: bytes, now: float) -> Welcome | Reject:
-        """Open a session or resume the group's own. The caller has judged the specification before."""
+        """Open a session or resume the group's own. The caller has checked the specification before."""
         refusal = self._refusal(hello)
         session = self._by_group.get((hello.incarnation, hello.group))
         if refusal is None and session is not None and not _same_group(session.hello, hello):
             refusal = ("group_changed", False, f"this group {_describe_change(session.hello, hello)}", CHANGE_HINT)
         if refusal is None and session is not None and self.is_foreign(session, route):
-            refusal = ("group_changed", False, "this group belongs to another key", "draw a new incarnation")
+            refusal = ("group_changed", False, "this group belongs to another key", "draw a new random incarnation")
         if refusal is None and session is None:
             refusal = self._full(hello, route)
         if refusal is not None:
@@ -157,7 +157,7 @@ class SessionTable:
         if session is None:
             session = self._open(hello, route, now)
         else:
-            self._book.reached(session, route, now)
+            self._book.move_to(session, route, now)
         return Welcome(
             nonce=hello.nonce,
             session=session.id,
@@ -173,14 +173,14 @@ class SessionTable:
         )
 
     def bye(self, bye: Bye, route: bytes, now: float) -> list[Session]:
-        """End the named session, or with 0 all of this connection. Sessions that live on another route stay."""
+        """End the named session, or with 0 all of this connection, and return them. Those on other routes stay."""
         leaving = self._book.named(bye.session, route)
         for session in leaving:
             self.end(session)
         return leaving
 
     def end(self, session: Session) -> None:
-        """Forget a session; its next STEP is challenged. Ending twice does nothing."""
+        """End a session; its next STEP is challenged. Idempotent."""
         if session.is_ended:
             return
         if session.last_seq < 0:
@@ -192,12 +192,12 @@ class SessionTable:
         self.num_lanes -= session.hello.lanes
 
     def drain(self) -> list[Session]:
-        """Refuse every HELLO from now on and end all sessions; the caller tells each BYE(draining)."""
+        """Refuse every HELLO from now on, and end and return all sessions; the caller sends BYE."""
         self.is_draining = True
         return self._end(list(self.sessions.values()))
 
     def change_run(self, run_id: str, run_seed: int) -> list[Session]:
-        """Another run id is another policy: end all sessions. Their groups may come back naming the former run."""
+        """Set another run, and end and return all sessions; their groups may return with the former run's id."""
         if self.run_id and self.run_id != run_id:
             self._former_runs.add(self.run_id)
         self.run_id, self.run_seed = run_id, run_seed
@@ -206,7 +206,7 @@ class SessionTable:
     # The step path
 
     def step(self, step: Step, route: bytes, now: float) -> StepVerdict:
-        """Judge a STEP whose payload has the right sizes. After ACCEPT the session is QUEUED and waits for `answer`."""
+        """Decide about a STEP with a valid payload. After ACCEPT the session is QUEUED until `answer` is called."""
         session = self.sessions.get(step.session)
         if session is None or (session.route != route and self.is_foreign(session, route)):
             return _CHALLENGE
@@ -225,7 +225,7 @@ class SessionTable:
             verdict = _CACHED if session.state == _ANSWERED else _PENDING
         else:
             return _STALE if seq < last_seq else _CHALLENGE
-        self._book.reached(session, route, now)
+        self._book.move_to(session, route, now)
         return verdict
 
     def is_foreign(self, session: Session, route: bytes) -> bool:
@@ -233,23 +233,23 @@ class SessionTable:
         return self._owner(route) != session.owner
 
     def mark(self, session: Session, state: int, now: float) -> None:
-        """Note why a pending STEP waits: queued or held, and since when."""
+        """Note the state in which a pending STEP waits, and since when."""
         if session.state != state:
             session.state = state
             session.state_since = now
 
     def answer(self, session: Session, frames: list[bytes], now: float) -> None:
-        """The ACT for the pending STEP, all its frames: kept for resends until the next STEP."""
+        """Keep all frames of the pending STEP's ACT, for resends until the next STEP."""
         session.reply = frames
         session.state = _ANSWERED
         session.state_since = now
 
     def challenge(self, session_id: int) -> Challenge:
-        """What to send after `StepVerdict.CHALLENGE`."""
+        """Return the message to send after `StepVerdict.CHALLENGE`."""
         return Challenge(session=session_id, server_epoch=self.server_epoch)
 
     def strike(self, session: Session) -> Session | None:
-        """Count a bad message against a session; returns it, ended, after too many."""
+        """Count an invalid message of a session; after too many, end and return the session."""
         session.strikes += 1
         if session.strikes < self.limits.max_strikes or session.is_ended:
             return None
@@ -259,8 +259,8 @@ class SessionTable:
     # Liveness
 
     def ping(self, ping: Ping, route: bytes, now: float, *, work_age_ms: int = 0) -> Pong:
-        """Renew the leases of a connection's sessions and report each."""
-        self._book.heard(route, now)
+        """Renew the leases of a connection's sessions, and return a report on each."""
+        self._book.renew(route, now)
         reports = tuple(
             SessionReport(
                 session=session.id,
@@ -268,7 +268,7 @@ class SessionTable:
                 state=session.state,
                 age_ms=max(0, int((now - session.state_since) * 1000)),
             )
-            for session in self._book.at(route)
+            for session in self._book.on_route(route)
         )
         return Pong(
             sent_ms=ping.sent_ms,
@@ -283,48 +283,48 @@ class SessionTable:
         return self._book.routes()
 
     def unroutable(self, route: bytes, now: float) -> list[Session]:
-        """A send found the connection closed: detach its sessions; each may resume within `detach_s`."""
+        """Note that a connection is closed; its sessions may resume on another within `detach_s`."""
         return self._book.closed(route, now)
 
     def revoke(self, routes: Sequence[bytes]) -> list[Session]:
-        """End the sessions of these connections; the caller tells each."""
-        return self._end(self._book.of(routes))
+        """End and return the sessions of connections whose keys were revoked; the caller tells each."""
+        return self._end(self._book.on_routes(routes))
 
     def expire(self, now: float, *, drained: bool, stalled_until: float = float("-inf")) -> list[Session]:
-        """Free the sessions whose lease is over.
+        """End and return the sessions whose lease is over.
 
         Args:
-          drained: the socket was empty when last read; otherwise their messages may be waiting there.
-          stalled_until: one beat after the end of our own last stall; nobody is judged before.
+          drained: whether the socket was empty when last read; otherwise messages of these sessions may wait there.
+          stalled_until: one beat after this process last stalled; no lease ends before.
         """
         if not drained or now < stalled_until:
             return []
-        return self._end(self._book.over(now))
+        return self._end(self._book.expired(now))
 
     # Within
 
     def _refusal(self, hello: Hello) -> Refusal | None:
-        """Why this HELLO cannot be served by anyone here: code, retryable, message, hint."""
+        """Return why this HELLO cannot be served whatever the free space; None if it can."""
         if (refusal := refuse_version(hello)) is not None:
             return refusal
         if self.is_draining:
-            return "draining", True, "this inference service is shutting down", "try another, or wait for its successor"
+            return "draining", True, "this inference service is shutting down", "try another, or wait until it is back"
         if hello.run_id and self.run_id and hello.run_id != self.run_id and hello.run_id not in self._former_runs:
-            message = f"run id {hello.run_id!r} asked, this inference serves run {self.run_id!r}"
+            message = f"run id {hello.run_id!r} requested, this inference service serves run {self.run_id!r}"
             return "another_run", False, message, "check actor.upstream"
         return refuse_size(hello, self.limits.max_frame_bytes)
 
     def _full(self, hello: Hello, route: bytes) -> Refusal | None:
-        """The refusal for a group that would be one too many, or None."""
+        """Return the refusal of a group for which there is no space; None if there is."""
         if self.num_lanes + hello.lanes > self.limits.max_lanes:
-            message = f"{hello.lanes} lanes asked, {self.num_lanes} of {self.limits.max_lanes} in use"
-            return "capacity", True, message, "add an inference service or raise inference.max_lanes"
+            message = f"{hello.lanes} lanes requested, {self.num_lanes} of {self.limits.max_lanes} in use"
+            return "capacity", True, message, "add an inference service, or raise inference.max_lanes"
         waiting = self._unstepped.get(self._owner(route) or route, 0)
         if waiting and waiting + hello.lanes > self.limits.max_lanes // 2:
-            message = f"{hello.lanes} lanes asked, and {waiting} that were given have not made a step yet"
-            return "capacity", True, message, "step the groups that are in; more are let in as soon as these do"
-        if len(self._book.at(route)) >= MAX_SESSIONS_PER_CONNECTION:
-            message = f"{MAX_SESSIONS_PER_CONNECTION} groups on one connection"
+            message = f"{hello.lanes} lanes requested, and {waiting} lanes with a session have not stepped yet"
+            return "capacity", True, message, "step the groups that have a session; then others get one"
+        if len(self._book.on_route(route)) >= MAX_SESSIONS_PER_CONNECTION:
+            message = f"this connection has {MAX_SESSIONS_PER_CONNECTION} groups, the most allowed"
             return "capacity", True, message, "use more lanes per group, or more actors"
         return None
 
@@ -332,7 +332,7 @@ class SessionTable:
         number, self._next_number = self._next_number, self._next_number + 1
         limits = self.limits
         session = Session(
-            # The epoch's bits keep a session of a former server from being taken for one of ours.
+            # The epoch's bits make the ids of different server processes distinct.
             id=(self.server_epoch & 0x7FFF_FFFF) << 32 | number,
             number=number,
             hello=hello,
@@ -351,7 +351,7 @@ class SessionTable:
         return session
 
     def _count_unstepped(self, session: Session, lanes: int) -> None:
-        """So many more, or less, lanes that never stepped, of one session."""
+        """Add to the lanes of a session's holder that never stepped; a negative number subtracts."""
         self.num_unstepped += 1 if lanes > 0 else -1
         count = self._unstepped.get(session.holder, 0) + lanes
         if count:
@@ -366,21 +366,21 @@ class SessionTable:
 
 
 def refuse_version(hello: Hello) -> Refusal | None:
-    """Why no version of the protocol serves both, or None when one does."""
+    """Return the refusal of a HELLO whose protocol versions are not served; None if one is."""
     if hello.protocol_min <= PROTOCOL_MAX and hello.protocol_max >= PROTOCOL_MIN:
         return None
     theirs, ours = f"{hello.protocol_min}..{hello.protocol_max}", f"{PROTOCOL_MIN}..{PROTOCOL_MAX}"
-    return "protocol", False, f"protocol {theirs} asked, {ours} served", "install one version of seedbed everywhere"
+    return "protocol", False, f"protocol {theirs} requested, {ours} served", "install one version of seedbed everywhere"
 
 
 def refuse_size(hello: Hello, max_frame_bytes: int) -> Refusal | None:
-    """Why a STEP of this group cannot be carried, or None when it can."""
+    """Return the refusal of a group whose STEP is too large; None if it is not."""
     frames = step_layout(hello.spec, hello.lanes).frame_bytes
     if max(frames) > max_frame_bytes:
-        message = f"a STEP frame of {max(frames)} bytes, max_frame_bytes is {max_frame_bytes}"
+        message = f"a STEP has a frame of {max(frames)} bytes, and inference.max_frame_bytes is {max_frame_bytes}"
     elif sum(frames) > LARGEST_MESSAGE * max_frame_bytes:
         message = (
-            f"a STEP of {sum(frames)} bytes, allowed are {LARGEST_MESSAGE} times max_frame_bytes, {max_frame_bytes}"
+            f"a STEP has {sum(frames)} bytes, over {LARGEST_MESSAGE} × inference.max_frame_bytes = {max_frame_bytes}"
         )
     else:
         return None
@@ -388,7 +388,7 @@ def refuse_size(hello: Hello, max_frame_bytes: int) -> Refusal | None:
 
 
 def group_seed(run_seed: int, replica: int, number: int) -> int:
-    """A group's seed, 31 bits: the same for the same run seed, replica and session number, unrelated otherwise."""
+    """Return a group's seed of 31 bits, a hash of run seed, replica and session number."""
     words = np.random.SeedSequence([abs(run_seed), replica, number]).generate_state(1)
     return int(words[0]) & 0x7FFF_FFFF
 
@@ -399,7 +399,7 @@ def _same_group(known: Hello, hello: Hello) -> bool:
 
 
 def _served_capabilities(hello: Hello) -> tuple[str, ...]:
-    """Those of a group's capabilities that are used: nobody asks a training group for pictures."""
+    """Return the group's capabilities that are used; training groups are never asked for pictures."""
     served = SERVED_CAPABILITIES if hello.mode != "train" else SERVED_CAPABILITIES[:1]
     return tuple(name for name in hello.capabilities if name in served)
 
@@ -408,5 +408,5 @@ def _describe_change(known: Hello, hello: Hello) -> str:
     for name in ("lanes", "mode", "task"):
         before, now = (getattr(item, name) or "none" for item in (known, hello))
         if before != now:
-            return f"said HELLO with {name} {before} before, and now with {now}"
+            return f"said HELLO with {name} {before} before, and with {now} now"
     return "said HELLO with another specification before"

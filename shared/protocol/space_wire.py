@@ -1,4 +1,4 @@
-"""Spaces on the wire: nested MessagePack arrays of integers, text and bytes, checked before anything of them is used.
+"""The wire form of spaces: nested MessagePack arrays of integers, text and bytes, checked before they are used.
 
     box             [1, dtype, shape, low, high, image]     low, high: little-endian items, repeated to fill
     discrete        [2, dtype, n, start]
@@ -38,7 +38,7 @@ _I64_MAX = (1 << 63) - 1
 
 
 def space_to_wire(space: Space) -> list[Any]:
-    """The wire form: nested lists of integers, text and bytes."""
+    """Return a space as nested lists of integers, text and bytes."""
     leaf = space.leaf
     if leaf is None:
         if space.kind == "dict":
@@ -57,7 +57,7 @@ def space_to_wire(space: Space) -> list[Any]:
 
 
 def space_from_wire(obj: Any) -> Space:
-    """The Space of a peer's wire form. Raises RemoteWireError on anything that `space_to_wire` could not have said."""
+    """Return the space in a peer's wire form. Raises: RemoteWireError for a form that `space_to_wire` cannot give."""
     return _from_wire(obj, "", 0, [0])
 
 
@@ -155,7 +155,7 @@ def _require(condition: bool, path: str, message: str) -> None:
 
 
 def _found(value: Any) -> str:
-    """What came in place of something else, for people."""
+    """Return a short description of an invalid value, for messages."""
     names = {list: "an array", bytes: "bin", str: "a text", dict: "a map", type(None): "nil", bool: "a boolean"}
     return names.get(type(value)) or str(value)[:40]
 
@@ -193,6 +193,6 @@ def _check_categories(path: str, dtype: str, nvec: Sequence[Any], starts: Sequen
     limits = np.iinfo(dtype)
     for n, start in zip(nvec, starts, strict=True):
         is_fine = type(n) is int and 0 < n <= MAX_CATEGORIES
-        _require(is_fine, path, f"{_found(n)} in place of a number of categories within 1…{MAX_CATEGORIES}")
+        _require(is_fine, path, f"the number of categories is {_found(n)}, and must be within 1…{MAX_CATEGORIES}")
         fits = type(start) is int and limits.min <= start and start + n - 1 <= min(int(limits.max), _I64_MAX)
         _require(fits, path, f"values do not fit {dtype}")

@@ -1,6 +1,6 @@
-"""Gymnasium spaces and values as leaves: conversion of a space, and of values with a leading lane axis.
+"""Converts Gymnasium spaces, and values with a leading lane axis, to and from leaves.
 
-The tree and its leaves are in `leaves`, their wire form in `space_wire`; import all of them from here.
+The tree of leaves is defined in `leaves`, its wire form in `space_wire`; import all of them from here.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from seedbed.shared.protocol.leaves import (
     compress_bounds,
     join_path,
     mask_size,
-    own_action_size,
+    raw_action_size,
 )
 from seedbed.shared.protocol.space_wire import space_from_wire, space_to_wire
 
@@ -35,7 +35,7 @@ __all__ = [
     "flatten",
     "join_path",
     "mask_size",
-    "own_action_size",
+    "raw_action_size",
     "space_from_gymnasium",
     "space_from_wire",
     "space_to_wire",
@@ -47,24 +47,24 @@ FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 def space_from_gymnasium(space: gymnasium.Space[Any], *, image: str | Mapping[str, str] | None = "") -> Space:
-    """The Space of a Gymnasium space.
+    """Convert a Gymnasium space.
 
     Args:
-      image: how uint8 arrays of rank 3 are laid out: "HWC" or "CHW", for all or by leaf path; "" if nobody said,
-        which is an error where it matters; None where arrays are no images (actions). Rank 2 is always "HW".
+      image: the axes of uint8 arrays of rank 3, "HWC" or "CHW", for all or by leaf path; "" if unknown, which is an
+        error where it matters; None if arrays are not images (actions). Rank 2 is always "HW".
     Raises: ConfigError naming the leaf, for a space or dtype that cannot travel.
     """
     try:
-        return space_from_wire(space_to_wire(_from_gymnasium(space, "", image)))  # the limits are there
+        return space_from_wire(space_to_wire(_from_gymnasium(space, "", image)))  # which checks the limits
     except RemoteWireError as error:
-        raise ConfigError(f"this environment's space cannot travel: {error}") from error
+        raise ConfigError(f"this environment's space cannot be sent: {error}") from error
 
 
 def _from_gymnasium(space: gymnasium.Space[Any], path: str, image: str | Mapping[str, str] | None) -> Space:
     if isinstance(space, gymnasium.spaces.Dict):
         for name in space.spaces:
             if not isinstance(name, str):
-                raise ConfigError(f"space {path!r}: the key {name!r} is no text; only text keys can travel")
+                raise ConfigError(f"space {path!r}: the key {name!r} is no text: use str for every key of a Dict")
         kind, named = "dict", sorted(space.spaces.items())
     elif isinstance(space, gymnasium.spaces.Tuple):
         kind, named = "tuple", [(str(i), child) for i, child in enumerate(space.spaces)]
@@ -116,15 +116,15 @@ def _leaf_from_gymnasium(space: gymnasium.Space[Any], path: str, image: str | Ma
                 charset=charset,
             )
     raise ConfigError(
-        f"space {path!r} is a {type(space).__name__}: only Box, Discrete, MultiDiscrete, MultiBinary, Text, "
-        "Dict and Tuple can travel; wrap the environment to give one of these"
+        f"space {path!r} is a {type(space).__name__}, expected Box, Discrete, MultiDiscrete, MultiBinary, Text, "
+        "Dict or Tuple: wrap the environment to give one of these"
     )
 
 
 def _dtype_name(space: gymnasium.Space[Any], path: str) -> str:
     name = np.dtype(space.dtype).name
     if name not in DTYPES:
-        raise ConfigError(f"space {path!r} has dtype {name}, which cannot travel: use one of {', '.join(DTYPES)}")
+        raise ConfigError(f"space {path!r} has dtype {name}: use one of {', '.join(DTYPES)}")
     return name
 
 
@@ -136,16 +136,16 @@ def _image_layout(dtype: str, shape: tuple[int, ...], image: str | Mapping[str, 
     said = image if isinstance(image, str) else image.get(path, "")
     if said not in ("HWC", "CHW"):
         raise ConfigError(
-            f"observation {path!r} is uint8 {list(shape)}: say where its channels are: env.image = 'HWC' or 'CHW', or "
-            "metadata['image'] of the environment"
+            f"observation {path!r} is uint8 {list(shape)}, whose channels are at an unknown place: set env.image to "
+            "'HWC' or 'CHW', or metadata['image'] of the environment"
         )
     return said
 
 
 def flatten(space: Space, value: Any) -> list[Array]:
-    """A value with a leading lane axis (dict of, tuple of) → its leaves' arrays `[L, *wire_shape]`, canonical order.
+    """Return the leaves `[L, *wire_shape]` of a nested value with a leading lane axis, in canonical order.
 
-    Arrays that already fit are not copied. Raises EnvError naming the leaf that does not fit its space.
+    Arrays that already fit are not copied. Raises: EnvError naming the leaf that does not fit its space.
     """
     if space.leaf is not None:
         return [_leaf_array(space.leaf, value)]
@@ -160,7 +160,7 @@ def flatten(space: Space, value: Any) -> list[Array]:
 
 
 def unflatten(space: Space, leaves: Sequence[Array]) -> Any:
-    """The inverse of `flatten`: dicts and tuples of arrays with a leading lane axis; text as a list of str."""
+    """Return the nested value of leaves, the inverse of `flatten`; text becomes a list of str."""
     return _take(space, iter(leaves))
 
 
@@ -179,14 +179,14 @@ def _leaf_array(leaf: Leaf, value: Any) -> Array:
     try:
         array = np.asarray(value, leaf.dtype)
     except (ValueError, TypeError, OverflowError) as error:
-        raise EnvError(f"the environment's {leaf.path!r} is no {leaf.describe()}: {error}") from error
+        raise EnvError(f"the environment's {leaf.path!r} is not a {leaf.describe()}: {error}") from error
     if array.ndim == 0 or array.shape[1:] != leaf.shape:
         raise EnvError(f"the environment's {leaf.path!r} has shape {array.shape[1:]}, its space says {leaf.shape}")
     return array
 
 
 def encode_text(leaf: Leaf, texts: Sequence[str]) -> Array:
-    """One text for each lane → u8 `[L, wire_shape]`: the UTF-8 byte count as u32, the bytes, zeros."""
+    """Return one text for each lane as u8 `[L, wire_shape]`: the UTF-8 byte count as u32, the bytes, zeros."""
     rows = np.zeros((len(texts), *leaf.wire_shape), np.uint8)
     for row, text in zip(rows, texts, strict=True):
         data = str(text).encode()
@@ -197,7 +197,7 @@ def encode_text(leaf: Leaf, texts: Sequence[str]) -> Array:
 
 
 def decode_text(leaf: Leaf, rows: Array) -> list[str]:
-    """The inverse of `encode_text`. Raises RemoteWireError."""
+    """Return the texts of the lanes, the inverse of `encode_text`. Raises: RemoteWireError."""
     texts = []
     for row in rows:
         raw = row.tobytes()
@@ -214,8 +214,8 @@ def decode_text(leaf: Leaf, rows: Array) -> list[str]:
 def check_values(space: Space, arrays: Sequence[Array]) -> None:
     """Raise RemoteWireError unless a peer's arrays `[..., *wire_shape]` hold values that the space allows.
 
-    Discrete values in range, text within its field, floats finite as float32. Bounds of a box are not enforced:
-    environments exceed them, and no computation depends on them.
+    Discrete values must be in range, text must fit its field, and floats must be finite as float32. Bounds of a box are
+    not enforced, because environments exceed them and no computation depends on them.
     """
     for leaf, array in zip(space.leaves(), arrays, strict=True):
         check_leaf_values(leaf, array)
@@ -235,16 +235,16 @@ def check_leaf_values(leaf: Leaf, array: Array) -> None:
     else:
         fine = array.dtype.kind != "f" or all_true(are_finite(array))
     if not fine:
-        raise RemoteWireError("value", f"{leaf.path!r} has values that are no {leaf.describe()}")
+        raise RemoteWireError("value", f"{leaf.path!r} has values that are not valid for {leaf.describe()}")
 
 
 def are_finite(array: Array, out: Array | None = None) -> Array:
-    """Which floats a policy can read, bool of the same shape: it computes in float32, where 1e300 is infinite."""
+    """Return which floats are finite as float32, in which the policy computes; bool of the same shape."""
     if array.dtype.itemsize <= np.dtype(np.float32).itemsize:
         return np.asarray(np.isfinite(array, out=out))
-    return np.asarray(np.less_equal(np.abs(array), FLOAT32_MAX, out=out))  # NaN is neither
+    return np.asarray(np.less_equal(np.abs(array), FLOAT32_MAX, out=out))  # False for NaN
 
 
 def all_true(array: Array) -> bool:
-    """Whether a bool array holds nothing else: for small ones in half the time of its own `all`."""
+    """Whether all elements of a bool array are True; for small ones twice as fast as its own `all`."""
     return int(np.count_nonzero(array)) == array.size

@@ -1,4 +1,4 @@
-"""An environment's own statistics: what they may be called, their columns in a run's table, conditions on their means.
+"""An environment's own statistics: their valid names, their columns in metrics.csv, and conditions on their means.
 
 An environment names them in HELLO, after `return` and `length`, and reports a number for each when an episode ends.
 A name becomes part of columns and labels, so it holds nothing that a CSV file, TensorBoard or Prometheus would misread.
@@ -8,18 +8,18 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-GIVEN = ("return", "length")  # every environment's, reported without being named
-RESERVED = (*GIVEN, "normalised", "normalised_capped")  # their columns exist already, with another meaning
+GIVEN = ("return", "length")  # statistics of every environment
+RESERVED = (*GIVEN, "normalised", "normalised_capped")  # names whose columns have another meaning
 NAME_RULE = "use a letter, then at most 63 letters, digits, '_', '-' or '.'"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
-_TRAINING = re.compile(rf"episode_({_NAME.pattern})_mean")  # as `training_column` makes it
+_TRAINING = re.compile(rf"episode_({_NAME.pattern})_mean")  # the form of `training_column`
 _CONDITION = re.compile(rf"\s*({_NAME.pattern})\s*(>=|<=)\s*(\S+)\s*")
 
-Means = Mapping[str, float | None]  # name of a statistic → its mean over some episodes, None while nobody knows
+Means = Mapping[str, float | None]  # name of a statistic → its mean over some episodes; None if unknown
 
 
 def name_problem(names: Sequence[str]) -> str | None:
-    """What is wrong with the names of an environment's own statistics, and what to do; None if nothing is."""
+    """Return what is wrong with the names of an environment's own statistics; None if nothing is."""
     for place, name in enumerate(names):
         if not _NAME.fullmatch(name):
             return f"a statistic cannot be named {name!r}: {NAME_RULE}"
@@ -31,31 +31,31 @@ def name_problem(names: Sequence[str]) -> str | None:
 
 
 def training_column(name: str) -> str:
-    """The mean over the last training episodes, in metrics.csv and summary.json."""
+    """Return the column of the mean over the last training episodes, in metrics.csv and summary.json."""
     return f"episode_{name}_mean"
 
 
 def evaluation_column(name: str) -> str:
-    """The mean over the episodes of an evaluation, likewise."""
+    """Return the column of the mean over the episodes of an evaluation."""
     return f"eval_{name}_mean"
 
 
 def own_statistics(columns: Iterable[str]) -> list[str]:
-    """The statistics that a run's columns (or the keys of its summary) tell of, without `return` and `length`."""
+    """Return the names of an environment's own statistics among a run's columns, or the keys of its summary."""
     found = (_TRAINING.fullmatch(column) for column in columns)
     return [match[1] for match in found if match and match[1] not in RESERVED]
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A bound that the mean of a statistic must reach."""
+    """A condition on the mean of a statistic."""
 
     statistic: str
     sign: str  # ">=" or "<="
     bound: float
 
     def holds(self, means: Means) -> bool:
-        """Whether these means reach the bound; one that is not known does not."""
+        """Whether these means meet the condition; an unknown mean does not."""
         mean = means.get(self.statistic)
         if mean is None:
             return False
@@ -63,7 +63,7 @@ class Condition:
 
 
 def read_condition(text: str) -> Condition:
-    """A condition such as "success >= 0.9". Raises: ValueError that says how one is written."""
+    """Read a condition such as "success >= 0.9". Raises: ValueError that says how one is written."""
     found = _CONDITION.fullmatch(text)
     try:
         bound = float(found[3]) if found else float("nan")

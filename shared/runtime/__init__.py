@@ -1,1 +1,1 @@
-"""What makes a process a service: loop, signals, configuration, logs, metrics."""
+"""The common frame of all services: loop, signals, configuration, logs, metrics."""

@@ -1,4 +1,4 @@
-"""What glibc does with freed memory: keep what the next update needs, give back what nothing will need soon."""
+"""Controls whether glibc keeps freed memory for reuse or returns it to the system."""
 
 import ctypes
 import gc
@@ -10,7 +10,7 @@ KEEP_BYTES = 1 << 30
 
 
 def keep_freed_memory() -> bool:
-    """Have glibc reuse blocks up to 1 GiB instead of returning them to the kernel; False where there is no glibc.
+    """Make glibc reuse blocks up to 1 GiB instead of returning them to the kernel; False without glibc.
 
     Without it every update maps and faults in its activations again. With the same thresholds set as environment
     variables, an update of 16 K rows took 22 ms instead of 27 ms, and 33 instead of 50 with other work on the cores:
@@ -24,22 +24,22 @@ def keep_freed_memory() -> bool:
 
 
 def share_one_arena() -> bool:
-    """Have all threads that start from now on allocate from one place; False where there is no glibc.
+    """Make all threads started from now on share one arena; False without glibc.
 
-    By itself each has an arena, in which torch's aligned blocks of changing sizes come to lie ever further apart:
-    CartPole's inference grew by 30 of 210 MB in half an hour, in steps, and giving back what was free did not help.
+    By default each thread has its own arena, which torch's aligned blocks of changing sizes fragment more and more:
+    inference for CartPole grew by 30 of 210 MB in half an hour, and releasing free memory did not help.
     """
     libc = _glibc()
     return libc is not None and libc.mallopt(M_ARENA_MAX, 1) == 1
 
 
 def release_freed_memory() -> bool:
-    """Give the kernel the pages in which no block lies; False where there is no glibc.
+    """Return the pages without any block to the kernel; False without glibc.
 
-    Blocks of changing sizes spread over ever more pages, so a process grows for hours though it holds no more. So do
-    Python's lists of freed tuples, up to 2,000 of each length, which only a full collection empties.
-    A learner's next update has to fault its activations in again, some tenths of a second for a gigabyte: little, once
-    in minutes, beside what a burst of messages would otherwise keep for good.
+    Blocks of changing sizes spread over more and more pages, so a process grows for hours although it holds no more
+    memory. So do Python's lists of freed tuples, up to 2,000 of each length, which only a full collection empties.
+    Afterwards a learner's next update faults its activations in again, which takes some tenths of a second for a
+    gigabyte. That is little if done every few minutes.
     """
     gc.collect()
     libc = _glibc()

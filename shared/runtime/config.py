@@ -1,8 +1,8 @@
-"""From an experiment file, the environment and the command line to one checked model; an unknown key is an error.
+"""Reads settings from recipe, experiment file, environment variables and command line into one checked model.
 
-Precedence, weakest first: the recipe that `run.recipe` names, then the TOML file, then `SEEDBED_SECTION__KEY`
-variables, then `section.key=value` words. A service reads the sections that its model names; the other services' are
-ignored, one that nobody knows is not.
+Precedence, weakest first: the recipe that `run.recipe` names, the TOML file, `SEEDBED_SECTION__KEY` variables, and
+`section.key=value` words. A service reads the sections of its model and ignores those of other services. An unknown
+section or key is an error.
 """
 
 import difflib
@@ -30,10 +30,10 @@ KNOWN_SECTIONS = (
     "monitor",
 )  # fmt: skip
 ENVIRONMENT_PREFIX = "SEEDBED_"
-MAX_PROCESSES = 1024  # of one role on one machine
+MAX_PROCESSES = 1024  # most processes of one role on one machine
 Settings = tuple[tuple[str, str], ...]  # (name, value as JSON)
-QUOTED = re.compile(r"'([^']*)'")  # the values that pydantic names in a message
-MAX_LISTED = 40  # names that an error message tells
+QUOTED = re.compile(r"'([^']*)'")  # the values in a message of pydantic
+MAX_LISTED = 40  # most names that an error message lists
 
 
 class Section(BaseModel):
@@ -44,9 +44,9 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _split_lists(cls, value: Any, info: Any) -> Any:
-        """Let a word or variable give a list of strings as a,b,c (a single address needs no brackets).
+        """Accept a list of strings as a,b,c in a word or variable.
 
-        Integers beyond 64 bits, which no array or library takes, are refused here once for all.
+        Integers beyond 64 bits, which no array can hold, are refused here for all settings.
         """
         if isinstance(value, int) and not -(2**63) <= value < 2**63:
             raise ValueError("a number of at most 64 bits is expected")
@@ -57,7 +57,7 @@ class Section(BaseModel):
 
 
 class RunConfig(Section):
-    """[run]: what is trained, for how long, and where its results go."""
+    """The section [run]: the length of the run, its goals, and where its results go."""
 
     name: str = Field("run", description="Label of the run; part of its folder's name.")
     dir: Path | None = Field(None, description="Run folder; none: runs/<name>-<time>, chosen by the launcher.")
@@ -80,13 +80,13 @@ class RunConfig(Section):
     def _check_name(cls, value: str) -> str:
         """Refuse a name that cannot be part of a folder's name."""
         if not value.strip() or not value.isprintable() or "/" in value or value.startswith("."):
-            raise ValueError("a name that a folder can have is expected: not empty, no slash, no dot at its start")
+            raise ValueError("the name must be valid for a folder: not empty, no slash, no dot at its start")
         return value
 
     @field_validator("until")
     @classmethod
     def _check_until(cls, value: str) -> str:
-        """Refuse what is no condition. Whether its statistic exists is known only when an environment has connected."""
+        """Refuse an invalid condition. Whether its statistic exists is known once an environment has connected."""
         if value.strip():
             read_condition(value)
         return value.strip()
@@ -109,9 +109,9 @@ class RunConfig(Section):
     @field_validator("dir", mode="before")
     @classmethod
     def _read_empty_as_none(cls, value: Any) -> Any:
-        """An empty variable means no choice, not the working directory; and no path holds a zero byte."""
+        """Read an empty variable as None, not as the working directory; refuse zero bytes."""
         if isinstance(value, str) and "\0" in value:
-            raise ValueError("a path without zero bytes is expected")
+            raise ValueError("a path must have no zero bytes")
         return None if value == "" else value
 
 
@@ -124,7 +124,7 @@ def join_env(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any
 
 
 class EnvConfig(Section):
-    """[env]: the environment, and the settings that every actor of a run must share."""
+    """The section [env]: the environment, and the settings that all actors of a run share."""
 
     id: str = Field(
         description="Gymnasium or EnvPool id, ALE/Name-v5, module:function of yours, or what `service` calls its own."
@@ -152,7 +152,7 @@ class EnvConfig(Section):
         True, description="Atari: mark rows where a life was lost; training cuts the discount there."
     )
 
-    _stands_for: Settings | None = PrivateAttr(None)  # the run's, where these are an evaluation's
+    _stands_for: Settings | None = PrivateAttr(None)  # the settings of the run, if these are of its evaluation
 
     @property
     def is_atari(self) -> bool:
@@ -199,7 +199,7 @@ EVALUATION_MAY_DIFFER = (
 
 
 class EvalConfig(Section):
-    """[eval]: how a policy version is measured."""
+    """The section [eval]: how a policy version is evaluated."""
 
     episodes: int = Field(100, ge=1, description="Episodes of one evaluation.")
     lanes: int = Field(20, ge=1, le=65536, description="Environment copies that play them.")
@@ -221,7 +221,7 @@ class EvalConfig(Section):
         """Refuse keys that could change observations or actions, and values that a key cannot have."""
         for key in value:
             if key in ("id", "backend"):
-                raise ValueError(f"{key}: an evaluation plays the run's environment on the run's back-end")
+                raise ValueError(f"{key}: an evaluation uses the environment and back-end of the run; leave it out")
             if key not in EVALUATION_MAY_DIFFER:
                 raise ValueError(f"{key}: cannot differ in evaluations{suggest(key, EVALUATION_MAY_DIFFER)}")
         EnvConfig.model_validate({"id": "any", **value})
@@ -233,7 +233,7 @@ class EvalConfig(Section):
 
 
 class LaunchConfig(Section):
-    """[launch]: which services the launcher starts on this machine."""
+    """The section [launch]: which services the launcher starts on this machine."""
 
     actors: int = Field(
         1, ge=0, le=MAX_PROCESSES, description="Training actors, processes; in a run with tasks, of each."
@@ -255,7 +255,7 @@ class LaunchConfig(Section):
 
 
 class RuntimeConfig(Section):
-    """[runtime]: what any service needs to be a well-behaved process."""
+    """The section [runtime]: settings of every service's process."""
 
     name: str = Field("", description="Label of this process in logs and metrics; empty: the service's own name.")
     status_file: Path | None = Field(None, description="Written when ready: addresses, process id, incarnation.")
@@ -275,7 +275,7 @@ class RuntimeConfig(Section):
     @field_validator("keys", mode="before")
     @classmethod
     def _read_empty_as_none(cls, value: Any) -> Any:
-        """An empty variable means no keys, not the working directory."""
+        """Read an empty variable as no keys, not as the working directory."""
         return None if value == "" else value
 
 
@@ -369,15 +369,15 @@ def read_toml(file: Path) -> dict[str, Any]:
 
 
 def _check_underscores(variable: str) -> None:
-    """Refuse SEEDBED_LEARNER_BATCH, which would set nothing and say nothing.
+    """Refuse a variable such as SEEDBED_LEARNER_BATCH, which would be ignored silently.
 
-    Kubernetes' own are left alone: a service named seedbed-learner gives every pod SEEDBED_LEARNER_PORT and its like.
+    Kubernetes' own variables are allowed: a service named seedbed-learner gives every pod SEEDBED_LEARNER_PORT.
     """
     section, one, key = variable.removeprefix(ENVIRONMENT_PREFIX).partition("_")
     is_ours = variable.startswith(ENVIRONMENT_PREFIX) and section.lower() in KNOWN_SECTIONS
     if is_ours and one and not key.startswith(("_", "SERVICE_", "PORT")):
         meant = f"{ENVIRONMENT_PREFIX}{section}__{key}"
-        raise ConfigError(f"environment variable {variable}: write {meant}, with two underscores behind the section")
+        raise ConfigError(f"environment variable {variable}: write {meant}, with two underscores after the section")
 
 
 def _check_section(section: str, where: str, is_read: bool) -> None:
@@ -394,7 +394,7 @@ def _place(
     origin: str,
     model: type[BaseModel],
 ) -> None:
-    """Put one textual value at its path, over what is there."""
+    """Put one value, given as text, at its path, replacing what is there."""
     _check_section(path[0], origin, path[0] in model.model_fields)
     table: Any = merged
     for name in path[:-1]:
@@ -409,7 +409,7 @@ def _place(
 
 
 def _give_way(own: Any, path: Sequence[str], value: Any) -> None:
-    """Drop from a task's own [env] a key that a word or variable has set for all tasks; of `kwargs`, only its keys."""
+    """Remove a key that a word or variable sets for all tasks from a task's own [env]; of `kwargs`, only its keys."""
     if not isinstance(own, dict) or not path:
         return
     if path[0] != "kwargs":
@@ -420,19 +420,19 @@ def _give_way(own: Any, path: Sequence[str], value: Any) -> None:
 
 
 def parse_value(text: str) -> Any:
-    """A word's value: a number, boolean, string, list or table in TOML, a JSON object, or else the text itself."""
+    """Return the value of a word: TOML, a JSON object, or else the text itself."""
     try:
         parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return _parse_object(text)
     value = parsed.pop("value", None)
     if parsed or not isinstance(value, (bool, int, float, str, list, dict)):
-        return text  # a line break smuggled in a second key, or it looks like a date
+        return text  # a second key after a line break, or a date
     return value
 
 
 def _parse_object(text: str) -> Any:
-    """A JSON object, which other programs write in place of TOML's tables; else the text itself."""
+    """Return a JSON object, which other programs write instead of a TOML table; else the text itself."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -443,7 +443,7 @@ def _parse_object(text: str) -> Any:
 def _describe(
     model: type[BaseModel], detail: ErrorDetails, origins: Mapping[tuple[str, ...], str], file: Path | None
 ) -> str:
-    """One validation error as "<source>: [section] key: what is wrong"."""
+    """Return one validation error as "<source>: [section] key: what is wrong"."""
     loc = tuple(str(part) for part in detail["loc"])
     _, path = _follow(model, loc)
     path += ("name",) if detail["type"] == "union_tag_invalid" else ()
@@ -478,15 +478,15 @@ def _is_inherited(detail: ErrorDetails, error: ValidationError) -> bool:
 
 
 def _follow(model: type[BaseModel], path: Sequence[str]) -> tuple[type[BaseModel] | None, tuple[str, ...]]:
-    """The model that an error's path ends in, and the path as a user writes it.
+    """Return the model in which an error's path ends, and the path as a user writes it.
 
-    It looks through `X | None` and tables by name. Where one field's models are told apart by a tag, the tag stands in
-    an error's path and in no file.
+    It follows `X | None` and tables by name. If the models of a field are distinguished by a tag, the tag is in the
+    path of the error, but in no file.
     """
     found: type[BaseModel] | None = model
     written: list[str] = []
-    by_name: Any = None  # what lies under any name, within a table by name
-    tagged: dict[str, type[BaseModel]] = {}  # the models of a field that are told apart, by tag
+    by_name: Any = None  # the type of the entries of a table by name
+    tagged: dict[str, type[BaseModel]] = {}  # the models of a tagged union, by tag
     for name in path:
         if name in tagged:
             found, tagged = tagged[name], {}
@@ -503,7 +503,7 @@ def _follow(model: type[BaseModel], path: Sequence[str]) -> tuple[type[BaseModel
 
 
 def _tags_with(model: type[BaseModel], path: Sequence[str], key: str) -> list[str]:
-    """The tags of the models at a path that have this key, where they are told apart by tags."""
+    """Return the tags of those models at a path that have this key, if they are distinguished by tags."""
     owner, _ = _follow(model, path[:-1])
     field = owner.model_fields.get(path[-1]) if owner is not None and path else None
     options = typing.get_args(field.annotation) if field is not None and _is_union(field.annotation) else ()
@@ -511,7 +511,7 @@ def _tags_with(model: type[BaseModel], path: Sequence[str], key: str) -> list[st
 
 
 def _tagged(annotation: Any) -> tuple[Any, Tag | None]:
-    """A type, and the tag that tells it apart in a union, if it has one."""
+    """Return a type, and its tag in a union, if it has one."""
     if typing.get_origin(annotation) is not typing.Annotated:
         return annotation, None
     inner, *metadata = typing.get_args(annotation)
@@ -531,7 +531,7 @@ def suggest(name: str, known: Sequence[str]) -> str:
 
 
 def _nearest_quoted(detail: ErrorDetails) -> str:
-    """As `_nearest`, among the quoted values that an error expects."""
+    """Return the same as `_nearest`, among the quoted values that an error expects."""
     return _nearest(str(detail["input"]), QUOTED.findall(detail["ctx"]["expected"]))
 
 

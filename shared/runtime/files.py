@@ -1,4 +1,4 @@
-"""Writing files of a run: what the disk refuses becomes one error that says where, why, and what to do."""
+"""Turns errors of writing a run's files into one error that says where, why, and what to do."""
 
 import contextlib
 import errno
@@ -24,7 +24,7 @@ REMEDIES = {
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """A context in which to write, make, rename or remove `path`. Raises: StorageError for any OSError in it."""
+    """A context manager around writing or removing `path`. Raises: StorageError for any OSError in it."""
     try:
         yield
     except OSError as error:

@@ -22,7 +22,7 @@ TIMEOUT_S = 3.0
 MAX_PAGE_BYTES = 4 * 1024 * 1024
 
 
-def judge(environment: Mapping[str, str]) -> str:
+def check_ready(environment: Mapping[str, str]) -> str:
     """Return what keeps the service from being ready; empty if it is ready.
 
     Args:
@@ -33,23 +33,23 @@ def judge(environment: Mapping[str, str]) -> str:
     file = environment.get(STATUS_VARIABLE, "")
     if not file:
         return f"{STATUS_VARIABLE} is not set: there is no status file to look at"
-    return _judge_status(file)
+    return _check_status(file)
 
 
-def judge_alive(environment: Mapping[str, str]) -> str:
+def check_alive(environment: Mapping[str, str]) -> str:
     """Return why a service that was ready no longer answers; empty if it does, is starting, or has left a cause."""
     file = environment.get(STATUS_VARIABLE, "")
     if read_cause(environment.get(CAUSE_VARIABLE, "")) or not Path(file).is_file():
         return ""
-    return _judge_status(file)
+    return _check_status(file)
 
 
-def _judge_status(file: str) -> str:
+def _check_status(file: str) -> str:
     """Return what is wrong with the service that writes this status file; empty if nothing is."""
     try:
         status = json.loads(Path(file).read_bytes())
         if PARTS in status:
-            return next((problem for part in status[PARTS] if (problem := _judge_status(part))), "")
+            return next((problem for part in status[PARTS] if (problem := _check_status(part))), "")
         page, expected = str(status["metrics"]), f'incarnation="{status["incarnation"]:x}"'
         served = str(status["endpoint"])
     except FileNotFoundError:
@@ -106,6 +106,6 @@ def _visit_site(address: str) -> str:
 
 
 if __name__ == "__main__":
-    problem = judge_alive(os.environ) if "--alive" in sys.argv[1:] else judge(os.environ)
+    problem = check_alive(os.environ) if "--alive" in sys.argv[1:] else check_ready(os.environ)
     print(problem or ("alive" if "--alive" in sys.argv[1:] else "ready"))
     sys.exit(1 if problem else 0)

@@ -1,6 +1,6 @@
-"""A process's Prometheus metrics and the loopback page that serves them.
+"""The Prometheus metrics of a process, and the loopback page that serves them.
 
-The hot path counts in plain attributes of its own; `read_counter` and `read_gauge` look at them when a scrape comes.
+The hot path counts in plain attributes; `read_counter` and `read_gauge` read these at each scrape.
 """
 
 import ipaddress
@@ -28,7 +28,7 @@ from seedbed.shared.figures.declare import PREFIX
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
-# → figure, by the value of one label or of several; called in the page's thread
+# → number by the values of one or several labels; called in the page's thread
 ReadLabelled = Callable[[], Mapping[str, float]] | Callable[[], Mapping[tuple[str, ...], float]]
 _Family = CounterMetricFamily | GaugeMetricFamily
 MAX_CONNECTIONS = 64  # to the page, at a time
@@ -38,11 +38,11 @@ SECONDS_BUCKETS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05
 
 
 Answer = tuple[Mapping[str, str], bytes]  # headers and body
-ReadHistogram = Callable[[], tuple[Sequence[int], float]]  # how many in each range, and the sum of all values
+ReadHistogram = Callable[[], tuple[Sequence[int], float]]  # returns the count of each range, and the sum of all values
 
 
 def describe_picture(incarnation: int, number: int, version: int, age_s: float) -> dict[str, str]:
-    """Headers of a picture: who has it, its number there, the policy that plays (packed), how old it is."""
+    """Return the headers of a picture: process, number, packed policy version, age."""
     return {
         "X-Seedbed-Incarnation": f"{incarnation:x}",
         "X-Seedbed-Number": str(number),
@@ -54,7 +54,7 @@ def describe_picture(incarnation: int, number: int, version: int, age_s: float) 
 class _Page(ThreadingMixIn, WSGIServer):
     """The page's server: one short-lived thread for each scrape, which cannot keep the process alive.
 
-    Whoever connects and says nothing costs a thread and a descriptor for a while: of many the oldest are hung up on.
+    A silent connection occupies a thread and a descriptor; if there are too many, the oldest are closed.
     """
 
     daemon_threads = True
@@ -66,7 +66,7 @@ class _Page(ThreadingMixIn, WSGIServer):
         super().__init__(*arguments)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection in a thread of its own; the oldest makes room."""
+        """Serve a connection in its own thread, closing the oldest one if there are too many."""
         with self._lock:
             if len(self._open) >= MAX_CONNECTIONS:
                 with suppress(OSError):
@@ -76,19 +76,19 @@ class _Page(ThreadingMixIn, WSGIServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """It is served, and makes room for another."""
+        """Close a connection that was served."""
         with self._lock:
             self._open.pop(request, None)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hung up, or said nothing: not worth a line."""
+        """Ignore a client that hung up or sent nothing."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
 
 class _SilentHandler(WSGIRequestHandler):
-    """Scrapes are not worth a line of log."""
+    """A handler that logs nothing about scrapes."""
 
     timeout = IDLE_S
 
@@ -97,7 +97,7 @@ class _SilentHandler(WSGIRequestHandler):
 
 
 class _Readings(Collector):
-    """Figures that are looked up when scraped."""
+    """A collector of numbers that are read at each scrape."""
 
     def __init__(self) -> None:
         self.counters: list[tuple[str, str, Callable[[], float]]] = []
@@ -106,7 +106,7 @@ class _Readings(Collector):
         self.labelled: list[tuple[type[_Family], str, str, str | tuple[str, ...], ReadLabelled]] = []
 
     def collect(self) -> Iterable[Metric]:
-        """Called by the registry, in the page's thread."""
+        """Yield the metrics. Called by the registry in the page's thread."""
         for name, description, read in tuple(self.counters):
             yield CounterMetricFamily(name, description, value=read())
         for name, description, read in tuple(self.gauges):
@@ -141,57 +141,55 @@ class Metrics:
         self.gauge(info.name, info.meaning, info.labels).labels(**labels).set(1)
 
     def counter(self, name: str, description: str, labels: Sequence[str] = ()) -> Counter:
-        """A figure that only rises."""
+        """Make a metric that only rises."""
         return Counter(PREFIX + name, description, labels, registry=self.registry)
 
     def gauge(self, name: str, description: str, labels: Sequence[str] = ()) -> Gauge:
-        """A figure that rises and falls."""
+        """Make a metric that rises and falls."""
         return Gauge(PREFIX + name, description, labels, registry=self.registry)
 
     def histogram(
         self, name: str, description: str, labels: Sequence[str] = (), buckets: Sequence[float] = SECONDS_BUCKETS
     ) -> Histogram:
-        """How often a figure lay in which range; the default ranges are for seconds."""
+        """Make a histogram; the default ranges are for seconds."""
         return Histogram(PREFIX + name, description, labels, buckets=buckets, registry=self.registry)
 
     def read_counter(self, name: str, description: str, read: Callable[[], float]) -> None:
-        """A rising figure that `read` returns; it is called in the page's thread."""
+        """Make a counter that `read` returns; it is called in the page's thread."""
         self._readings.counters.append((PREFIX + name, description, read))
 
     def read_gauge(self, name: str, description: str, read: Callable[[], float]) -> None:
-        """A figure that `read` returns; it is called in the page's thread."""
+        """Make a gauge that `read` returns; it is called in the page's thread."""
         self._readings.gauges.append((PREFIX + name, description, read))
 
     def read_histogram(self, name: str, description: str, bounds: Sequence[float], read: ReadHistogram) -> None:
-        """Counts that `read` returns: up to each bound, and above the last; it is called in the page's thread."""
+        """Make a histogram that `read` returns in the page's thread: counts up to each bound, and above the last."""
         self._readings.histograms.append((PREFIX + name, description, bounds, read))
 
     def read(self, metric: declare.Metric, read: Callable[[], float]) -> None:
-        """A declared counter or gauge; called in the page's thread."""
+        """Make a declared counter or gauge; `read` is called in the page's thread."""
         add = self.read_counter if metric.kind is declare.Kind.COUNTER else self.read_gauge
         add(metric.name, metric.meaning, read)
 
     def read_labelled(self, metric: declare.Metric, read: ReadLabelled) -> None:
-        """The same by its labels' values."""
+        """Make a declared counter or gauge with labels; `read` is called in the page's thread."""
         add = self.read_counters if metric.kind is declare.Kind.COUNTER else self.read_gauges
         add(metric.name, metric.meaning, metric.labels, read)
 
     def page(self, path: str, read: Callable[[], Answer | None]) -> None:
-        """Serve something else beside /metrics; `read` is called in the page's thread, None: nothing there yet."""
+        """Serve another path besides /metrics; `read` is called in the page's thread; None means not found."""
         self._pages[path] = read
 
     def read_counters(self, name: str, description: str, labels: str | tuple[str, ...], read: ReadLabelled) -> None:
-        """Rising figures by the values of one or several labels, of which there must be few; called in the page's
-        thread.
-        """
+        """Make a counter by the values of one or several labels; `read` is called in the page's thread."""
         self._readings.labelled.append((CounterMetricFamily, PREFIX + name, description, labels, read))
 
     def read_gauges(self, name: str, description: str, labels: str | tuple[str, ...], read: ReadLabelled) -> None:
-        """Read figures from `read` at each scrape, one for each set of labels' values."""
+        """Make a gauge by the values of one or several labels; `read` is called in the page's thread."""
         self._readings.labelled.append((GaugeMetricFamily, PREFIX + name, description, labels, read))
 
     def text(self) -> str:
-        """The page, in the format that Prometheus reads."""
+        """Return the page in Prometheus' text format."""
         return prometheus_client.generate_latest(self.registry).decode()
 
     def serve(self, address: str) -> None:
@@ -214,7 +212,7 @@ class Metrics:
         self.address = f"{host}:{server.server_port}"
 
     def _answer(self, environment: "WSGIEnvironment", start: "StartResponse") -> Iterable[bytes]:
-        """One request, in a thread of its own."""
+        """Answer one request, in its own thread."""
         read = self._pages.get(environment.get("PATH_INFO", ""))
         if read is None:
             page: Iterable[bytes] = self._metrics_page(environment, start)
@@ -228,7 +226,7 @@ class Metrics:
         return [body]
 
     def close(self) -> None:
-        """End the page and its thread. Idempotent."""
+        """Close the page and end its thread. Idempotent."""
         if self._server is not None:
             server, thread = self._server
             self._server = None

@@ -1,7 +1,7 @@
-"""What makes a process a service: loop, signals, readiness, tasks that end, and an exit code that says why.
+"""The frame of a service process: loop, signals, readiness, tasks, and an exit code.
 
-Phases: configure (log, metrics), run until the work ends or `stopping` is set, drain (the work's own, at most
-`MAX_DRAIN_S`; a learner longer), end the tasks, close. Exit codes: 0 finished or stopped, 78 wrong configuration and
+Phases: configure logs and metrics; run until the work ends or `stopping` is set; drain, at most `MAX_DRAIN_S`
+(`SAVE_DRAIN_S` for a learner); end the tasks; close. Exit codes: 0 finished or stopped, 78 wrong configuration and
 74 files of the run that cannot be written (no restart helps), 1 anything else.
 """
 
@@ -38,8 +38,8 @@ MAX_DRAIN_S = 30.0
 SAVE_DRAIN_S = 75.0  # of a learner, whose last checkpoint may be large, on a slow disk
 LINGER_BEAT_S = 0.05
 RELEASE_EVERY_S = 120.0  # between two releases of freed memory, each of which stops everything for some 10 ms
-OVER = "this service has nothing left to do: its run is over"  # left as the cause of an end that nobody asked for
-SAME_REQUEST_S = 0.3  # signals that follow one within this are the same request
+OVER = "this service has nothing left to do: its run is over"  # the cause that is left if it ends by itself
+SAME_REQUEST_S = 0.3  # signals within this time after another are the same request
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 
@@ -47,13 +47,13 @@ S = TypeVar("S", bound=BaseModel)
 
 
 class RepeatedSignals:
-    """Tells a second request to stop from one that comes as two signals: `timeout` signals a process and its group."""
+    """Distinguishes a second request to stop from a repeated signal: `timeout` signals a process and its group."""
 
     def __init__(self) -> None:
         self._last = float("-inf")
 
     def is_new(self, now: float) -> bool:
-        """Whether a signal at time `now`, seconds, is a request of its own and no repetition of the last."""
+        """Whether a signal at time `now`, seconds, is a new request and not a repetition of the last one."""
         if now - self._last < SAME_REQUEST_S:
             return False
         self._last = now
@@ -80,13 +80,13 @@ class Service:
         self.stopping = asyncio.Event()
         self._insistence = RepeatedSignals()
         self.is_ready = False
-        self.run_id = ""  # of the run served, once known
+        self.run_id = ""  # id of the run served, once known
         self._group = asyncio.TaskGroup()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._status: dict[str, str | int] = {}
 
     def start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run a task beside the service's work; it is cancelled when the work ends, its failure ends the work."""
+        """Run a task besides the service's work. It is cancelled when the work ends; its failure ends the work."""
         task = self._group.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -114,7 +114,7 @@ class Service:
         if not self.is_ready:
             self.is_ready = True
             gc.collect()
-            gc.freeze()  # what start-up made stays: later collections need not walk it while peers wait
+            gc.freeze()  # objects of the start-up stay, so later collections need not visit them
             self.log.info("service_ready", endpoint=endpoint, metrics=self.metrics.address)
 
     def stop(self, reason: str) -> None:
@@ -142,7 +142,7 @@ class Service:
         self._main = asyncio.current_task()
         self._failure: asyncio.Future[None] = loop.create_future()
         if self.runtime.status_file is not None:
-            with writing(self.runtime.status_file):  # an earlier life's: its presence means ready
+            with writing(self.runtime.status_file):  # left by an earlier process; its presence would mean ready
                 self.runtime.status_file.unlink(missing_ok=True)
         if self.runtime.metrics_address:
             self.metrics.serve(self.runtime.metrics_address)
@@ -235,7 +235,7 @@ def main_from(
 def leave(code: int) -> NoReturn:
     """End the process with this exit code.
 
-    If a thread still runs, it is stuck in somebody's simulator, and nothing is torn down: some would hang or abort.
+    If a thread still runs, it is stuck in a simulator; then nothing is torn down, because some would hang or abort.
     """
     if threading.active_count() > 1:
         with contextlib.suppress(OSError, ValueError):
@@ -248,13 +248,13 @@ def leave(code: int) -> NoReturn:
 def run_service(main: Callable[[Service], Awaitable[int]], runtime: RuntimeConfig, service: str) -> int:
     """Run `main` as a service on an event loop of its own and return its exit code."""
     os.nice(runtime.nice)
-    if service != "actor":  # simulators may have threads of their own, which would wait for each other
+    if service != "actor":  # not for simulators, whose own threads would wait for each other
         share_one_arena()
     sys.setswitchinterval(0.0005)  # a busy thread beside the loop hands over this soon, seconds
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop if runtime.uvloop else None) as runner:
             return runner.run(_serve(main, runtime, service))
-    except SeedbedError as error:  # before there was a log
+    except SeedbedError as error:  # raised before the log was set up
         return report(service, error)
     finally:
         logs.close()
@@ -273,7 +273,7 @@ async def _serve(main: Callable[[Service], Awaitable[int]], runtime: RuntimeConf
     try:
         async with running:
             code = await main(running)
-    except Exception as error:  # the top of the service: log it all, end
+    except Exception as error:  # the top of the service: log it and end
         cause = _first_cause(error)
         if isinstance(cause, SeedbedError):
             running.log.error("service_failed", error=str(cause), kind=type(cause).__name__, exit_code=cause.exit_code)
@@ -316,13 +316,13 @@ def split_words(argv: Sequence[str]) -> tuple[Path | None, list[str]]:
 
 
 def die_with_parent() -> None:
-    """If the parent asked for it, have the kernel kill this process when the parent ends, however it ends."""
+    """If the parent requested it, make the kernel kill this process when the parent ends."""
     asked = os.environ.get(DIE_WITH_PARENT, "")
     if not asked.isdecimal() or int(asked) == 0 or sys.platform != "linux":
         return
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if int(asked) > 1 and os.getppid() != int(asked):
-        os._exit(1)  # it ended before we could ask
+        os._exit(1)  # the parent has ended already
 
 
 def _first_cause(error: BaseException) -> BaseException:

@@ -1,6 +1,6 @@
-"""[tasks.NAME]: several environments that one policy learns at once, each with its own settings, weight and scores.
+"""The sections [tasks.NAME]: several environments for one policy, each with its own settings, weight and scores.
 
-`[env]` has what they share; a task's `env` has what differs. A task's weight decides its share of every batch.
+`[env]` holds the common settings, a task's `env` those that differ. A task's weight decides its share of every batch.
 """
 
 import re
@@ -12,13 +12,13 @@ from pydantic import AfterValidator, BaseModel, Field, model_validator
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.runtime.config import EnvConfig, RunConfig, Section, join_env, suggest
 
-SEVERAL = "tasks"  # stands for the environment's id where there are several
+MULTI_TASK_ENV_ID = "tasks"  # the environment id of the policy in a run with tasks
 MAX_TASKS = 128
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
 
 
 class TaskConfig(Section):
-    """One task: its environments, how much it counts, and between which scores it is placed."""
+    """The section [tasks.NAME]: environments, weight, and scores for normalisation."""
 
     env: EnvConfig = Field(description="What differs from [env]; kwargs are joined key by key.")
     weight: float = Field(1.0, gt=0, description="Its share of every batch, beside the other tasks' weights.")
@@ -34,11 +34,11 @@ class TaskConfig(Section):
         if (self.random_score is None) != (self.human_score is None) or (
             self.random_score is not None and self.random_score == self.human_score
         ):
-            raise ValueError("random_score and human_score go together, and differ")
+            raise ValueError("random_score and human_score must both be set, and differ")
         return self
 
     def normalise(self, score: float) -> float | None:
-        """(score - random) / (human - random); None where the scores are not given."""
+        """Return (score - random) / (human - random); None if these scores are not set."""
         if self.random_score is None or self.human_score is None:
             return None
         return (score - self.random_score) / (self.human_score - self.random_score)
@@ -46,10 +46,10 @@ class TaskConfig(Section):
 
 def _check_names(tasks: dict[str, TaskConfig]) -> dict[str, TaskConfig]:
     if len(tasks) > MAX_TASKS:
-        raise ValueError(f"{len(tasks)} tasks, at most {MAX_TASKS}")
+        raise ValueError(f"{len(tasks)} tasks, at most {MAX_TASKS} are allowed")
     for name in tasks:
         if not _NAME.fullmatch(name):
-            raise ValueError(f"a task named {name!r}: up to 64 letters, digits, _, - and dots within")
+            raise ValueError(f"a task cannot be named {name!r}: use up to 64 letters, digits, _, - and dots within")
     return tasks
 
 
@@ -57,7 +57,7 @@ Tasks = Annotated[dict[str, TaskConfig], AfterValidator(_check_names)]
 
 
 class RunSettings(BaseModel):
-    """The sections that say what is trained. Every task's `env` is complete, and [env] has an id in any case."""
+    """The sections that say what is trained. Every task's `env` is completed from [env], which always has an id."""
 
     run: RunConfig = RunConfig()
     env: EnvConfig
@@ -66,19 +66,19 @@ class RunSettings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, sections: Any) -> Any:
-        """Give each task what [env] says for all of them."""
+        """Complete each task's `env` by [env]."""
         if not isinstance(sections, dict) or not isinstance(sections.get("tasks"), dict) or not sections["tasks"]:
             return sections
         shared = sections.get("env", {})
         if not isinstance(shared, dict):
             return sections
         filled = {name: _filled(task, shared) for name, task in sections["tasks"].items()}
-        return {**sections, "env": {"id": SEVERAL, **shared}, "tasks": filled}
+        return {**sections, "env": {"id": MULTI_TASK_ENV_ID, **shared}, "tasks": filled}
 
     @property
     def policy_env_id(self) -> str:
-        """The id of the policy's environment: [env]'s, or SEVERAL in a run with tasks."""
-        return SEVERAL if self.tasks else self.env.id
+        """The environment id of the policy: that of [env], or MULTI_TASK_ENV_ID in a run with tasks."""
+        return MULTI_TASK_ENV_ID if self.tasks else self.env.id
 
     def env_of(self, task: str) -> EnvConfig:
         """Return a task's environment, or [env] in a run without tasks. Raises: ConfigError for an unknown task."""

@@ -1,4 +1,4 @@
-"""Ends the process when its work hangs, in a thread or in the loop, even with the interpreter lock held."""
+"""Ends the process if its work hangs, in a thread or in the loop, even with the interpreter lock held."""
 
 import faulthandler
 import os
@@ -11,8 +11,8 @@ GRACE_S = 5.0
 class Watchdog:
     """Two watchdogs: the loop watches the thread, and a C thread of `faulthandler` watches the loop.
 
-    The first finds a job in the thread that waits for ever. The second finds a job in the loop that hangs, and one in
-    the thread that never gives up the interpreter lock, which stops the loop as well. Both print where the job hangs
+    The first finds a job in the thread that waits for ever. The second finds a job in the loop that hangs, and a job in
+    the thread that never releases the interpreter lock, which stops the loop as well. Both print where the job hangs
     and end the process with exit status 1, so that its supervisor starts it again.
 
     Args:
@@ -32,7 +32,7 @@ class Watchdog:
         return self._busy_s() > self._hang_s
 
     def pet(self) -> None:
-        """End the process if the thread hangs, and tell the second watchdog that the loop runs. Call it each second."""
+        """End the process if the thread hangs, else reset the second watchdog. Call it every second in the loop."""
         if self.is_hanging():
             self._report(self._busy_s())
             faulthandler.dump_traceback(file=sys.__stderr__ or sys.stderr)

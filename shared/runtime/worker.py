@@ -18,19 +18,19 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._jobs: SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None] | None] | None] = SimpleQueue()
         self._busy_since: float | None = None
-        self._num_open = 0  # jobs whose results the loop has not seen
+        self._num_open = 0  # jobs whose results have not reached the loop
         self.failed: asyncio.Future[None] = self._loop.create_future()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def submit(self, job: Callable[[], Any], done: Callable[[Any], None] | None = None) -> None:
-        """Run `job()` in the thread, after all before it; then `done(result)` in the loop."""
+        """Run `job()` in the thread after all earlier jobs, then `done(result)` in the loop."""
         self._num_open += 1
         self._jobs.put((job, done))
 
     @property
     def is_idle(self) -> bool:
-        """Whether every job is done and its result handed back: what jobs use may be used in the loop now."""
+        """Whether all jobs and their `done` calls are finished, so that the loop may use what jobs use."""
         return self._num_open == 0
 
     def busy_s(self) -> float:
@@ -39,7 +39,7 @@ class Worker:
         return time.monotonic() - since if since is not None else 0.0
 
     def close(self, timeout_s: float = 5.0) -> bool:
-        """Finish what is queued and end the thread; False when it is still stuck after `timeout_s`."""
+        """Finish the queued jobs and end the thread; return False if it still runs after `timeout_s`."""
         self._jobs.put(None)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()

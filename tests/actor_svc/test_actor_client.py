@@ -4,14 +4,14 @@ import pytest
 
 from seedbed.actor_svc.client import (
     Actions,
-    Begin,
     ClientPhase,
     Fatal,
     Finished,
     GroupClient,
-    Perform,
     ResetLanes,
     Send,
+    StartLanes,
+    StepLanes,
     Turn,
 )
 from seedbed.shared.errors import LocalWireError, RemoteWireError
@@ -66,7 +66,7 @@ def active(*, reset_when_lost: bool = False) -> GroupClient:
     """A group in session 5 whose first rows, number 0, are outstanding since second 1."""
     group = client(reset_when_lost=reset_when_lost)
     group.start(0.0)
-    assert group.receive(welcome(), (), 0.5) == (Begin(0, 42, fresh=True),)
+    assert group.receive(welcome(), (), 0.5) == (StartLanes(0, 42, fresh=True),)
     assert sent(group.submit(rows(0), 0, 1.0)) == [Step(session=5, seq=0)]
     return group
 
@@ -79,7 +79,7 @@ def report(last_seq: int, state: RequestState, session: int = 5) -> SessionRepor
 def test_a_tick_goes_up_and_its_actions_come_down() -> None:
     """STEP, ACT, STEP: seq rises by one with each."""
     group = active()
-    assert group.receive(act(0), actions(7), 2.0) == (Perform(0, actions(7), 3),)
+    assert group.receive(act(0), actions(7), 2.0) == (StepLanes(0, actions(7), 3),)
     assert sent(group.submit(rows(1), 1, 3.0)) == [Step(session=5, seq=1, bits=1)]
 
 
@@ -110,7 +110,7 @@ def test_an_act_of_the_wrong_size_is_refused_and_the_turn_stays() -> None:
     group = active()
     with pytest.raises(RemoteWireError):
         group.receive(act(0), [b"short"], 2.0)
-    assert group.receive(act(0), actions(7), 2.0) == (Perform(0, actions(7), 3),)
+    assert group.receive(act(0), actions(7), 2.0) == (StepLanes(0, actions(7), 3),)
 
 
 def test_reset_bit_begins_fresh_episodes() -> None:
@@ -186,7 +186,7 @@ def test_the_outstanding_observation_is_sent_again_in_a_new_session() -> None:
     assert again.message == Step(session=6, seq=0)
     assert number_in(again.payload) == 1
     assert group.receive(act(1, session=5), actions(8), 4.5) == (), "the former session's answer comes too late"
-    assert group.receive(act(0, session=6), actions(9), 5.0) == (Perform(0, actions(9), 3),)
+    assert group.receive(act(0, session=6), actions(9), 5.0) == (StepLanes(0, actions(9), 3),)
 
 
 def test_rows_that_come_while_the_session_is_lost_begin_the_next() -> None:
@@ -220,7 +220,7 @@ def test_an_act_that_arrives_while_resuming_is_performed() -> None:
     """It answers the outstanding STEP, whatever the phase; the WELCOME then finds nothing to resend."""
     group = active()
     group.connection_reset(2.0)
-    assert group.receive(act(0), actions(7), 2.2) == (Perform(0, actions(7), 3),)
+    assert group.receive(act(0), actions(7), 2.2) == (StepLanes(0, actions(7), 3),)
     assert group.receive(welcome(2, next_seq=1), (), 2.5) == ()
     assert sent(group.submit(rows(1), 0, 3.0)) == [Step(session=5, seq=1)]
 
@@ -276,7 +276,7 @@ def test_refusals_that_may_pass_are_waited_for(answer: Error | Reject) -> None:
         assert group.receive(answer, (), float(second)) == ()
         assert len(sent(group.poll(second + 2.0))) == 1
     assert answer.code in group.refusal
-    assert group.receive(welcome(1), (), 200.0) == (Begin(0, 42, fresh=True),)
+    assert group.receive(welcome(1), (), 200.0) == (StartLanes(0, 42, fresh=True),)
     assert group.refusal == ""
 
 
@@ -348,7 +348,7 @@ def test_another_run_begins_fresh_episodes(has_bye: bool) -> None:
     else:
         asked = sent_hello(group.receive(Challenge(session=5, server_epoch=77), (), 2.0))
     answer = welcome(asked.nonce, session=6, run_id="run-b", seed=43)
-    assert group.receive(answer, (), 4.0) == (Begin(0, 43, fresh=False),)
+    assert group.receive(answer, (), 4.0) == (StartLanes(0, 43, fresh=False),)
     assert sent(group.submit(rows(0), 0, 5.0)) == [Step(session=6, seq=0)]
 
 
@@ -358,7 +358,7 @@ def test_reset_when_lost_begins_fresh_episodes() -> None:
     group.receive(act(0), actions(7), 2.0)
     group.receive(Challenge(session=5, server_epoch=78), (), 2.5)
     assert group.receive(welcome(2, session=6, seed=43), (), 3.0) == ()
-    assert group.submit(rows(1), 0, 3.5) == (Begin(0, 43, fresh=False),)
+    assert group.submit(rows(1), 0, 3.5) == (StartLanes(0, 43, fresh=False),)
     assert sent(group.submit(rows(2), 0, 4.0)) == [Step(session=6, seq=0)]
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from seedbed.actor_svc.client import Actions, Begin, Finished, GroupClient, Perform, Send
+from seedbed.actor_svc.client import Actions, Finished, GroupClient, Send, StartLanes, StepLanes
 from seedbed.actor_svc.connection import ConnectionClient
-from seedbed.actor_svc.fleet import Fleet, Placed
+from seedbed.actor_svc.fleet import AddressedAction, Fleet
 from seedbed.shared.protocol.messages import (
     Act,
     ActBits,
@@ -38,7 +38,7 @@ def greeted(num_groups: int = 2) -> tuple[ConnectionClient, SessionTable]:
         assert isinstance(asked, Hello)
         connection.is_connected = True
         (begin,) = connection.receive(table.hello(asked, b"r", 0.0), (), 0.0)
-        assert isinstance(begin, Begin)
+        assert isinstance(begin, StartLanes)
         assert begin.group == group
         connection.groups[group].submit(rows(0), 0, 1.0)
     return connection, table
@@ -49,7 +49,7 @@ def test_messages_reach_the_group_they_are_for() -> None:
     connection, _ = greeted()
     second = connection.groups[1]
     act = Act(session=second.session, seq=0, policy_version=1)
-    assert connection.receive(act, actions(3), 2.0) == (Perform(1, actions(3), 1),)
+    assert connection.receive(act, actions(3), 2.0) == (StepLanes(1, actions(3), 1),)
     assert connection.receive(Act(session=99, seq=0, policy_version=1), actions(3), 2.0) == ()
     (again,) = connection.receive(Challenge(session=second.session, server_epoch=8), (), 2.0)
     assert again.group == 1
@@ -165,12 +165,12 @@ class FleetDriver:
     def connect(self, address: str, now: float) -> None:
         self.perform(self.fleet.connected(address, now), now)
 
-    def perform(self, placed: list[Placed], now: float) -> None:
+    def perform(self, placed: list[AddressedAction], now: float) -> None:
         """Deliver what was sent at once, and let environments finish at once, one tick."""
         for address, action in placed:
-            if isinstance(action, Begin):
+            if isinstance(action, StartLanes):
                 self.perform(self.fleet.submit(action.group, rows(0), 0, now), now)
-            elif isinstance(action, Perform):
+            elif isinstance(action, StepLanes):
                 group = self.groups[action.group]
                 self.perform(self.fleet.submit(action.group, rows(group.seq + 1), 0, now), now)
             elif isinstance(action, Send) and address in self.lives and self.is_connected(address):

@@ -389,5 +389,5 @@ def test_a_text_action_is_refused():
         env.action_space = spaces.Text(5)
         return env
 
-    with pytest.raises(ConfigError, match="a Text action cannot be chosen"):
+    with pytest.raises(ConfigError, match="Text leaf"):
         make_group(EnvConfig(id="talking"), 1, make=make)

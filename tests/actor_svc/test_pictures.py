@@ -59,7 +59,7 @@ def camera(make, env=ENV):
 def test_what_the_environment_draws_is_sent():
     """As raw pixels with their sizes before them."""
     drawn = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
-    frame = camera(lambda render_mode=None: DrawnEnv(render_mode, drawn=drawn)).shoot()
+    frame = camera(lambda render_mode=None: DrawnEnv(render_mode, drawn=drawn)).capture()
     assert check_picture(frame) == (2, 3)
     assert frame[8:] == drawn.tobytes()
 
@@ -67,7 +67,7 @@ def test_what_the_environment_draws_is_sent():
 @pytest.mark.parametrize("drawn", [None, "raises"])
 def test_an_environment_that_cannot_draw_shows_what_the_policy_sees(drawn):
     """If that is an image."""
-    frame = camera(lambda render_mode=None: DrawnEnv(render_mode, drawn=drawn)).shoot()
+    frame = camera(lambda render_mode=None: DrawnEnv(render_mode, drawn=drawn)).capture()
     assert check_picture(frame) == (8, 6)
     assert set(frame[8:]) == {7}
 
@@ -75,7 +75,7 @@ def test_an_environment_that_cannot_draw_shows_what_the_policy_sees(drawn):
 def test_without_anything_to_see_there_is_no_picture_and_no_failure():
     """It says why, once; the group works on."""
     blind = camera(UndrawnEnv)
-    assert (blind.shoot(), blind.shoot()) == (None, None)
+    assert (blind.capture(), blind.capture()) == (None, None)
     assert "cannot be shown" in blind.problem
 
 
@@ -85,7 +85,7 @@ def test_without_anything_to_see_there_is_no_picture_and_no_failure():
 def test_what_is_no_picture_is_not_sent(drawn):
     """Whatever an author's render returns: nothing, or what the policy sees."""
     odd = camera(lambda render_mode=None: DrawnEnv(render_mode, drawn=drawn))
-    frame = odd.shoot()
+    frame = odd.capture()
     assert check_picture(frame) == (8, 6) if frame is not None else odd.problem
 
 
@@ -109,7 +109,7 @@ def test_drawing_takes_no_more_than_its_share_of_the_time():
     group = make_watched_group(ENV.model_copy(update={"image": "HWC"}), 2, make=DrawnEnv)
     group.reset(1)
     slow = Camera(group, clock=lambda: next(seconds))
-    shot = [slow.shoot() is not None for _ in range(4)]  # begins at 0.0, ends at 0.5; asked at 0.6, 4.9 and 5.1
+    shot = [slow.capture() is not None for _ in range(4)]  # begins at 0.0, ends at 0.5; asked at 0.6, 4.9 and 5.1
     assert shot == [True, False, False, True]
 
 
@@ -119,7 +119,7 @@ def test_a_player_sees_every_step():
     group = make_watched_group(ENV.model_copy(update={"image": "HWC"}), 1, make=DrawnEnv)
     group.reset(1)
     shown = Camera(group, max_share=1.0, clock=lambda: float(next(seconds)))
-    assert all(shown.shoot() is not None for _ in range(5))
+    assert all(shown.capture() is not None for _ in range(5))
 
 
 def test_a_watched_group_plays_the_same_episodes():
@@ -133,6 +133,6 @@ def test_a_watched_group_plays_the_same_episodes():
     for _ in range(30):
         rows = [group.step(actions) for group in (plain, watched)]
         assert rows[0].payload == rows[1].payload
-    assert check_picture(Camera(watched).shoot()) == (200, 300)
+    assert check_picture(Camera(watched).capture()) == (200, 300)
     for group in (plain, watched):
         group.close()

@@ -117,7 +117,7 @@ class Inference:
         for number, count in enumerate(GROUPS):
             rows = UnrollWriter(self.record, count, skip=number)
             layout = act_layout(policy.spec, count)
-            group = LaneBlock(start, count, number, rows, layout, greedy=False, pinned=False)
+            group = LaneBlock(start, count, number, rows, layout, greedy=False, uses_frozen_weights=False)
             self.engine.forget(group)
             self.groups.append(group)
             start += count

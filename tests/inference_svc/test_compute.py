@@ -13,7 +13,7 @@ from seedbed.inference_svc.engine import Engine
 class Lanes:
     """What stands for a group's lanes."""
 
-    count, pinned = 4, False
+    count, uses_frozen_weights = 4, False
 
 
 @pytest.fixture

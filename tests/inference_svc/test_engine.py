@@ -45,7 +45,7 @@ class FedGroups:
             rows = UnrollWriter(self.record, count)
             self.groups.append(
                 LaneBlock(start=start, count=count, seed=number, rows=rows, act_layout=act_layout(spec, count),
-                      greedy=False, pinned=False)
+                      greedy=False, uses_frozen_weights=False)
             )  # fmt: skip
             self.engine.forget(self.groups[-1])
             start += count
@@ -148,24 +148,24 @@ def test_actions_do_not_depend_on_how_groups_are_batched() -> None:
 
 
 def test_an_evaluation_acts_with_frozen_weights() -> None:
-    """New weights change training groups only; the pinned version stays what it was."""
+    """New weights change training groups only; the frozen weights stay what they were."""
     spec, config = CASES["mlp"]
     manifest, weights, _policy = make_policy(spec, **config)
     fed = FedGroups(spec, manifest, weights, [4])
     lanes = LaneBlock(start=8, count=4, seed=0, rows=LatestRow(), act_layout=act_layout(spec, 4),
-                  greedy=True, pinned=True)  # fmt: skip
+                  greedy=True, uses_frozen_weights=True)  # fmt: skip
     fed.engine.forget(lanes)
     fed.write(lanes, 1.0)
-    assert fed.engine.pin() == 1
+    assert fed.engine.freeze() == 1
     before = fed.engine.act([lanes])
     fed.engine.load(2, manifest, np.negative(np.frombuffer(weights, np.float32)).tobytes())
     assert fed.engine.act([lanes]) == before
-    assert (fed.engine.version, fed.engine.pinned_version) == (2, 1)
-    assert fed.engine.pin_others(9, "another policy's", weights) == 0
+    assert (fed.engine.version, fed.engine.frozen_version) == (2, 1)
+    assert fed.engine.freeze_former(9, "another policy's", weights) == 0
     assert fed.engine.act([lanes]) == before
-    fed.engine.pin()
+    fed.engine.freeze()
     assert fed.engine.act([lanes]) != before
-    assert fed.engine.pin_others(1, manifest.digest, weights) == 1
+    assert fed.engine.freeze_former(1, manifest.digest, weights) == 1
     assert fed.engine.act([lanes]) == before
 
 

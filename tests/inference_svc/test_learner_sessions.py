@@ -8,11 +8,11 @@ import pytest
 
 from seedbed.inference_svc.learner_sessions import LearnerSessions
 from seedbed.inference_svc.upstream import (
-    CreditCame,
+    CreditReceived,
     Refused,
     RunFinished,
     SpecificationRefused,
-    WeightsCame,
+    WeightsReceived,
     Welcomed,
 )
 from seedbed.shared.protocol.codec import decode
@@ -96,14 +96,14 @@ def test_weights_and_beats_come_over_one_session_alone() -> None:
     assert sum(isinstance(item, Get) for item in scripted.poll(10.0)) == 1
     weights = Weights(session=1, version=5, manifest_digest="d", manifest="{}")
     ((task, event),) = scripted.learner_sessions.receive(weights, [b"w"], 2.0)
-    assert (task, type(event)) == ("", WeightsCame)
+    assert (task, type(event)) == ("", WeightsReceived)
 
 
 def test_credit_is_the_tasks_whose_session_it_names() -> None:
     """And so is what may be sent."""
     scripted = ScriptedLearner().open("pong", "tennis")
     ((task, event),) = scripted.learner_sessions.receive(a_credit("tennis", 4), [], 0.0)
-    assert (task, type(event)) == ("tennis", CreditCame)
+    assert (task, type(event)) == ("tennis", CreditReceived)
     assert scripted.learner_sessions.of("tennis").link.outbox.can_send(4)
     assert not scripted.learner_sessions.of("pong").link.outbox.can_send(4)
 
@@ -140,11 +140,13 @@ def test_a_refused_task_costs_only_itself() -> None:
     reject = Reject(nonce=hello.nonce, code="spec", retryable=False, message="other spaces", hint="mend it")
     ((task, event),) = scripted.learner_sessions.receive(reject, [], 0.0)
     assert (task, type(event)) == ("tennis", SpecificationRefused)
-    misfit = scripted.learner_sessions.judge("tennis", TENNIS)
-    assert misfit is not None
-    assert (misfit.message, misfit.hint) == ("other spaces", "mend it")
-    assert scripted.learner_sessions.judge("tennis", replace(TENNIS, statistics=("return", "length", "score"))) is None
-    assert scripted.learner_sessions.judge("pong", SPEC) is None
+    problem = scripted.learner_sessions.check_env("tennis", TENNIS)
+    assert problem is not None
+    assert (problem.message, problem.hint) == ("other spaces", "mend it")
+    assert (
+        scripted.learner_sessions.check_env("tennis", replace(TENNIS, statistics=("return", "length", "score"))) is None
+    )
+    assert scripted.learner_sessions.check_env("pong", SPEC) is None
     assert scripted.learner_sessions.of("pong").link.welcome is not None
     other = replace(TENNIS, statistics=("return", "length", "score"))
     scripted.learner_sessions.introduce("tennis", other, 1.0)
@@ -166,18 +168,18 @@ def test_a_task_that_the_learner_has_not_any_more_is_closed() -> None:
 @pytest.mark.parametrize(
     ("task", "spec", "told"),
     [
-        ("golf", SPEC, "'golf' asked, this run has pong, tennis"),
-        ("", SPEC, "no task named, this run has pong, tennis"),
+        ("golf", SPEC, "'golf'; this run has the tasks pong, tennis"),
+        ("", SPEC, "not set; this run has the tasks pong, tennis"),
         ("pong", TENNIS, "environment id: ours 'P', theirs 'T'"),
     ],
 )
 def test_who_has_no_place_in_the_run_is_told_why(task: str, spec: EnvSpec, told: str) -> None:
     """As soon as the learner has said which tasks there are, and not before."""
     scripted = ScriptedLearner()
-    assert scripted.learner_sessions.judge(task, spec) is None
-    misfit = scripted.open().learner_sessions.judge(task, spec)
-    assert misfit is not None
-    assert told in misfit.message
+    assert scripted.learner_sessions.check_env(task, spec) is None
+    problem = scripted.open().learner_sessions.check_env(task, spec)
+    assert problem is not None
+    assert told in problem.message
 
 
 def test_a_run_without_tasks_has_no_place_for_one() -> None:
@@ -185,10 +187,10 @@ def test_a_run_without_tasks_has_no_place_for_one() -> None:
     scripted = ScriptedLearner()
     scripted.learner_sessions.connected(0.0)
     scripted.welcome(scripted.hellos()[""], tasks=())
-    misfit = scripted.learner_sessions.judge("pong", SPEC)
-    assert misfit is not None
-    assert misfit.code == "task"
-    assert scripted.learner_sessions.judge("", SPEC) is None
+    problem = scripted.learner_sessions.check_env("pong", SPEC)
+    assert problem is not None
+    assert problem.code == "task"
+    assert scripted.learner_sessions.check_env("", SPEC) is None
 
 
 def test_only_the_session_that_is_challenged_greets_again() -> None:

@@ -94,7 +94,7 @@ def test_an_evaluation_is_asked_in_act_and_its_picture_kept():
     assert welcome.capabilities == ("reset", "render")
     driver.tell(Step(session=welcome.session, seq=0), rows(0, (4, 4)))
     driver.grant(1000, Evaluation(id=1, version=pack_version(1, 5), episodes=2, seed=3, greedy=True))
-    driver.server.pinned(pack_version(1, 5), 0.0)
+    driver.server.weights_frozen(pack_version(1, 5), 0.0)
     assert driver.last().bits == ActBits.RESET
     driver.tell(Step(session=welcome.session, seq=1), rows(1, (4, 4)))
     driver.answer()
@@ -117,7 +117,7 @@ def test_a_broken_picture_costs_its_sender_a_strike_and_nothing_else():
     driver.tell(session(mode="play").hello)
     number = driver.last().session
     driver.tell(Step(session=number, seq=0, bits=StepBits.RENDER), [*rows(0, (4, 4)), FRAME[:-1]])
-    assert driver.tally.refused_messages == 1
+    assert driver.counters.refused_messages == 1
     assert driver.server.pictures.newest is None
     driver.tell(Step(session=number, seq=0, bits=StepBits.RENDER), [*rows(0, (4, 4)), FRAME])
     assert driver.server.pictures.newest.number == 1

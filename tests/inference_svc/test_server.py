@@ -9,7 +9,7 @@ import pytest
 from seedbed.inference_svc.config import InferenceConfig
 from seedbed.inference_svc.serving import ServedStatistics
 from seedbed.inference_svc.unrolls import UnrollWriter
-from seedbed.inference_svc.upstream import FormerWeightsCame
+from seedbed.inference_svc.upstream import FormerWeightsReceived
 from seedbed.shared.protocol.codec import decode, encode
 from seedbed.shared.protocol.messages import (
     Act,
@@ -68,7 +68,7 @@ def test_a_specification_that_the_learner_refused_is_rejected_before_there_is_a_
     driver.tell(replace(hello(group=1), spec=other))
     assert isinstance(driver.last(), Error)
     assert driver.link.spec == other
-    assert driver.tally.hellos_refused == {"starting": 2, "spec": 1}
+    assert driver.counters.hellos_refused == {"starting": 2, "spec": 1}
 
 
 @pytest.mark.parametrize("name", ["episode/success", "normalised"])
@@ -104,7 +104,7 @@ def test_why_each_group_ended_is_counted(driver: ServerDriver) -> None:
     driver.server.probe(0.0)
     driver.perform()
     driver.server.beat(4.0, drained=True, stalled_until=0.0)
-    assert driver.tally.groups_ended == {"stopped": 1, "bye": 1, "broken_messages": 1, "closed": 1}
+    assert driver.counters.groups_ended == {"stopped": 1, "bye": 1, "broken_messages": 1, "closed": 1}
     assert (driver.server.num_sessions, driver.server.used_slots) == (0, 0)
 
 
@@ -113,7 +113,7 @@ def test_who_keeps_sending_garbage_is_told_a_few_times_only(driver: ServerDriver
     for _ in range(30):
         driver.server.receive(b"r", [b"garbage"], 0.0)
     assert len(driver.sent) == 10
-    assert driver.tally.refused_messages == 30
+    assert driver.counters.refused_messages == 30
 
 
 def test_observations_out_of_bounds_may_be_clipped(driver: ServerDriver) -> None:
@@ -126,7 +126,7 @@ def test_observations_out_of_bounds_may_be_clipped(driver: ServerDriver) -> None
         writer = driver.answer()[0].lanes.rows
     assert isinstance(writer, UnrollWriter)
     assert [float(row.max()) for row in writer.chunks[0].inputs[0][:3]] == [0, 1, 1]
-    assert driver.tally.out_of_bounds == 2
+    assert driver.counters.out_of_bounds == 2
 
 
 def test_other_spaces_are_rejected_by_name(driver: ServerDriver) -> None:
@@ -201,7 +201,7 @@ def test_evaluation_groups_wait_for_a_round_then_reset_and_play_their_quota(driv
     assert driver.state_of(session) == RequestState.HELD_NO_EVALUATION
     driver.grant(100, Evaluation(id=3, version=pack_version(1, 5), episodes=2, seed=42, greedy=True))
     assert driver.pins == 1
-    driver.server.pinned(pack_version(1, 5), 0.0)
+    driver.server.weights_frozen(pack_version(1, 5), 0.0)
     reset = driver.last()
     assert isinstance(reset, Act)
     assert (reset.bits, reset.reset_seed) == (1, 42)
@@ -240,9 +240,9 @@ def test_an_evaluation_of_weights_that_were_newer_once_asks_the_learner_for_them
     driver.grant(100, Evaluation(id=3, version=wanted, episodes=2, seed=42, greedy=True))
     assert driver.link.poll(0.2) == []
     former = Weights(session=1, version=wanted, manifest_digest="m", manifest="")
-    assert driver.link.receive(former, [b"former"], 0.3) == [FormerWeightsCame(wanted, "m", b"former")]
+    assert driver.link.receive(former, [b"former"], 0.3) == [FormerWeightsReceived(wanted, "m", b"former")]
     driver.server.evaluations.freezing()
-    driver.server.pinned(wanted, 0.3)
+    driver.server.weights_frozen(wanted, 0.3)
     assert isinstance(driver.last(), Act)
 
 
@@ -252,7 +252,7 @@ def test_wrong_frame_sizes_are_struck_and_end_only_their_own_session(driver: Ser
     bad, good = driver.hello(0).session, driver.hello(1, route=b"s").session
     for _ in range(20):
         driver.tell(Step(session=bad, seq=0), [b"short"])
-    assert driver.tally.refused_messages >= 5
+    assert driver.counters.refused_messages >= 5
     assert driver.server.used_slots == 2
     driver.step(good, 0, route=b"s")
     assert len(driver.batches) == 1
@@ -269,7 +269,7 @@ def test_values_that_would_break_the_loss_are_refused(driver: ServerDriver) -> N
         frames = layout.allocate()
         layout.views(frames)[place].fill(np.nan)
         driver.tell(Step(session=session, seq=0), [bytes(frame) for frame in frames])
-    assert driver.tally.refused_messages == 2
+    assert driver.counters.refused_messages == 2
     assert not driver.batches
     driver.step(session, 0)
     assert len(driver.batches) == 1
@@ -281,7 +281,7 @@ def test_statistics_of_the_wrong_size_are_refused_before_the_step_counts(driver:
     session = driver.hello().session
     payload = [*rows(0, (Flags.TERMINATED, 0)), b"\0" * 4]
     driver.tell(Step(session=session, seq=0, bits=int(StepBits.STATISTICS)), payload)
-    assert (driver.tally.refused_messages, len(driver.batches)) == (1, 0)
+    assert (driver.counters.refused_messages, len(driver.batches)) == (1, 0)
     driver.step(session, 0, (Flags.TERMINATED, 0))
     assert len(driver.batches) == 1
 
@@ -292,7 +292,7 @@ def test_statistics_that_are_not_finite_are_refused(driver: ServerDriver) -> Non
     session = driver.hello().session
     payload = [*rows(0, (Flags.TERMINATED, 0)), np.array([np.nan, 1], np.float32).tobytes()]
     driver.tell(Step(session=session, seq=0, bits=int(StepBits.STATISTICS)), payload)
-    assert (driver.tally.refused_messages, len(driver.batches)) == (1, 0)
+    assert (driver.counters.refused_messages, len(driver.batches)) == (1, 0)
 
 
 def test_garbage_is_counted_and_changes_nothing(driver: ServerDriver) -> None:
@@ -300,7 +300,7 @@ def test_garbage_is_counted_and_changes_nothing(driver: ServerDriver) -> None:
     driver.serve()
     for header in (b"", b"\xc1", b"\x00" * 5000, encode(Pong(sent_ms=0, server_epoch=1, work_age_ms=0))):
         driver.server.receive(b"x", [header], 0.0)
-    assert driver.tally.refused_messages == 4
+    assert driver.counters.refused_messages == 4
     assert driver.server.num_sessions == 0
 
 
@@ -317,7 +317,7 @@ def test_a_silent_group_is_freed_after_its_lease_and_a_closed_one_sooner(driver:
     driver.server.beat(9.0, drained=True, stalled_until=0.0)
     assert driver.server.used_slots == 2
     driver.server.beat(10.5, drained=True, stalled_until=0.0)
-    assert (driver.server.used_slots, driver.tally.lost_groups) == (0, 2)
+    assert (driver.server.used_slots, driver.counters.lost_groups) == (0, 2)
 
 
 def test_slots_of_a_group_that_left_are_zeroed_for_the_next(driver: ServerDriver) -> None:
@@ -351,7 +351,7 @@ def test_steps_into_reset_rows_are_not_counted_as_acted(driver: ServerDriver) ->
     driver.answer()
     driver.step(session, 2, (Flags.FIRST, Flags.FIRST))
     driver.answer()
-    assert driver.tally.acted_steps == 2
+    assert driver.counters.acted_steps == 2
     driver.server.flush_episodes()
     outgoing = driver.link.outbox.next_outgoing()
     assert outgoing is not None
@@ -411,7 +411,7 @@ def test_draining_flushes_an_unroll_that_was_held_for_credit(driver: ServerDrive
     driver.step(session, T)
     driver.server.dismiss("draining")
     assert driver.link.outbox.unacked_lanes == 2
-    assert driver.server.tally.dropped_steps == {}
+    assert driver.server.counters.dropped_steps == {}
     driver.grant(2)
     outgoing = driver.link.outbox.next_outgoing()
     while outgoing is not None and not isinstance(outgoing.message, Unroll):
@@ -432,7 +432,7 @@ def test_what_a_group_leaves_half_done_is_counted_by_why_it_left(driver: ServerD
             driver.step(session, seq, route=route)
             driver.answer()
         leave()
-    assert driver.server.tally.dropped_steps == {"stopped": 2 * (T - 1), "draining": 2 * (T - 1)}
+    assert driver.server.counters.dropped_steps == {"stopped": 2 * (T - 1), "draining": 2 * (T - 1)}
 
 
 def test_who_steps_environments_is_known_by_name(driver: ServerDriver) -> None:
@@ -471,7 +471,7 @@ def test_whoever_asks_is_told_where_unrolls_begin(driver: ServerDriver) -> None:
 def test_a_policy_that_is_served_alone_acts_for_players_and_refuses_trainers(driver: ServerDriver) -> None:
     """Evaluation groups act at once, all alike; their episodes are counted; training groups are told where to go."""
     driver.serve()
-    driver.server.audience = ServedStatistics(greedy=True)
+    driver.server.served_statistics = ServedStatistics(greedy=True)
     driver.tell(hello())
     reject = driver.last()
     assert isinstance(reject, Reject)
@@ -483,7 +483,7 @@ def test_a_policy_that_is_served_alone_acts_for_players_and_refuses_trainers(dri
         assert (acted.lanes.greedy, acted.lanes.pinned) == (True, False)
         driver.step(session, 1, flags=(1, 0))
         driver.answer()
-    assert (driver.server.audience.num_episodes, driver.server.audience.return_mean) == (2, 1.0)
+    assert (driver.server.served_statistics.num_episodes, driver.server.served_statistics.return_mean) == (2, 1.0)
 
 
 def test_everyone_hears_that_the_run_is_finished(driver: ServerDriver) -> None:
@@ -507,21 +507,21 @@ def test_a_finished_run_waits_for_those_that_it_told(driver: ServerDriver) -> No
     driver.gone.add(b"cut")
     driver.server.dismiss("run_finished")
     driver.perform()
-    departures = driver.server.departures
-    assert departures is not None
-    assert set(departures.waiting(0.0)) == {b"told", b"cut"}
+    goodbyes = driver.server.goodbyes
+    assert goodbyes is not None
+    assert set(goodbyes.waiting(0.0)) == {b"told", b"cut"}
     driver.step(told.session, 0, route=b"told")
     driver.tell(Bye(session=0, reason="stopped"), route=b"told", now=1.0)
     driver.server.probe(1.0)
     driver.perform()
     driver.tell(hello(1), route=b"again", now=2.0)
     assert driver.sent[-1] == (b"again", Bye(session=0, reason="run_finished"))
-    assert departures.waiting(2.9) == [b"cut", b"again"]
-    assert departures.waiting(4.1) == [b"again"]
+    assert goodbyes.waiting(2.9) == [b"cut", b"again"]
+    assert goodbyes.waiting(4.1) == [b"again"]
     driver.tell(Bye(session=cut.session, reason="moved"), route=b"again", now=5.0)
-    assert departures.waiting(5.0) == [b"again"], "one group's leaving is not the connection's"
+    assert goodbyes.waiting(5.0) == [b"again"], "one group's leaving is not the connection's"
     driver.tell(Bye(session=0, reason="stopped"), route=b"again", now=5.0)
-    assert departures.waiting(5.0) == []
+    assert goodbyes.waiting(5.0) == []
 
 
 def test_a_finished_run_says_bye_again_each_second(driver: ServerDriver) -> None:
@@ -537,8 +537,8 @@ def test_a_finished_run_says_bye_again_each_second(driver: ServerDriver) -> None
     sent = len(driver.sent)
     driver.server.probe(2.0)
     assert driver.sent[sent:] == [(b"r", Bye(session=0, reason="run_finished"))]
-    assert driver.server.departures is not None
-    assert driver.server.departures.waiting(30.0) == [b"r"]
+    assert driver.server.goodbyes is not None
+    assert driver.server.goodbyes.waiting(30.0) == [b"r"]
 
 
 def test_who_was_not_let_in_and_has_gone_is_not_waited_for(driver: ServerDriver) -> None:
@@ -547,8 +547,8 @@ def test_who_was_not_let_in_and_has_gone_is_not_waited_for(driver: ServerDriver)
     driver.gone.add(b"early")
     driver.server.dismiss("run_finished")
     driver.perform()
-    assert driver.server.departures is not None
-    assert driver.server.departures.waiting(0.0) == []
+    assert driver.server.goodbyes is not None
+    assert driver.server.goodbyes.waiting(0.0) == []
 
 
 def test_a_run_may_end_while_inference_drains(driver: ServerDriver) -> None:
@@ -665,8 +665,8 @@ def test_episodes_and_steps_go_the_way_of_their_task() -> None:
 @pytest.mark.parametrize(
     ("changes", "code", "told"),
     [
-        ({"task": "golf"}, "task", "'golf' asked, this run has pong, tennis"),
-        ({"task": ""}, "task", "no task named"),
+        ({"task": "golf"}, "task", "'golf'; this run has the tasks pong, tennis"),
+        ({"task": ""}, "task", "actor.task is not set"),
         ({"task": "pong", "spec": replace(SPEC, env_id="other")}, "spec", "ours 'test', theirs 'other'"),
         (
             {"task": "pong", "spec": replace(SPEC, action=space_from_gymnasium(gymnasium.spaces.Discrete(4)))},
@@ -706,7 +706,7 @@ def test_all_tasks_play_one_frozen_version_and_each_tells_its_own_result() -> No
     driver.step(first, 0, (4, 4))
     driver.credit("pong", 0, request)
     assert driver.pins == 1
-    driver.server.pinned(pack_version(1, 5), 0.0)
+    driver.server.weights_frozen(pack_version(1, 5), 0.0)
     driver.server.weights_changed(pack_version(1, 9), 0.0)
     late = driver.come("tennis", "eval", group=1)
     driver.step(late, 0, (4, 4))
@@ -742,7 +742,7 @@ def test_a_policy_built_anew_begins_its_evaluations_again() -> None:
     session = driver.come("pong", "eval")
     driver.step(session, 0, (4, 4))
     driver.credit("pong", 0, Evaluation(id=3, version=pack_version(1, 5), episodes=2, seed=9, greedy=True))
-    driver.server.pinned(pack_version(1, 5), 0.0)
+    driver.server.weights_frozen(pack_version(1, 5), 0.0)
     driver.server.serve(RecordSpec(replace(SPEC, env_id="tasks"), T), "run", 1)
     driver.step(session, 1, (4, 4))
     assert driver.pins == 2

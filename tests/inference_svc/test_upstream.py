@@ -13,7 +13,7 @@ from seedbed.inference_svc.upstream import (
     Refused,
     RunFinished,
     SpecificationRefused,
-    WeightsCame,
+    WeightsReceived,
     Welcomed,
 )
 from seedbed.shared.protocol.codec import decode
@@ -145,9 +145,9 @@ def weights(version: int, *, manifest: str = "{}") -> Weights:
 def test_an_old_learner_rolls_nobody_back(link: LearnerLink) -> None:
     """Versions are ordered (epoch, step): a lower step under a higher epoch is newer, the reverse is dropped."""
     opened(link)
-    assert isinstance(link.receive(weights(pack_version(1, 9)), [b"w"], 0.1)[0], WeightsCame)
+    assert isinstance(link.receive(weights(pack_version(1, 9)), [b"w"], 0.1)[0], WeightsReceived)
     assert link.receive(weights(pack_version(1, 8)), [b"w"], 0.2) == []
-    assert isinstance(link.receive(weights(pack_version(2, 3)), [b"w"], 0.3)[0], WeightsCame)
+    assert isinstance(link.receive(weights(pack_version(2, 3)), [b"w"], 0.3)[0], WeightsReceived)
     assert link.receive(weights(pack_version(1, 10)), [b"w"], 0.4) == []
 
 

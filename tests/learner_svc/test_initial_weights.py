@@ -94,10 +94,10 @@ def test_the_memory_format_is_the_new_runs_own():
 @pytest.mark.parametrize(
     ("spec", "policy", "config", "message"),
     [
-        (make_spec(spaces.Discrete(3)), {}, {}, "another action"),
+        (make_spec(spaces.Discrete(3)), {}, {}, "spaces differ from these: action"),
         (make_spec(masked=True), {}, {}, "action mask columns"),
         (None, {"hidden": [8]}, {}, r"policy.hidden is \[8\] here and \[16, 16\] there"),
-        (None, {}, {"value_normalisation": "popart"}, "value_normalisation as it was there"),
+        (None, {}, {"value_normalisation": "popart"}, "algorithm.value_normalisation"),
     ],
 )
 def test_what_does_not_fit_is_named_and_nothing_is_taken(tmp_path, spec, policy, config, message):

@@ -234,7 +234,7 @@ def test_weights_that_fit_no_message_are_told_before_any_training(tmp_path: Path
     """A wrong configuration, with both sizes, instead of connections that break for ever."""
     code, output = asyncio.run(offer_a_policy_that_is_too_large(tmp_path))
     assert code == 78
-    assert re.search(r"weights of \d+ bytes do not fit learner.max_frame_bytes = 4096", output)
+    assert re.search(r"learner.max_frame_bytes = 4096: set it to at least \d+", output)
 
 
 async def offer_another_environment(folder: Path) -> list[str]:

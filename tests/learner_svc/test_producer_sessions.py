@@ -12,18 +12,18 @@ from seedbed.learner_svc.link.producer_sessions import (
     MAX_STRIKES,
     MAX_STRUCK,
     Action,
-    EpisodesCame,
+    EpisodesReceived,
     Identity,
     ProducerSessions,
-    SendDown,
-    SpecificationCame,
-    UnrollCame,
+    SendToProducer,
+    SpecificationReceived,
+    UnrollReceived,
 )
 from seedbed.learner_svc.link.publish import Publisher
 from seedbed.learner_svc.run.run import Run
 from seedbed.learner_svc.sources.queue import QueueSource
 from seedbed.shared.protocol.codec import decode, encode
-from seedbed.shared.protocol.ledger import ONE_TASK, Ledger
+from seedbed.shared.protocol.ledger import SINGLE_TASK, Ledger
 from seedbed.shared.protocol.messages import (
     RECORDING_PROTOCOL,
     Bye,
@@ -65,7 +65,7 @@ class SessionsDriver:
 
     def __init__(self, *, has_policy: bool = True, tasks: tuple[TaskEnv, ...] = (), protocol_min: int = 1) -> None:
         self.run = Run(RunConfig(), EvalConfig(), epoch=3, patience_s=10.0)
-        weights = {task.name: 1 / len(tasks) for task in tasks} or ONE_TASK
+        weights = {task.name: 1 / len(tasks) for task in tasks} or SINGLE_TASK
         self.ledger = Ledger(epoch=3, window_lanes=8, lease_s=10.0, weights=weights)
         self.publisher = Publisher()
         identity = Identity(
@@ -95,7 +95,7 @@ class SessionsDriver:
 
 
 def messages(actions: list[Any]) -> list[Message]:
-    return [decode(action.frames[0]) for action in actions if isinstance(action, SendDown)]
+    return [decode(action.frames[0]) for action in actions if isinstance(action, SendToProducer)]
 
 
 def a_hello(incarnation: int = 7, **changes: Any) -> ProducerHello:
@@ -119,9 +119,9 @@ def test_hello_is_answered_by_who_we_are_and_what_may_be_sent() -> None:
 def test_the_first_specification_starts_the_policy() -> None:
     """Before there is a policy everyone is welcome; the first specification of the right environment is handed on."""
     driver = SessionsDriver(has_policy=False)
-    assert not any(isinstance(action, SpecificationCame) for action in driver.say(a_hello()))
+    assert not any(isinstance(action, SpecificationReceived) for action in driver.say(a_hello()))
     actions = driver.say(a_hello(spec=a_spec()))
-    assert actions[0] == SpecificationCame(a_spec())
+    assert actions[0] == SpecificationReceived(a_spec())
     welcome = messages(actions)[0]
     assert isinstance(welcome, ProducerWelcome)
     assert (welcome.spec_digest, welcome.state) == ("", RunState.STARTING)
@@ -194,7 +194,7 @@ def test_an_unroll_is_handed_on_once() -> None:
     driver = SessionsDriver()
     unroll = Unroll(session=driver.enter(), seq=0, lanes=2, actor="a")
     (came,) = driver.say(unroll, an_unroll_frame())
-    assert isinstance(came, UnrollCame)
+    assert isinstance(came, UnrollReceived)
     assert (came.key.seq, came.key.actor, came.lanes, came.skip) == (0, "a", 2, 0)
     assert driver.say(unroll, an_unroll_frame()) == []
 
@@ -260,11 +260,11 @@ def test_get_is_answered_or_held() -> None:
     driver = SessionsDriver()
     session = driver.enter()
     (weights,) = driver.say(Get(session=session, have_version=0, have_manifest=""))
-    assert isinstance(weights, SendDown)
+    assert isinstance(weights, SendToProducer)
     assert isinstance(decode(weights.frames[0]), Weights)
     assert weights.frames[1:] == [b"weights"]
     assert driver.say(Get(session=session, have_version=7, have_manifest="digest")) == []
-    assert messages([*driver.producers.beat(2.0, may_judge=True)]) == [NotModified(session=session, version=7)]
+    assert messages([*driver.producers.beat(2.0, may_expire=True)]) == [NotModified(session=session, version=7)]
 
 
 def test_episodes_are_handed_on_once_and_acknowledged() -> None:
@@ -277,7 +277,7 @@ def test_episodes_are_handed_on_once_and_acknowledged() -> None:
     versions[:], statistics[:] = 7, [[1, 2], [3, 4]]
     header = Episodes(session=session, seq=0, mode="train", evaluation=0, count=2, aborted=0, acted_steps=9)
     (came,) = driver.say(header, bytes(frames[0]))
-    assert isinstance(came, EpisodesCame)
+    assert isinstance(came, EpisodesReceived)
     assert np.array_equal(came.statistics, [[1, 2], [3, 4]])
     (send,) = driver.producers.credits()
     credit = decode(send.frames[0])
@@ -299,16 +299,16 @@ def test_episodes_that_come_before_the_policy_of_a_resumed_run_are_no_mistake_an
     assert credit.episodes_acked_through == 4
     driver.producers.adopt(a_spec(), QueueSource(RecordSpec(a_spec(), T), batch=4).check)
     (came,) = driver.say(header, frame)
-    assert isinstance(came, EpisodesCame)
+    assert isinstance(came, EpisodesReceived)
 
 
 def test_silence_ends_a_session_only_when_it_can_be_judged() -> None:
     """Not after a stall of our own, nor before the socket was emptied."""
     driver = SessionsDriver()
     driver.enter()
-    driver.producers.beat(11.0, may_judge=False)
+    driver.producers.beat(11.0, may_expire=False)
     assert not driver.producers.has_left
-    driver.producers.beat(11.0, may_judge=True)
+    driver.producers.beat(11.0, may_expire=True)
     assert driver.producers.has_left
 
 
@@ -377,7 +377,7 @@ def test_the_first_tasks_specification_starts_a_policy_of_no_environment_in_part
     """Its id and settings are the task's own affair."""
     driver = SessionsDriver(has_policy=False, tasks=TASKS)
     actions = driver.say(a_hello(task="pong", spec=a_spec("P", settings=(("frame_skip", "4"),))))
-    assert actions[0] == SpecificationCame(a_spec("tasks"))
+    assert actions[0] == SpecificationReceived(a_spec("tasks"))
 
 
 @pytest.mark.parametrize(
@@ -408,7 +408,7 @@ def test_sessions_of_one_process_are_apart_by_task() -> None:
     assert len({main, *sessions.values()}) == 3
     for task, session in sessions.items():
         (came,) = driver.say(Unroll(session=session, seq=0, lanes=2, actor="a"), an_unroll_frame())
-        assert isinstance(came, UnrollCame)
+        assert isinstance(came, UnrollReceived)
         assert came.key.producer.task == task
     pong = driver.ask(Ping(sent_ms=5))[-1]
     assert isinstance(pong, Pong)

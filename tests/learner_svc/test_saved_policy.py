@@ -48,7 +48,7 @@ def test_another_versions_layout_is_refused_for_good_with_what_to_do():
     [
         ({"meta": {}}, "lacks 'manifest'"),
         ({"arrays": {}}, r"lacks 'policy\.flat'"),
-        ({"arrays": {"policy.flat": np.zeros(3, np.float32)}}, "3 weights where its policy has"),
+        ({"arrays": {"policy.flat": np.zeros(3, np.float32)}}, "3 weights, its policy has"),
     ],
 )
 def test_what_is_not_there_is_named(lack, said):

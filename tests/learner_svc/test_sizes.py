@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from seedbed.learner_svc.config import LearnerConfig
-from seedbed.learner_svc.link.sizes import judge_size
+from seedbed.learner_svc.link.sizes import check_size
 from seedbed.shared.protocol.spaces import space_from_gymnasium
 from tests.support.step_link import SPEC
 
@@ -32,6 +32,6 @@ def a_spec(elements: int):
 def test_what_fits(elements: int, available: int | None, fits: bool) -> None:
     """Unrolls against a frame, batches against half of the memory that is left."""
     config = LearnerConfig(unroll_length=31, batch=32, buffers=2)
-    misfit = judge_size(a_spec(elements), config, available)
-    assert (misfit is None) == fits
-    assert misfit is None or misfit.code == "spec"
+    problem = check_size(a_spec(elements), config, available)
+    assert (problem is None) == fits
+    assert problem is None or problem.code == "spec"

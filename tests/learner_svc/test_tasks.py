@@ -149,7 +149,7 @@ def test_a_run_with_one_environment_has_an_empty_book() -> None:
     book = TaskBook({})
     book.acted("", episodes([1.0]), steps=1, aborted=0)
     book.trained("", lanes=3, steps=3)
-    assert not book.are_several
+    assert not book.is_multi_task
     assert (book.row(), book.summary(), book.to_json()) == ({}, {}, {})
 
 

@@ -179,7 +179,7 @@ def test_full_server_is_named(connect):
         ({"observe": ["hint"]}, "'hint' is 'None' at a reset"),
         ({"observe": ["extra"]}, "'extra' is '{}' at a reset"),
         ({"observation": {"place": {"dtype": "complex64"}}}, r"observation\.place: dtype"),
-        ({"observe": ["pixels"], "observation": {"pixels": {"dtype": "uint8"}}}, "say where its channels are"),
+        ({"observe": ["pixels"], "observation": {"pixels": {"dtype": "uint8"}}}, "set env.image"),
         ({"truncated_field": "over"}, "does not observe 'over'"),
         ({"legal_actions": "allowed", "action": LAMPS}, "one discrete field"),
         ({"gravy": 1}, "gravy"),

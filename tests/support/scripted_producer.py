@@ -8,12 +8,12 @@ import gymnasium
 import numpy as np
 
 from seedbed.inference_svc.upstream import (
-    CreditCame,
+    CreditReceived,
     LearnerLink,
     Refused,
     RunFinished,
     SpecificationRefused,
-    WeightsCame,
+    WeightsReceived,
 )
 from seedbed.shared.net.endpoints import Dealer
 from seedbed.shared.net.keys import DialKeys
@@ -86,9 +86,9 @@ class ScriptedProducer:
 
     def _receive(self, frames: list[bytes]) -> None:
         for event in self.link.receive(decode(frames[0]), frames[1:], self.loop.time()):
-            if isinstance(event, WeightsCame):
+            if isinstance(event, WeightsReceived):
                 self.versions.append(event.version)
-            elif isinstance(event, CreditCame):
+            elif isinstance(event, CreditReceived):
                 self.trained_steps = event.credit.trained_steps
                 wanted = event.credit.evaluation
                 if wanted is not None and wanted.id != self._answered and self._has(wanted.version):

@@ -7,11 +7,11 @@ import numpy as np
 
 from seedbed.inference_svc.actions import ForgetState, FreezeWeights, RunBatches, SendToEnvironment
 from seedbed.inference_svc.config import InferenceConfig
+from seedbed.inference_svc.counters import InferenceCounters
 from seedbed.inference_svc.engine import LaneBlock
 from seedbed.inference_svc.group import Group
 from seedbed.inference_svc.learner_sessions import LearnerSessions
 from seedbed.inference_svc.server import Server
-from seedbed.inference_svc.tally import InferenceTally
 from seedbed.shared.protocol.codec import decode, encode
 from seedbed.shared.protocol.messages import (
     Evaluation,
@@ -38,7 +38,7 @@ class ServerDriver:
     """A server whose actions are recorded when a test looks; batches are answered when the test says so."""
 
     def __init__(self) -> None:
-        self.tally = InferenceTally()
+        self.counters = InferenceCounters()
         self.learner_sessions = LearnerSessions(name="i", incarnation=7, library_version="0", load=lambda: ())
         self.link = self.learner_sessions.main
         self.now = 0.0  # of the newest event
@@ -49,7 +49,7 @@ class ServerDriver:
         self._forgotten: list[LaneBlock] = []
         self._freezes = 0
         self.server = Server(
-            InferenceConfig(max_lanes=64), 99, self.learner_sessions, self.tally,
+            InferenceConfig(max_lanes=64), 99, self.learner_sessions, self.counters,
             owner=lambda route: self.owners.get(route, ""),
         )  # fmt: skip
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from seedbed.actor_svc.client import Begin, Finished, GroupClient, Perform, ResetLanes, Send
+from seedbed.actor_svc.client import Finished, GroupClient, ResetLanes, Send, StartLanes, StepLanes
 from seedbed.actor_svc.connection import ConnectionClient
 from seedbed.actor_svc.envs import make_group
 from seedbed.services.tools.cli.env.in_process import CheckOptions
@@ -113,9 +113,9 @@ class ServiceInMemory:
                 bye = Bye(session=0, reason="stopped")
                 self._send_up(bye, [encode(bye)])
                 self.status = 0
-            elif isinstance(action, Begin | ResetLanes | Perform):
+            elif isinstance(action, StartLanes | ResetLanes | StepLanes):
                 group = self._groups[action.group]
-                rows = group.step_frames(action.payload) if isinstance(action, Perform) else group.reset(action.seed)
+                rows = group.step_frames(action.payload) if isinstance(action, StepLanes) else group.reset(action.seed)
                 client = self._connection.groups[action.group]
                 self._perform(client.submit(rows.payload, rows.bits, self._now))
             else:

@@ -8,8 +8,8 @@ import itertools
 from collections import Counter
 from dataclasses import dataclass, field
 
-from seedbed.actor_svc.client import Begin, GroupClient, Perform, ResetLanes, Send
-from seedbed.actor_svc.fleet import Fleet, Placed
+from seedbed.actor_svc.client import GroupClient, ResetLanes, Send, StartLanes, StepLanes
+from seedbed.actor_svc.fleet import AddressedAction, Fleet
 from seedbed.shared.protocol.codec import decode, encode
 from seedbed.shared.protocol.messages import Act, Bye, Hello, Message, Ping, Pong, RequestState, Step
 from seedbed.shared.protocol.sessions import Session, SessionTable, StepVerdict
@@ -128,16 +128,16 @@ class StepSimulation:
         self._perform(self.fleet.poll(self._now))
         self.network.later(0.1, self._client_beat)
 
-    def _perform(self, placed: list[Placed]) -> None:
+    def _perform(self, placed: list[AddressedAction]) -> None:
         for address, action in placed:
             if isinstance(action, Send):
                 self._send_up(address, action.message, list(action.payload))
-            elif isinstance(action, Perform):
+            elif isinstance(action, StepLanes):
                 assert number_in(action.payload) == self.ticks[action.group], "actions for another observation"
                 self.steps[action.group] += 1
                 self.network.later(self.random.uniform(0.001, 0.05), self._finish, action.group)
             else:
-                assert isinstance(action, (Begin, ResetLanes)), action
+                assert isinstance(action, (StartLanes, ResetLanes)), action
                 self.resets += 1
                 self.network.later(0.1, self._finish, action.group)
 

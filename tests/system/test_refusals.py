@@ -61,7 +61,7 @@ def test_another_version_is_refused_before_anything_else(deployment):
         answer = exchange(dealer, encode(future))
     assert isinstance(answer, Reject)
     assert (answer.code, answer.retryable) == ("protocol", False)
-    assert "9..11 asked, 1..1 served" in answer.message
+    assert "9..11 requested, 1..1 served" in answer.message
     assert "one version" in answer.hint
 
 
@@ -118,7 +118,7 @@ def test_another_number_of_lanes_than_hello_said_is_refused(deployment):
         assert "lanes" in answer.hint
         answer = exchange(dealer, encode(replace(hello, lanes=2, nonce=6)))
         assert isinstance(answer, Reject)
-        assert "lanes 1 before, and now with 2" in answer.message
+        assert "lanes 1 before, and with 2 now" in answer.message
         assert answer.hint
     deployment.wait_lanes(12)
 

@@ -92,7 +92,7 @@ def test_training_actors_are_sent_away(served):
     service.wait_ready()
     trainer = actor("trainer", "env.id=CartPole-v1")
     assert trainer.wait_ended() == 78
-    assert "serves a finished policy and trains nothing" in trainer.errors()
+    assert "serves a finished policy and does not train" in trainer.errors()
     assert "actor.mode=eval" in trainer.errors()
 
 

@@ -83,8 +83,8 @@ def test_who_has_no_place_in_the_run_is_refused_and_nobody_else_notices(deployme
     deployment.start()
     wait_task(deployment, "long")
     for words, told in (
-        (("actor.task=golf",), ("task 'golf' asked, this run has short, long",)),
-        ((), ("no task named, this run has short, long",)),
+        (("actor.task=golf",), ("actor.task is 'golf'; this run has the tasks short, long",)),
+        ((), ("actor.task is not set; this run has the tasks short, long",)),
         (
             ("actor.task=short", "env.kwargs={cues=5, min_delay=0, max_delay=2}"),
             ("setting kwargs", '"cues": 5'),
@@ -112,7 +112,7 @@ def test_a_task_with_other_spaces_than_the_first_is_refused(tmp_path):
         assert "task 'wide' does not fit the policy: observation space: ours" in told
         assert "float32[5]" in told
         assert "float32[6]" in told
-        assert "train them apart" in told
+        assert "separate runs" in told
         wait_task(deployment, "short")
 
 

@@ -1,6 +1,6 @@
 """Plays a run's policy in this process: figures over whole episodes, and a video.
 
-Tensor and array suffixes: L lanes, A own-action columns.
+Tensor and array suffixes: L lanes, A raw-action columns.
 """
 
 from collections.abc import Callable, Iterator

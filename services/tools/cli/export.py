@@ -1,6 +1,6 @@
 """A run's policy for programs that know nothing of seedbed: its weights by name, or one step of it as an ONNX graph.
 
-Suffixes: B lanes, A own-action columns, P distribution parameters.
+Suffixes: B lanes, A raw-action columns, P distribution parameters.
 """
 
 import importlib.util

@@ -11,7 +11,7 @@ from seedbed.shared.net.budget import (
     OWN_S,
     SHARE,
     Budget,
-    Turnstile,
+    RateLimiter,
 )
 from tests.support.clock import Clock
 
@@ -66,27 +66,27 @@ def test_a_connection_begins_with_little() -> None:
 def test_a_fleet_that_comes_back_is_not_held_up() -> None:
     """What greetings cost is given back to who paid for all of them, as soon as a connection has been useful."""
     clock, useful = Clock(), set()
-    turnstile = Turnstile(lambda route: route if route in useful else "key", lambda: True, print, clock)
+    limiter = RateLimiter(lambda route: route if route in useful else "key", lambda: True, print, clock)
     for number in range(1000):
         route = str(number).encode()
-        assert turnstile.admits(route)
-        turnstile.charge(route, BURST_S / 100)
+        assert limiter.admits(route)
+        limiter.charge(route, BURST_S / 100)
         useful.add(route)
-        turnstile.welcome(route)
+        limiter.welcome(route)
 
 
 def test_little_is_given_back() -> None:
     """A flood that is useful once has paid for itself."""
-    watched = WatchedTurnstile()
+    watched = WatchedLimiter()
     watched.payers[ROUTE] = "key"
     for _ in range(10):
-        watched.turnstile.charge(ROUTE, BURST_S / 10)
+        watched.limiter.charge(ROUTE, BURST_S / 10)
     watched.payers[ROUTE] = ROUTE
-    watched.turnstile.welcome(ROUTE)
-    watched.turnstile.welcome(ROUTE)
+    watched.limiter.welcome(ROUTE)
+    watched.limiter.welcome(ROUTE)
     watched.payers[OTHER] = "key"
-    watched.turnstile.charge(OTHER, 2 * GREETING_S)
-    assert not watched.turnstile.admits(OTHER)
+    watched.limiter.charge(OTHER, 2 * GREETING_S)
+    assert not watched.limiter.admits(OTHER)
 
 
 def test_who_never_comes_back_is_forgotten() -> None:
@@ -99,15 +99,15 @@ def test_who_never_comes_back_is_forgotten() -> None:
     assert budget.is_quiet
 
 
-class WatchedTurnstile:
-    """A turnstile, and what it did."""
+class WatchedLimiter:
+    """A limiter, and what it did."""
 
     def __init__(self) -> None:
         self.clock = Clock()
         self.hung_up = 0
         self.ended: list[bytes] = []
         self.payers: dict[bytes, str | bytes] = {}
-        self.turnstile = Turnstile(
+        self.limiter = RateLimiter(
             lambda route: self.payers.get(route, route), self._hang_up, self.ended.append, self.clock
         )
 
@@ -118,18 +118,18 @@ class WatchedTurnstile:
 
 def test_a_connection_that_goes_on_is_ended_once() -> None:
     """What it had sent before is still dropped, without another end: its descriptor may be somebody else's by then."""
-    watched = WatchedTurnstile()
-    watched.turnstile.charge(ROUTE, 2 * BURST_S)
-    assert not watched.turnstile.admits(ROUTE)
-    assert watched.turnstile.admits(OTHER)
+    watched = WatchedLimiter()
+    watched.limiter.charge(ROUTE, 2 * BURST_S)
+    assert not watched.limiter.admits(ROUTE)
+    assert watched.limiter.admits(OTHER)
     for _ in range(2 * DROPPED_MESSAGES):
-        watched.turnstile.drop(ROUTE, 10)
+        watched.limiter.drop(ROUTE, 10)
     assert (watched.hung_up, watched.ended) == (1, [ROUTE])
 
 
 def test_few_messages_of_many_bytes_end_it_as_well() -> None:
     """Reading them costs as much."""
-    watched = WatchedTurnstile()
-    watched.turnstile.charge(ROUTE, 2 * BURST_S)
-    watched.turnstile.drop(ROUTE, DROPPED_BYTES)
+    watched = WatchedLimiter()
+    watched.limiter.charge(ROUTE, 2 * BURST_S)
+    watched.limiter.drop(ROUTE, DROPPED_BYTES)
     assert watched.ended == [ROUTE]

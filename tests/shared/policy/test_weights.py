@@ -164,7 +164,7 @@ def test_text_that_is_no_manifest_is_a_remote_error(text: str) -> None:
     ("key", "value", "expected"),
     [
         ("spec", [1, 2], "spec"),
-        ("policy", {"hidden": [8]}, "otherwise"),
+        ("policy", {"hidden": [8]}, "another layout"),
         ("policy", {"nonsense": 1}, "nonsense"),
         ("policy", {"network": "impala_shallow"}, "cannot be built"),
         ("precision", {"dtype": "int4", "channels_last": False}, "int4"),

@@ -19,7 +19,7 @@ from seedbed.shared.protocol.spaces import (
     encode_text,
     flatten,
     mask_size,
-    own_action_size,
+    raw_action_size,
     space_from_gymnasium,
     space_from_wire,
     space_to_wire,
@@ -135,11 +135,11 @@ def test_leaves_are_in_canonical_order_with_escaped_paths() -> None:
 
 def test_own_action_and_mask_sizes_count_columns() -> None:
     """Discrete 1 column, MultiDiscrete and MultiBinary one each, Box its elements; masks only for categories."""
-    assert own_action_size(EVERYTHING.action) == 2 + 3 + 1 + 2
+    assert raw_action_size(EVERYTHING.action) == 2 + 3 + 1 + 2
     assert mask_size(EVERYTHING.action) == 3 + 4 + 2
-    assert (own_action_size(CARTPOLE.action), mask_size(CARTPOLE.action)) == (1, 2)
+    assert (raw_action_size(CARTPOLE.action), mask_size(CARTPOLE.action)) == (1, 2)
     with pytest.raises(ConfigError, match="Text"):
-        own_action_size(space_from_gymnasium(spaces.Text(3)))
+        raw_action_size(space_from_gymnasium(spaces.Text(3)))
 
 
 def test_a_long_multi_discrete_is_described_in_a_line() -> None:
@@ -162,7 +162,7 @@ def test_a_long_multi_discrete_is_described_in_a_line() -> None:
         (spaces.Dict(), "number of children"),
         (spaces.Dict({"": spaces.Discrete(2)}), "length"),
         (spaces.Dict({3: spaces.Discrete(2)}), "key 3"),
-        (spaces.Box(0, 255, (84, 84, 3), np.uint8), "image = 'HWC' or 'CHW'"),
+        (spaces.Box(0, 255, (84, 84, 3), np.uint8), "env.image to 'HWC' or 'CHW'"),
         (spaces.Discrete(1 << 30), "categories"),
         (spaces.Box(np.arange(5000, dtype=np.float32), np.float32(9000), (5000,)), "at most 16384"),
         (spaces.Tuple([spaces.Discrete(2)] * 300), "children"),

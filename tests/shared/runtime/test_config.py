@@ -273,10 +273,10 @@ def test_a_file_in_another_encoding_is_told_so(tmp_path):
     ("word", "said"),
     [
         ("run.seed=99999999999999999999", "at most 64 bits"),
-        ("run.name=", "a name that a folder can have"),
-        ("run.name=../up", "a name that a folder can have"),
-        ('run.name="a\\u0000b"', "a name that a folder can have"),
-        ('run.dir="a\\u0000b"', "without zero bytes"),
+        ("run.name=", "the name must be valid for a folder"),
+        ("run.name=../up", "the name must be valid for a folder"),
+        ('run.name="a\\u0000b"', "the name must be valid for a folder"),
+        ('run.dir="a\\u0000b"', "no zero bytes"),
     ],
 )
 def test_values_that_nothing_can_be_done_with_are_refused(word, said):
@@ -303,7 +303,7 @@ def test_an_evaluation_may_have_settings_of_its_own_and_passes_for_the_runs():
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("eval.env={id = 'F'}", "plays the run's environment"),
+        ("eval.env={id = 'F'}", "an evaluation uses the environment"),
         ("eval.env={image_size = 64}", "image_size: cannot differ in evaluations"),
         ("eval.env={frame_skp = 2}", "did you mean 'frame_skip'"),
         ("eval.env.frame_skip=0", "frame_skip: Input should be greater"),

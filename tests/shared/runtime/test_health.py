@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from seedbed.shared.runtime.health import CAUSE_VARIABLE, STATUS_VARIABLE, judge, judge_alive
+from seedbed.shared.runtime.health import CAUSE_VARIABLE, STATUS_VARIABLE, check_alive, check_ready
 
 
 class PageHandler(http.server.BaseHTTPRequestHandler):
@@ -35,7 +35,7 @@ def container(tmp_path):
 def test_a_service_that_answers_is_alive(container):
     """And ready."""
     variables, _ = container
-    assert judge_alive(variables) == judge(variables) == ""
+    assert check_alive(variables) == check_ready(variables) == ""
 
 
 def test_a_service_that_was_ready_and_answers_no_more_is_not(container):
@@ -43,15 +43,15 @@ def test_a_service_that_was_ready_and_answers_no_more_is_not(container):
     variables, server = container
     server.shutdown()
     server.server_close()
-    assert judge_alive(variables)
+    assert check_alive(variables)
 
 
 def test_a_service_that_starts_is_left_alone(container, tmp_path):
     """It may take as long as it likes."""
     variables, _ = container
     (tmp_path / "status").unlink()
-    assert judge(variables)
-    assert judge_alive(variables) == ""
+    assert check_ready(variables)
+    assert check_alive(variables) == ""
 
 
 def test_a_service_that_was_refused_is_left_alone(container, tmp_path):
@@ -60,5 +60,5 @@ def test_a_service_that_was_refused_is_left_alone(container, tmp_path):
     (tmp_path / "cause").write_text("no such environment\n")
     server.shutdown()
     server.server_close()
-    assert judge(variables) == "no such environment"
-    assert judge_alive(variables) == ""
+    assert check_ready(variables) == "no such environment"
+    assert check_alive(variables) == ""

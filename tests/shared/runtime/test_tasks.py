@@ -106,9 +106,9 @@ def test_a_file_without_tasks_is_what_it_was(load) -> None:
         ("[tasks]\none = 3\n", (), r"set\.toml: \[tasks\] one: "),
         ("[tasks]\none = 3\n", ("env.id=E",), r"set\.toml: \[tasks\] one: "),
         (FILE.replace("{ b = 2 }", "2"), ("env.kwargs.b=1",), r"set\.toml: \[tasks\] two.env.kwargs: "),
-        (FILE, ("tasks.a/b.env.id=E",), r"\[tasks\]: a task named 'a/b'"),
-        (FILE, ("tasks.one.random_score=1",), r"\[tasks\] one: random_score and human_score go together"),
-        (FILE, ("tasks.one.random_score=1", "tasks.one.human_score=1"), r"go together, and differ"),
+        (FILE, ("tasks.a/b.env.id=E",), r"\[tasks\]: a task cannot be named 'a/b'"),
+        (FILE, ("tasks.one.random_score=1",), r"\[tasks\] one: random_score and human_score must both be set"),
+        (FILE, ("tasks.one.random_score=1", "tasks.one.human_score=1"), r"must both be set"),
     ],
 )  # fmt: skip
 def test_a_mistake_names_file_and_key(load, text: str, words: tuple[str, ...], told: str) -> None:

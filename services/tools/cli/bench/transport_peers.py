@@ -18,7 +18,7 @@ import gymnasium
 import numpy as np
 import uvloop
 
-from seedbed.actor_svc.client import Begin, GroupClient, Perform, Send
+from seedbed.actor_svc.client import GroupClient, Send, StartLanes, StepLanes
 from seedbed.actor_svc.connection import ConnectionClient
 from seedbed.shared.net.endpoints import Dealer, Router
 from seedbed.shared.net.keys import bind_keys, dial_keys
@@ -190,9 +190,9 @@ class Client:
         for action in actions:
             if type(action) is Send:
                 self._dealer.send([encode(action.message), *action.payload])
-            elif type(action) is Perform or type(action) is Begin:
+            elif type(action) is StepLanes or type(action) is StartLanes:
                 now = time.perf_counter()
-                if type(action) is Perform:
+                if type(action) is StepLanes:
                     self.latencies_s.append(now - self._sent_at[action.group])
                     self.begun.set()
                 self._sent_at[action.group] = now

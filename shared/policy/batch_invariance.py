@@ -1,7 +1,7 @@
-"""Checks that a torso gives a row the same features each time, whichever other rows are in its batch.
+"""Checks that a torso is deterministic and batch-invariant: a row's features do not depend on the rest of its batch.
 
-Inference computes a row once, in one batch, and the learner again, in another. Where the two differ, log π - log μ is
-not 0 at equal weights, and every importance weight is wrong: so randomness and statistics of a batch are refused.
+Inference computes a row in one batch, and the learner in another. If the two differ, log π - log μ is not 0 at equal
+weights, and every importance weight is wrong. So random modules and batch statistics are refused.
 """
 
 from collections.abc import Sequence
@@ -15,14 +15,16 @@ from seedbed.shared.errors import ConfigError
 from seedbed.shared.runtime.modules import describe_failure
 
 NUM_ROWS = 4
-TOLERANCE = 1e-3  # of the greatest feature; batches of other sizes differ by rounding, 1e-6 or so
+TOLERANCE = 1e-3  # relative to the largest feature; batches of different sizes differ by about 1e-6
 RANDOM = (_DropoutNd, nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
 FORWARD_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError)
 WITH_RATE = (nn.RNNBase, nn.MultiheadAttention)  # random unless their `dropout` is 0
 
 
-def check_steady(torso: nn.Module, image_shapes: Sequence[tuple[int, int, int]], vector_size: int, name: str) -> None:
-    """Check a torso's modules, then compute a few rows with it as inference and the learner will, and compare.
+def check_batch_invariance(
+    torso: nn.Module, image_shapes: Sequence[tuple[int, int, int]], vector_size: int, name: str
+) -> None:
+    """Check a torso's modules, then compute some rows in several batches and compare.
 
     Args:
       name: the value of `policy.network`, for the message.
@@ -38,7 +40,7 @@ def check_steady(torso: nn.Module, image_shapes: Sequence[tuple[int, int, int]],
         images, vector = inputs
         alone = _features(torso, [image[:1] for image in images], None if vector is None else vector[:1], where=where)
     if _differ(whole, again):
-        raise ConfigError(f"{where} the same rows gave other features the second time: take out what is random in it")
+        raise ConfigError(f"{where} the same rows gave other features the second time: remove its random parts")
     if _differ(whole[:1], alone):
         raise ConfigError(
             f"{where} a row's features depend on the other rows of its batch: compute each row on its own "
@@ -51,7 +53,7 @@ def _problem_of(module: nn.Module) -> str:
     if isinstance(module, _NormBase) and (module.track_running_stats or "Batch" in type(module).__name__):
         return "has statistics of whole batches, and inference sees other batches than the learner: use nn.LayerNorm"
     if isinstance(module, RANDOM) and getattr(module, "p", 1.0) > 0:
-        return "is random, so learner and inference would disagree on every row: take it out"
+        return "is random, so learner and inference would disagree on every row: remove it"
     if isinstance(module, WITH_RATE) and module.dropout > 0:
         return f"is random (dropout = {module.dropout:g}), so learner and inference would disagree: set dropout to 0"
     return ""

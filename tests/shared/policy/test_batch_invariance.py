@@ -60,7 +60,7 @@ def build(name, **kwargs):
 @pytest.mark.parametrize(
     ("then", "told"),
     [
-        ("dropout", r"module body\.1 \(Dropout\) is random.*take it out"),
+        ("dropout", r"module body\.1 \(Dropout\) is random.*remove it"),
         ("alpha", r"body\.1 \(AlphaDropout\)"),
         ("rrelu", r"body\.1 \(RReLU\)"),
         ("batch", r"body\.1 \(BatchNorm1d\) has statistics of whole batches.*LayerNorm"),
@@ -86,7 +86,7 @@ def test_a_module_that_could_be_random_and_is_not_is_used(then):
         ("dropout", "the same rows gave other features the second time"),
         ("mean", "depend on the other rows of its batch"),
         ("shape", r"gave \[4, 2\], its output_size says \[4, 4\]"),
-        ("error", r"raised RuntimeError: .*test_steadiness\.py, line \d+"),
+        ("error", r"raised RuntimeError: .*test_batch_invariance\.py, line \d+"),
     ],
 )
 def test_what_no_module_tells_is_seen_in_a_few_rows(way, told):

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from seedbed.shared.protocol.flow import Outbox
 from seedbed.shared.protocol.ledger import Ledger, Producer, ProducerRecord
 from seedbed.shared.protocol.messages import Episodes, Get, ProducerHello, ProducerWelcome, RunState, Unroll
+from seedbed.shared.protocol.outbox import Outbox
 from tests.support.simulated_network import NetworkFaults, SimulatedNetwork
 from tests.support.unroll_link import producer_welcome
 
@@ -96,8 +96,8 @@ class SimulatedLearner:
             )  # fmt: skip
             self.send(incarnation, welcome)
         elif isinstance(message, int):
-            self.ledger.book.heard(b"%d" % incarnation, now)
-            for producer in self.ledger.book.at(b"%d" % incarnation):
+            self.ledger.book.renew(b"%d" % incarnation, now)
+            for producer in self.ledger.book.on_route(b"%d" % incarnation):
                 self.send_credit(producer)
                 self.send(incarnation, (message, producer.received_through))
         elif (found := self.ledger.find(message.session, b"%d" % incarnation, now)) is None:

@@ -3,9 +3,9 @@
 import pytest
 
 from seedbed.shared.errors import RemoteWireError
-from seedbed.shared.protocol.flow import MAX_EPISODES, Outbox
 from seedbed.shared.protocol.ledger import MAX_AHEAD, MAX_REMEMBERED, Ledger, Producer
 from seedbed.shared.protocol.messages import Credit, Episodes, ProducerHello, RunState, Unroll
+from seedbed.shared.protocol.outbox import MAX_EPISODES, Outbox
 from tests.support.unroll_link import credit, producer_welcome
 
 

@@ -13,7 +13,7 @@ from seedbed.shared.runtime.metrics import Metrics
 
 
 @dataclass(slots=True)
-class ActorTally:
+class ActorCounters:
     """Totals since the start. The loop thread writes; anyone may read."""
 
     ticks: int = 0
@@ -26,22 +26,22 @@ class ActorTally:
 class LoadMeter:
     """Computes the load metrics that a PING carries, each a mean since the reading before."""
 
-    def __init__(self, tally: ActorTally, groups: Sequence[EnvGroup], now: float) -> None:
-        self._tally, self._groups = tally, groups
+    def __init__(self, counters: ActorCounters, groups: Sequence[EnvGroup], now: float) -> None:
+        self._counters, self._groups = counters, groups
         self._at, self._steps, self._busy_s, self._waits, self._wait_s = now, 0, 0.0, 0, 0.0
 
     def read(self, now: float) -> tuple[tuple[str, float], ...]:
         """Return (name, value) pairs: steps per second, share of time that environments ran, mean wait for ACT, ms."""
-        tally, steps = self._tally, num_steps(self._groups)
+        counters, steps = self._counters, num_steps(self._groups)
         seconds = max(now - self._at, 1e-9)
-        waits = max(1, tally.waits - self._waits)
+        waits = max(1, counters.waits - self._waits)
         figures = (
             ("steps_per_s", (steps - self._steps) / seconds),
-            ("env_busy", (tally.busy_s - self._busy_s) / seconds),
-            ("act_wait_ms", (tally.wait_s - self._wait_s) / waits * 1000),
+            ("env_busy", (counters.busy_s - self._busy_s) / seconds),
+            ("act_wait_ms", (counters.wait_s - self._wait_s) / waits * 1000),
         )
         self._at, self._steps = now, steps
-        self._busy_s, self._waits, self._wait_s = tally.busy_s, tally.waits, tally.wait_s
+        self._busy_s, self._waits, self._wait_s = counters.busy_s, counters.waits, counters.wait_s
         return figures
 
 
@@ -50,7 +50,7 @@ def num_steps(groups: Sequence[EnvGroup]) -> int:
     return sum(group.counters().steps for group in groups)
 
 
-def register(metrics: Metrics, tally: ActorTally, groups: Sequence[EnvGroup], fleet: Fleet) -> Histogram:
+def register(metrics: Metrics, counters: ActorCounters, groups: Sequence[EnvGroup], fleet: Fleet) -> Histogram:
     """Register the actor's metrics and return the histogram of tick durations, which the shell fills."""
 
     def total(read: Callable[[GroupCounters], int]) -> Callable[[], float]:
@@ -58,14 +58,14 @@ def register(metrics: Metrics, tally: ActorTally, groups: Sequence[EnvGroup], fl
 
     clients = list(fleet.groups.values())
     readers: Mapping[Metric, Callable[[], float]] = {
-        actor.STEPS: total(lambda counters: counters.steps),
-        actor.EPISODES: total(lambda counters: counters.episodes),
-        actor.ABORTED: total(lambda counters: counters.aborted),
-        actor.REBUILDS: total(lambda counters: counters.rebuilds),
-        actor.TICKS: lambda: tally.ticks,
-        actor.BUSY_SECONDS: lambda: tally.busy_s,
-        actor.WAIT_SECONDS: lambda: tally.wait_s,
-        actor.REFUSED_MESSAGES: lambda: tally.refused_messages,
+        actor.STEPS: total(lambda group: group.steps),
+        actor.EPISODES: total(lambda group: group.episodes),
+        actor.ABORTED: total(lambda group: group.aborted),
+        actor.REBUILDS: total(lambda group: group.rebuilds),
+        actor.TICKS: lambda: counters.ticks,
+        actor.BUSY_SECONDS: lambda: counters.busy_s,
+        actor.WAIT_SECONDS: lambda: counters.wait_s,
+        actor.REFUSED_MESSAGES: lambda: counters.refused_messages,
         actor.RESENT: lambda: sum(item.num_resent for item in clients),
         actor.SESSIONS: lambda: sum(item.num_sessions for item in clients),
         actor.MOVES: lambda: fleet.num_moves,

@@ -1,4 +1,4 @@
-"""What inference counts: plain numbers on the hot path, read once a beat by metrics and by the learner."""
+"""The counters of an inference service: plain numbers for the hot path, read by /metrics and by each PING."""
 
 import math
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ from seedbed.shared.figures import inference
 
 
 @dataclass(slots=True)
-class InferenceTally:
-    """Totals since the process started, each the counter that it is declared with. Owned by the service's loop."""
+class InferenceCounters:
+    """Totals since the process started; an annotation names the metric of each. Owned by the service's loop."""
 
     acted_steps: Annotated[int, inference.ACTED_STEPS] = 0
     eval_steps: Annotated[int, inference.EVAL_STEPS] = 0
@@ -27,13 +27,13 @@ class InferenceTally:
     hellos_refused: Annotated[dict[str, int], inference.HELLOS_REFUSED] = field(default_factory=dict)
     out_of_bounds: Annotated[int, inference.OUT_OF_BOUNDS] = 0
     dropped_steps: Annotated[dict[str, int], inference.DROPPED_STEPS] = field(default_factory=dict)
-    env_busy: float = 0.0  # shares of time that training actors stepped environments, summed over their PINGs
+    env_busy: float = 0.0  # share of time, 0…1, that training actors stepped environments, summed over their PINGs
     env_busy_pings: int = 0
 
     def load(
-        self, since: "InferenceTally", *, sessions: int, lanes: int, actor_restarts: int, loop_lag_ms: float
+        self, since: "InferenceCounters", *, sessions: int, lanes: int, actor_restarts: int, loop_lag_ms: float
     ) -> tuple[tuple[str, float], ...]:
-        """Figures for the learner: numbers of now, and means over the time since the copy `since`."""
+        """Return the metrics for the learner: present numbers, and means over the time since the copy `since`."""
         figures = {
             inference.NUM_SESSIONS.name: float(sessions),
             inference.NUM_LANES.name: float(lanes),
@@ -49,25 +49,25 @@ class InferenceTally:
         return tuple(figures.items())
 
     def pinged(self, load: Sequence[tuple[str, float]]) -> None:
-        """Take in what a training actor says of itself."""
+        """Add up the load that a training actor reports in its PING."""
         share = dict(load).get("env_busy")
         if share is not None and 0.0 <= share < math.inf:
             self.env_busy += min(1.0, share)
             self.env_busy_pings += 1
 
     def ended(self, reason: str, dropped_steps: int) -> None:
-        """A group's session is over, and with it an unroll of so many steps that is not complete."""
+        """Count a session that ended, and the steps of its incomplete unroll, which are lost."""
         self.groups_ended[reason] = self.groups_ended.get(reason, 0) + 1
         if dropped_steps:
             self.dropped_steps[reason] = self.dropped_steps.get(reason, 0) + dropped_steps
 
     def refused(self, code: str) -> None:
-        """Count a HELLO that was refused, by its code."""
+        """Count a refused HELLO by its code."""
         self.hellos_refused[code] = self.hellos_refused.get(code, 0) + 1
 
 
-COUNTED = {  # metric → the tally's field
+COUNTED = {  # metric → field of InferenceCounters
     note: name
-    for name, hint in get_type_hints(InferenceTally, include_extras=True).items()
+    for name, hint in get_type_hints(InferenceCounters, include_extras=True).items()
     for note in getattr(hint, "__metadata__", ())
 }

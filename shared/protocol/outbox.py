@@ -1,16 +1,17 @@
-"""Unrolls from inference to learner without loss or repetition: the rules, and `Outbox`, the producer's end.
+"""The producer's end of the unroll link, which carries unrolls from inference to learner exactly once.
 
-The learner's end is `seedbed.shared.protocol.ledger`. Rules, both ends:
+The learner's end is `seedbed.shared.protocol.ledger`. The rules of both ends:
   1. UNROLLs of one producer incarnation are numbered 0, 1, 2, …; EPISODES are numbered apart.
-  2. The producer keeps a message until it is acknowledged, and sends again what a new WELCOME or a PONG shows missing.
-  3. The learner applies a number at most once. An UNROLL whose first lanes were applied before a restart goes on with
-     the others, so that a checkpoint may fall between two batches that share it.
+  2. The producer keeps a message until it is acknowledged, and sends it again if a new WELCOME or a PONG shows that
+     it is missing.
+  3. The learner applies a number at most once. If some lanes of an UNROLL were applied before a restart, only the
+     others are applied, so that a checkpoint may fall between two batches that share it.
   4. Credit is a position in the producer's stream of lane-unrolls, counted from the `next_seq` of the session's
      first WELCOME. An UNROLL may be sent while its first lane lies below `granted_through`; so the last one may
-     overshoot by its own lanes, and a message larger than the window still passes. A repeated UNROLL needs no new
-     credit.
-  5. Credit returns when an unroll is copied, acknowledgement follows the update that used it.
-  6. All figures are absolute and repeated with every PONG; those of another session or epoch are void.
+     overshoot by its own lanes, and a message larger than the window can still be sent. A repeated UNROLL needs no
+     new credit.
+  5. Credit returns when an unroll is copied into a batch; its acknowledgement follows the update that used it.
+  6. All positions are absolute and repeated with every PONG; those of another session or epoch are ignored.
 """
 
 from collections import deque
@@ -26,7 +27,7 @@ MAX_EPISODES = 4096  # unacknowledged EPISODES kept by a producer
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A message to send now. Call `Outbox.sent` when the socket took it."""
+    """A message to send now. Call `Outbox.sent` once the socket has accepted it."""
 
     message: Unroll | Episodes
     frames: tuple[Frame, ...]
@@ -34,9 +35,9 @@ class Outgoing:
 
 @dataclass(slots=True)
 class _Kept:
-    """An UNROLL that is kept until the learner acknowledges it."""
+    """An UNROLL that has not been acknowledged."""
 
-    header: Unroll  # but for the session
+    header: Unroll  # complete except for the session
     position: int  # of its first lane in this incarnation's stream
     frames: tuple[Frame, ...]
 
@@ -56,25 +57,25 @@ class Outbox:
 
     Large because unrolls and episodes each keep positions for sent, received and acknowledged.
 
-    Memory: what was pushed and not acknowledged. The owner bounds it by holding groups before they start an unroll
-    unless `can_send`: then it is at most the granted window and one unroll per group.
+    Memory: the unacknowledged messages. The owner bounds it by holding a group whose unroll is complete unless
+    `can_send`: then it is at most the granted window and one unroll per group.
     """
 
     def __init__(self) -> None:
         self.session = 0  # 0 while there is none
         self.epoch = 0
-        self.resent_unrolls = 0  # totals, for metrics
+        self.resent_unrolls = 0  # totals
         self.acked_unrolls = 0
         self.dropped_episodes = 0
         self._granted_through = 0
         self._unrolls: deque[_Kept] = deque()
-        self._num_sent = 0  # of `_unrolls`, from the left, in this session
+        self._num_sent = 0  # how many of `_unrolls`, from the left, were sent in this session
         self._next_seq = 0
         self._next_start = 0
         self._stream = (0, 0)  # (session, epoch) from whose WELCOME `_base` and `_granted_through` count
         self._base = 0  # stream position of the session's first unroll
         self._unacked_lanes = 0
-        self._received_through = 0  # the first unroll that the learner is not known to have received
+        self._received_through = 0  # number of the first unroll that the learner may not have received
         self._episodes: deque[tuple[Episodes, tuple[Frame, ...]]] = deque()
         self._num_episodes_sent = 0
         self._next_episodes_seq = 0
@@ -82,45 +83,45 @@ class Outbox:
 
     @property
     def oldest_seq(self) -> int:
-        """The first UNROLL that it can still send; goes into every ProducerHello."""
+        """The number of the first UNROLL that can still be sent, for ProducerHello."""
         return self._unrolls[0].seq if self._unrolls else self._next_seq
 
     @property
     def oldest_episodes_seq(self) -> int:
-        """The first EPISODES that it can still send; goes into every ProducerHello."""
+        """The number of the first EPISODES that can still be sent, for ProducerHello."""
         return self._episodes[0][0].seq if self._episodes else self._next_episodes_seq
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything was acknowledged: a drain is done."""
+        """Whether all messages were acknowledged, so that a drain is done."""
         return not self._unrolls and not self._episodes
 
     @property
     def unacked_lanes(self) -> int:
-        """Lane-unrolls that are kept because nobody has acknowledged them."""
+        """The number of lane-unrolls that are not acknowledged."""
         return self._unacked_lanes
 
     @property
     def unreceived_lanes(self) -> int:
-        """Lane-unrolls that the learner is not known to have: lost if the producer leaves now."""
+        """The number of lane-unrolls that the learner may not have received, which are lost if the producer leaves."""
         return sum(kept.lanes for kept in self._unrolls if kept.seq >= self._received_through)
 
     @property
     def is_received(self) -> bool:
-        """Whether the learner has everything, used or not."""
+        """Whether the learner has received all messages, used or not."""
         return not self._episodes and (not self._unrolls or self._unrolls[-1].seq < self._received_through)
 
     def can_send(self, lanes: int) -> bool:
-        """Whether an unroll of `lanes` that is pushed now, behind what is there, needs no further credit to leave."""
+        """Whether an unroll of `lanes` pushed now could be sent with the present credit."""
         return self.session != 0 and lanes > 0 and self._next_start - self._base < self._granted_through
 
     def push(
         self, lanes: int, frames: Sequence[Frame], *, actor: str = "", group: int = 0, first_lane: int = 0,
         start: int = 0,
     ) -> int:  # fmt: skip
-        """Keep a complete unroll until it is acknowledged; the buffers belong to the outbox from here. Its number.
+        """Add a complete unroll and return its number. The buffers belong to the outbox from now on.
 
-        Args: as the fields of an UNROLL.
+        Arguments are the fields of an UNROLL.
         """
         header = Unroll(
             session=0, seq=self._next_seq, lanes=lanes, actor=actor, group=group, first_lane=first_lane, start=start
@@ -136,7 +137,7 @@ class Outbox:
         self, frames: Sequence[Frame], *, count: int, acted_steps: int, mode: str = "train", evaluation: int = 0,
         aborted: int = 0,
     ) -> int:  # fmt: skip
-        """Keep an EPISODES message until it is acknowledged. Its number."""
+        """Add an EPISODES message and return its number."""
         message = Episodes(
             session=0, seq=self._next_episodes_seq, mode=mode, evaluation=evaluation, count=count, aborted=aborted,
             acted_steps=acted_steps,
@@ -150,9 +151,9 @@ class Outbox:
         return message.seq
 
     def welcome(self, welcome: ProducerWelcome) -> None:
-        """A session began or was resumed: forget what the learner has, send the rest again from there.
+        """Begin or resume a session: drop the messages that the learner has applied, and send the others again.
 
-        The caller has compared the nonce: this answers its newest HELLO.
+        The caller has checked that the nonce is that of its newest HELLO.
         """
         self.session, self.epoch = welcome.session, welcome.epoch
         self._forget(welcome.next_seq, welcome.next_episodes_seq)
@@ -167,12 +168,12 @@ class Outbox:
         self._num_episodes_sent = 0
 
     def lost_session(self) -> None:
-        """CHALLENGE, lease or connection lost: send nothing until the next WELCOME."""
+        """Send nothing until the next WELCOME, because the session or the connection was lost."""
         self.session = self._received_through = 0
         self._pings.clear()
 
     def discard(self) -> int:
-        """Forget everything, for the learner is now one of another run; lane-unrolls lost. Say HELLO again after it."""
+        """Drop all messages and return how many lane-unrolls are lost. The caller then says HELLO again."""
         lanes = self._unacked_lanes
         self.lost_session()
         self._stream = (0, 0)
@@ -182,14 +183,14 @@ class Outbox:
         return lanes
 
     def credit(self, credit: Credit) -> None:
-        """Take the learner's figures; old ones change nothing, those of another session or epoch are void."""
+        """Take CREDIT. Old positions change nothing; those of another session or epoch are ignored."""
         if not self.session or (credit.session, credit.epoch) != (self.session, self.epoch):
             return
         self._granted_through = max(self._granted_through, credit.granted_through)
         self._forget(credit.acked_through, credit.episodes_acked_through)
 
     def next_outgoing(self) -> Outgoing | None:
-        """What to send next, or None: nothing there, no session, or no credit. Episodes need no credit."""
+        """Return the next message to send; None without one, a session, or credit, which EPISODES do not need."""
         if not self.session:
             return None
         if self._num_episodes_sent < len(self._episodes):
@@ -207,21 +208,21 @@ class Outbox:
         return Outgoing(replace(unroll.header, session=self.session), unroll.frames)
 
     def sent(self, outgoing: Outgoing) -> None:
-        """The socket took what `next_outgoing` gave."""
+        """Note that the socket has accepted the message from `next_outgoing`."""
         if isinstance(outgoing.message, Unroll):
             self._num_sent += 1
         else:
             self._num_episodes_sent += 1
 
     def pinged(self, sent_ms: int) -> None:
-        """A PING leaves now: what was sent before it must have arrived when its PONG comes."""
+        """Note that a PING is being sent; messages sent before it have arrived when its PONG returns."""
         episodes = self.oldest_episodes_seq + self._num_episodes_sent
         self._pings.append((sent_ms, self.oldest_seq + self._num_sent, episodes))
 
     def pong(self, sent_ms: int, received_through: int) -> None:
-        """The PONG to the PING of `sent_ms` shows the first UNROLL that the learner misses: send again from there.
+        """Take the PONG to the PING of `sent_ms`, and send UNROLLs again from the first one that the learner misses.
 
-        EPISODES are acknowledged as they arrive, and CREDIT comes before PONG: what is not acknowledged was lost.
+        EPISODES are acknowledged on arrival, and CREDIT precedes PONG: those not acknowledged by then were lost.
         """
         for ping_ms, unrolls_before, episodes_before in self._pings:
             if ping_ms == sent_ms:
