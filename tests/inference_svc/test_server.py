@@ -480,7 +480,7 @@ def test_a_policy_that_is_served_alone_acts_for_players_and_refuses_trainers(dri
         session = driver.hello(group, mode).session
         driver.step(session, 0)
         (acted,) = driver.answer()
-        assert (acted.lanes.greedy, acted.lanes.pinned) == (True, False)
+        assert (acted.lanes.greedy, acted.lanes.uses_frozen_weights) == (True, False)
         driver.step(session, 1, flags=(1, 0))
         driver.answer()
     assert (driver.server.served_statistics.num_episodes, driver.server.served_statistics.return_mean) == (2, 1.0)
