@@ -72,7 +72,7 @@ def dial_keys(folder: Path | None, role: Role, server: Role) -> DialKeys | None:
 
     Args:
       folder: `runtime.keys`: the role's own folder, or the one that holds all roles.
-    Raises: ConfigError naming the file, what is wrong with it, and the command that mends it.
+    Raises: ConfigError naming the file, what is wrong with it, and the command that fixes it.
     """
     if folder is None:
         return None

@@ -187,7 +187,7 @@ class Hello:
     ] = "group"
     capabilities: Annotated[
         Labels,
-        "`reset`: follows ACT's reset bit. `boundary`: wants ACT's boundary bit. `render`: can send pictures, see "
+        "`reset`: follows ACT's reset bit. `boundary`: asks for ACT's boundary bit. `render`: can send pictures, see "
         "section 5",
     ] = ()
     max_stall_s: Annotated[
@@ -288,7 +288,7 @@ class Ping:
     load: Annotated[
         tuple[tuple[str, float], ...],
         array(MAX_LOAD, group(LABEL, NUMBER)),
-        "figures about you, finite; may be empty. `env_busy`: the share of time, 0…1, that environments ran, for "
+        "metrics of the sender, finite; may be empty. `env_busy`: the share of time, 0…1, that environments ran, for "
         "`seedbed explain`; others are ignored",
     ] = ()
 

@@ -101,7 +101,7 @@ def describe_import_failure(error: BaseException) -> str:
     if not isinstance(error, ModuleNotFoundError):
         return said
     ours = f"; seedbed's own is seedbed.{error.name}" if package in FORMER_PACKAGES and _is_ours(error.name) else ""
-    return f"{said}; install {package!r}, or mend the import{ours}"
+    return f"{said}; install {package!r}, or fix the import{ours}"
 
 
 def _is_ours(name: str) -> bool:

@@ -43,7 +43,7 @@ def render_findings(findings: Sequence[Finding]) -> RenderableType:
     problems = sum(finding.grade is Grade.PROBLEM for finding in findings)
     advice = sum(finding.grade is Grade.ADVICE for finding in findings)
     if problems:
-        verdict = Text(f"{problems} to mend before training", "bold red")
+        verdict = Text(f"{problems} to fix before training", "bold red")
     elif advice:
         verdict = Text(f"ready to train; {advice} could be better", "yellow")
     else:

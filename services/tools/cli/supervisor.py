@@ -18,7 +18,7 @@ from signal import Signals
 
 from seedbed.shared.errors import ConfigError, StorageError
 
-FOR_GOOD = {  # exits that no restart mends
+FOR_GOOD = {  # exits that no restart helps
     ConfigError.exit_code: "cannot go on, and a restart would not help",
     StorageError.exit_code: "could not write its files",
 }

@@ -218,7 +218,7 @@ def conclude(experiment: Experiment, ended: Ended, console: Console) -> int:
     if outcome.service:
         console.print(render_failure(ended, run_dir))
         if list_checkpoints(run_dir / "checkpoints"):
-            say_resume(experiment, console, "when that is mended")
+            say_resume(experiment, console, "when that is fixed")
         return outcome.exit_code
     summary = read_summary(run_dir)
     if outcome.exit_code == 0 and experiment.settings.launch.video:

@@ -1,6 +1,6 @@
 """A service that was refused for good stays up, unhealthy, with the cause, and is tried again ever less often.
 
-An exit would be a loop of restarts in which the cause is lost. What was refused may be mended outside: a folder, a file
+An exit would be a loop of restarts in which the cause is lost. What was refused may be fixed outside: a folder, a file
 of settings, a key. So whoever waits here needs nobody to start it again. A service that has nothing left to do stays as
 well, where an orchestrator starts again whatever ends (`STAY_VARIABLE`). Nothing but the standard library is imported,
 so that what waits here is small. `execute` replaces the process, and keeps its id.
@@ -59,7 +59,7 @@ def hold(code: int = EXIT, *, is_restarted: bool = False) -> int:
         return code
     attempt = int(os.environ.get(ATTEMPT_VARIABLE, "0"))
     wait_s = RESTART_S if is_restarted else min(FIRST_S * 2**attempt, LONGEST_S)
-    said = f"this is tried again in {wait_s:.0f} s, and goes on by itself once it is mended"
+    said = f"this is tried again in {wait_s:.0f} s, and goes on by itself once it is fixed"
     print(f"seedbed: {said}", file=sys.stderr, flush=True)
     try:
         asked.get(timeout=wait_s)

@@ -196,7 +196,7 @@ def describe(code: int, shown: str, owner: User, user: User) -> str:
         errno.ENOSPC: "is on a disk that is full: make room there",
         errno.EDQUOT: "is on a disk where the quota is used up: make room there",
     }
-    cause = causes.get(code, f"cannot be written ({os.strerror(code)}): mend that")
+    cause = causes.get(code, f"cannot be written ({os.strerror(code)}): fix that")
     return f"{shown} {cause}, or put RUNS=ANOTHER_FOLDER into .env and start again"
 
 

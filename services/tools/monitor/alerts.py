@@ -98,7 +98,12 @@ def _failed(reading: Reading, now: float) -> Found:
     """A failure that somebody may not know of yet; the list of runs shows older ones, too."""
     if reading.failure is not None and not reading.is_live and now - (reading.failure.at or 0.0) <= FAILED_S:
         text = hide_secrets(f"failed: {reading.failure.cause or 'no cause was told'}")
-        yield "failed", Level.ERROR, text, "its last words and its logs are below; mended, it goes on with --resume"
+        yield (
+            "failed",
+            Level.ERROR,
+            text,
+            "its last message and logs are below; fix the cause, then --resume goes on",
+        )
 
 
 def _disagreement(reading: Reading) -> Found:

@@ -53,7 +53,7 @@ RULES: Mapping[str, Rule] = {
         "take SEEDBED_ACTOR__GROUPS and SEEDBED_ACTOR__LANES (or actor.groups=, actor.lanes=) for what HELLO says",
     ),
     # An environment and its rows
-    "made": Rule("nothing can be stepped", "mend what the message says; try the constructor in a Python shell"),
+    "made": Rule("nothing can be stepped", "fix what the message says; try the constructor in a Python shell"),
     "dtypes": Rule(
         "values are converted to the space's dtype without a word, which costs time and may round or overflow",
         "return values of the space's own dtype and shape, e.g. np.asarray(x, np.float32)",
@@ -81,7 +81,7 @@ RULES: Mapping[str, Rule] = {
     ),
     "reset rewards": Rule("nothing was done to earn a reward at a reset row", "send reward 0 in rows that are `first`"),
     "no rebuilt lanes": Rule(
-        "a lane that fails is made anew and its episode is lost", "mend the failure, which the environment says itself"
+        "a lane that fails is made anew and its episode is lost", "fix the failure that the environment reports"
     ),
     "masks": Rule("a mask column is 1 for allowed or 0", "give uint8 ones and zeros, one for each category"),
     "statistics": Rule(
@@ -109,7 +109,7 @@ RULES: Mapping[str, Rule] = {
         "evaluations compare policies on the same episodes, and runs can be repeated",
         "draw everything random from one generator that reset(seed=…) seeds (self.np_random in Gymnasium)",
     ),
-    "soak": Rule("a service runs for days", "mend what ended it; what it printed stands above, in this terminal"),
+    "soak": Rule("a service runs for days", "fix what ended it; what it printed stands above, in this terminal"),
     # The link
     "hello again": Rule(
         "the first HELLO may be lost, and inference may have no policy yet",
