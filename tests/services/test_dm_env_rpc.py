@@ -167,7 +167,7 @@ def test_lost_connection_costs_one_episode(connect, server):
         ({"observations": ["smell"]}, ConfigError, "smell"),
         ({"world": "nowhere"}, EnvError, "no world nowhere"),
         ({"world": "a", "create": {"size": 3}}, ConfigError, "world joins one that exists"),
-        ({"image": ""}, ConfigError, "say where its channels are"),
+        ({"image": ""}, ConfigError, "env.image"),
         ({"gravy": 1}, ConfigError, "gravy"),
     ],
 )

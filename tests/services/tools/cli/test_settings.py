@@ -32,7 +32,7 @@ def test_a_section_or_a_single_setting_may_be_asked_for(capsys):
 def test_symbols_and_values_keep_their_case():
     """A γ made a Γ is another quantity; the first word of a sentence is written large."""
     said = {item.name: item.description for item in list_settings()}
-    assert said["algorithm.discount"].startswith("γ")
+    assert "γ, for each agent step" in said["algorithm.discount"]
     assert said["policy.hidden"].startswith("mlp")
     assert said["inference.bind"].startswith("Address")
 

@@ -65,7 +65,7 @@ BROKEN = {
     "statistics": (2, {"statistics": [[5.0, 2.0]]}, "return 5 and length 2; its rows add up to 2 and 2"),
     "masks": (1, {"mask": 2}, "above 1"),
     "bounds": (1, {"value": 1.5}, "is 1.5, its space says -1.0 to 1.0"),
-    "values": (1, {"value": np.nan}, "no box float32[2]"),
+    "values": (1, {"value": np.nan}, "box float32[2]"),
 }
 
 
