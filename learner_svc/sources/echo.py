@@ -33,7 +33,7 @@ class EchoSource(Generic[K]):
         self._uses_left = np.zeros(capacity, np.int64)
         self._in_flight = np.zeros(capacity, np.int64)  # batches that a place's lane is in and that are not released
         self._is_fresh = np.zeros(capacity, bool)  # its lane was in no batch yet
-        self._keys: list[K | None] = [None] * capacity
+        self._keys: dict[int, K] = {}  # by place
         self._tasks = [""] * capacity
         self._buffers = [allocate(record, plan.batch) for _ in range(plan.num_buffers)]
         self._free = deque(range(plan.num_buffers))
@@ -86,7 +86,7 @@ class EchoSource(Generic[K]):
         self._memory.read(places, self._buffers[index], 0)
         names = places.tolist()
         batch = FilledBatch(
-            index, self._buffers[index], parts=[(self._key(place), 1) for place in names],
+            index, self._buffers[index], parts=[(self._keys[place], 1) for place in names],
             tasks=[(self._tasks[place], 1) for place in names], fresh_B=self._is_fresh[places].copy(),
         )  # fmt: skip
         self._full.append(batch)
@@ -94,11 +94,6 @@ class EchoSource(Generic[K]):
         self._uses_left[places] -= 1
         self._in_flight[places] += 1
         self._is_fresh[places] = False
-
-    def _key(self, place: int) -> K:
-        key = self._keys[place]
-        assert key is not None, "a place that is in use has a key"
-        return key
 
     def take(self) -> FilledBatch[K] | None:
         """The oldest full batch, if there is one; it is the caller's until `release`."""
@@ -110,7 +105,7 @@ class EchoSource(Generic[K]):
         self._free.append(batch.index)
         self._in_flight[places] -= 1
         done = places[(self._uses_left[places] == 0) & (self._in_flight[places] == 0)]
-        self._used += [(self._key(place), 1) for place in done.tolist()]
+        self._used += [(self._keys[place], 1) for place in done.tolist()]
 
     def used(self) -> list[tuple[K, int]]:
         """(unroll, lanes) whose last use is over, since the last call."""
