@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic import TypeAdapter
 
 from seedbed.learner_svc.algorithms.config import AlgorithmConfig, OwnAlgorithmConfig
-from seedbed.learner_svc.algorithms.registry import recording_of
+from seedbed.learner_svc.algorithms.registry import make_algorithm, recording_of
 from seedbed.learner_svc.learning.update import Updater
 from seedbed.learner_svc.sources.batch import Batch
 from seedbed.learner_svc.sources.source import allocate
@@ -29,14 +30,21 @@ ROWS, LANES = 2, 3  # of the trial
 
 
 def look(request: dict[str, Any]) -> dict[str, Any]:
-    """Try request["policy"], a [policy] section, with request["spec"]; request["algorithm"] too if it is one's own."""
+    """Try request["policy"], a [policy] section, with request["spec"]; request["algorithm"] too if it is there.
+
+    An algorithm of one's own makes an update on a few rows; one of ours is built for request["unroll_length"].
+    """
     config, spec = PolicyConfig.model_validate(request["policy"]), spec_from_json(request["spec"])
     with _telling("policy", f"network = {config.network!r}"):
         try_policy(spec, config)
     if "algorithm" in request:
-        algorithm = OwnAlgorithmConfig.model_validate(request["algorithm"])
+        algorithm: AlgorithmConfig = TypeAdapter(AlgorithmConfig).validate_python(request["algorithm"])
         with _telling("algorithm", f"name = {algorithm.name!r}"):
-            try_algorithm(Policy(spec, config), algorithm)
+            if isinstance(algorithm, OwnAlgorithmConfig):
+                try_algorithm(Policy(spec, config), algorithm)
+            else:
+                recording_of(algorithm, request["unroll_length"])
+                make_algorithm(algorithm, Policy(spec, config))
     return {}
 
 

@@ -129,3 +129,14 @@ def test_an_algorithm_of_ones_own_is_tried_too(tmp_path, monkeypatch, changes, t
         return
     with pytest.raises(ConfigError, match=told):
         look(request)
+
+
+def test_an_algorithm_that_does_not_take_the_actions_is_refused() -> None:
+    """Q-learning needs choices; so is a burn-in that does not fit the unrolls."""
+    request = {"spec": spec_to_json(VECTOR), "policy": {}, "algorithm": {"name": "r2d2"}, "unroll_length": 32}
+    assert look(request) == {}
+    continuous = make_spec(spaces.Box(-1, 1, (3,), np.float32), spaces.Box(-1, 1, (2,), np.float32), env_id="any")
+    with pytest.raises(ConfigError, match="Box actions"):
+        look(request | {"spec": spec_to_json(continuous)})
+    with pytest.raises(ConfigError, match=r"algorithm\.burn_in"):
+        look(request | {"unroll_length": 8})
