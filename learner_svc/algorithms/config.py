@@ -127,7 +127,7 @@ class R2D2Config(AlgorithmSettings):
     discount: float = Field(0.997, ge=0, le=1, description="γ, for each agent step.")
     n_step: int = Field(5, ge=1, le=1024, description="Rewards that a target sums before it takes Q's word.")
     burn_in: int = Field(
-        40,
+        16,
         ge=0,
         le=4096,
         description="Transitions that only lead the memory up to a sequence; learner.unroll_length at most.",

@@ -86,7 +86,7 @@ def test_an_environment_that_hangs_is_given_up(here):
     [
         ("x = 1 +", r"SyntaxError: .*\(broken\.py, line 1\)"),
         ("import os\nimport no_such_thing", r"'no_such_thing' \(broken\.py, line 2\); install 'no_such_thing'"),
-        ("from shared.constants import X", r"\(broken\.py, line 1\); install 'shared', or mend the import"),
+        ("from shared.constants import X", r"\(broken\.py, line 1\); install 'shared', or fix the import"),
         ("maker = print", r"did you mean broken:maker"),
     ],
 )
