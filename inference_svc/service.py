@@ -332,6 +332,7 @@ class InferenceService:
         """Every BEAT_S: end leases, send episodes, poll the learner and feed the watchdog; for ever."""
         number = 0
         while True:
+            self.compute.pet()  # before the first wait: a forward pass may hang at once
             await asyncio.sleep(BEAT_S)
             number += 1
             now = self.loop.time()
@@ -345,7 +346,6 @@ class InferenceService:
             self._await_learner(now)
             self._await_evaluators(now)
             self._log_served_episodes(now)
-            self.compute.pet()
 
     def _await_learner(self, now: float) -> None:
         """Without a session: try the next address after PASS_OVER_S, and log what this service waits for."""
