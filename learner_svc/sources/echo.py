@@ -118,7 +118,7 @@ class EchoSource(Generic[K]):
         return False
 
     def metrics(self) -> dict[str, float]:
-        """None of its own."""
+        """Return no metrics: those of batches and credit say everything."""
         return {}
 
     def describe(self) -> dict[str, int | str]:

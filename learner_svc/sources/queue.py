@@ -11,13 +11,10 @@ from dataclasses import dataclass
 from typing import Generic
 
 from seedbed.learner_svc.sources.fair_share import FairShare
-from seedbed.learner_svc.sources.source import UNNAMED, FilledBatch, K, Origin, allocate
-from seedbed.shared.errors import RemoteWireError
-from seedbed.shared.protocol.layout import Array, Layout
+from seedbed.learner_svc.sources.source import UNNAMED, FilledBatch, K, Origin, UnrollLayouts, allocate
+from seedbed.shared.protocol.layout import Array
 from seedbed.shared.protocol.ledger import SINGLE_TASK
 from seedbed.shared.protocol.recording import Per, RecordSpec
-
-MAX_LAYOUTS = 256  # number of lane counts whose layout is cached
 
 
 @dataclass(slots=True)
@@ -47,7 +44,7 @@ class QueueSource(Generic[K]):
     ) -> None:
         self.record = record
         self._batch = batch
-        self._layouts: dict[int, Layout] = {}
+        self._layouts = UnrollLayouts(record)
         self._buffers = [allocate(record, batch) for _ in range(num_buffers)]
         self._free = deque(range(num_buffers))
         self._filling: FilledBatch[K] | None = None
@@ -66,11 +63,11 @@ class QueueSource(Generic[K]):
         self, key: K, lanes: int, frame: bytes, *, skip: int = 0, task: str = "", origin: Origin = UNNAMED
     ) -> None:
         """Take a task's unroll of `lanes` lanes, of which the first `skip` are not used. Call `check` first."""
-        self._waiting[task].append(_Waiting(key, lanes, skip, self._layout(lanes).views([frame])))
+        self._waiting[task].append(_Waiting(key, lanes, skip, self._layouts.of(lanes).views([frame])))
 
     def check(self, lanes: int, frame: bytes) -> None:
         """Raise RemoteWireError unless the frame's size is that of an unroll of `lanes` lanes."""
-        self._layout(lanes).check([frame])
+        self._layouts.of(lanes).check([frame])
 
     def fill(self) -> list[K]:
         """Copy as many lanes as fit; return the unrolls whose last lane was copied, whose frames are freed."""
@@ -123,11 +120,11 @@ class QueueSource(Generic[K]):
         return False
 
     def metrics(self) -> dict[str, float]:
-        """None of its own."""
+        """Return no metrics: those of batches and credit say everything."""
         return {}
 
     def describe(self) -> dict[str, int | str]:
-        """Nothing to say."""
+        """Return nothing: a queue has no room of its own to speak of."""
         return {}
 
     def _open(self) -> FilledBatch[K] | None:
@@ -149,16 +146,6 @@ class QueueSource(Generic[K]):
                     target[:, to] = values[:, None]
                 case Per.LANE:
                     target[to] = values[source]
-
-    def _layout(self, lanes: int) -> Layout:
-        layout = self._layouts.get(lanes)
-        if layout is None:
-            if lanes < 1:
-                raise RemoteWireError("lanes", f"an unroll of {lanes} lanes")
-            if len(self._layouts) >= MAX_LAYOUTS:
-                self._layouts.clear()
-            layout = self._layouts[lanes] = self.record.layout(lanes)
-        return layout
 
 
 def _pop_used(queue: deque[_Waiting[K]]) -> list[K]:

@@ -17,15 +17,14 @@ from typing import Generic
 import numpy as np
 
 from seedbed.learner_svc.sources.sequences import SequenceMemory, sequence_bytes
-from seedbed.learner_svc.sources.source import UNNAMED, FilledBatch, K, Origin, SourcePlan, allocate
+from seedbed.learner_svc.sources.source import UNNAMED, FilledBatch, K, Origin, SourcePlan, UnrollLayouts, allocate
 from seedbed.learner_svc.sources.sum_tree import SumTree
-from seedbed.shared.errors import ConfigError, RemoteWireError
+from seedbed.shared.errors import ConfigError
 from seedbed.shared.figures import columns
-from seedbed.shared.protocol.layout import Array, Layout
+from seedbed.shared.protocol.layout import Array
 from seedbed.shared.protocol.recording import RecordSpec
 from seedbed.shared.runtime.memory import available_bytes
 
-MAX_LAYOUTS = 256  # distinct lane counts of which the layout is kept
 COPIED_BYTES = 8 << 20  # in one call of `fill`: a few milliseconds
 FOLDER = "replay"
 MIN_PRIORITY = 1e-6  # so that a sequence without any error can still be drawn
@@ -106,7 +105,7 @@ class ReplaySource(Generic[K]):
         self._was_drawn = np.zeros(size, bool)
         self._generator = np.random.default_rng([plan.seed, 0x5EED])
         self._first_priorities = first_priorities
-        self._layouts: dict[int, Layout] = {}
+        self._layouts = UnrollLayouts(record)
         self._buffers = [allocate(record, plan.batch) for _ in range(plan.num_buffers)]
         self._free = deque(range(plan.num_buffers))
         self._drawn: dict[int, _Drawn] = {}  # by buffer
@@ -136,7 +135,7 @@ class ReplaySource(Generic[K]):
 
     def check(self, lanes: int, frame: bytes) -> None:
         """Raise RemoteWireError unless the frame's size is that of an unroll of `lanes` lanes."""
-        self._layout(lanes).check([frame])
+        self._layouts.of(lanes).check([frame])
 
     def offer(
         self, key: K, lanes: int, frame: bytes, *, skip: int = 0, task: str = "", origin: Origin = UNNAMED
@@ -231,7 +230,7 @@ class ReplaySource(Generic[K]):
 
     def _store(self, waiting: _UnstoredUnroll[K]) -> None:
         """Store an unroll's lanes; those that a file has already, from before a kill, are left out."""
-        layout = self._layout(waiting.lanes)
+        layout = self._layouts.of(waiting.lanes)
         arrays = layout.views([waiting.frame])
         lanes = range(waiting.skip, waiting.lanes)
         if self._known and waiting.origin != UNNAMED:
@@ -258,16 +257,6 @@ class ReplaySource(Generic[K]):
         )  # fmt: skip
         self._tree.set(places, self._power(priorities))
         self._was_drawn[places] = False
-
-    def _layout(self, lanes: int) -> Layout:
-        layout = self._layouts.get(lanes)
-        if layout is None:
-            if lanes < 1:
-                raise RemoteWireError("lanes", f"an unroll of {lanes} lanes")
-            if len(self._layouts) >= MAX_LAYOUTS:
-                self._layouts.clear()
-            layout = self._layouts[lanes] = self.record.layout(lanes)
-        return layout
 
     # Drawing
 

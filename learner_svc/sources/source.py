@@ -7,10 +7,12 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from seedbed.shared.protocol.layout import Array
+from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.protocol.layout import Array, Layout
 from seedbed.shared.protocol.recording import Per, RecordSpec
 
 K = TypeVar("K")
+MAX_LAYOUTS = 256  # distinct numbers of lanes of which the layout is kept
 
 
 class Origin(NamedTuple):
@@ -100,6 +102,25 @@ class Source(Protocol[K]):
     def describe(self) -> dict[str, int | str]:
         """What it has room for and what it found, for the log; empty if there is nothing to say."""
         ...
+
+
+class UnrollLayouts:
+    """The layouts of unrolls by their number of lanes. Memory: those of MAX_LAYOUTS numbers."""
+
+    def __init__(self, record: RecordSpec) -> None:
+        self._record = record
+        self._layouts: dict[int, Layout] = {}
+
+    def of(self, lanes: int) -> Layout:
+        """Return the layout of an unroll of so many lanes. Raises: RemoteWireError if there are none."""
+        layout = self._layouts.get(lanes)
+        if layout is None:
+            if lanes < 1:
+                raise RemoteWireError("lanes", f"an unroll of {lanes} lanes")
+            if len(self._layouts) >= MAX_LAYOUTS:
+                self._layouts.clear()
+            layout = self._layouts[lanes] = self._record.layout(lanes)
+        return layout
 
 
 def allocate(record: RecordSpec, lanes: int) -> list[Array]:
