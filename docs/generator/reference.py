@@ -57,7 +57,7 @@ def metrics(module: ModuleType) -> str:
 
 
 def columns() -> str:
-    """Those of metrics.csv."""
+    """The columns of metrics.csv as a table."""
     rows = ((f"`{item.name}`", item.unit, item.meaning) for item in COLUMNS)
     return _table(("column", "unit", "meaning"), rows)
 

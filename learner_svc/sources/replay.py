@@ -212,7 +212,7 @@ class ReplaySource(Generic[K]):
 
     @property
     def size(self) -> int:
-        """Sequences that are there."""
+        """How many sequences are kept now."""
         return self._size
 
     @property

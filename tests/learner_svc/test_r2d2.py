@@ -128,13 +128,28 @@ def test_minibatches_give_every_sequence_its_own_priority() -> None:
 
 
 def test_the_gradient_stops_at_the_burn_in() -> None:
-    """Rewards and actions before it move nothing, while observations do through the memory."""
-    updater = make_updater()
-    batch = recorded(updater, seed=1)
+    """The burn-in moves the loss through the memory, and no gradient reaches its rows; it does reach trained ones."""
+    batch = recorded(make_updater(), seed=1)
     batch.flags[: BURN_IN + 1] = 0
+    (observation,) = batch.observation
     plain = update(make_updater(), batch).metrics["loss"]
-    batch.observation[0][:BURN_IN] += 1.0
+    observation[:BURN_IN] += 1.0
+    observation.requires_grad_()
     assert update(make_updater(), batch).metrics["loss"] != pytest.approx(plain, rel=1e-6)
+    assert observation.grad is not None
+    assert observation.grad[:BURN_IN].abs().sum() == 0
+    assert observation.grad[BURN_IN:].abs().sum() > 0
+
+
+def test_another_runs_weights_are_the_target_networks_too() -> None:
+    """A run that begins with them would else be pulled to a random network until the first copy."""
+    source, updater = make_updater(), make_updater()
+    with torch.no_grad():
+        source.parameters.flat.add_(0.3)
+    updater.start_from(source.parameters.views(source.parameters.flat), {})
+    target = updater.algorithm.networks()["target"].state_dict()
+    for name, tensor in source.policy.state_dict().items():
+        torch.testing.assert_close(target[name], tensor)
 
 
 def test_the_stored_state_counts_and_can_be_left_out() -> None:

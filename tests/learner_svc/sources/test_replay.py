@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from seedbed.learner_svc.sources import replay
 from seedbed.learner_svc.sources.replay import ReplaySource
 from seedbed.learner_svc.sources.sequences import ENTRY, INDEX, sequence_bytes
 from seedbed.learner_svc.sources.source import Origin, SourcePlan
@@ -166,6 +167,23 @@ def test_priorities_decide_what_is_drawn() -> None:
     assert sorted(feeder.train(priorities=0.0)[0][0]) == [0, 1, 2, 3]
     feeder.offer(8)
     assert all(min(lanes) >= 4 for lanes, _ in feeder.train())
+
+
+def test_a_large_batch_is_copied_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the loop is not held up; what it was drawn from stays where it is until all of it is copied."""
+    monkeypatch.setattr(replay, "COPIED_BYTES", 1)  # one sequence in each call
+    source = a_replay(capacity=4)
+    feeder = Feeder(source)
+    feeder.offer(4)
+    for _ in range(BATCH - 1):
+        source.fill()
+        assert source.has_more
+        assert source.take() is None
+        feeder.offer(1)  # would overwrite what is still to be copied
+    source.fill()
+    batch = source.take()
+    assert batch is not None
+    assert sorted(lanes_of(batch.arrays)) == [0, 1, 2, 3]
 
 
 def test_no_room_for_a_batch_is_refused_with_what_there_is() -> None:
