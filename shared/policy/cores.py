@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from seedbed.shared.policy.networks import tanh
+from seedbed.shared.policy.networks import tanh_
 
 FORGET_BIAS = 1.0  # so that an untrained LSTM remembers
 
@@ -41,7 +41,7 @@ class Lstm(nn.Module):
         size = self.hidden_size
         inputs = F.linear(input_TBF, self.weight_input, self.bias)  # all rows at once; the recurrent part needs a loop
         weight = self.weight_hidden.t()
-        squash = torch.tanh if torch.is_grad_enabled() else tanh  # with a gradient ours is not faster
+        squash = torch.tanh if torch.is_grad_enabled() else lambda x: tanh_(x.clone())  # with a gradient no faster
         outputs = []
         for gates, keep in zip(inputs.unbind(0), keep_TB1.unbind(0), strict=True):
             summed = torch.addmm(gates, hidden_BH * keep, weight)

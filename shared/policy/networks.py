@@ -24,34 +24,58 @@ ImageShape = tuple[int, int, int]  # channels, height, width
 RELU_GAIN = math.sqrt(2)
 
 
-class _Tanh(torch.autograd.Function):
-    """tanh x = 2σ(2x) - 1, three times as fast as torch's tanh on a CPU. Absolute error 1e-7."""
+def tanh_(x: Tensor) -> Tensor:
+    """Replace x by tanh x, by the fastest method on its device; without a gradient."""
+    if x.is_cuda or x.dtype != torch.float32:
+        return x.tanh_()
+    return x.mul_(2).sigmoid_().mul_(2).sub_(1)  # 2σ(2x) - 1, three times as fast as torch's tanh; absolute error 1e-7
+
+
+class _TanhLayer(torch.autograd.Function):
+    """tanh(x Wᵀ + b) for a CPU, in memory of its output alone."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        """Return tanh x, and keep it for the derivative."""
-        y = (x + x).sigmoid_().mul_(2).sub_(1)
-        ctx.save_for_backward(y)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Return the layer's output, and keep it for the derivative."""
+        y = tanh_(F.linear(x, weight, bias))
+        ctx.save_for_backward(x, weight, y)
         return y
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        """The derivative of tanh: (1 - y²) times the gradient of the output."""
-        (y,) = ctx.saved_tensors
-        return torch.ops.aten.tanh_backward(gradients[0], y)
+        """The gradients of x, weight and bias."""
+        x, weight, y = ctx.saved_tensors
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        slope = torch.ops.aten.tanh_backward(gradients[0], y)
+        # With few inputs xᵀ·slope takes a fraction of the time of slopeᵀ·x, a seventh with four of them.
+        return (
+            slope @ weight if needs_x else None,
+            (x.t() @ slope).t() if needs_weight else None,
+            slope.sum(0) if needs_bias else None,
+        )
 
 
-def tanh(x: Tensor) -> Tensor:
-    """Return tanh x, by the fastest method on the device of x."""
-    if x.is_cuda or x.dtype != torch.float32:
-        return torch.tanh(x)
-    if torch.is_grad_enabled() and x.requires_grad:
-        y: Tensor = _Tanh.apply(x)  # type: ignore[no-untyped-call]
+def tanh_layer(x: Tensor, layer: nn.Linear) -> Tensor:
+    """Return tanh of a linear layer of x [N, inputs], by the fastest method on the device of x."""
+    if x.is_cuda or x.dtype != torch.float32 or torch.is_autocast_enabled(x.device.type):
+        return torch.tanh(F.linear(x, layer.weight, layer.bias))
+    if torch.is_grad_enabled():
+        y: Tensor = _TanhLayer.apply(x, layer.weight, layer.bias)  # type: ignore[no-untyped-call]
         return y
-    return (x + x).sigmoid_().mul_(2).sub_(1)
+    return tanh_(F.linear(x, layer.weight, layer.bias))
 
 
-_ACTIVATIONS = {"tanh": tanh, "relu": torch.relu, "elu": F.elu}
+def relu_layer(x: Tensor, layer: nn.Linear) -> Tensor:
+    """Return max(0, a linear layer of x)."""
+    return torch.relu(F.linear(x, layer.weight, layer.bias))
+
+
+def elu_layer(x: Tensor, layer: nn.Linear) -> Tensor:
+    """Return ELU of a linear layer of x."""
+    return F.elu(F.linear(x, layer.weight, layer.bias))
+
+
+_LAYERS = {"tanh": tanh_layer, "relu": relu_layer, "elu": elu_layer}
 
 
 class Torso(nn.Module):
@@ -142,13 +166,13 @@ class Mlp(Torso):
         sizes = [vector_size + sum(math.prod(shape) for shape in image_shapes), *hidden]
         self.layers = nn.ModuleList(dense(a, b) for a, b in itertools.pairwise(sizes))
         self.output_size = sizes[-1]
-        self._activation = _ACTIVATIONS[activation]
+        self._run = _LAYERS[activation]
 
     def forward(self, images: Sequence[Tensor], vector: Tensor | None) -> Tensor:
         """Features [N, hidden[-1]]."""
         x = _join([image.flatten(1) for image in images], vector)
         for layer in self.layers:
-            x = self._activation(F.linear(x, layer.weight, layer.bias))  # type: ignore[arg-type]
+            x = self._run(x, layer)  # type: ignore[arg-type]
         return x
 
 
