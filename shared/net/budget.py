@@ -10,7 +10,7 @@ without keys all of them do, since a new connection costs a peer nothing. The co
 first useful message, so that many actors may return at once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import perf_counter
 
 SHARE = 0.03  # of the server's time
@@ -32,23 +32,18 @@ class Budget:
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self._clock = clock
         self._accounts: dict[Payer, tuple[float, float]] = {}  # time that was left, seconds, and when
-        self._barred: dict[Payer, float] = {}  # until when
+        self.barred: dict[Payer, float] = {}  # whose messages are not read, and until when; always this object
         self._prune_at = 0.0
 
     def admits(self, payer: Payer) -> bool:
         """Whether this payer's messages are read now."""
-        until = self._barred.get(payer)
+        until = self.barred.get(payer)
         if until is None:
             return True
         if self._clock() < until:
             return False
-        del self._barred[payer]
+        del self.barred[payer]
         return True
-
-    @property
-    def is_quiet(self) -> bool:
-        """Whether no payer is barred, so that no look-up is needed."""
-        return not self._barred
 
     def charge(self, payer: Payer, seconds: float) -> None:
         """Charge a payer with the time that a useless message took; a negative time is given back."""
@@ -56,13 +51,14 @@ class Budget:
         left, since = self._accounts.pop(payer, (BURST_S if isinstance(payer, str) else OWN_S, now))
         left = min(BURST_S, left + SHARE * (now - since)) - seconds
         self._accounts[payer] = left, now  # the newest last
-        if self._barred and now >= self._prune_at:  # those that were barred and never came back
+        if self.barred and now >= self._prune_at:  # those that were barred and never came back
             self._prune_at = now + PRUNE_EVERY_S
-            self._barred = {barred: until for barred, until in self._barred.items() if until > now}
+            for former in [barred for barred, until in self.barred.items() if until <= now]:
+                del self.barred[former]
         if left <= 0:
-            self._barred[payer] = now + (PAUSE_S - left) / SHARE
+            self.barred[payer] = now + (PAUSE_S - left) / SHARE
         elif seconds < 0:
-            self._barred.pop(payer, None)
+            self.barred.pop(payer, None)
         if len(self._accounts) > MAX_PAYERS:
             for former in list(self._accounts)[: MAX_PAYERS // 2]:
                 del self._accounts[former]
@@ -82,6 +78,7 @@ class RateLimiter:
         clock: Callable[[], float] = perf_counter,
     ) -> None:  # fmt: skip
         self._budget = Budget(clock)
+        self.barred: Mapping[Payer, float] = self._budget.barred
         self._payer, self._hang_up, self._on_ended, self._clock = payer, hang_up, on_ended, clock
         self._dropped: dict[bytes, tuple[int, int]] = {}  # messages and bytes of each route that is being dropped
         self._ended: dict[bytes, float] = {}  # when
@@ -89,7 +86,7 @@ class RateLimiter:
 
     def admits(self, route: bytes) -> bool:
         """Whether a message over this route is to be read."""
-        return self._budget.is_quiet or self._budget.admits(self._payer(route))
+        return not self.barred or self._budget.admits(self._payer(route))
 
     def charge(self, route: bytes, seconds: float) -> None:
         """Charge a route's payer for a useless message that took so long."""
@@ -100,7 +97,7 @@ class RateLimiter:
             if len(self._greetings) > MAX_PAYERS:
                 del self._greetings[next(iter(self._greetings))]
         self._budget.charge(payer, seconds)
-        if self._budget.is_quiet and self._dropped:
+        if not self.barred and self._dropped:
             self._dropped.clear()
 
     def welcome(self, route: bytes) -> None:

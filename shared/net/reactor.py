@@ -15,7 +15,7 @@ import asyncio
 import errno
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from types import TracebackType
@@ -56,6 +56,10 @@ class ReactorStatistics:
 
 class Gate(Protocol):
     """Decides which messages of a router are read, and is told what useless messages have cost."""
+
+    @property
+    def barred(self) -> Mapping[Any, Any]:
+        """Those whose messages are dropped, always the same object. While it is empty, the gate need not be asked."""
 
     def admits(self, route: bytes) -> bool:
         """Whether the next message, which came over this route, is to be read."""
@@ -192,6 +196,7 @@ class Channel:
         if self._is_closed or self._is_draining:
             return
         receive, on_frames, is_routed, gate = self._raw_receive, self._on_frames, self._is_routed, self._gate
+        barred = gate.barred if gate is not None else None
         begin = perf_counter()
         stop = begin + MAX_DRAIN_S
         self._is_draining = self._is_unfinished = True
@@ -205,8 +210,8 @@ class Channel:
                     self._is_unfinished = False
                     break
                 self._newest = frame
-                route = frames[0] if gate is not None else b""
-                if gate is not None and not gate.admits(route):
+                route = frames[0] if is_routed else b""
+                if barred and gate is not None and not gate.admits(route):
                     self._pass_over(frame, route, gate)
                     end = perf_counter()
                 else:

@@ -45,7 +45,7 @@ def test_who_waits_is_heard_again() -> None:
     budget.charge("key", 1.5 * BURST_S)
     clock.now += 0.5 * BURST_S / SHARE + 1.0
     assert budget.admits("key")
-    assert budget.is_quiet
+    assert not budget.barred
 
 
 def test_accounts_are_bounded() -> None:
@@ -96,7 +96,7 @@ def test_who_never_comes_back_is_forgotten() -> None:
     budget.charge("gone", 2 * BURST_S)
     clock.now += 2 * BURST_S / SHARE
     budget.charge("other", 0.0)
-    assert budget.is_quiet
+    assert not budget.barred
 
 
 class WatchedLimiter:
