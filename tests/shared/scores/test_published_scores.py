@@ -1,4 +1,4 @@
-"""Published scores: their numbers, the environments that they are known for, and those that they must not be used for."""
+"""Published scores: their numbers, the environments that have them, and those that must not be measured by them."""
 
 from typing import Any
 
