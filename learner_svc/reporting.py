@@ -49,9 +49,10 @@ class Reporter:
             columns.INFERENCE_RESTARTS.name: float(sum(self._restarts.inference().values())),
             columns.LEARNER_LOOP_LAG.name: 1e3 * self._loop_lag_s(),
         }
+        scores = self._run.normalised_figures if self._figures.evaluation is not None else {}
         return self._figures.row(
             self._run.counters, self._run.training, loads, epoch=producers.identity.epoch, now=now,
-            others=others | dict(source) | self._run.tasks.row(),
+            others=others | dict(source) | self._run.tasks.row() | scores,
         )  # fmt: skip
 
     def _warn_of_lanes(self, lanes: int) -> None:

@@ -57,6 +57,7 @@ from seedbed.shared.runtime.refusal_log import RefusalLog
 from seedbed.shared.runtime.service import Service
 from seedbed.shared.runtime.tasks import normalised_weights
 from seedbed.shared.runtime.worker import Worker
+from seedbed.shared.scores.published import published_scale
 
 BEAT_S = 0.1
 HOW_TO_GO_ON = "to continue it, raise the limit that ended it (run.steps, run.seconds); for a new run, set run.dir"
@@ -127,9 +128,11 @@ class LearnerService:
         self.reports = Reports(service, self.router.send, self.router.user_id)
 
     def _new_run(self) -> Run:
-        patience_s = self.config.evaluation_patience_s
-        tasks = TaskBook(self.settings.tasks)
-        return Run(self.settings.run, self.settings.eval, epoch=self.epoch, patience_s=patience_s, tasks=tasks)
+        settings = self.settings
+        return Run(
+            settings.run, settings.eval, epoch=self.epoch, patience_s=self.config.evaluation_patience_s,
+            tasks=TaskBook(settings.tasks, settings.eval), scale=published_scale(settings.eval.own_env(settings.env)),
+        )  # fmt: skip
 
     def _new_ledger(self) -> Ledger:
         window = max(1, round(self.config.queue_batches * self.config.batch))

@@ -13,9 +13,7 @@ import gymnasium
 
 from seedbed.actor_svc.backends.vector import VectorBackend
 from seedbed.shared.errors import ConfigError, MissingExtraError
-from seedbed.shared.runtime.config import EnvConfig
-
-MAX_EPISODE_STEPS = 27_000  # 108 000 frames at frame skip 4, as everywhere in the literature
+from seedbed.shared.runtime.config import ATARI_MAX_STEPS, EnvConfig
 
 
 def make_sync(env: EnvConfig, lanes: int) -> VectorBackend:
@@ -28,7 +26,7 @@ def make_sync(env: EnvConfig, lanes: int) -> VectorBackend:
         raise ConfigError(f"env.kwargs.{next(iter(env.kwargs))}: backend 'ale_sync' has no options beside [env]'s")
     from seedbed.actor_svc.backends.atari_sync import SyncAtari  # rom_name() has said it if ALE is missing
 
-    make = functools.partial(SyncAtari, rom, env, max_episode_steps=env.max_episode_steps or MAX_EPISODE_STEPS)
+    make = functools.partial(SyncAtari, rom, env, max_episode_steps=env.max_episode_steps or ATARI_MAX_STEPS)
     return VectorBackend(make, lanes, track_lives=env.life_loss, image="CHW")
 
 

@@ -19,7 +19,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from seedbed.actor_svc.backends.families import STATISTICS, Family, check_doom, family_of
 from seedbed.actor_svc.backends.vector import VectorBackend
 from seedbed.shared.errors import ConfigError, MissingExtraError
-from seedbed.shared.runtime.config import EnvConfig, suggest
+from seedbed.shared.runtime.config import ATARI_MAX_STEPS, EnvConfig, suggest
 
 DOOM_SCRIPT = Path(__file__).with_name("vizdoom")  # starts Doom so that it ends with this process, even if killed
 FAILURES = (KeyError, ValueError, AssertionError, TypeError, RuntimeError)  # what EnvPool raises for wrong options
@@ -155,10 +155,10 @@ def pool_maker(env: EnvConfig, threads: int, *, render: bool = False) -> Callabl
         raise ConfigError(f"env.kwargs.{key}: " + (f"set {place} instead" if place else "is set by seedbed"))
     steps = env.max_episode_steps
     if env.is_atari:
-        from seedbed.actor_svc.backends.atari import MAX_EPISODE_STEPS, pool_options
+        from seedbed.actor_svc.backends.atari import pool_options
 
         options = {**pool_options(env), **options}
-        steps = steps or MAX_EPISODE_STEPS
+        steps = steps or ATARI_MAX_STEPS
     return functools.partial(
         Pool, name, options=options, max_episode_steps=steps, num_threads=threads, image=env.image, render=render
     )

@@ -21,10 +21,12 @@ from seedbed.learner_svc.algorithms.lag import NUM_LAG_BUCKETS
 from seedbed.learner_svc.run.measure import EvaluationResult, Returns
 from seedbed.learner_svc.run.tasks import TaskBook
 from seedbed.shared.errors import ConfigError
+from seedbed.shared.figures import columns
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.protocol.messages import Evaluation, RunState
 from seedbed.shared.protocol.statistics import GIVEN, Means
 from seedbed.shared.runtime.config import EvalConfig, RunConfig
+from seedbed.shared.scores.scale import ScoreScale
 
 MIN_PATIENCE_S = 60.0  # least time for the final evaluation, however short the training was
 MIN_TRY_S = 5.0  # least time between two attempts at a goal
@@ -67,10 +69,13 @@ class Run:
     """
 
     def __init__(
-        self, run: RunConfig, evaluation: EvalConfig, *, epoch: int, patience_s: float, tasks: TaskBook | None = None
-    ) -> None:
+        self, run: RunConfig, evaluation: EvalConfig, *, epoch: int, patience_s: float, tasks: TaskBook | None = None,
+        scale: ScoreScale | None = None,
+    ) -> None:  # fmt: skip
+        """`scale`: of the normalised scores of a run with one environment; with several, each task has its own."""
         self.counters = Counters()
-        self.tasks = tasks or TaskBook({})
+        self.tasks = tasks or TaskBook({}, evaluation)
+        self.scale = None if self.tasks.is_multi_task else scale
         self.training = Returns()
         self.state = RunState.STARTING
         self.evaluation: Evaluation | None = None  # requested at present
@@ -126,6 +131,15 @@ class Run:
     def return_mean(self) -> float | None:
         """Mean return of the last training episodes; with tasks, the mean of their means."""
         return self.means["return"]
+
+    @property
+    def normalised_figures(self) -> dict[str, float | int | None]:
+        """The columns of the last evaluation's normalised score, or of those of all tasks; none without a scale."""
+        if self.tasks.is_multi_task:
+            return self.tasks.normalised_figures()
+        if self.scale is None or self.last_result is None:
+            return {}
+        return {columns.EVAL_NORMALISED.name: self.scale.normalise(self.last_result.return_mean)}
 
     @property
     def may_train(self) -> bool:

@@ -5,7 +5,7 @@ A run with one environment has no tasks. Columns and labels are named after the 
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,9 @@ from seedbed.shared.figures import columns
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.protocol.messages import TaskEnv
 from seedbed.shared.protocol.statistics import Means, evaluation_column, training_column
+from seedbed.shared.runtime.config import EvalConfig
 from seedbed.shared.runtime.tasks import TaskConfig, normalised_weights
+from seedbed.shared.scores.scale import ScoreScale
 
 COUNTS = ("trained_lanes", "trained_steps", "env_steps", "episodes", "aborted_episodes")
 
@@ -26,6 +28,7 @@ class TaskRecord:
 
     config: TaskConfig
     weight: float  # configured share of a batch
+    scale: ScoreScale | None  # of its normalised scores
     trained_lanes: int = 0  # lane-unrolls of the batches that were trained on
     trained_steps: int = 0  # valid transitions trained on
     env_steps: int = 0  # valid transitions acted in training
@@ -36,20 +39,21 @@ class TaskRecord:
 
     @property
     def normalised(self) -> float | None:
-        """The mean return of the last evaluation, normalised to random and human score; None if either is missing."""
-        return self.config.normalise(self.evaluation.return_mean) if self.evaluation else None
+        """The mean return of the last evaluation, normalised to random and human score; None without one or a scale."""
+        return self.scale.normalise(self.evaluation.return_mean) if self.scale and self.evaluation else None
 
 
 class TaskBook:
     """The records of all tasks. Owned by the learner's loop; memory: the last 100 episodes of each task."""
 
-    def __init__(self, tasks: Mapping[str, TaskConfig]) -> None:
+    def __init__(self, tasks: Mapping[str, TaskConfig], evaluation: EvalConfig) -> None:
         weights = normalised_weights(tasks)
-        self.records = {name: TaskRecord(config, weights[name]) for name, config in tasks.items()}
+        self.records = {
+            name: TaskRecord(config, weights[name], config.scale(evaluation)) for name, config in tasks.items()
+        }
         self._round_id = 0  # id of the evaluation under way
         self._round: dict[str, EvaluationResult] = {}
         self._fresh: set[str] = set()  # tasks evaluated since the last row of metrics.csv
-        self._is_complete = False  # whether an evaluation of all tasks was completed since then
 
     @property
     def is_multi_task(self) -> bool:
@@ -102,7 +106,6 @@ class TaskBook:
         self._fresh.add(task)
         if len(self._round) < len(self.records):
             return None
-        self._is_complete = True
         return combine(list(self._round.values()))
 
     def missing(self) -> list[str]:
@@ -122,15 +125,13 @@ class TaskBook:
             row |= own_columns(record.training.means, training_column, name)
             row |= dict.fromkeys(own_columns(record.training.means, evaluation_column, name))
             row |= own_columns(fresh.means, evaluation_column, name) if fresh else {}
-            if record.config.random_score is not None:
+            if record.scale is not None:
                 row[columns.EVAL_NORMALISED.of(name)] = record.normalised if fresh else None
             row[columns.SHARE.of(name)] = shares[name]
             row[columns.TRAINED_STEPS.of(name)] = record.trained_steps
             row[columns.ENV_STEPS.of(name)] = record.env_steps
             row[columns.EPISODES.of(name)] = record.episodes
-        if self._is_complete:
-            row |= self.normalised_figures()
-        self._fresh, self._is_complete = set(), False
+        self._fresh = set()
         return row
 
     def normalised_figures(self) -> dict[str, float | int | None]:
@@ -160,6 +161,7 @@ class TaskBook:
                 "eval_length_mean": record.evaluation.length_mean if record.evaluation else None,
                 "eval_episodes": record.evaluation.episodes if record.evaluation else 0,
                 "eval_normalised": record.normalised,
+                "score_scale": asdict(record.scale) if record.scale else None,
                 **own_columns(record.training.means, training_column),
                 **(own_columns(record.evaluation.means, evaluation_column) if record.evaluation else {}),
             }

@@ -193,8 +193,10 @@ def summarise(
         evaluated: dict[str, Any] = dict(evaluation_figures(run.last_result))
         evaluated["eval_version"] = "{}:{}".format(*unpack_version(run.last_result.version))
         summary |= evaluated
+    summary |= run.normalised_figures
+    if run.scale is not None:
+        summary["score_scale"] = asdict(run.scale)
     if run.tasks.is_multi_task:
-        summary |= run.tasks.normalised_figures()
         summary["tasks"] = run.tasks.summary()
     return summary
 

@@ -87,13 +87,17 @@ EVAL_EPISODES = Column("eval_episodes", "", "number of its episodes")
 EVAL_VERSION = Column(
     "eval_version", "", "the policy that was evaluated: epoch × 2⁴⁰ + update, in `summary.json` `epoch:update`"
 )
+EVAL_NORMALISED = Column(
+    "eval_normalised",
+    "",
+    "[normalised score](tasks.md#normalised-scores) of the mean return: 0 random play, 1 a person",
+)
 EVAL_NORMALISED_MEAN = Column("eval_normalised_mean", "", "mean normalised score over [tasks](tasks.md)")
 EVAL_NORMALISED_MEDIAN = Column("eval_normalised_median", "", "their median")
 EVAL_NORMALISED_CAPPED_MEAN = Column("eval_normalised_capped_mean", "", "their mean, each score at most 1")
 
 TASK_COLUMNS = (  # columns that only tasks have, besides their own ones of some columns above
     SHARE := Column("share", "0…1", "share of the lanes of all batches"),
-    EVAL_NORMALISED := Column("eval_normalised", "", "normalised score of the last evaluation: 0 random, 1 human"),
 )
 COLUMNS = (
     *(value for value in tuple(globals().values()) if isinstance(value, Column) and value not in TASK_COLUMNS),

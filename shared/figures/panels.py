@@ -43,6 +43,15 @@ RETURN = Panel(
     "Return", "of an episode",
     (Line(columns.RETURN_MEAN, "training"), Line(columns.EVAL_RETURN_MEAN, "evaluated", "mark")), EPISODES,
 )  # fmt: skip
+NORMALISED = Panel(
+    "Normalised score", "%: 0 random play, 100 a person",
+    (
+        Line(columns.EVAL_NORMALISED, "evaluated", "mark", 100.0, "%"),
+        Line(columns.EVAL_NORMALISED_MEAN, "mean over tasks", "mark", 100.0, "%"),
+        Line(columns.EVAL_NORMALISED_MEDIAN, "median", "mark", 100.0, "%"),
+        Line(columns.EVAL_NORMALISED_CAPPED_MEAN, "capped mean", "mark", 100.0, "%"),
+    ), is_optional=True,
+)  # fmt: skip
 SPEED = Panel(
     "Speed", "steps/s",
     (
@@ -59,6 +68,7 @@ EXPLAINED_VARIANCE = Panel(
 
 PANELS = (  # of the page, in its order
     RETURN,
+    NORMALISED,
     SPEED,
     LENGTH,
     LAG,

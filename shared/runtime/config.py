@@ -31,6 +31,7 @@ KNOWN_SECTIONS = (
 )  # fmt: skip
 ENVIRONMENT_PREFIX = "SEEDBED_"
 MAX_PROCESSES = 1024  # most processes of one role on one machine
+ATARI_MAX_STEPS = 27_000  # of an Atari episode: 108 000 frames at frame skip 4, as everywhere in the literature
 Settings = tuple[tuple[str, str], ...]  # (name, value as JSON)
 QUOTED = re.compile(r"'([^']*)'")  # the values in a message of pydantic
 MAX_LISTED = 40  # most names that an error message lists

@@ -10,7 +10,9 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from seedbed.shared.errors import ConfigError
-from seedbed.shared.runtime.config import EnvConfig, RunConfig, Section, join_env, suggest
+from seedbed.shared.runtime.config import EnvConfig, EvalConfig, RunConfig, Section, join_env, suggest
+from seedbed.shared.scores.published import published_scale
+from seedbed.shared.scores.scale import ScoreScale
 
 MULTI_TASK_ENV_ID = "tasks"  # the environment id of the policy in a run with tasks
 MAX_TASKS = 128
@@ -26,8 +28,13 @@ class TaskConfig(Section):
     actors: int | None = Field(None, ge=0, description="Training actors, processes; none: launch.actors.")
     groups: int | None = Field(None, ge=1, le=64, description="Groups of each actor; none: actor.groups.")
     lanes: int | None = Field(None, ge=1, le=65536, description="Environment copies in a group; none: actor.lanes.")
-    random_score: float | None = Field(None, description="Return of random play: 0 on the normalised scale.")
-    human_score: float | None = Field(None, description="Return of a person: 1 on the normalised scale.")
+    random_score: float | None = Field(
+        None,
+        description="Return of random play, 0 on the normalised scale; none: as published, for Atari and DMLab-30.",
+    )
+    human_score: float | None = Field(
+        None, description="Return of a person, 1 on the normalised scale; none: as published, for Atari and DMLab-30."
+    )
 
     @model_validator(mode="after")
     def _check_scores(self) -> "TaskConfig":
@@ -37,11 +44,11 @@ class TaskConfig(Section):
             raise ValueError("random_score and human_score must both be set, and differ")
         return self
 
-    def normalise(self, score: float) -> float | None:
-        """Return (score - random) / (human - random); None if these scores are not set."""
-        if self.random_score is None or self.human_score is None:
-            return None
-        return (score - self.random_score) / (self.human_score - self.random_score)
+    def scale(self, evaluation: EvalConfig) -> ScoreScale | None:
+        """Return the scale of the task's own scores, else the published one of what it evaluates; None without both."""
+        if self.random_score is not None and self.human_score is not None:
+            return ScoreScale(random=self.random_score, human=self.human_score)
+        return published_scale(evaluation.own_env(self.env))
 
 
 def _check_names(tasks: dict[str, TaskConfig]) -> dict[str, TaskConfig]:

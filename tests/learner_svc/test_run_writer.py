@@ -11,6 +11,7 @@ from seedbed.learner_svc.run.run import Run
 from seedbed.learner_svc.run.writer import RestartCounter, summarise
 from seedbed.shared.protocol.messages import pack_version
 from seedbed.shared.runtime.config import EnvConfig, RunConfig
+from seedbed.shared.scores.scale import ScoreScale
 
 REQUIRED = {
     "experiment", "env_id", "device", "seconds", "env_steps", "trained_steps", "env_steps_per_s", "trained_steps_per_s",
@@ -77,6 +78,17 @@ def test_a_run_without_an_evaluation_says_so(run):
     summary = make_summary(run)
     assert set(summary) >= REQUIRED
     assert (summary["eval_return_mean"], summary["eval_episodes"]) == (None, 0)
+
+
+def test_a_score_is_normalised_where_there_is_a_scale(run):
+    """Of the last evaluation's mean return, with the scale beside it; nothing without one."""
+    assert not {"eval_normalised", "score_scale"} & set(make_summary(run))
+    run.scale = ScoreScale(random=1.0, human=5.0, source="a paper")
+    summary = make_summary(run)
+    assert summary["eval_normalised"] == 2.0
+    assert summary["score_scale"] == {"random": 1.0, "human": 5.0, "source": "a paper"}
+    run.last_result = None
+    assert "eval_normalised" not in make_summary(run)
 
 
 def test_restarts_are_counted_from_incarnations():

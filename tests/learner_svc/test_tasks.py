@@ -21,7 +21,7 @@ def a_task(env_id: str = "e", **settings: float) -> TaskConfig:
 
 
 def a_book(**scores: float) -> TaskBook:
-    return TaskBook({"easy": a_task("E", weight=3.0, **scores), "hard": a_task("H", **scores)})
+    return TaskBook({"easy": a_task("E", weight=3.0, **scores), "hard": a_task("H", **scores)}, EvalConfig())
 
 
 def a_result(mean: float, *, episodes: int = 10, version: int = V) -> EvaluationResult:
@@ -85,17 +85,28 @@ def test_scores_are_normalised_where_all_tasks_have_a_scale() -> None:
     book.evaluated("hard", 1, a_result(2.0))
     assert book.normalised_figures() == {}
     book.evaluated("easy", 1, a_result(8.0))
-    figures = book.row()
+    figures = book.normalised_figures()
     assert (figures["eval_normalised_mean"], figures["eval_normalised_median"]) == (1.25, 1.25)
     assert figures["eval_normalised_capped_mean"] == 0.75
-    assert (figures["eval_normalised/easy"], book.summary()["hard"]["eval_normalised"]) == (2.0, 0.5)
+    assert (book.row()["eval_normalised/easy"], book.summary()["hard"]["eval_normalised"]) == (2.0, 0.5)
+    assert book.summary()["hard"]["score_scale"] == {"random": 0.0, "human": 4.0, "source": ""}
 
-    mixed = TaskBook({"a": a_task(random_score=0.0, human_score=1.0), "b": a_task()})
+    mixed = TaskBook({"a": a_task(random_score=0.0, human_score=1.0), "b": a_task()}, EvalConfig())
     mixed.evaluated("a", 1, a_result(0.5))
     mixed.evaluated("b", 1, a_result(0.5))
-    row = mixed.row()
-    assert row["eval_normalised/a"] == 0.5
-    assert "eval_normalised_mean" not in row
+    assert mixed.row()["eval_normalised/a"] == 0.5
+    assert mixed.normalised_figures() == {}
+
+
+def test_published_scores_need_not_be_given() -> None:
+    """Two games by their ids; 1 is a person."""
+    book = TaskBook({"pong": a_task("ALE/Pong-v5"), "breakout": a_task("ALE/Breakout-v5")}, EvalConfig())
+    book.evaluated("pong", 1, a_result(14.6))
+    book.evaluated("breakout", 1, a_result(59.3))
+    figures = book.normalised_figures()
+    assert figures["eval_normalised_mean"] == pytest.approx(1.5)
+    assert figures["eval_normalised_capped_mean"] == pytest.approx(1.0)
+    assert "arXiv" in book.summary()["pong"]["score_scale"]["source"]
 
 
 def test_a_book_goes_on_from_its_checkpoint() -> None:
@@ -103,7 +114,7 @@ def test_a_book_goes_on_from_its_checkpoint() -> None:
     book = a_book()
     book.acted("easy", episodes([1.0], length=5.0), steps=5, aborted=0)
     count_parts(book, [("easy", 2)], [3, 3])
-    resumed = TaskBook({"easy": a_task(), "new": a_task()})
+    resumed = TaskBook({"easy": a_task(), "new": a_task()}, EvalConfig())
     resumed.restore(book.to_json())
     assert resumed.records["easy"].training.mean == 1.0
     assert (resumed.records["easy"].trained_steps, resumed.records["new"].trained_steps) == (6, 0)
@@ -146,7 +157,7 @@ def test_rewards_are_scaled_by_lane_where_a_task_says_so() -> None:
 
 def test_a_run_with_one_environment_has_an_empty_book() -> None:
     """No columns, no summary, nothing counted."""
-    book = TaskBook({})
+    book = TaskBook({}, EvalConfig())
     book.acted("", episodes([1.0]), steps=1, aborted=0)
     book.trained("", lanes=3, steps=3)
     assert not book.is_multi_task

@@ -31,6 +31,8 @@ from seedbed.shared.protocol.rows import EnvSpec, Flags, describe_space_differen
 from seedbed.shared.protocol.statistics import GIVEN, Means
 from seedbed.shared.runtime.config import EvalConfig, load_settings
 from seedbed.shared.runtime.tasks import RunSettings, check_task
+from seedbed.shared.scores.published import published_scale
+from seedbed.shared.scores.scale import ScoreScale
 
 Which = Literal["best", "latest", "milestone"]
 REMEDIES = {
@@ -47,6 +49,10 @@ class EvaluationSettings(RunSettings):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     eval: EvalConfig = EvalConfig()
+
+    def scale_of(self, task: str) -> ScoreScale | None:
+        """The scale of normalised scores of one of the run's tasks; of the environment of a run that has none."""
+        return self.tasks[task].scale(self.eval) if self.tasks else published_scale(self.eval.own_env(self.env))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

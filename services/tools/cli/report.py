@@ -18,10 +18,10 @@ from seedbed.services.tools.cli.experiment import Sections
 from seedbed.services.tools.cli.explain import Diagnosis, Signals, cores_of, diagnose, read_signals
 from seedbed.services.tools.cli.machine import usable_cores
 from seedbed.services.tools.cli.runs import RECORD
-from seedbed.services.tools.cli.table import LABEL_STYLE, count, number
+from seedbed.services.tools.cli.table import LABEL_STYLE, count, number, percent
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.runtime.config import load_settings
-from seedbed.shared.runtime.tasks import TaskConfig
+from seedbed.shared.scores.scale import ScoreScale
 
 if TYPE_CHECKING:  # torch costs a second that `doctor` and `explain` do not need
     from seedbed.services.tools.cli.evaluate import PlayedEpisodes, TrainedPolicy
@@ -123,11 +123,14 @@ def report_evaluation(
     how = f"{episodes} episodes{of_each}, {'greedy' if is_greedy else 'sampled'} actions"
     played = _play_all(players, episodes, console, greedy=is_greedy, seed=played_seed)
     if len(players) > 1:
-        console.print(render_tasks({name: item.returns for name, item in played.items()}, settings.tasks, how))
+        scales = {name: settings.scale_of(name) for name in played}
+        console.print(render_tasks({name: item.returns for name, item in played.items()}, scales, how))
     else:
         ((name, item),) = played.items()
         title = f"{name or settings.env.id}, {how}"
         console.print(render_statistics(item.names, item.statistics, title))
+        if scale := settings.scale_of(name):
+            console.print(render_score(float(item.returns.mean()), scale))
     source = f"{checkpoint.kind} checkpoint of update {checkpoint.step}: {checkpoint.path}"
     console.print(Text(source, LABEL_STYLE), soft_wrap=True)
     if video is None:
@@ -160,28 +163,41 @@ def _play_all(
     return played
 
 
-def render_tasks(returns: "Mapping[str, Array]", tasks: Mapping[str, TaskConfig], how: str) -> RenderableType:
-    """A line for each task's returns, f32 [episodes], and their mean; normalised where the scores are given."""
+def render_score(mean: float, scale: ScoreScale) -> RenderableType:
+    """A mean return on its normalised scale, and what the scale is."""
+    source = f"; {scale.source}" if scale.source else ""
+    told = f" (random play {number(scale.random)}, human {number(scale.human)}{source})"
+    return Text.assemble("human-normalised ", (percent(scale.normalise(mean)), "bold green"), (told, LABEL_STYLE))
+
+
+def render_tasks(returns: "Mapping[str, Array]", scales: Mapping[str, ScoreScale | None], how: str) -> RenderableType:
+    """A line for each task's returns, f32 [episodes], and their mean; normalised where there is a scale.
+
+    The capped mean counts no task for more than a person, as DMLab-30 is reported.
+    """
     table = Table(title=f"return, {how}", title_style="bold", box=SIMPLE_HEAD, header_style=LABEL_STYLE)
     table.add_column("task")
-    for heading in ("mean", "± s.e.", "median", "min", "max", "normalised"):
+    for heading in ("mean", "± s.e.", "median", "min", "max", "human-normalised"):
         table.add_column(heading, justify="right")
     means: list[float] = []
     normalised: list[float] = []
     for name, values in returns.items():
         mean = float(values.mean())
-        scaled = tasks[name].normalise(mean)
+        scale = scales[name]
+        scaled = None if scale is None else scale.normalise(mean)
         means.append(mean)
         normalised += [] if scaled is None else [scaled]
         error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else float("nan")
         figures = (float(error), float(np.median(values)), float(values.min()), float(values.max()))
         cells: list[Text | str] = [Text(number(mean, 2), "bold green")]
         cells += [number(figure, 2) for figure in figures]
-        table.add_row(name, *cells, number(scaled, 3))
+        table.add_row(name, *cells, percent(scaled))
     table.add_section()
     for label, middle in (("mean over tasks", np.mean), ("median over tasks", np.median)):
         scaled = float(middle(normalised)) if len(normalised) == len(means) else None
-        table.add_row(label, Text(number(float(middle(means)), 2), "bold green"), *[""] * 4, number(scaled, 3))
+        table.add_row(label, Text(number(float(middle(means)), 2), "bold green"), *[""] * 4, percent(scaled))
+    if len(normalised) == len(means):
+        table.add_row("capped mean", *[""] * 5, percent(float(np.minimum(normalised, 1.0).mean())))
     return table
 
 

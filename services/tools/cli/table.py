@@ -59,6 +59,11 @@ def score(value: float | None) -> str:
     return number(value, 1 if value is not None and abs(value) >= 10 else 2)
 
 
+def percent(share: float | None) -> str:
+    """A share or a normalised score in per cent; – if unknown."""
+    return number(None if share is None else 100 * share, 0, " %")
+
+
 def duration(seconds: float | None) -> str:
     """12 s, 3:05, 1:02:03; – if unknown."""
     if seconds is None:
@@ -265,6 +270,8 @@ def render_summary(summary: Mapping[str, Any], run_dir: Path, restarts: Mapping[
     if summary.get("eval_episodes"):
         over = f" of {len(tasks)} tasks" if tasks else ""
         evaluated = f"{figure('eval_return_mean', score)} over {figure('eval_episodes')} episodes{over}"
+        if "eval_normalised" in summary:
+            evaluated += f", human-normalised {figure('eval_normalised', percent)}"
         earlier = evaluated_before_end(summary)
         grid.add_row("evaluated return", Text(evaluated, style="" if earlier else "bold green"))
         if earlier:
@@ -274,8 +281,9 @@ def render_summary(summary: Mapping[str, Any], run_dir: Path, restarts: Mapping[
     for name, task in tasks.items():
         grid.add_row(f"  {name}", summarise_task(task))
     if "eval_normalised_mean" in summary:
-        middle = f"{figure('eval_normalised_mean', score)} mean, {figure('eval_normalised_median', score)} median"
-        grid.add_row("normalised", middle)
+        middle = f"{figure('eval_normalised_mean', percent)} mean, {figure('eval_normalised_median', percent)} median"
+        capped = f"{figure('eval_normalised_capped_mean', percent)} mean with each task at most 100 %"
+        grid.add_row("human-normalised", f"{middle}, {capped}")
     grid.add_row("training return", f"{figure('episode_return_mean', score)} over the last 100 episodes")
     for name in own_statistics(summary):
         means = f"{figure(evaluation_column(name), score)} evaluated, {figure(training_column(name), score)} training"
@@ -305,7 +313,7 @@ def summarise_task(task: Mapping[str, Any]) -> str:
     known = {name: value if isinstance(value, (int, float)) else None for name, value in task.items()}
     parts = [f"{score(known.get('eval_return_mean'))} evaluated", f"{score(known.get('episode_return_mean'))} training"]
     if known.get("eval_normalised") is not None:
-        parts.insert(1, f"{score(known['eval_normalised'])} normalised")
+        parts.insert(1, f"human-normalised {percent(known['eval_normalised'])}")
     for name in own_statistics(task):
         mean = known.get(evaluation_column(name), known[training_column(name)])
         parts.append(f"{name} {score(mean)}")

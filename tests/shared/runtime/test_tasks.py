@@ -1,12 +1,13 @@
 """[tasks.NAME]: what a file may say, and what a mistake is told as."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ConfigDict
 
 from seedbed.shared.errors import ConfigError
-from seedbed.shared.runtime.config import RunConfig, load_settings
+from seedbed.shared.runtime.config import EvalConfig, RunConfig, load_settings
 from seedbed.shared.runtime.tasks import RunSettings, TaskConfig, normalised_weights
 
 FILE = """
@@ -139,10 +140,24 @@ def test_what_a_run_kept_is_read_back_the_same(load, tmp_path: Path) -> None:
 
 
 def test_scores_lie_between_random_and_human() -> None:
-    """None without both."""
-    task = TaskConfig.model_validate({"env": {"id": "E"}, "random_score": -20.0, "human_score": 20.0})
-    assert task.normalise(0.0) == 0.5
-    assert TaskConfig.model_validate({"env": {"id": "E"}}).normalise(0.0) is None
+    """None without a scale; a task's own scores win over the published ones."""
+
+    def normalise(score: float, env: dict[str, Any], **scores: float) -> float | None:
+        scale = TaskConfig.model_validate({"env": env, **scores}).scale(EvalConfig())
+        return None if scale is None else scale.normalise(score)
+
+    own = {"random_score": -20.0, "human_score": 20.0}
+    assert normalise(0.0, {"id": "E"}, **own) == 0.5
+    assert normalise(0.0, {"id": "E"}) is None
+    assert normalise(14.6, {"id": "ALE/Pong-v5"}) == 1.0
+    assert normalise(0.0, {"id": "ALE/Pong-v5"}, **own) == 0.5
+
+
+def test_the_environment_of_evaluations_decides_about_published_scores() -> None:
+    """It may cut episodes that training plays to their end, or the other way round."""
+    task = TaskConfig.model_validate({"env": {"id": "ALE/Pong-v5", "max_episode_steps": 100}})
+    assert task.scale(EvalConfig()) is None
+    assert task.scale(EvalConfig(env={"max_episode_steps": 27_000})) is not None
 
 
 @pytest.mark.parametrize(("name", "told"), [("", r"has the tasks one, two"), ("tow", r"did you mean 'two'")])

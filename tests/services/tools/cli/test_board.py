@@ -349,8 +349,17 @@ def test_a_summary_names_each_task(tmp_path):
     task = {"eval_return_mean": 5.0, "eval_normalised": 0.72, "episode_return_mean": 3.0, "share": 0.31}
     summary = {
         "eval_episodes": 20, "eval_return_mean": 5.0, "tasks": {"pong": task, "golf": {}},
-        "eval_normalised_mean": 0.72, "eval_normalised_median": 0.72,
+        "eval_normalised_mean": 1.72, "eval_normalised_median": 0.82, "eval_normalised_capped_mean": 0.62,
     }  # fmt: skip
     text = render(render_summary(summary, tmp_path, {}))
-    for part in ("20 episodes of 2 tasks", "5.00 evaluated", "0.72 normalised", "31.0% of the batches", "golf"):
+    for part in ("20 episodes of 2 tasks", "5.00 evaluated", "human-normalised 72 %", "31.0% of the batches", "golf"):
         assert part in text
+    assert "172 % mean, 82 % median, 62 % mean with each task at most 100 %" in text
+
+
+def test_a_summary_has_the_normalised_score_beside_the_return(tmp_path):
+    """Where the environment has a scale."""
+    summary = {"eval_episodes": 20, "eval_return_mean": 18.0, "eval_normalised": 1.096}
+    assert "18.0 over 20 episodes, human-normalised 110 %" in render(render_summary(summary, tmp_path, {}))
+    del summary["eval_normalised"]
+    assert "normalised" not in render(render_summary(summary, tmp_path, {}))

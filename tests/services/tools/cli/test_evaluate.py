@@ -14,13 +14,14 @@ from seedbed.actor_svc.pictures import as_rgb
 from seedbed.learner_svc.run.checkpoint import save
 from seedbed.learner_svc.run.folder import to_toml
 from seedbed.services.tools.cli.evaluate import by_task, load_policy, play_episodes, record_video
-from seedbed.services.tools.cli.report import report_evaluation
+from seedbed.services.tools.cli.report import render_tasks, report_evaluation
 from seedbed.services.tools.cli.training import make_video
 from seedbed.shared.errors import CheckpointError, ConfigError
 from seedbed.shared.policy.config import PolicyConfig
 from seedbed.shared.policy.policy import Policy
 from seedbed.shared.policy.weights import FlatParameters, make_manifest
 from seedbed.shared.runtime.config import EnvConfig
+from seedbed.shared.scores.scale import ScoreScale
 from tests.support.experience import RECORDING
 
 
@@ -106,6 +107,25 @@ def test_the_report_shows_mean_median_and_spread(cartpole_run, capsys):
     text = capsys.readouterr().out
     for word in ("5 episodes, greedy", "mean", "median", "std", "min", "max", "return", "length", "update 7"):
         assert word in text
+
+
+def test_the_report_normalises_where_there_is_a_scale(tmp_path, capsys):
+    """Of one environment below its table, with the scale's source; of several tasks in it, with mean and median."""
+    pytest.importorskip("ale_py")
+    env = EnvConfig(id="ALE/Pong-v5", backend="ale_sync", noop_max=0)
+    run = make_run(tmp_path / "run", env, PolicyConfig(network="mlp", hidden=[4]), lanes=1)
+    report_evaluation(run, 1, Console(width=120), video=None, greedy=True, which="latest", seed=None)
+    assert "random play -20.7, human 14.6; Wang et al. 2016" in capsys.readouterr().out
+
+    scales = {"a": ScoreScale(random=0.0, human=4.0), "b": ScoreScale(random=0.0, human=2.0)}
+    console = Console(width=120)
+    console.print(render_tasks({name: np.full(3, 3.0, np.float32) for name in scales}, scales, "3 episodes"))
+    cells = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[-2:] for line in cells if line and line[-1] == "%"] == [
+        ["75", "%"], ["150", "%"], ["112", "%"], ["112", "%"], ["88", "%"],
+    ]  # fmt: skip
+    console.print(render_tasks({"a": np.ones(3, np.float32)}, {"a": None}, "3 episodes"))
+    assert "%" not in capsys.readouterr().out
 
 
 def test_a_video_is_long_enough_to_be_watched(cartpole_run, tmp_path):

@@ -178,6 +178,22 @@ def test_a_phone_needs_no_sideways_scrolling(live, browser, scheme, tmp_path):
         browser.size(1200, 900)
 
 
+def test_normalised_scores_have_a_chart_where_a_run_has_them(live, browser):
+    """In per cent; without them there is no empty chart."""
+    folder, _ = live
+    history = History(write_run(folder / "game", [], finished=True), updates=0, tensorboard=False)
+    generator = np.random.default_rng(1)
+    for number in range(1, 4):
+        history.append(whole_row(number, generator) | {"eval_normalised": 0.5})
+    history.close()
+    with running(folder) as (_, where):
+        browser.open(f"http://{where[0]}:{where[1]}/#run=live")
+        browser.wait(f"{NUM_PLOTS} > 0", "curves")
+        assert not browser.evaluate(f"{TEXT}.includes('Normalised score')")
+        browser.open(f"http://{where[0]}:{where[1]}/?other#run=game")
+        browser.wait(f"{TEXT}.includes('Normalised score') && {TEXT}.includes('50 %')", "the score")
+
+
 def write_told_run(folder, name, *, seed, outlier):
     """An ended run with a statistic of its own and a log; one value lies far from the others."""
     run = write_run(folder / name, [], finished=True)
