@@ -205,12 +205,6 @@ class AdaptiveEntropyCost:
         return {"parameter": self._parameter} | {f"optimiser.{k}": v for k, v in self._optimiser.state().items()}
 
 
-def clipped_gain(log_rho: Tensor, advantage: Tensor, clip: float) -> Tensor:
-    """Return PPO's clipped objective of each action, with ω clipped to 1/(1+clip)…1+clip."""
-    omega = log_rho.clamp(max=MAX_LOG_RHO).exp()
-    return torch.minimum(omega * advantage, omega.clamp(1.0 / (1.0 + clip), 1.0 + clip) * advantage)
-
-
 def standardise(advantage_TB: Tensor, trained_TB: Tensor, number: int, *, least: float = 0.0) -> Tensor:
     """Scale advantages to mean 0 and deviation 1 over trained transitions, 0 elsewhere; divide by at least `least`."""
     mean = torch.where(trained_TB, advantage_TB, 0.0).sum() / number

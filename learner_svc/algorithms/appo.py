@@ -20,7 +20,6 @@ from torch import Tensor
 
 from seedbed.learner_svc.algorithms.actor_critic import (
     ActorCritic,
-    clipped_gain,
     describe_update,
     standardise,
 )
@@ -35,7 +34,7 @@ RATE_STEP = 1.5  # factor by which the learning rate changes if KL is outside th
 SETTLED, TOO_SHORT, TOO_FAR = 0.01, 0.5, 2.0
 MUCH_TOO_FAR = 4.0  # times the target in one minibatch: no more steps on this batch
 MIN_RATE_FACTOR, MAX_RATE_FACTOR = 0.01, 4.0
-MAX_CHANGE = 20.0  # bound of |log r| for the metrics only
+MAX_CHANGE = 20.0  # bound of |log r|, so that exp stays finite
 
 
 class Appo(ActorCritic):
@@ -157,3 +156,9 @@ class Appo(ActorCritic):
     def state(self) -> dict[str, Tensor]:
         """Return the tensors that a resume needs, without a copy."""
         return super().state() | {"rate_factor": self._rate_factor}
+
+
+def clipped_gain(log_ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
+    """Return PPO's clipped objective of each action, with the ratio clipped to 1/(1+clip)…1+clip."""
+    ratio = log_ratio.clamp(max=MAX_CHANGE).exp()
+    return torch.minimum(ratio * advantage, ratio.clamp(1.0 / (1.0 + clip), 1.0 + clip) * advantage)

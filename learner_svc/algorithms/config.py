@@ -74,12 +74,11 @@ class VTraceConfig(ActorCriticConfig):
     rho_clip: float = Field(1.0, gt=0, description="ρ̄: which policy's value is learned; 1 as in the paper.")
     c_clip: float = Field(1.0, gt=0, description="c̄: how far corrections carry back.")
     pg_rho_clip: float = Field(1.0, gt=0, description="ρ̄_pg: clips the policy gradient's importance weight.")
-    policy_clip: float = Field(
+    kl_cost: float = Field(
         0.0,
         ge=0,
-        description="ε: PPO's policy loss, ω clipped to 1/(1+ε)…1+ε, for learner.reuse above 1; 0: V-trace's own.",
+        description="Weight of KL(μ‖π): keeps the policy near the one that acted; for a lag that varies, 0.3.",
     )
-    kl_cost: float = Field(0.0, ge=0, description="Weight of KL(μ‖π): keeps the policy near the one that acted.")
 
 
 class AppoConfig(ActorCriticConfig):

@@ -20,8 +20,7 @@ class VTraceTargets:
     """Targets [T, B], detached. Where a transition is not a step, the target is V itself and the advantages are 0."""
 
     value_target_TB: Tensor
-    advantage_TB: Tensor  # X_t
-    pg_advantage_TB: Tensor  # min(pg_rho_clip, ω_t)·X_t
+    pg_advantage_TB: Tensor  # A_t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +71,8 @@ def vtrace(
     target_TB = value_TB + _accumulate(delta_TB, decay_TB)
     pg_rho_TB = rho_TB if pg_rho_clip == rho_clip else omega_TB.clamp(max=pg_rho_clip)
     advantage_TB = reward_TB + discount_TB * _shift(target_TB, bootstrap_value_B) - value_TB
-    advantage_TB = torch.where(valid_TB, advantage_TB, 0.0)
     return VTraceTargets(
-        value_target_TB=target_TB,
-        advantage_TB=advantage_TB,
-        pg_advantage_TB=torch.where(valid_TB, pg_rho_TB * advantage_TB, 0.0),
+        value_target_TB=target_TB, pg_advantage_TB=torch.where(valid_TB, pg_rho_TB * advantage_TB, 0.0)
     )
 
 

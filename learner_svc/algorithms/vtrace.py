@@ -1,9 +1,7 @@
 """IMPALA: an actor-critic whose off-policy experience is corrected by V-trace.
 
 loss = -mean(log π(a_t) A_t) + baseline_cost·½·mean((v_t - V_t)²) - entropy_cost·mean H + kl_cost·mean KL(μ‖π), means
-over trained transitions. With `policy_clip` ε the first term is PPO's, for experience that is used more than once:
--mean(min(ω_t X_t, clip(ω_t, 1/(1+ε), 1+ε) X_t)), where X is the advantage without its weight.
-Sources: Espeholt et al. 2018, arXiv 1802.01561; Schulman et al. 2017, arXiv 1707.06347.
+over trained transitions. Source: Espeholt et al. 2018, arXiv 1802.01561.
 
 Shape suffixes: T transitions, R = T+1 rows, B lane-unrolls.
 """
@@ -16,7 +14,6 @@ from torch import Tensor
 
 from seedbed.learner_svc.algorithms.actor_critic import (
     ActorCritic,
-    clipped_gain,
     describe_update,
     standardise,
     target_moments,
@@ -57,17 +54,12 @@ class VTrace(ActorCritic):
             pg_rho_clip=config.pg_rho_clip,
             lam=config.lam,
         )
-        target_TB, advantage_TB = self._in_head_units(
-            targets.value_target_TB, targets.advantage_TB if config.policy_clip else targets.pg_advantage_TB
-        )
+        target_TB, advantage_TB = self._in_head_units(targets.value_target_TB, targets.pg_advantage_TB)
         if config.normalise_advantage:
             advantage_TB = standardise(advantage_TB, trained_TB, number)
         advantage_TB = torch.where(trained_TB, advantage_TB, 0.0)
         error_TB = torch.where(trained_TB, target_TB - output.value[:length], 0.0)
-        if config.policy_clip:
-            gain_TB = clipped_gain(torch.where(trained_TB, log_rho_TB, 0.0), advantage_TB, config.policy_clip)
-        else:
-            gain_TB = torch.where(trained_TB, evaluation.log_prob, 0.0) * advantage_TB
+        gain_TB = torch.where(trained_TB, evaluation.log_prob, 0.0) * advantage_TB
         policy_loss = -gain_TB.sum() / number
         value_loss = torch.sum(error_TB.square()) * (0.5 / number)
         entropy, entropy_cost = self._entropy_bonus(evaluation, trained_TB, number)

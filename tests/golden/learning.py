@@ -71,7 +71,7 @@ LEARNING = {
         policy="lstm",
         algorithm={
             "value_normalisation": "popart", "entropy_target": 0.9, "entropy_cost": 0.01, "kl_cost": 0.1,
-            "normalise_advantage": True, "policy_clip": 0.2, "optimizer": "rmsprop", "grad_clip": 0.5,
+            "normalise_advantage": True, "optimizer": "rmsprop", "grad_clip": 0.5,
             "rho_clip": 2.0, "c_clip": 0.9, "pg_rho_clip": 1.5,
         },
         passes=2,
