@@ -176,7 +176,7 @@ def first_priorities(config: R2D2Config, burn_in: int, arrays: Mapping[str, Arra
     Args:
       arrays: the unroll's fields by name, time first, burn-in included.
     """
-    flags, reward, q, best = (torch.from_numpy(arrays[name][burn_in:]) for name in (FLAGS, REWARD, Q, MAX_Q))
+    flags, reward, q, best = (torch.tensor(arrays[name][burn_in:]) for name in (FLAGS, REWARD, Q, MAX_Q))
     if len(q) < 2:
         return torch.ones(q.shape[1]).numpy()
     valid_TB = torch.from_numpy(valid_transitions(arrays[FLAGS][burn_in:-1]))

@@ -75,7 +75,7 @@ class ObservationNormaliser:
         for item in self._published:
             rows_TB, moments = observation[item.index][1:], self._moments[item.index]
             rows = rows_TB.flatten(0, 1) if present_TB is None else rows_TB[present_TB]
-            moments.update(rows.reshape(len(rows), -1))
+            moments.update(rows.reshape(len(rows), *item.mean.shape))
             item.mean.copy_(moments.mean)
             variance = moments.variance if item.rstd.shape == item.mean.shape else moments.variance.mean()
             item.rstd.copy_((variance + item.variance_floor).rsqrt())

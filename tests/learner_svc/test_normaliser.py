@@ -55,6 +55,15 @@ def test_each_row_is_counted_once():
     assert published.rstd.tolist() == pytest.approx([1, 0.5], abs=1e-5)
 
 
+def test_a_batch_whose_rows_were_all_counted_before_changes_nothing():
+    """As replay draws them: no row is new."""
+    published = LeafNormaliser(0, torch.zeros(4), torch.ones(1))
+    normaliser = ObservationNormaliser([published])
+    normaliser.update((torch.ones(3, 2, 2, 2),), torch.zeros(2, 2, dtype=torch.bool))
+    assert normaliser.state()["0.count"].item() == 0
+    assert published.mean.tolist() == [0, 0, 0, 0]
+
+
 def test_an_image_has_one_deviation():
     """The root of its pixels' mean variance, which the leaf's floor keeps from exploding."""
     published = LeafNormaliser(0, torch.zeros(2), torch.ones(1), variance_floor=1.0)
