@@ -118,6 +118,6 @@ def test_a_run_that_tells_tasks_apart_is_resumed_with_the_same_tasks_in_the_same
     assert make("ab", checkpoint).policy.tasks == ("a", "b")
     with pytest.raises(ConfigError, match="the tasks here are b, a, and there, in this order, a, b"):
         make("ba", checkpoint)
-    with pytest.raises(ConfigError, match="policy.value_heads is 'shared' here and 'per_task' there"):
+    with pytest.raises(ConfigError, match=r"policy.value_heads is 'shared' here and 'per_task' there"):
         make("ab", checkpoint, "shared")
     assert make("ab", spec, "shared").manifest.body.keys() == {"spec", "policy", "precision", "extra"}
