@@ -127,7 +127,9 @@ class Engine:
     def forget(self, lanes: LaneBlock) -> None:
         """Set the policy state of a group to that before its first row."""
         self.reserve(lanes.start + lanes.count)
-        start = self.policy.initial_state(lanes.count, self.device, lanes.task)
+        # A group that came while another run's policy was loaded may have a task of the former run; its session ends.
+        task = lanes.task if lanes.task in self.policy.tasks else ""
+        start = self.policy.initial_state(lanes.count, self.device, task)
         for table, value in zip(self._tables, start, strict=True):
             table[lanes.start : lanes.start + lanes.count] = value
 
