@@ -1,5 +1,7 @@
 """Decides whether a group may open a session: compares its HELLO with the run's tasks and the policy served."""
 
+from collections.abc import Sequence
+
 from seedbed.inference_svc.learner_sessions import LearnerSessions
 from seedbed.shared.protocol.compatibility import check_spec, check_statistics
 from seedbed.shared.protocol.messages import Error, Hello, Reject
@@ -10,12 +12,17 @@ USE_RUN_ENV = "give this actor the environment and [env] settings of the run's c
 
 
 def check_hello(
-    hello: Hello, served: EnvSpec | None, learner_sessions: LearnerSessions, max_frame_bytes: int
+    hello: Hello,
+    served: EnvSpec | None,
+    learner_sessions: LearnerSessions,
+    max_frame_bytes: int,
+    known_tasks: Sequence[str] = (),
 ) -> Reject | Error | None:
     """Return the answer to a HELLO that cannot be served, now or ever; None if it can.
 
     Args:
       served: the specification of the policy served; None while there is no policy.
+      known_tasks: those that the policy served tells apart; empty if it does not.
       learner_sessions: they know the run's tasks, and which specifications the learner refused.
     """
     refusal = refuse_version(hello) or refuse_size(hello, max_frame_bytes)
@@ -33,6 +40,9 @@ def check_hello(
         return _reject(hello, problem.code, message, USE_RUN_ENV)
     if problem is not None:
         return _reject(hello, problem.code, problem.message, problem.hint)
+    if known_tasks and hello.task not in known_tasks:
+        message = f"the policy served here must know its task, and {hello.task!r} is none of {', '.join(known_tasks)}"
+        return _reject(hello, "task", message, "set actor.task to one of them")
     if hello.mode == "eval" and "reset" not in hello.capabilities:
         return _reject(
             hello,

@@ -63,6 +63,11 @@ class Compute:
         """The record specification of the policy that acts now. Use it only after the first `load`."""
         return self._engine.live.record
 
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks that the policy tells apart. Use it only after the first `load`."""
+        return self._engine.policy.tasks
+
     def act(self, batches: Sequence[Sequence[LaneBlock]], done: OnActed) -> None:
         """Run the batches one after the other, then call `done(payloads, versions, seconds)`."""
         num_lanes = sum(lanes.count for batch in batches for lanes in batch)

@@ -32,6 +32,7 @@ class LaneBlock:
     act_layout: Layout
     greedy: bool
     uses_frozen_weights: bool  # acts with the weights of an evaluation
+    task: str = ""  # that the group plays
     tick: int = -1  # number of the newest rows; the sampling noise depends on it
     noise_block: int = -1
     noise: tuple[Array, ...] = ()
@@ -124,10 +125,13 @@ class Engine:
         self._tables, self._num_slots = fresh, size
 
     def forget(self, lanes: LaneBlock) -> None:
-        """Zero the policy state of a group."""
+        """Set the policy state of a group to that before its first row."""
         self.reserve(lanes.start + lanes.count)
-        for table in self._tables:
-            table[lanes.start : lanes.start + lanes.count] = 0
+        # A group that came while another run's policy was loaded may have a task of the former run; its session ends.
+        task = lanes.task if lanes.task in self.policy.tasks else ""
+        start = self.policy.initial_state(lanes.count, self.device, task)
+        for table, value in zip(self._tables, start, strict=True):
+            table[lanes.start : lanes.start + lanes.count] = value
 
     @torch.inference_mode()
     def act(self, groups: Sequence[LaneBlock]) -> list[list[bytes]]:

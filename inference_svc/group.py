@@ -63,6 +63,7 @@ def make_group(session: Session, record: RecordSpec, start: int, out_of_bounds: 
         act_layout=act_layout(hello.spec, hello.lanes),
         greedy=False,
         uses_frozen_weights=hello.mode == "eval",
+        task=hello.task,
     )
     none = np.zeros(hello.lanes, np.uint8)
     return Group(

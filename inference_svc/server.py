@@ -99,6 +99,7 @@ class Server:
         self.evaluations = Evaluations()
         self.pictures = Pictures()
         self.actors = ActorRegistry()
+        self.known_tasks: tuple[str, ...] = ()  # that the policy tells apart
         self._batcher: Batcher[Group] = Batcher(config.idle_deadline_ms / 1e3)
         self._slots = SlotPool(config.max_lanes)
         self._greeting: dict[bytes, None] = {}  # connections that said HELLO and have no session, the newest last
@@ -118,23 +119,26 @@ class Server:
         else:
             self.table.unroutable(route, now)
 
-    def serve(self, record: RecordSpec, run_id: str, run_seed: int, *, replica: int = 0) -> None:
-        """Accept groups for a policy. If the run or the record has changed, all sessions end.
+    def serve(
+        self, record: RecordSpec, run_id: str, run_seed: int, *, replica: int = 0, tasks: Sequence[str] = ()
+    ) -> None:
+        """Accept groups for a policy. If the run, the record or the tasks have changed, all sessions end.
 
         Args:
+          tasks: those that the policy tells apart; empty if it does not.
           replica: a number that goes into the groups' seeds, different for each process of this service in a run.
         """
         self.evaluations.forget_frozen()
         if self.recorded is None:
             self.table.run_id, self.table.run_seed, self.table.replica = run_id, run_seed, replica
         else:
-            if self.recorded == record and self.table.run_id == run_id:
+            if (self.recorded, self.table.run_id, self.known_tasks) == (record, run_id, tuple(tasks)):
                 return
             self.learner_sessions.discard_unrolls()
             for session in self.table.change_run(run_id, run_seed):
                 self._send(session.route, self.table.challenge(session.id))
                 self._release(session, "another_run")
-        self.recorded = record
+        self.recorded, self.known_tasks = record, tuple(tasks)
 
     # From environments
 
@@ -179,7 +183,9 @@ class Server:
         self._greeting[route] = None
         misplaced = self.served_statistics.refuse_training(hello) if self.served_statistics is not None else None
         served = self.recorded.spec if self.recorded else None
-        refusal = misplaced or check_hello(hello, served, self.learner_sessions, self.config.max_frame_bytes)
+        refusal = misplaced or check_hello(
+            hello, served, self.learner_sessions, self.config.max_frame_bytes, self.known_tasks
+        )
         if not isinstance(refusal, Reject):
             self.learner_sessions.introduce(hello.task, hello.spec, now)
         if refusal is not None or self.recorded is None:

@@ -270,7 +270,9 @@ class InferenceService:
     def _loaded(self, event: WeightsReceived, manifest: Manifest | None) -> None:
         if manifest is not None and self._welcome is not None:
             record, welcome = self.compute.record, self._welcome
-            self.server.serve(record, welcome.run_id, welcome.run_seed, replica=welcome.session)
+            self.server.serve(
+                record, welcome.run_id, welcome.run_seed, replica=welcome.session, tasks=self.compute.tasks
+            )
             self.service.log.info("policy_loaded", env_id=record.spec.env_id, digest=manifest.digest)
         self.server.weights_changed(event.version, self.loop.time())
         self._perform()
@@ -283,7 +285,7 @@ class InferenceService:
 
         def loaded() -> None:
             record = self.compute.record
-            self.server.serve(record, served.run_id, served.run_seed)
+            self.server.serve(record, served.run_id, served.run_seed, tasks=self.compute.tasks)
             self.server.weights_changed(served.version, self.loop.time())
             self._perform()
             self.service.log.info(

@@ -2,10 +2,16 @@
 
 import math
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from seedbed.learner_svc.algorithms.config import AlgorithmConfig, VTraceConfig
+from seedbed.learner_svc.algorithms.config import (
+    AlgorithmConfig,
+    VTraceConfig,
+    decide_value_heads,
+    task_problem,
+)
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.policy.config import PolicyConfig
 from seedbed.shared.runtime.config import EvalConfig, RuntimeConfig, Section
@@ -73,6 +79,17 @@ class LearnerSettings(RunSettings, Section):
     policy: PolicyConfig = PolicyConfig()
     algorithm: AlgorithmConfig = VTraceConfig()
     runtime: RuntimeConfig = RuntimeConfig()
+
+    @model_validator(mode="after")
+    def _check_tasks(self) -> Self:
+        if problem := task_problem(self.policy, self.algorithm, has_tasks=bool(self.tasks)):
+            raise ValueError(problem)
+        return self
+
+    @property
+    def built_policy(self) -> PolicyConfig:
+        """The section [policy] of the policy that is built, in which `value_heads` is decided."""
+        return decide_value_heads(self.policy, self.algorithm, len(self.tasks))
 
 
 def check_lag(config: LearnerConfig, lanes: int, *, task: str = "", share: float = 1.0) -> None:

@@ -34,7 +34,7 @@ from seedbed.learner_svc.run.checkpoint import Snapshot
 from seedbed.learner_svc.run.checkpoint_schedule import CheckpointSchedule
 from seedbed.learner_svc.run.measure import EvaluationResult, measure
 from seedbed.learner_svc.run.run import Run
-from seedbed.learner_svc.run.tasks import count_parts, reward_scales
+from seedbed.learner_svc.run.tasks import count_parts, lane_tasks
 from seedbed.learner_svc.run.writer import RestartCounter, RunWriter, checkpoint_meta
 from seedbed.learner_svc.sources.batch import Batch
 from seedbed.learner_svc.sources.source import FilledBatch, Origin, Source
@@ -168,12 +168,11 @@ class Training:
         if is_for_evaluation := not self._is_preparing_evaluation and self._run.wants_evaluation():
             self._is_preparing_evaluation = publishes = wants_snapshot = True
         self._in_flight += 1
-        tasks = self._parts.settings.tasks
-        scale_B = reward_scales(tasks, batch.tasks)
+        task_B = lane_tasks(self._parts.settings.tasks, batch.tasks)
         self._parts.worker.submit(
             lambda: self.trainer.train(
                 self._batches[batch.index], wants_weights=publishes, wants_snapshot=wants_snapshot,
-                reward_scale_B=scale_B, weight_B=batch.weight_B, fresh_B=batch.fresh_B,
+                task_B=task_B, weight_B=batch.weight_B, fresh_B=batch.fresh_B,
             ),
             lambda trained: self._trained(batch, trained, is_for_evaluation=is_for_evaluation),
         )  # fmt: skip

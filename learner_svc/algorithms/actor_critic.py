@@ -1,13 +1,15 @@
 """The base of actor-critic algorithms: rewards, units of the value head, entropy bonus and metrics of an update.
 
-Targets are computed in raw reward units; with `value_normalisation` the network's value output is (V - mean) / std of
-the targets, and value loss and advantages are in units of std.
+Targets are computed in units of reward; with `value_normalisation` the network's value output is (V - mean) / std of
+the targets, and value loss and advantages are in units of std. If the policy has a value output for each task, so are
+mean and std, and each lane has those of its task (Hessel et al. 2018, arXiv 1809.04474).
 
-Shape suffixes: T transitions, R = T+1 rows, B lane-unrolls, P distribution parameters.
+Shape suffixes: K tasks, T transitions, R = T+1 rows, B lane-unrolls, P distribution parameters.
 """
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -25,6 +27,15 @@ MAX_LOG_RHO = 20.0  # bound for the metrics only; the targets clip ω themselves
 ENTROPY_PARAMETER_BOUND = 20.0  # |m·p| of the adaptive entropy cost, so that exp stays finite
 
 
+@dataclass(frozen=True, slots=True)
+class TargetMoments:
+    """Mean and variance of a batch's value targets, in units of reward: scalars, or [K] by task."""
+
+    mean: Tensor
+    variance: Tensor
+    is_present: Tensor | None = None  # bool [K]: which tasks have any targets; None: all
+
+
 class ActorCritic(Algorithm):
     """State and computations that V-trace and APPO share. Owned by the update thread."""
 
@@ -32,9 +43,11 @@ class ActorCritic(Algorithm):
         super().__init__(config, policy)
         self._shared = config
         device = next(policy.parameters()).device
-        self._value = (
-            None if config.value_normalisation == "none" else ValueNormaliser(config.value_normalisation_rate, device)
-        )
+        self._num_tasks = policy.num_values if policy.num_values > 1 else 0  # that have values of their own
+        self._value: ValueNormaliser | None = None
+        if config.value_normalisation != "none":
+            shape = (self._num_tasks,) if self._num_tasks else ()
+            self._value = ValueNormaliser(config.value_normalisation_rate, device, shape)
         self._entropy: AdaptiveEntropyCost | None = None
         if config.entropy_target is not None:
             self._entropy = AdaptiveEntropyCost(config, config.entropy_target, device)
@@ -61,28 +74,36 @@ class ActorCritic(Algorithm):
         mask_TB = None if batch.mask is None else batch.mask[:length]
         return output, self.policy.distribution.evaluate(output.params[:length], batch.action, mask_TB)
 
-    def _reward(self, experience: Experience) -> Tensor:
-        """Return the rewards to train on, f32 [T, B]."""
-        return experience.scaled_reward(self._shared.reward_scale, self._shared.reward_clip)
+    def _units(self, value: ValueNormaliser, experience: Experience) -> tuple[Tensor, Tensor]:
+        """Return mean and std of the value head's units, f32: of each lane's task [B], or scalars of all."""
+        mean, std = value.mean.float(), value.std.float()
+        return (mean[experience.lane_tasks], std[experience.lane_tasks]) if self._num_tasks else (mean, std)
 
-    def _raw_value(self, value_RB: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    def _raw_value(self, value_RB: Tensor, experience: Experience) -> tuple[Tensor, Tensor]:
         """Return V of rows 0…T-1 and of row T in units of reward, detached."""
-        value_RB = value_RB.detach()
+        value_RB, length = value_RB.detach(), experience.batch.num_transitions
         if self._value is not None:
-            value_RB = value_RB * self._value.std.float() + self._value.mean.float()
+            mean, std = self._units(self._value, experience)
+            value_RB = value_RB * std + mean
         return value_RB[:length], value_RB[length]
 
-    def _in_head_units(self, value_TB: Tensor, advantage_TB: Tensor) -> tuple[Tensor, Tensor]:
+    def _in_head_units(self, value_TB: Tensor, advantage_TB: Tensor, experience: Experience) -> tuple[Tensor, Tensor]:
         """Convert values and advantages from units of reward to units of the value head."""
         if self._value is None:
             return value_TB, advantage_TB
-        std = self._value.std.float()
-        return (value_TB - self._value.mean.float()) / std, advantage_TB / std
+        mean, std = self._units(self._value, experience)
+        return (value_TB - mean) / std, advantage_TB / std
 
-    def _move_value_statistics(self, mean: Tensor, variance: Tensor) -> None:
-        """Update the target statistics by one batch, in units of reward; with PopArt, rescale the head to keep V."""
+    def _moments_by_task(self, target_TB: Tensor, experience: Experience) -> TargetMoments | None:
+        """Return the moments of the value targets of each task; None if all tasks share one value output."""
+        if not self._num_tasks:
+            return None
+        return moments_by_task(target_TB, experience.trained_TB, experience.lane_tasks, self._num_tasks)
+
+    def _move_value_statistics(self, moments: TargetMoments) -> None:
+        """Update the target statistics by one batch; with PopArt, rescale the value head to keep V."""
         if self._value is not None:
-            scale, shift = self._value.update(mean, variance)
+            scale, shift = self._value.update(moments.mean, moments.variance, moments.is_present)
             if self._shared.value_normalisation == "popart":
                 self.policy.rescale_value_(scale, shift)
 
@@ -110,7 +131,7 @@ class ActorCritic(Algorithm):
         centred_TB = target_TB - shift
         error_TB = error_TB.detach()
         if self._value is not None:
-            error_TB = error_TB * self._value.std.float()
+            error_TB = error_TB * self._units(self._value, experience)[1]
         series = torch.stack(
             [
                 (omega_TB > rho_clip).float(),
@@ -135,10 +156,26 @@ class ActorCritic(Algorithm):
         return torch.cat([shift.reshape(1), sums, current.reshape(1)])
 
 
-def target_moments(sums: Tensor, number: int) -> tuple[Tensor, Tensor]:
-    """Return mean and variance of a batch's value targets, from `ActorCritic._sums`."""
+def moments_from_sums(sums: Tensor, number: int) -> TargetMoments:
+    """Return the moments of all value targets of a batch, from `ActorCritic._sums`."""
     shift, mean, square = sums[0], sums[6] / number, sums[7] / number
-    return shift + mean, (square - mean.square()).clamp(min=0.0)
+    return TargetMoments(shift + mean, (square - mean.square()).clamp(min=0.0))
+
+
+def moments_by_task(target_TB: Tensor, trained_TB: Tensor, task_B: Tensor, num_tasks: int) -> TargetMoments:
+    """Return the moments of each task's trained value targets, f64 [K].
+
+    Args:
+      target_TB, trained_TB: value targets in units of reward, f32 [T, B], and which are trained on, bool [T, B].
+      task_B: number of each lane's task, i64 [B], below `num_tasks`.
+    """
+    is_task_KB = torch.arange(num_tasks, device=task_B.device).unsqueeze(-1) == task_B
+    lanes_KB = is_task_KB.double()
+    number_K = lanes_KB @ trained_TB.sum(0).double()
+    mean_K = lanes_KB @ torch.where(trained_TB, target_TB, 0.0).double().sum(0) / number_K.clamp(min=1.0)
+    centred_TB = torch.where(trained_TB, target_TB - mean_K[task_B], 0.0)
+    variance_K = lanes_KB @ centred_TB.square().sum(0) / number_K.clamp(min=1.0)
+    return TargetMoments(mean_K, variance_K, number_K > 0)
 
 
 def describe_update(scalars: Sequence[float], sums: Sequence[float], experience: Experience) -> dict[str, float]:

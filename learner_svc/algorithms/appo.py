@@ -20,6 +20,7 @@ from torch import Tensor
 
 from seedbed.learner_svc.algorithms.actor_critic import (
     ActorCritic,
+    TargetMoments,
     describe_update,
     standardise,
 )
@@ -57,8 +58,8 @@ class Appo(ActorCritic):
         """Compute returns, advantages and π₀ of the whole batch, and update the target statistics by the returns."""
         config, batch, length = self.config, experience.batch, experience.batch.num_transitions
         output, evaluation = self._evaluate(experience, length + 1)
-        value_TB, last_value_B = self._raw_value(output.value, length)
-        discount_TB, reward_TB = discounts(batch.flags, config.discount), self._reward(experience)
+        value_TB, last_value_B = self._raw_value(output.value, experience)
+        discount_TB, reward_TB = discounts(batch.flags, config.discount), experience.reward_TB
         log_rho_TB = torch.where(experience.valid_TB, evaluation.log_prob - batch.log_prob, 0.0)
         if config.targets == "gae":
             found = gae(discount_TB, reward_TB, experience.valid_TB, value_TB, last_value_B, lam=config.lam)
@@ -71,7 +72,8 @@ class Appo(ActorCritic):
                 discount_TB, reward_TB, experience.valid_TB, value_TB, last_value_B, target_TB, lam=config.lam
             )
         trained = target_TB[experience.trained_TB]
-        self._move_value_statistics(trained.mean(), trained.var(unbiased=False))
+        by_task = self._moments_by_task(target_TB, experience)
+        self._move_value_statistics(by_task or TargetMoments(trained.mean(), trained.var(unbiased=False)))
         return {
             "target": target_TB, "advantage": advantage_TB, "value": value_TB, "log_prob": evaluation.log_prob,
             "weight": log_rho_TB.exp().clamp(max=1.0),
@@ -82,7 +84,7 @@ class Appo(ActorCritic):
         config, batch = self.config, experience.batch
         length, trained_TB, number = batch.num_transitions, experience.trained_TB, max(1, experience.num_trained)
         output, evaluation = self._evaluate(experience, length)
-        target_TB, advantage_TB = self._in_head_units(prepared["target"], prepared["advantage"])
+        target_TB, advantage_TB = self._in_head_units(prepared["target"], prepared["advantage"], experience)
         raw_advantage_TB = advantage_TB = torch.where(trained_TB, advantage_TB, 0.0)
         if config.normalise_advantage:
             advantage_TB = standardise(advantage_TB, trained_TB, number, least=config.min_advantage_std)
@@ -91,7 +93,7 @@ class Appo(ActorCritic):
         gain_TB = torch.where(advantage_TB < 0, gain_TB.maximum(config.dual_clip * advantage_TB), gain_TB)
         policy_loss = -torch.where(trained_TB, prepared["weight"] * gain_TB, 0.0).sum() / number
         error_TB = torch.where(trained_TB, target_TB - output.value, 0.0)
-        value_loss = self._value_loss(error_TB, output.value, target_TB, prepared, trained_TB) * (0.5 / number)
+        value_loss = self._value_loss(error_TB, output.value, target_TB, prepared, experience) * (0.5 / number)
         entropy, entropy_cost = self._entropy_bonus(evaluation, trained_TB, number)
         loss = policy_loss + config.baseline_cost * value_loss - entropy_cost * entropy
         with torch.no_grad():
@@ -102,14 +104,14 @@ class Appo(ActorCritic):
         return LossOutput(loss, torch.cat([scalars.detach(), moved, sums]))
 
     def _value_loss(
-        self, error_TB: Tensor, value_TB: Tensor, target_TB: Tensor, prepared: Prepared, trained_TB: Tensor
+        self, error_TB: Tensor, value_TB: Tensor, target_TB: Tensor, prepared: Prepared, experience: Experience
     ) -> Tensor:
         """Return the sum of squared errors; with a value clip, of the worse of V and V clipped near its old value."""
         clip, squared_TB = self.config.value_clip, error_TB.square()
         if clip:
-            before_TB, _ = self._in_head_units(prepared["value"], prepared["advantage"])
+            before_TB, _ = self._in_head_units(prepared["value"], prepared["advantage"], experience)
             held_TB = before_TB + (value_TB - before_TB).clamp(-clip, clip)
-            squared_TB = squared_TB.maximum(torch.where(trained_TB, target_TB - held_TB, 0.0).square())
+            squared_TB = squared_TB.maximum(torch.where(experience.trained_TB, target_TB - held_TB, 0.0).square())
         return squared_TB.sum()
 
     def _moved(self, change_TB: Tensor) -> list[Tensor]:

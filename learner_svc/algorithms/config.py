@@ -5,21 +5,29 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 
+from seedbed.shared.policy.config import PolicyConfig, without_tasks
 from seedbed.shared.runtime.config import Section
+from seedbed.shared.runtime.tasks import RewardTransform
 
 NAME = "Which algorithm turns unrolls into weights; module:Class of your own."
 
 
 class AlgorithmSettings(Section):
-    """The settings of every algorithm: its name and its optimiser.
+    """The settings of every algorithm: its name, the rewards that it trains on and its optimiser.
 
     Losses are means over steps, so `eps` and `grad_clip` refer to gradients of means. `is_lag_bounded`: whether
-    experience that is too old is masked.
+    experience that is too old is masked. `can_have_value_heads`: whether it can learn a value output for each task.
     """
 
     is_lag_bounded: ClassVar[bool] = True
+    can_have_value_heads: ClassVar[bool] = True
 
     name: str = Field("", description=NAME)
+    reward_scale: float = Field(1.0, gt=0, description="Multiplies rewards before the clip.")
+    reward_clip: float = Field(0.0, ge=0, description="Rewards are clipped to ± this; 0: no clip.")
+    reward_transform: RewardTransform = Field(
+        "none", description="asymmetric: after the clip, 0.3·min(tanh r, 0) + 5·max(tanh r, 0), as for DMLab."
+    )
     optimizer: Literal["adam", "rmsprop"] = Field("adam", description="rmsprop: TensorFlow's, eps inside the root.")
     learning_rate: float = Field(3e-4, gt=0, description="At the start of the run.")
     learning_rate_decay_steps: int | Literal["run"] = Field(
@@ -38,7 +46,7 @@ class AlgorithmSettings(Section):
 
 
 class ActorCriticConfig(AlgorithmSettings):
-    """The settings that V-trace and APPO share: returns, weights of the terms of the loss, rewards, normalisation."""
+    """The settings that V-trace and APPO share: returns, weights of the terms of the loss, normalisation."""
 
     discount: float = Field(0.99, ge=0, le=1, description="γ, for each agent step.")
     lam: float = Field(1.0, ge=0, le=1, description="λ: shortens the correction's reach; 1 as in IMPALA's paper.")
@@ -48,8 +56,6 @@ class ActorCriticConfig(AlgorithmSettings):
         None, description="Entropy that an adaptive cost steers to, nats summed over the action; none: fixed cost."
     )
     entropy_adjustment_speed: float = Field(10.0, gt=0, description="m: the adaptive cost is exp(m·p).")
-    reward_scale: float = Field(1.0, gt=0, description="Multiplies rewards before the clip.")
-    reward_clip: float = Field(0.0, ge=0, description="Rewards are clipped to ± this; 0: no clip.")
     normalise_advantage: bool = Field(
         False, description="Advantages of a batch (or minibatch) get mean 0 and deviation 1."
     )
@@ -121,6 +127,7 @@ class R2D2Config(AlgorithmSettings):
     """[algorithm] with name = "r2d2". `learner.unroll_length` is what is trained of a sequence, after its burn-in."""
 
     is_lag_bounded: ClassVar[bool] = False
+    can_have_value_heads: ClassVar[bool] = False
 
     name: Literal["r2d2"] = Field("r2d2", description=NAME)
     discount: float = Field(0.997, ge=0, le=1, description="γ, for each agent step.")
@@ -133,8 +140,6 @@ class R2D2Config(AlgorithmSettings):
     )
     target_every: int = Field(2500, ge=1, description="The target network is copied every so many optimiser steps.")
     value_rescaling: bool = Field(True, description="Q is learned in units of h(x) = sign(x)(√(|x|+1) - 1) + x/1000.")
-    reward_scale: float = Field(1.0, gt=0, description="Multiplies rewards before the clip.")
-    reward_clip: float = Field(0.0, ge=0, description="Rewards are clipped to ± this; 0: no clip.")
     epsilon_base: float = Field(0.4, ge=0, le=1, description="The most exploring lane takes a random action so often.")
     epsilon_alpha: float = Field(7.0, ge=0, description="α: ε of a lane is base^(1 + α·u), u in [0, 1).")
     stored_state: Literal["recorded", "zero"] = Field(
@@ -169,6 +174,7 @@ class OwnAlgorithmConfig(Section):
     model_config = ConfigDict(extra="allow")
 
     is_lag_bounded: ClassVar[bool] = True
+    can_have_value_heads: ClassVar[bool] = True
 
     name: str = Field(pattern=r"^[\w.]+:\w+$", description="module:Class of your own.")
 
@@ -194,3 +200,28 @@ def is_lag_bounded(section: Mapping[str, Any]) -> bool:
     kinds: tuple[type[AlgorithmSettings], ...] = (VTraceConfig, AppoConfig, R2D2Config)
     known = {kind.model_fields["name"].default: kind.is_lag_bounded for kind in kinds}
     return known.get(_name(dict(section)), True)
+
+
+def decide_value_heads(policy: PolicyConfig, algorithm: AlgorithmConfig, num_tasks: int) -> PolicyConfig:
+    """Return [policy] with `value_heads` decided where it is "auto".
+
+    With normalised values and several tasks each task has its own, because one mean and deviation of all targets would
+    make the values and advantages of tasks with small rewards vanish.
+    """
+    if policy.value_heads != "auto":
+        return policy
+    is_normalised = isinstance(algorithm, ActorCriticConfig) and algorithm.value_normalisation != "none"
+    heads = "per_task" if is_normalised and num_tasks > 1 else "shared"
+    return policy.model_copy(update={"value_heads": heads})
+
+
+def task_problem(policy: PolicyConfig, algorithm: AlgorithmConfig, *, has_tasks: bool) -> str:
+    """Return what speaks against settings that tell tasks apart, and what to set instead; empty if nothing does."""
+    if not has_tasks and (problem := without_tasks(policy)):
+        return problem
+    if policy.value_heads == "per_task" and not algorithm.can_have_value_heads:
+        return (
+            f"policy.value_heads = 'per_task' is for algorithms with a value head, such as 'vtrace' and 'appo': with "
+            f"algorithm.name = {algorithm.name!r} leave it out, whose value_rescaling makes up for scales of rewards"
+        )
+    return ""

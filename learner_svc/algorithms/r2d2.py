@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from seedbed.learner_svc.algorithms.algorithm import Algorithm, LossOutput, Prepared
 from seedbed.learner_svc.algorithms.config import R2D2Config
 from seedbed.learner_svc.algorithms.returns import n_step, rescale_value, unrescale_value
+from seedbed.learner_svc.learning.rewards import TrainingRewards
 from seedbed.learner_svc.sources.batch import Batch, Experience, discounts, first_rows, valid_transitions
 from seedbed.learner_svc.sources.replay import ReplaySource
 from seedbed.learner_svc.sources.source import K, Source, SourcePlan
@@ -45,7 +46,7 @@ class R2D2(Algorithm):
         super().__init__(config, policy)
         self._q = DuellingQ(policy.distribution)
         device = next(policy.parameters()).device
-        self._target = Policy(policy.spec, policy.config)
+        self._target = Policy(policy.spec, policy.config, policy.tasks)
         self._target.use(policy.precision)
         self._target.to(device).requires_grad_(False)
         self._num_steps = torch.zeros((), dtype=torch.int64)  # on the host
@@ -99,8 +100,7 @@ class R2D2(Algorithm):
             target = self._output(self._target, batch)
             best = self.policy.distribution.mode(online.params[1:], mask)
             next_TB = self._q.of(target.params[1:], target.value[1:], best)
-            reward_TB = experience.scaled_reward(config.reward_scale, config.reward_clip)[burn_in:]
-            target_TB = _target(config, flags_RB, reward_TB, valid_TB, next_TB)
+            target_TB = _target(config, flags_RB, experience.reward_TB[burn_in:], valid_TB, next_TB)
         error_TB = torch.where(trained_TB, target_TB - q_TB, 0.0)
         loss_B = 0.5 * error_TB.square().sum(0)
         loss = (loss_B if experience.weight_B is None else experience.weight_B * loss_B).sum() / number
@@ -117,7 +117,7 @@ class R2D2(Algorithm):
         burn_in, state = batch.record.overlap, batch.state
         first = first_rows(batch.flags)
         if self.config.stored_state == "zero":
-            state = tuple(torch.zeros_like(item) for item in state)
+            state = policy.blank(state)
         if burn_in:
             with torch.no_grad():
                 leading = tuple(leaf[:burn_in] for leaf in batch.observation)
@@ -170,8 +170,9 @@ def _priorities(config: R2D2Config, absolute_TB: Tensor, trained_TB: Tensor) -> 
 def first_priorities(config: R2D2Config, burn_in: int, arrays: Mapping[str, Array]) -> Array:
     """Priorities f32 [L] of an unroll's lanes by the Q that acting recorded, without a forward pass.
 
-    The last transition is left out: Q of the row after it was not known yet. Acting knows no target network and no
-    scale of a task, so these are estimates; the first update on a sequence measures its priority anew.
+    The last transition is left out: Q of the row after it was not known yet. Acting knows no target network, and the
+    settings of tasks are not used here, so these are estimates; the first update on a sequence measures its priority
+    anew.
 
     Args:
       arrays: the unroll's fields by name, time first, burn-in included.
@@ -180,9 +181,7 @@ def first_priorities(config: R2D2Config, burn_in: int, arrays: Mapping[str, Arra
     if len(q) < 2:
         return torch.ones(q.shape[1]).numpy()
     valid_TB = torch.from_numpy(valid_transitions(arrays[FLAGS][burn_in:-1]))
-    reward_TB = reward[1:-1] * config.reward_scale
-    if config.reward_clip:
-        reward_TB = reward_TB.clamp(-config.reward_clip, config.reward_clip)
+    reward_TB = TrainingRewards(config).of(reward[1:-1])
     error_TB = _target(config, flags[:-1], reward_TB, valid_TB, best[1:]) - q[:-1]
     absolute_TB = torch.where(valid_TB, error_TB.abs(), 0.0)
     found: Array = _priorities(config, absolute_TB, valid_TB).numpy()

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from seedbed.learner_svc.algorithms.actor_critic import (
     ActorCritic,
+    TargetMoments,
     describe_update,
+    moments_from_sums,
     standardise,
-    target_moments,
 )
 from seedbed.learner_svc.algorithms.algorithm import LossOutput, Prepared
 from seedbed.learner_svc.algorithms.config import VTraceConfig
@@ -35,7 +36,7 @@ class VTrace(ActorCritic):
 
     def __init__(self, config: VTraceConfig, policy: Policy) -> None:
         super().__init__(config, policy)
-        self._target_moments: tuple[Tensor, Tensor] | None = None  # of the last loss
+        self._target_moments: TargetMoments | None = None  # of the last loss
 
     def loss(self, experience: Experience, prepared: Prepared) -> LossOutput:
         """Return the loss of one batch, and the sums that `report` turns into metrics."""
@@ -46,15 +47,15 @@ class VTrace(ActorCritic):
         targets = vtrace(
             log_rho_TB,
             discounts(batch.flags, config.discount),
-            self._reward(experience),
+            experience.reward_TB,
             experience.valid_TB,
-            *self._raw_value(output.value, length),
+            *self._raw_value(output.value, experience),
             rho_clip=config.rho_clip,
             c_clip=config.c_clip,
             pg_rho_clip=config.pg_rho_clip,
             lam=config.lam,
         )
-        target_TB, advantage_TB = self._in_head_units(targets.value_target_TB, targets.pg_advantage_TB)
+        target_TB, advantage_TB = self._in_head_units(targets.value_target_TB, targets.pg_advantage_TB, experience)
         if config.normalise_advantage:
             advantage_TB = standardise(advantage_TB, trained_TB, number)
         advantage_TB = torch.where(trained_TB, advantage_TB, 0.0)
@@ -73,13 +74,14 @@ class VTrace(ActorCritic):
                 rho_clip=config.rho_clip,
             )  # fmt: skip
             if self._value is not None:
-                self._target_moments = target_moments(sums, number)
+                by_task = self._moments_by_task(targets.value_target_TB, experience)
+                self._target_moments = by_task or moments_from_sums(sums, number)
         return LossOutput(loss, torch.cat([scalars.detach(), sums]))
 
     def after_step(self, learning_rate: float) -> None:
         """Update the target statistics and the adaptive entropy cost."""
         if self._target_moments is not None:
-            self._move_value_statistics(*self._target_moments)
+            self._move_value_statistics(self._target_moments)
         if self._entropy is not None:
             self._entropy.step(learning_rate)
 

@@ -4,6 +4,7 @@ Optimiser, counters and versions start from zero. The environment may be another
 actions are the same; precision and memory format are those of the new run.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,6 +50,8 @@ def start_from(updater: Updater, source: Checkpoint) -> None:
         raise ConfigError(f"{where} is of {theirs.spec.env_id}, whose spaces differ from these: {difference}")
     if difference := policy_difference(policy.config, theirs.config):
         raise ConfigError(f"{where}: {difference}: set it as there, or leave out learner.init_from")
+    if difference := task_difference(policy.tasks, theirs.tasks):
+        raise ConfigError(f"{where}: {difference}: set them as there, or leave out learner.init_from")
     statistics = {name: x for name, x in source.arrays.items() if name in updater.statistics()}
     if missing := sorted(updater.statistics().keys() - statistics.keys()):
         raise ConfigError(f"{where} has no {', '.join(missing)}: set algorithm.value_normalisation as in that run")
@@ -65,3 +68,10 @@ def policy_difference(ours: PolicyConfig, theirs: PolicyConfig) -> str:
         if other.get(name) != value:
             return f"policy.{name} is {value!r} here and {other.get(name)!r} there"
     return ""
+
+
+def task_difference(ours: Sequence[str], theirs: Sequence[str]) -> str:
+    """Return how the tasks differ from those that another policy tells apart; empty if they do not, or it does not."""
+    if not theirs or tuple(ours) == tuple(theirs):
+        return ""
+    return f"the tasks here are {', '.join(ours)}, and there, in this order, {', '.join(theirs)}"

@@ -93,32 +93,38 @@ class ObservationNormaliser:
 class ValueNormaliser:
     """Moving mean and deviation of value targets; the network's value output is (V - mean) / std.
 
-    PopArt rescales the value head whenever the statistics change, so that V stays the same.
+    They are scalars, or f64 [K] where each of K tasks has a value output of its own. PopArt rescales the value head
+    whenever the statistics change, so that V stays the same.
     Source: Hessel et al. 2018, arXiv 1809.04474, eq. 9–10; the moving averages are debiased as Adam's are.
     """
 
-    def __init__(self, rate: float, device: torch.device) -> None:
-        self._rate = rate
-        self._weight = torch.zeros((), dtype=torch.float64, device=device)  # of all targets seen: 1 - (1-rate)^updates
-        self._first = torch.zeros((), dtype=torch.float64, device=device)
-        self._second = torch.zeros((), dtype=torch.float64, device=device)
-        self.mean = torch.zeros((), dtype=torch.float64, device=device)
-        self.std = torch.ones((), dtype=torch.float64, device=device)
+    def __init__(self, rate: float, device: torch.device, shape: Sequence[int] = ()) -> None:
+        self._rate, shape = rate, tuple(shape)
+        self._weight = torch.zeros(shape, dtype=torch.float64, device=device)  # of all targets: 1 - (1-rate)^updates
+        self._first = torch.zeros(shape, dtype=torch.float64, device=device)
+        self._second = torch.zeros(shape, dtype=torch.float64, device=device)
+        self.mean = torch.zeros(shape, dtype=torch.float64, device=device)
+        self.std = torch.ones(shape, dtype=torch.float64, device=device)
 
     @torch.no_grad()
-    def update(self, target_mean: Tensor, target_variance: Tensor) -> tuple[Tensor, Tensor]:
+    def update(
+        self, target_mean: Tensor, target_variance: Tensor, is_present: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Update the statistics by one batch's mean and variance of value targets, in units of reward.
 
-        Returns: the scale and shift to apply to the value head's output so that V stays the same.
+        Args:
+          is_present: which tasks have targets in the batch, bool [K]; the others' statistics stay. None: all.
+        Returns: the scale and shift to apply to the value head's output so that V stays the same; 1 and 0 where the
+          statistics stayed.
         """
         old_mean, old_std = self.mean.clone(), self.std.clone()
-        mean = target_mean.double()
-        self._weight.lerp_(torch.ones_like(self._weight), self._rate)
-        self._first.lerp_(mean, self._rate)
-        self._second.lerp_(target_variance.double() + mean.square(), self._rate)
-        self.mean.copy_(self._first / self._weight)
-        variance = (self._second / self._weight - self.mean.square()).clamp(min=0.0)
-        self.std.copy_(variance.sqrt().clamp(MIN_STD, MAX_STD))
+        mean, second = target_mean.double(), target_variance.double() + target_mean.double().square()
+        weight = self._weight.lerp(torch.ones_like(mean), self._rate)
+        first, second = self._first.lerp(mean, self._rate), self._second.lerp(second, self._rate)
+        new_mean = first / weight
+        new_std = (second / weight - new_mean.square()).clamp(min=0.0).sqrt().clamp(MIN_STD, MAX_STD)
+        for tensor, moved in zip(self.state().values(), (weight, first, second, new_mean, new_std), strict=True):
+            tensor.copy_(moved if is_present is None else torch.where(is_present, moved, tensor))
         return old_std / self.std, (old_mean - self.mean) / self.std
 
     def state(self) -> dict[str, Tensor]:

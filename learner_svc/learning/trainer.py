@@ -11,7 +11,7 @@ import torch
 
 from seedbed.learner_svc.algorithms.registry import recording_of
 from seedbed.learner_svc.config import LearnerSettings
-from seedbed.learner_svc.learning.initial_weights import find_source, policy_difference, start_from
+from seedbed.learner_svc.learning.initial_weights import find_source, policy_difference, start_from, task_difference
 from seedbed.learner_svc.learning.update import Updater, UpdateResult
 from seedbed.learner_svc.run.checkpoint import Checkpoint, Snapshot
 from seedbed.learner_svc.run.folder import PRECISION
@@ -74,7 +74,7 @@ class Trainer:
         self.updater = Updater(
             policy, self.parameters, settings.algorithm, passes=settings.learner.reuse,
             minibatches=settings.learner.minibatches, seed=settings.run.seed, run_steps=settings.run.steps,
-            epoch_start_step=self.step, crash_folder=crash_folder,
+            tasks=tuple(settings.tasks.values()), epoch_start_step=self.step, crash_folder=crash_folder,
         )  # fmt: skip
         if checkpoint:
             self.updater.load_state(checkpoint.arrays, checkpoint.meta["updater"])
@@ -88,17 +88,17 @@ class Trainer:
         return pack_version(self.epoch, self.step)
 
     def train(
-        self, batch: Batch, *, wants_weights: bool, wants_snapshot: bool, reward_scale_B: Array | None = None,
+        self, batch: Batch, *, wants_weights: bool, wants_snapshot: bool, task_B: Array | None = None,
         weight_B: Array | None = None, fresh_B: Array | None = None,
     ) -> Trained:  # fmt: skip
-        """Train on one batch, with rewards scaled and losses weighted by lane. `fresh_B`: lanes that are new.
+        """Train on one batch, with the task and the weight in the loss of each lane. `fresh_B`: lanes that are new.
 
         Raises: NumericsError if the loss is not finite; the batch has been saved.
         """
         started = time.perf_counter()
         result = self.updater.update(
             batch, step=self.step, trained_steps=self.trained_steps,
-            max_policy_lag=self.max_policy_lag, version_now=self.version, reward_scale_B=reward_scale_B,
+            max_policy_lag=self.max_policy_lag, version_now=self.version, task_B=task_B,
             weight_B=weight_B, fresh_B=fresh_B,
         )  # fmt: skip
         self.step += result.applied
@@ -125,7 +125,7 @@ class Trainer:
 
 
 def _built(settings: LearnerSettings, spec: EnvSpec, device: torch.device, folder: Path) -> Policy:
-    policy = Policy(spec, settings.policy)
+    policy = Policy(spec, settings.built_policy, tuple(settings.tasks))
     learner = settings.learner
     rows = (learner.unroll_length + 1) * -(-learner.batch // learner.minibatches)
     cache = folder / PRECISION
@@ -140,8 +140,10 @@ def _resumed(settings: LearnerSettings, checkpoint: Checkpoint) -> Policy:
         raise ConfigError(
             f"{checkpoint.path} is of {policy.spec.env_id}, env.id is {settings.policy_env_id}: set it back"
         )
-    if difference := policy_difference(settings.policy, policy.config):
+    if difference := policy_difference(settings.built_policy, policy.config):
         raise ConfigError(f"{checkpoint.path}: {difference}: set it as there, or start a new run")
+    if difference := task_difference(tuple(settings.tasks), policy.tasks):
+        raise ConfigError(f"{checkpoint.path}: {difference}: set them as there, or start a new run")
     wanted = REQUESTS.get(settings.learner.precision, settings.learner.precision)
     if wanted not in (None, policy.precision.dtype):
         raise ConfigError(

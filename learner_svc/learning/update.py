@@ -24,6 +24,7 @@ from seedbed.learner_svc.algorithms.lag import Lag, lag_histogram, policy_lag
 from seedbed.learner_svc.algorithms.registry import make_algorithm
 from seedbed.learner_svc.learning.normaliser import ObservationNormaliser
 from seedbed.learner_svc.learning.optimiser import FlatOptimiser, learning_rate_at
+from seedbed.learner_svc.learning.rewards import TrainingRewards
 from seedbed.learner_svc.sources.batch import Batch, Experience, present_rows, valid_transitions
 from seedbed.shared.errors import CheckpointError, NumericsError, StorageError
 from seedbed.shared.figures import columns
@@ -31,6 +32,7 @@ from seedbed.shared.policy.policy import Policy
 from seedbed.shared.policy.weights import FlatParameters
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.runtime.files import writing
+from seedbed.shared.runtime.tasks import TaskConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +69,7 @@ class Updater:
         minibatches: int = 1,
         seed: int = 0,
         run_steps: int = 0,
+        tasks: Sequence[TaskConfig] = (),
         epoch_start_step: int = 0,
         crash_folder: Path | None = None,
     ) -> None:
@@ -78,6 +81,7 @@ class Updater:
           minibatches: number of even parts into which each pass splits the lanes; at most one for each lane.
           seed: seed of the order of lanes in minibatches; a resumed run repeats the order of each update.
           run_steps: the run's configured length in trained steps, 0 for none; the learning rate may decay over it.
+          tasks: the tasks of the run in the order of their numbers, for their reward settings.
           epoch_start_step: the step that this learner epoch resumed from.
           crash_folder: where a batch whose loss is not finite is saved.
         """
@@ -89,6 +93,7 @@ class Updater:
         self.optimiser = FlatOptimiser(self.config, parameters.trained, parameters.grad)
         self._networks = {name: _Network(self.config, module) for name, module in self.algorithm.networks().items()}
         self.normaliser = ObservationNormaliser(policy.normalisers())
+        self._rewards = TrainingRewards(self.config, tasks, self.device)
         self._passes, self._minibatches, self._seed = passes, minibatches, seed
         self._run_steps = run_steps
         self._epoch_start_step = epoch_start_step
@@ -96,8 +101,7 @@ class Updater:
 
     def update(
         self, batch: Batch, *, step: int, trained_steps: int, max_policy_lag: int, version_now: int,
-        reward_scale_B: Array | None = None, weight_B: Array | None = None,
-        fresh_B: Array | None = None,
+        task_B: Array | None = None, weight_B: Array | None = None, fresh_B: Array | None = None,
     ) -> UpdateResult:  # fmt: skip
         """Train on one batch.
 
@@ -107,7 +111,7 @@ class Updater:
           trained_steps: valid transitions trained on so far; the learning rate follows it.
           max_policy_lag: transitions with a larger lag are masked, unless the algorithm is for any age.
           version_now: packed policy_version of the weights before this update.
-          reward_scale_B: factor for each lane's rewards in the loss, f32 [B]; None: 1.
+          task_B: number of each lane's task, i64 [B]; None in a run without tasks.
           weight_B: factor for each lane's loss, f32 [B]; None: 1.
           fresh_B: lanes that no update had before, bool [B]: observation statistics count these; None: all.
         Raises: NumericsError if a loss or its gradient is not finite; that optimiser step is not taken.
@@ -125,16 +129,18 @@ class Updater:
         if trained.any():
             batch = batch.to(self.device)
             masks = _Masks(valid=valid, trained=trained, current=trained & (lag.lag == 0))
-            scale_B, weight_B_ = (
-                None if array is None else self._on_device(array) for array in (reward_scale_B, weight_B)
-            )
+            tasks, weights = (None if array is None else self._on_device(array) for array in (task_B, weight_B))
+            reward_TB = self._rewards.of(batch.reward[1:], tasks)
+            whole = self._experience(batch, masks, reward_TB, tasks, weights)
             rate = learning_rate_at(self.config, trained_steps, self._run_steps)
-            metrics, priorities_B = self._train(self._experience(batch, masks, scale_B, weight_B_), masks, step, rate)
+            metrics, priorities_B = self._train(whole, masks, step, rate)
             self.normaliser.update(batch.observation, None if present is None else self._on_device(present))
         metrics |= {columns.UPDATE_TIME.name: 1e3 * (time.perf_counter() - started)}
         return _describe(metrics, valid, trained, lag, priorities_B)
 
-    def _experience(self, batch: Batch, masks: "_Masks", scale_B: Tensor | None, weight_B: Tensor | None) -> Experience:
+    def _experience(
+        self, batch: Batch, masks: "_Masks", reward_TB: Tensor, task_B: Tensor | None, weight_B: Tensor | None
+    ) -> Experience:
         return Experience(
             batch=batch,
             valid_TB=self._on_device(masks.valid),
@@ -142,7 +148,8 @@ class Updater:
             current_TB=self._on_device(masks.current),
             num_trained=int(np.count_nonzero(masks.trained)),
             num_current=int(np.count_nonzero(masks.current)),
-            reward_scale_B=scale_B,
+            reward_TB=reward_TB,
+            task_B=task_B,
             weight_B=weight_B,
         )
 
@@ -174,11 +181,11 @@ class Updater:
     def _cut(self, whole: Experience, prepared: Prepared, masks: "_Masks", lanes: Array) -> tuple[Experience, Prepared]:
         """Return some lanes of a batch, and of its prepared constants."""
         index = self._on_device(lanes)
-        scale_B, weight_B = (
-            None if of_lanes is None else of_lanes.index_select(0, index)
-            for of_lanes in (whole.reward_scale_B, whole.weight_B)
+        task_B, weight_B = (
+            None if of_lanes is None else of_lanes.index_select(0, index) for of_lanes in (whole.task_B, whole.weight_B)
         )
-        experience = self._experience(whole.batch.lanes(index), masks.lanes(lanes), scale_B, weight_B)
+        reward_TB = whole.reward_TB.index_select(1, index)
+        experience = self._experience(whole.batch.lanes(index), masks.lanes(lanes), reward_TB, task_B, weight_B)
         return experience, {name: tensor.index_select(1, index) for name, tensor in prepared.items()}
 
     def _step(

@@ -218,11 +218,16 @@ def count_parts(book: TaskBook, parts: Iterable[tuple[str, int]], trained_steps_
         lane += lanes
 
 
-def reward_scales(tasks: Mapping[str, TaskConfig], parts: Iterable[tuple[str, int]]) -> Array | None:
-    """Return the reward factor of each lane of a batch, f32 [B]; None if no task has one."""
-    if all(task.reward_scale == 1.0 for task in tasks.values()):
+def lane_tasks(tasks: Iterable[str], parts: Sequence[tuple[str, int]]) -> Array | None:
+    """Return the number of each lane's task, i64 [B], in the order of `tasks`; None in a run without tasks.
+
+    Args:
+      parts: (task, number of lanes), in the order of the lanes.
+    """
+    numbers = {task: number for number, task in enumerate(tasks)}
+    if not numbers:
         return None
-    return np.concatenate([np.full(lanes, tasks[task].reward_scale, np.float32) for task, lanes in parts])
+    return np.repeat([numbers[task] for task, _ in parts], [lanes for _, lanes in parts])
 
 
 def task_environments(tasks: Mapping[str, TaskConfig]) -> tuple[TaskEnv, ...]:

@@ -172,14 +172,13 @@ class Experience:
     current_TB: Tensor  # bool: trained, and acted by the weights that this update starts from
     num_trained: int
     num_current: int
-    reward_scale_B: Tensor | None = None  # f32: factor for the rewards of each lane; None: 1
+    reward_TB: Tensor  # f32: what each transition earned, scaled, clipped and transformed as the settings say
+    task_B: Tensor | None = None  # i64: number of each lane's task; None in a run without tasks
     weight_B: Tensor | None = None  # f32: factor for the loss of each lane; None: 1
 
-    def scaled_reward(self, scale: float, clip: float) -> Tensor:
-        """Return the rewards to train on, f32 [T, B]: scaled by task, then by algorithm, then clipped (0: no clip)."""
-        reward_TB = self.batch.reward[1:]
-        if self.reward_scale_B is not None:
-            reward_TB = reward_TB * self.reward_scale_B
-        if scale != 1.0:
-            reward_TB = reward_TB * scale
-        return reward_TB.clamp(-clip, clip) if clip else reward_TB
+    @property
+    def lane_tasks(self) -> Tensor:
+        """The number of each lane's task, i64 [B]. Raises: ValueError in a run without tasks."""
+        if self.task_B is None:
+            raise ValueError("this policy has a value for each task, and the batch does not say whose lanes it has")
+        return self.task_B

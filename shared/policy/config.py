@@ -28,6 +28,12 @@ class PolicyConfig(Section):
     value_network: Literal["shared", "separate"] = Field(
         "shared", description="Whether the value has the policy's torso, or one of its own, built alike."
     )
+    value_heads: Literal["auto", "shared", "per_task"] = Field(
+        "auto",
+        description="Several tasks: a value output, and statistics of value_normalisation, for each, or for all; auto: "
+        "per_task with value_normalisation.",
+    )
+    task_input: bool = Field(False, description="Several tasks: the torso's vector input has the task too, one-hot.")
     lstm: int = Field(0, ge=0, description="Units of the LSTM behind the torso; 0: none.")
     previous_action: bool = Field(True, description="The LSTM also sees the previous action.")
     previous_reward: bool = Field(True, description="The LSTM also sees the previous reward, clipped to ±1.")
@@ -58,3 +64,19 @@ class PolicyConfig(Section):
         if self.lstm and self.value_network == "separate":
             raise ValueError("value_network = 'separate' has no memory: with an LSTM set it to 'shared'")
         return self
+
+    @property
+    def tells_tasks_apart(self) -> bool:
+        """Whether the policy must know which task a lane plays."""
+        return self.task_input or self.value_heads == "per_task"
+
+
+def without_tasks(config: PolicyConfig) -> str:
+    """Return what is wrong with these settings in a run without tasks, and what to set instead; empty if nothing is."""
+    if not config.tells_tasks_apart:
+        return ""
+    setting, off = ("task_input", "false") if config.task_input else ("value_heads", "'auto'")
+    return (
+        f"policy.{setting} is for runs with several tasks, and this one has no table [tasks.NAME]: "
+        f"set policy.{setting} = {off}, or add tasks"
+    )

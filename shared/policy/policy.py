@@ -8,7 +8,10 @@ The state of a lane before a row has the earlier frames, the LSTM's hidden and c
 is part of an unroll. It is reset here at `first` rows, for inference and learner alike, so that log pi - log mu is 0 on
 every valid row at equal weights.
 
-Shape suffixes: T rows, B lanes, N = T·B, A raw-action columns, E encoded action columns, P parameters.
+In a run with several tasks the policy may have a value output for each (`value_heads`), and see which one it plays
+(`task_input`). Then the first part of a lane's state is the number of its task, which no row changes.
+
+Shape suffixes: K tasks, T rows, B lanes, N = T·B, A raw-action columns, E encoded action columns, P parameters.
 """
 
 import math
@@ -19,8 +22,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from seedbed.shared.errors import ConfigError
 from seedbed.shared.policy.acting import MODE, ActingOutputs, ActingRule
-from seedbed.shared.policy.config import PolicyConfig, Precision
+from seedbed.shared.policy.config import PolicyConfig, Precision, without_tasks
 from seedbed.shared.policy.cores import FrameStacks, Lstm, stack_frames
 from seedbed.shared.policy.distributions import ActionDistribution
 from seedbed.shared.policy.networks import Torso, dense, initialise, make_torso
@@ -28,6 +32,7 @@ from seedbed.shared.policy.observations import LeafNormaliser, ObservationEncode
 from seedbed.shared.protocol.recording import Per, RecordField
 from seedbed.shared.protocol.rows import EnvSpec
 
+TASK = "state/task"  # the name of the state field that holds the number of a lane's task
 POLICY_GAIN = 0.01  # so that an untrained policy is nearly uniform
 State = tuple[Tensor, ...]
 
@@ -56,18 +61,27 @@ class Policy(nn.Module):
 
     Large because everything that a forward pass needs about spaces and state is computed once.
 
-    Attributes: `spec`, `config`, `distribution`, `torso`, `state_fields` (one lane's state arrays), `precision`.
+    Attributes: `spec`, `config`, `distribution`, `torso`, `state_fields` (one lane's state arrays), `precision`,
+    `tasks` (names, in the order of their numbers; empty if the policy does not tell tasks apart), `num_values`.
     """
 
-    def __init__(self, spec: EnvSpec, config: PolicyConfig) -> None:
+    def __init__(self, spec: EnvSpec, config: PolicyConfig, tasks: Sequence[str] = ()) -> None:
+        """Make a policy with fresh weights. Raises: ConfigError if it cannot be built for these spaces and tasks."""
         super().__init__()
         self.spec, self.config = spec, config
+        self.tasks = tuple(tasks) if config.tells_tasks_apart else ()
+        if not self.tasks and (problem := without_tasks(config)):
+            raise ConfigError(problem)
+        self.num_values = len(self.tasks) if config.value_heads == "per_task" else 1
+        self._task_numbers: Tensor
+        self.register_buffer("_task_numbers", torch.arange(len(self.tasks)), persistent=False)
         self.distribution = ActionDistribution(spec.action, squash=config.squash)
         self.encoder = ObservationEncoder(
             spec.observation, stack=config.stack, normalise=config.normalise_observation,
             scale_by_bounds=config.scale_observation, grid_codes=config.grid_codes,
         )  # fmt: skip
-        self.torso = make_torso(config, self.encoder.image_shapes, self.encoder.vector_size)
+        vector_size = self.encoder.vector_size + len(self.tasks) * config.task_input
+        self.torso = make_torso(config, self.encoder.image_shapes, vector_size)
         self.encoder.patch = getattr(self.torso, "patch", 0)
         features = self.torso.output_size
         self.core: Lstm | None = None
@@ -83,10 +97,10 @@ class Policy(nn.Module):
         self.value_torso: Torso | None = None
         if config.value_network == "separate":
             self.head = dense(features, num_params, POLICY_GAIN)
-            self.value_torso = make_torso(config, self.encoder.image_shapes, self.encoder.vector_size)
-            self.value_head = dense(self.value_torso.output_size, 1, 1.0)
+            self.value_torso = make_torso(config, self.encoder.image_shapes, vector_size)
+            self.value_head = dense(self.value_torso.output_size, self.num_values, 1.0)
         else:
-            self.head = _make_head(features, num_params)
+            self.head = _make_head(features, num_params, self.num_values)
         self.log_std = nn.Parameter(torch.full((num_normals,), math.log(config.initial_std))) if is_std_shared else None
         if num_normals and not is_std_shared:
             with torch.no_grad():
@@ -96,8 +110,8 @@ class Policy(nn.Module):
         self.use(Precision())
 
     def _state_fields(self) -> tuple[RecordField, ...]:
-        """Return the fields of a lane's state that are in use: frame stacks, hidden, cell, previous action."""
-        fields = []
+        """Return the fields of a lane's state that are in use: task, frame stacks, hidden, cell, previous action."""
+        fields = [RecordField(TASK, "int64", (), Per.LANE)] if self.tasks else []
         for index in self._stacked:
             leaf = self.encoder.leaves[index]
             name = f"state/stack/{leaf.path}" if leaf.path else "state/stack"
@@ -108,12 +122,25 @@ class Policy(nn.Module):
             fields.append(RecordField("state/previous_action", "float32", (self.distribution.encoded_size,), Per.LANE))
         return tuple(fields)
 
-    def initial_state(self, lanes: int, device: torch.device | str = "cpu") -> State:
-        """Return a state of zeros, for lanes whose first row comes next."""
-        return tuple(
+    def initial_state(self, lanes: int, device: torch.device | str = "cpu", task: str = "") -> State:
+        """Return a state of zeros, for lanes of a task whose first row comes next.
+
+        Args:
+          task: its name; "" for the first one, or where the policy does not tell tasks apart.
+        Raises: ValueError if the policy tells tasks apart and this is none of them.
+        """
+        state = tuple(
             torch.zeros((lanes, *item.shape), dtype=getattr(torch, item.dtype), device=device)
             for item in self.state_fields
         )
+        if self.tasks and task:
+            state[0].fill_(self.tasks.index(task))
+        return state
+
+    def blank(self, state: State) -> State:
+        """Return a state without memory for the same lanes: zeros, except for their tasks."""
+        kept = len(self.tasks) > 0
+        return (*state[:kept], *(torch.zeros_like(item) for item in state[kept:]))
 
     def use(self, precision: Precision) -> None:
         """Set the precision of the torso. Moves convolution weights: call it before `FlatParameters`."""
@@ -140,29 +167,46 @@ class Policy(nn.Module):
         """
         rows, lanes = first.shape
         next_state: list[Tensor] = []
+        is_task_BK: Tensor | None = None
+        if self.tasks:
+            is_task_BK = state[0].unsqueeze(-1) == self._task_numbers
+            next_state.append(state[0])
+            state = state[1:]
         leaves: list[Tensor | FrameStacks] = [leaf.flatten(0, 1) for leaf in obs]
         for slot, index in enumerate(self._stacked):
             leaves[index], earlier = stack_frames(obs[index], first, state[slot])
             next_state.append(earlier)
-        features, value_features = self.torso_features(leaves)
+        task_NK = is_task_BK.repeat(rows, 1) if is_task_BK is not None and self.config.task_input else None
+        features, value_features = self.torso_features(leaves, task_NK)
         if self.core is not None:
             features, memory = self._remembered(self.core, features.view(rows, lanes, -1), reward, first, action, state)
             next_state += memory
         params = F.linear(features, self.head.weight, self.head.bias).view(rows, lanes, -1)
         if value_features is None:
-            params, value = params[..., :-1], params[..., -1]
+            params, values = params[..., : -self.num_values], params[..., -self.num_values :]
         else:
-            value = F.linear(value_features, self.value_head.weight, self.value_head.bias).view(rows, lanes)
+            values = F.linear(value_features, self.value_head.weight, self.value_head.bias).view(rows, lanes, -1)
+        if self.num_values > 1 and is_task_BK is not None:
+            value = torch.where(is_task_BK, values, 0.0).sum(-1)
+        else:
+            value = values[..., 0]
         if self.log_std is not None:
             params = torch.cat([params, self.log_std.expand(rows, lanes, -1)], -1)
         return PolicyOutput(params, value, tuple(next_state))
 
-    def torso_features(self, leaves: Sequence[Tensor | FrameStacks]) -> tuple[Tensor, Tensor | None]:
+    def torso_features(
+        self, leaves: Sequence[Tensor | FrameStacks], task_NK: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """Return the features f32 [N, features] of leaves [N, ...] or of stacks, and those of the value's own torso.
 
         The latter are None where the value has no torso of its own.
+
+        Args:
+          task_NK: the task of each row one-hot, bool [N, K]; None where it is no input.
         """
         images, vector = self.encoder(leaves, self._dtype, self._format)
+        if task_NK is not None:
+            vector = task_NK.float() if vector is None else torch.cat([vector, task_NK.to(vector.dtype)], -1)
         if not self._has_low_precision:
             return self.torso(images, vector), None if self.value_torso is None else self.value_torso(images, vector)
         if vector is not None:
@@ -230,18 +274,24 @@ class Policy(nn.Module):
 
     @torch.no_grad()
     def rescale_value_(self, scale: float | Tensor, shift: float | Tensor) -> None:
-        """Change the value head in place so that it gives scale · value + shift, as PopArt does."""
+        """Change the value head in place so that it gives scale · value + shift, as PopArt does.
+
+        Args:
+          scale, shift: numbers or scalars, or [K] where the policy has a value output for each task.
+        """
         head = self.head if self.value_torso is None else self.value_head
-        head.weight[-1].mul_(scale)
-        head.bias[-1].mul_(scale).add_(shift)
+        by_row = scale.unsqueeze(-1) if isinstance(scale, Tensor) and scale.dim() else scale
+        rows = -1 if self.num_values == 1 else slice(-self.num_values, None)
+        head.weight[rows].mul_(by_row)
+        head.bias[rows].mul_(scale).add_(shift)
 
 
-def _make_head(features: int, num_outputs: int) -> nn.Linear:
-    """Make one linear layer for the action parameters and, as its last output, the value."""
-    policy, value = nn.Linear(features, num_outputs), nn.Linear(features, 1)
+def _make_head(features: int, num_outputs: int, num_values: int) -> nn.Linear:
+    """Make one linear layer for the action parameters and, as its last outputs, the values."""
+    policy, value = nn.Linear(features, num_outputs), nn.Linear(features, num_values)
     initialise(policy, POLICY_GAIN)
     initialise(value, 1.0)
-    head = nn.Linear(features, num_outputs + 1)
+    head = nn.Linear(features, num_outputs + num_values)
     with torch.no_grad():
         head.weight.copy_(torch.cat([policy.weight, value.weight]))
         head.bias.zero_()

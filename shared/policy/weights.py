@@ -158,7 +158,7 @@ class Manifest:
 
     places: tuple[TensorPlace, ...]
     num_elements: int
-    body: dict[str, Any]  # "spec", "policy", "precision", "extra": JSON values
+    body: dict[str, Any]  # "spec", "policy", "precision", "extra", "tasks" if it tells any apart: JSON values
 
     @property
     def num_bytes(self) -> int:
@@ -221,6 +221,8 @@ def make_manifest(policy: Policy, recording: Recording) -> Manifest:
         "precision": {"dtype": policy.precision.dtype, "channels_last": policy.precision.channels_last},
         "extra": recording.to_json(),
     }
+    if policy.tasks:
+        body["tasks"] = list(policy.tasks)
     return Manifest(plan.places, plan.num_elements, body)
 
 
@@ -232,6 +234,7 @@ def policy_from_manifest(manifest: Manifest) -> Policy:
     try:
         spec = spec_from_wire(_from_json(manifest.body["spec"]))
         config = PolicyConfig.model_validate({**_meant_by_absence(spec), **manifest.body["policy"]})
+        tasks = tuple(map(str, manifest.body.get("tasks", ())))
         stated = manifest.body["precision"]
         precision = Precision(dtype=stated["dtype"], channels_last=stated["channels_last"] is True)
     except (ValueError, TypeError, KeyError, ValidationError) as error:
@@ -239,7 +242,7 @@ def policy_from_manifest(manifest: Manifest) -> Policy:
     if precision.dtype not in DTYPES:
         raise RemoteWireError("manifest", f"precision {precision.dtype!r} is unknown")
     try:
-        policy = Policy(spec, config)
+        policy = Policy(spec, config, tasks)
     except ConfigError as error:
         raise RemoteWireError("manifest", f"the policy cannot be built here: {error}") from error
     policy.use(precision)
@@ -251,7 +254,10 @@ def policy_from_manifest(manifest: Manifest) -> Policy:
 def _meant_by_absence(spec: EnvSpec) -> dict[str, Any]:
     """Return the [policy] settings that an older manifest may lack, with the values that it implies."""
     scales = not bounds_matter(spec.observation)
-    return {"scale_observation": scales, "value_network": "shared", "grid_codes": 0, "std": "shared"}
+    return {
+        "scale_observation": scales, "value_network": "shared", "grid_codes": 0, "std": "shared",
+        "value_heads": "shared", "task_input": False,
+    }  # fmt: skip
 
 
 def acting_parameters(policy: Policy) -> FlatParameters:

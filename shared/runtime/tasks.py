@@ -5,7 +5,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
@@ -16,6 +16,7 @@ from seedbed.shared.scores.scale import ScoreScale
 
 MULTI_TASK_ENV_ID = "tasks"  # the environment id of the policy in a run with tasks
 MAX_TASKS = 128
+RewardTransform = Literal["none", "asymmetric"]
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
 
 
@@ -25,6 +26,10 @@ class TaskConfig(Section):
     env: EnvConfig = Field(description="What differs from [env]; kwargs are joined key by key.")
     weight: float = Field(1.0, gt=0, description="Its share of every batch, beside the other tasks' weights.")
     reward_scale: float = Field(1.0, gt=0, description="Multiplies its rewards in training, before algorithm's own.")
+    reward_clip: float | None = Field(None, ge=0, description="As algorithm.reward_clip, for this task; none: that.")
+    reward_transform: RewardTransform | None = Field(
+        None, description="As algorithm.reward_transform, for this task; none: that."
+    )
     actors: int | None = Field(None, ge=0, description="Training actors, processes; none: launch.actors.")
     groups: int | None = Field(None, ge=1, le=64, description="Groups of each actor; none: actor.groups.")
     lanes: int | None = Field(None, ge=1, le=65536, description="Environment copies in a group; none: actor.lanes.")

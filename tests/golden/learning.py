@@ -29,6 +29,7 @@ from seedbed.inference_svc.engine import Engine, LaneBlock
 from seedbed.inference_svc.unrolls import UnrollWriter
 from seedbed.learner_svc.algorithms.config import AlgorithmConfig
 from seedbed.learner_svc.learning.update import Updater
+from seedbed.learner_svc.run.tasks import lane_tasks
 from seedbed.learner_svc.sources.batch import Batch
 from seedbed.learner_svc.sources.queue import QueueSource
 from seedbed.shared.policy.acting import Recording
@@ -36,6 +37,8 @@ from seedbed.shared.policy.policy import Policy
 from seedbed.shared.policy.weights import FlatParameters, make_manifest
 from seedbed.shared.protocol.messages import pack_version
 from seedbed.shared.protocol.rows import Flags, act_layout
+from seedbed.shared.runtime.config import EnvConfig
+from seedbed.shared.runtime.tasks import TaskConfig
 from tests.support.experience import random_flags
 from tests.support.policy_cases import CASES, random_leaf
 
@@ -162,9 +165,11 @@ def run(case: Case) -> dict[str, Any]:
     torch.manual_seed(11)
     policy = Policy(spec, config)
     parameters = FlatParameters(policy)
+    scales = list(case.task_scales.values())
     updater = Updater(
         policy, parameters, TypeAdapter(AlgorithmConfig).validate_python({"learning_rate": 0.01, **case.algorithm}),
         passes=case.passes, minibatches=case.minibatches, seed=1, run_steps=10_000,
+        tasks=[TaskConfig(env=EnvConfig(id="x"), reward_scale=scale) for scale in scales] if len(scales) > 1 else (),
     )  # fmt: skip
     tasks = dict.fromkeys(case.task_scales, 1 / len(case.task_scales))
     inference = Inference(policy, parameters.export())
@@ -186,11 +191,10 @@ def run(case: Case) -> dict[str, Any]:
         while (filled := source.take()) is not None and len(updates) < NUM_UPDATES:
             batch = Batch.from_arrays(inference.record, filled.arrays)
             tensors = batch.named_tensors().values()
-            scales = [np.full(count, case.task_scales[task_of[key]], np.float32) for key, count in filled.parts]
             result = updater.update(
                 batch, step=step, trained_steps=trained, max_policy_lag=case.max_policy_lag,
                 version_now=pack_version(EPOCH, step),
-                reward_scale_B=np.concatenate(scales) if len(tasks) > 1 else None,
+                task_B=lane_tasks(tasks, filled.tasks) if len(tasks) > 1 else None,
             )  # fmt: skip
             figures = {name: value for name, value in result.metrics.items() if name != "update_ms"}
             state, _ = updater.state()

@@ -185,3 +185,27 @@ def test_state_tables_grow_without_forgetting() -> None:
             fed.engine.act(fed.groups)
     fed.keep(fed.groups[0])
     assert np.abs(log_ratio(spec, policy, fed.unrolls[-1][1])).max() < 1e-4
+
+
+def test_a_group_acts_as_its_task_until_its_slots_are_another_groups() -> None:
+    """The task is in the state of every lane, through resets and longer tables, and in every unroll."""
+    torch.manual_seed(1)
+    spec = make_spec(VECTOR, Discrete(4))
+    policy = Policy(spec, PolicyConfig(lstm=8, task_input=True, value_heads="per_task"), ("pong", "tennis"))
+    manifest, weights = make_manifest(policy, Recording(unroll_length=T)), FlatParameters(policy).export()
+    fed = FedGroups(spec, manifest, weights, [3, 2])
+    assert fed.engine.policy.tasks == ("pong", "tennis")
+    fed.groups[1].task = "tennis"
+    fed.engine.forget(fed.groups[1])
+    fed.run(T, together=True)
+    fed.engine.reserve(500)
+    fed.run(T + 1, together=True)
+    place = [item.name for item in fed.record.fields].index("state/task")
+    assert [(lanes, views[place].tolist()) for lanes, views in fed.unrolls] == [(3, [0] * 3), (2, [1] * 2)] * 2
+    ratios = np.concatenate([log_ratio(spec, policy, views) for _lanes, views in fed.unrolls])
+    assert np.abs(ratios).max() < 1e-4
+    fed.groups[1].task = "pong"
+    fed.engine.forget(fed.groups[1])
+    fed.write(fed.groups[1], 1.0)
+    fed.engine.act(fed.groups[1:])
+    assert fed.engine._tables[0][:5].tolist() == [0] * 5

@@ -756,3 +756,23 @@ def test_groups_that_never_step_hold_nobody_up(driver: ServerDriver) -> None:
         driver.hello(group, lanes=1)
     driver.step(driver.hello(20).session, 0)
     assert len(driver.batches) == 1
+
+
+def test_a_policy_that_tells_tasks_apart_acts_only_for_these(driver: ServerDriver) -> None:
+    """Also where it is served alone, without a learner that knows the tasks; the actor is told what to set."""
+    driver.serve()
+    record = driver.server.recorded
+    assert record is not None
+    driver.server.served_statistics = ServedStatistics(greedy=True)
+    driver.server.serve(record, driver.server.table.run_id, 1, tasks=("pong", "tennis"))
+    for task in ("", "golf"):
+        driver.tell(replace(hello(), mode="play", task=task))
+        answer = driver.last()
+        assert isinstance(answer, Reject)
+        assert (answer.code, answer.retryable) == ("task", False)
+        assert f"{task!r} is none of pong, tennis" in answer.message
+        assert "actor.task" in answer.hint
+    driver.tell(replace(hello(), mode="play", task="tennis"))
+    assert isinstance(driver.last(), Welcome)
+    (lanes,) = driver.forgotten
+    assert lanes.task == "tennis"

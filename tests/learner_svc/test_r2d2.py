@@ -166,6 +166,22 @@ def test_the_stored_state_counts_and_can_be_left_out() -> None:
     assert without == update(make_updater(), batch).metrics["loss"] != with_state
 
 
+def test_a_lane_without_its_stored_state_still_plays_its_task() -> None:
+    """The ablation forgets the memory, not the task; the target network sees the task too."""
+    told = {**RECURRENT, "task_input": True, "tasks": ("a", "b")}
+    updater = make_updater(told)
+    batch = recorded(updater, seed=2, task_B=(0, 1, 0, 1, 0, 1))
+    for part in batch.state[1:]:
+        part.normal_()
+    task_B = batch.state[0].numpy().copy()
+    without = update(make_updater(told, stored_state="zero"), batch, task_B=task_B).metrics["loss"]
+    for part in batch.state[1:]:
+        part.zero_()
+    assert without == update(make_updater(told), batch, task_B=task_B).metrics["loss"]
+    batch.state[0].zero_()
+    assert without != update(make_updater(told), batch, task_B=task_B).metrics["loss"]
+
+
 def test_the_target_network_is_copied_when_it_is_time_and_gets_no_gradient() -> None:
     """Every third optimiser step; between copies it stands still."""
     updater = make_updater(target_every=3, learning_rate=1e-2)

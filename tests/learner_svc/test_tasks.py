@@ -7,7 +7,7 @@ import pytest
 
 from seedbed.learner_svc.run.measure import RETURN_WINDOW, EvaluationResult
 from seedbed.learner_svc.run.run import Run
-from seedbed.learner_svc.run.tasks import TaskBook, count_parts, reward_scales, task_environments
+from seedbed.learner_svc.run.tasks import TaskBook, count_parts, lane_tasks, task_environments
 from seedbed.shared.protocol.messages import RunState, pack_version
 from seedbed.shared.runtime.config import EnvConfig, EvalConfig, RunConfig
 from seedbed.shared.runtime.tasks import TaskConfig
@@ -146,13 +146,13 @@ def test_until_return_judges_the_mean_over_the_tasks() -> None:
     assert run.best_return == 5.5
 
 
-def test_rewards_are_scaled_by_lane_where_a_task_says_so() -> None:
-    """In the order of the batch's lanes; nothing is multiplied where nobody asks for it."""
-    tasks = {"a": a_task(reward_scale=0.5), "b": a_task()}
-    scales = reward_scales(tasks, [("b", 1), ("a", 2), ("b", 1)])
-    assert scales is not None
-    assert scales.tolist() == [1.0, 0.5, 0.5, 1.0]
-    assert reward_scales({"b": a_task()}, [("b", 3)]) is None
+def test_every_lane_of_a_batch_has_the_number_of_its_task() -> None:
+    """In the order of the batch's lanes and of the file's tasks; none in a run without tasks."""
+    numbers = lane_tasks(["a", "b"], [("b", 1), ("a", 2), ("b", 1)])
+    assert numbers is not None
+    assert numbers.tolist() == [1, 0, 0, 1]
+    assert numbers.dtype == "int64"
+    assert lane_tasks([], [("", 3)]) is None
 
 
 def test_a_run_with_one_environment_has_an_empty_book() -> None:

@@ -1,6 +1,7 @@
 """Jobs of the update thread: one batch, one or several updates."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,10 @@ from seedbed.learner_svc.run.run import Run
 from seedbed.learner_svc.sources.batch import Batch
 from seedbed.learner_svc.sources.queue import QueueSource
 from seedbed.shared.errors import ConfigError
+from seedbed.shared.policy.weights import policy_from_manifest
 from seedbed.shared.protocol.messages import pack_version
 from seedbed.shared.runtime.config import EvalConfig, RunConfig
+from seedbed.shared.runtime.tasks import MULTI_TASK_ENV_ID
 from tests.support.experience import make_spec
 
 LENGTH, LANES = 8, 6
@@ -90,3 +93,31 @@ def test_a_resumed_run_keeps_its_precision_or_says_that_it_must(tmp_path):
         assert resume(precision).policy.precision.dtype == "float32"
     with pytest.raises(ConfigError, match=r"trains in float32.*precision is 'bf16'.*--init-from"):
         resume("bf16")
+
+
+def test_a_run_that_tells_tasks_apart_is_resumed_with_the_same_tasks_in_the_same_order(tmp_path):
+    """By default each has its value output where values are normalised; manifest and checkpoint have the names."""
+    spec, run = replace(make_spec(), env_id=MULTI_TASK_ENV_ID), Run(RunConfig(), EvalConfig(), epoch=1, patience_s=1.0)
+
+    def make(tasks, origin, heads="auto"):
+        settings = LearnerSettings.model_validate(
+            {
+                "env": {}, "tasks": {name: {"env": {"id": "Random-v0"}} for name in tasks},
+                "policy": {"hidden": [8], "value_heads": heads}, "algorithm": {"name": "appo"},
+            }
+        )  # fmt: skip
+        return Trainer(settings, tmp_path, tmp_path / "crash", epoch=2, origin=origin)
+
+    trainer = make("ab", spec)
+    assert trainer.policy.tasks == ("a", "b")
+    assert policy_from_manifest(trainer.manifest).tasks == ("a", "b")
+    assert [item.name for item in trainer.record.state] == ["state/task"]
+    snapshot = trainer.snapshot()
+    save(tmp_path / "c", step=1, arrays=snapshot.arrays, meta={**snapshot.meta, "run": run.to_json()})
+    checkpoint = load_latest(tmp_path / "c")
+    assert make("ab", checkpoint).policy.tasks == ("a", "b")
+    with pytest.raises(ConfigError, match="the tasks here are b, a, and there, in this order, a, b"):
+        make("ba", checkpoint)
+    with pytest.raises(ConfigError, match=r"policy.value_heads is 'shared' here and 'per_task' there"):
+        make("ab", checkpoint, "shared")
+    assert make("ab", spec, "shared").manifest.body.keys() == {"spec", "policy", "precision", "extra"}

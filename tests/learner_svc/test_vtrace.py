@@ -12,12 +12,13 @@ from seedbed.learner_svc.algorithms.config import VTraceConfig
 from seedbed.learner_svc.algorithms.registry import REGISTRY
 from seedbed.learner_svc.algorithms.returns import vtrace
 from seedbed.learner_svc.algorithms.vtrace import VTrace, kl_to_behaviour
+from seedbed.learner_svc.learning.rewards import TrainingRewards
 from seedbed.learner_svc.sources.batch import Experience, discounts, first_rows, valid_transitions
 from tests.support.experience import make_batch, make_policy, make_spec
 
 
-def make_experience(batch, trained=None):
-    """Everything valid is trained on unless said otherwise."""
+def make_experience(batch, trained=None, task_B=None, **rewards):
+    """Everything valid is trained on unless said otherwise; `rewards` are settings of the rewards."""
     valid = valid_transitions(batch.flags.numpy())
     trained = valid if trained is None else valid & trained
     return Experience(
@@ -27,6 +28,8 @@ def make_experience(batch, trained=None):
         current_TB=torch.from_numpy(trained),
         num_trained=int(trained.sum()),
         num_current=int(trained.sum()),
+        reward_TB=TrainingRewards(VTraceConfig(**rewards)).of(batch.reward[1:]),
+        task_B=task_B,
     )
 
 
@@ -79,7 +82,7 @@ def test_loss_and_gradient_equal_the_plain_sum(lstm):
     stale = np.zeros(batch.action.shape[:2], bool)
     stale[:3] = True
     drift(parameters)
-    experience = make_experience(batch, ~stale)
+    experience = make_experience(batch, ~stale, reward_scale=0.5, reward_clip=0.4)
     parameters.grad.zero_()
     loss = algorithm.loss(experience, {}).loss
     loss.backward()
@@ -197,10 +200,8 @@ def test_normalised_values_make_loss_and_gradient_independent_of_the_rewards_uni
     """A thousandfold reward gives the same normalised problem once the statistics have seen it."""
     losses = []
     for unit in (1.0, 1000.0):
-        algorithm, _ = make_algorithm(
-            value_normalisation=kind, value_normalisation_rate=1.0, reward_scale=unit, discount=0.0
-        )
-        experience = make_experience(make_batch(algorithm.policy))
+        algorithm, _ = make_algorithm(value_normalisation=kind, value_normalisation_rate=1.0, discount=0.0)
+        experience = make_experience(make_batch(algorithm.policy), reward_scale=unit)
         algorithm.loss(experience, {})
         algorithm.after_step(0.0)
         if kind == "popart":  # its head still means the old values; give both units the same one
@@ -213,8 +214,8 @@ def test_normalised_values_make_loss_and_gradient_independent_of_the_rewards_uni
 
 def test_popart_leaves_every_value_where_it_was():
     """Statistics move, the head moves with them."""
-    algorithm, _ = make_algorithm(value_normalisation="popart", value_normalisation_rate=0.5, reward_scale=40.0)
-    experience = make_experience(make_batch(algorithm.policy))
+    algorithm, _ = make_algorithm(value_normalisation="popart", value_normalisation_rate=0.5)
+    experience = make_experience(make_batch(algorithm.policy), reward_scale=40.0)
 
     def raw_values():
         batch = experience.batch
@@ -235,10 +236,11 @@ def test_standardised_advantages_do_not_depend_on_the_rewards_unit():
     """Scaling rewards scales the value loss only."""
     losses = []
     for unit in (1.0, 50.0):
-        algorithm, _ = make_algorithm(normalise_advantage=True, reward_scale=unit, discount=0.0, baseline_cost=0.0)
+        algorithm, _ = make_algorithm(normalise_advantage=True, discount=0.0, baseline_cost=0.0)
         with torch.no_grad():
             algorithm.policy.head.weight[-1].zero_()
-        losses.append(algorithm.loss(make_experience(make_batch(algorithm.policy)), {}).loss.item())
+        experience = make_experience(make_batch(algorithm.policy), reward_scale=unit)
+        losses.append(algorithm.loss(experience, {}).loss.item())
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 

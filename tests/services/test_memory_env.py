@@ -66,3 +66,10 @@ def test_group_reports_success():
     assert group.views.observation[0][:, -1].tolist() == [1, 1, 1, 1]
     group.advance([cues])
     assert group.ended_statistics.tolist() == [[1, 2, 1]] * 4
+
+
+def test_what_is_right_and_what_it_pays_can_differ():
+    """With a shift the answer is another cue; success is the same whatever is paid."""
+    env = MemoryEnv(cues=4, min_delay=0, max_delay=2, reward=1000.0, shift=1)
+    assert episode(env, lambda cue: (cue + 1) % 4, seed=1)[1:] == (1000.0, {"success": 1.0})
+    assert episode(env, lambda cue: cue, seed=1)[1:] == (0.0, {"success": 0.0})

@@ -1,5 +1,6 @@
 """Batches as inference would cut them: a real policy acts on seeded random rows with ends of every kind."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -28,16 +29,18 @@ def make_spec(action: spaces.Space | None = None, *, masked: bool = False) -> En
     return specs.make_spec(OBSERVATION, action or spaces.Discrete(2), env_id="Random-v0", masked=masked)
 
 
-def make_policy(spec: EnvSpec | None = None, **config: object) -> tuple[Policy, FlatParameters]:
+def make_policy(
+    spec: EnvSpec | None = None, *, tasks: Sequence[str] = (), **config: object
+) -> tuple[Policy, FlatParameters]:
     """A seeded small policy and its flat weights."""
     torch.manual_seed(7)
-    policy = Policy(spec or make_spec(), PolicyConfig.model_validate({"hidden": [16, 16]} | config))
+    policy = Policy(spec or make_spec(), PolicyConfig.model_validate({"hidden": [16, 16]} | config), tasks)
     return policy, FlatParameters(policy)
 
 
 def make_updater(spec: EnvSpec | None = None, policy: dict[str, object] | None = None, **config: object) -> Updater:
     """An updater of a fresh policy; `config` is its algorithm's section, the rest of it defaults."""
-    names = ("run_steps", "epoch_start_step", "crash_folder", "passes", "minibatches", "seed")
+    names = ("run_steps", "tasks", "epoch_start_step", "crash_folder", "passes", "minibatches", "seed")
     keywords = {name: config.pop(name) for name in names if name in config}
     return Updater(*make_policy(spec, **(policy or {})), algorithm_config(config), **keywords)  # type: ignore[arg-type]
 
@@ -61,9 +64,12 @@ def random_flags(generator: np.random.Generator, rows: int, lanes: int) -> np.nd
 @torch.no_grad()
 def make_batch(
     policy: Policy, *, rows: int = 9, lanes: int = 6, seed: int = 0, version: int | None = None,
-    recording: Recording = RECORDING,
+    recording: Recording = RECORDING, task_B: Sequence[int] = (),
 ) -> Batch:  # fmt: skip
-    """The policy acts on `rows` rows of `lanes` lanes; what it did is the behaviour that the batch records."""
+    """The policy acts on `rows` rows of `lanes` lanes; what it did is the behaviour that the batch records.
+
+    `task_B`: the numbers of the lanes' tasks, for a policy that tells tasks apart.
+    """
     generator = np.random.default_rng(seed)
     observation = generator.normal(size=(rows, lanes, 4)).astype(np.float32)
     reward = generator.normal(size=(rows, lanes)).astype(np.float32)
@@ -75,6 +81,8 @@ def make_batch(
     rule, actions, recorded = recording.make_rule(), [], []
     noise = [torch.from_numpy(array) for array in rule.noise(policy.distribution, seed, 0, rows, range(lanes))]
     state = start = policy.initial_state(lanes)
+    if task_B:
+        state[0].copy_(torch.tensor(task_B))
     for t in range(rows):
         acted = policy.act(
             (torch.from_numpy(observation[t]),),

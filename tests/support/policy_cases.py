@@ -40,6 +40,7 @@ COMPOSITE_OBSERVATION = spaces.Dict(
     }
 )
 
+TASKS = ("near", "far", "farther")  # of policies that tell tasks apart
 
 CASES: dict[str, Callable[[], tuple[EnvSpec, PolicyConfig]]] = {
     "mlp": lambda: (make_spec(VECTOR, spaces.Discrete(2)), PolicyConfig()),
@@ -76,6 +77,17 @@ CASES: dict[str, Callable[[], tuple[EnvSpec, PolicyConfig]]] = {
         make_spec(spaces.Box(0, 255, (3, 4, 2), np.uint8), spaces.Discrete(4), image="HWC"),
         PolicyConfig(hidden=[8], grid_codes=128, stack=2, lstm=4),
     ),
+    "several tasks": lambda: (
+        make_spec(spaces.Box(0, 255, (20, 24, 3), np.uint8), spaces.Discrete(4), image="HWC"),
+        PolicyConfig(
+            network="impala_shallow", network_kwargs={"features": 16}, stack=2, lstm=4, value_heads="per_task",
+            task_input=True,
+        ),
+    ),
+    "several tasks, separate value": lambda: (
+        make_spec(VECTOR, spaces.Discrete(4)),
+        PolicyConfig(hidden=[8], value_heads="per_task", value_network="separate", task_input=True),
+    ),
     "multi binary": lambda: (make_spec(VECTOR, spaces.MultiBinary(4)), PolicyConfig(hidden=[8], lstm=4)),
     "composite": lambda: (
         make_spec(COMPOSITE_OBSERVATION, COMPOSITE_ACTION, masked=True, image="CHW"),
@@ -94,7 +106,7 @@ def make_policy(name: str, seed: int = 0) -> Policy:
     """A case's policy with weights large enough that everything in a row matters to its action."""
     spec, config = CASES[name]()
     torch.manual_seed(seed)
-    policy = Policy(spec, config)
+    policy = Policy(spec, config, TASKS)
     with torch.no_grad():
         policy.head.weight.normal_(0, 0.5)
         if policy.log_std is not None:
@@ -141,6 +153,8 @@ class RandomActor:
         self.policy, self.lanes = policy, lanes
         self._rng = np.random.default_rng(seed)
         self._state = policy.initial_state(lanes)
+        if policy.tasks:
+            self._state[0].copy_(torch.arange(lanes) % len(policy.tasks))
         self._row = self._next_row(is_start=True)
         self._tick = 0
 

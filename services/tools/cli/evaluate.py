@@ -64,6 +64,7 @@ class TrainedPolicy:
     checkpoint: Checkpoint
     settings: EvaluationSettings
     device: torch.device
+    task: str = ""  # that `settings.env` is of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +124,7 @@ def by_task(trained: TrainedPolicy, only: str | None = None) -> dict[str, Traine
     if only is not None:
         check_task(only, settings.tasks, "--task")
     return {
-        name: replace(trained, settings=settings.model_copy(update={"env": task.env}))
+        name: replace(trained, task=name, settings=settings.model_copy(update={"env": task.env}))
         for name, task in settings.tasks.items()
         if only in (None, name)
     }
@@ -171,7 +172,7 @@ def _make_group(settings: EvaluationSettings, lanes: int) -> EnvGroup:
 def play(trained: TrainedPolicy, group: EnvGroup, *, greedy: bool, seed: int) -> Iterator[None]:
     """Reset the group, then step it with the policy's actions, one tick for each `next`, without end."""
     policy, device, lanes = trained.policy, trained.device, group.lanes
-    state = policy.initial_state(lanes, device)
+    state = policy.initial_state(lanes, device, trained.task)
     group.reset(seed)
     yield
     tick = 0

@@ -14,13 +14,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from seedbed.actor_svc.config import ActorConfig
 from seedbed.inference_svc.config import InferenceConfig
-from seedbed.learner_svc.algorithms.config import AlgorithmConfig, VTraceConfig
+from seedbed.learner_svc.algorithms.config import AlgorithmConfig, VTraceConfig, task_problem
 from seedbed.learner_svc.config import LearnerConfig, check_lag
 from seedbed.learner_svc.run.folder import to_toml
 from seedbed.services.tools.cli.machine import has_nvidia_driver, usable_cores
@@ -81,6 +81,12 @@ class LaunchSettings(RunSettings):
     eval: EvalConfig = EvalConfig()
     launch: LaunchConfig = LaunchConfig()
     runtime: RuntimeConfig = RuntimeConfig()
+
+    @model_validator(mode="after")
+    def _check_tasks(self) -> Self:
+        if problem := task_problem(self.policy, self.algorithm, has_tasks=bool(self.tasks)):
+            raise ValueError(problem)
+        return self
 
     def actor_lanes(self, task: str) -> list[int]:
         """Lanes of each group of a training actor; `task` is empty where the run has none."""

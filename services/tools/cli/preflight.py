@@ -50,7 +50,8 @@ def look_before_start(experiment: Experiment, console: Console) -> Experiment:
         spec = next((probe.spec for probe in probes.values()), None)
         if trial is not None and spec is not None:
             policy = experiment.settings.policy.model_dump(mode="json", exclude_unset=True)
-            request: dict[str, Any] = {"spec": spec_to_json(spec), "policy": policy}
+            tasks = list(experiment.settings.tasks)
+            request: dict[str, Any] = {"spec": spec_to_json(spec), "policy": policy, "tasks": tasks}
             if _may_refuse(algorithm := experiment.settings.algorithm):
                 request["algorithm"] = algorithm.model_dump(mode="json")
                 request["unroll_length"] = experiment.settings.learner.unroll_length

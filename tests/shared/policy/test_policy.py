@@ -11,7 +11,7 @@ from seedbed.shared.policy.acting import MODE
 from seedbed.shared.policy.config import PolicyConfig, Precision
 from seedbed.shared.policy.cores import FrameStacks
 from seedbed.shared.policy.observations import ObservationEncoder, to_patches
-from seedbed.shared.policy.policy import Policy
+from seedbed.shared.policy.policy import Policy, PolicyOutput
 from seedbed.shared.protocol.recording import Per, RecordField
 from seedbed.shared.protocol.spaces import encode_text, space_from_gymnasium
 from tests.support.policy_cases import CASES, VECTOR, RandomActor, make_policy
@@ -253,3 +253,78 @@ def test_a_deviation_for_each_state_begins_as_the_shared_one_and_depends_on_the_
     with torch.no_grad():
         policy.head.weight[2:4].normal_()
     assert policy(*inputs).params[..., 2].std() > 0.1
+
+
+def task_policy(**config: object) -> Policy:
+    """A small policy that may tell three tasks apart."""
+    torch.manual_seed(3)
+    settings = PolicyConfig.model_validate({"hidden": [8]} | config)
+    return Policy(make_spec(VECTOR, spaces.Discrete(3)), settings, ("a", "b", "c"))
+
+
+def of_tasks(policy: Policy, *tasks: str) -> PolicyOutput:
+    """The policy's outputs for a lane of each task, which all see the same row."""
+    states = [policy.initial_state(1, task=task) for task in tasks]
+    state = tuple(torch.cat(parts) for parts in zip(*states, strict=True))
+    obs = torch.linspace(-1, 1, 4).expand(1, len(tasks), 4)
+    return policy([obs], torch.zeros(1, len(tasks)), torch.zeros(1, len(tasks), dtype=torch.bool), None, state)
+
+
+@pytest.mark.parametrize("value_network", ["shared", "separate"])
+def test_every_task_has_a_value_output_of_its_own(value_network: str) -> None:
+    """The value is that of the lane's task, and so is its gradient; actions do not depend on the task."""
+    policy = task_policy(value_heads="per_task", value_network=value_network)
+    head = policy.head if value_network == "shared" else policy.value_head
+    output = of_tasks(policy, "a", "c", "b", "a")
+    assert len({x.item() for x in output.value[0]}) == 3
+    torch.testing.assert_close(output.value[0, 0], output.value[0, 3])
+    torch.testing.assert_close(output.params, output.params[:, :1].expand_as(output.params))
+    output.value[0, 1].backward()
+    assert [bool(row.any()) for row in head.weight.grad[-3:]] == [False, False, True]
+    before = of_tasks(policy, "a", "b", "c").value
+    policy.rescale_value_(torch.tensor([2.0, 1.0, 0.5]), torch.tensor([-1.0, 0.0, 3.0]))
+    wanted = before * torch.tensor([2.0, 1.0, 0.5]) + torch.tensor([-1.0, 0.0, 3.0])
+    torch.testing.assert_close(of_tasks(policy, "a", "b", "c").value, wanted)
+    torch.testing.assert_close(of_tasks(policy, "b").value[0, 0], before[0, 1])
+
+
+def test_the_task_can_be_an_input() -> None:
+    """Then actions and the only value depend on it too; no row changes a lane's task."""
+    policy = task_policy(task_input=True)
+    output = of_tasks(policy, "b", "a", "b")
+    assert (output.params[0, 0] - output.params[0, 1]).abs().max() > 1e-3
+    torch.testing.assert_close(output.params[0, 0], output.params[0, 2])
+    assert abs(output.value[0, 0] - output.value[0, 1]) > 1e-2
+    assert output.state[0].tolist() == [1, 0, 1]
+
+
+def test_a_policy_that_does_not_tell_tasks_apart_has_none() -> None:
+    """It is the same as in a run without tasks: layout, state and outputs."""
+    policy = task_policy(lstm=4)
+    assert (policy.tasks, policy.num_values, policy.head.out_features) == ((), 1, 4)
+    assert [item.name for item in policy.state_fields] == ["state/lstm_h", "state/lstm_c", "state/previous_action"]
+
+
+def test_a_lane_without_memory_keeps_its_task() -> None:
+    """A blank state has zeros, except for the task; an unknown task is no state at all."""
+    policy = task_policy(lstm=4, task_input=True)
+    state = tuple(part + 1 for part in policy.initial_state(2, task="b"))
+    task, *memory = policy.blank(state)
+    assert task.tolist() == [2, 2]
+    assert not any(part.any() for part in memory)
+    with pytest.raises(ValueError, match="not in tuple"):
+        policy.initial_state(2, task="d")
+
+
+def test_a_task_that_is_none_gives_no_error_and_no_value() -> None:
+    """A number from the network cannot end the learner."""
+    policy = task_policy(value_heads="per_task", task_input=True)
+    obs, first = torch.zeros(1, 1, 4), torch.zeros(1, 1, dtype=torch.bool)
+    assert policy([obs], torch.zeros(1, 1), first, None, (torch.tensor([77]),)).value.item() == 0
+
+
+@pytest.mark.parametrize("config", [{"task_input": True}, {"value_heads": "per_task"}])
+def test_without_tasks_there_is_nothing_to_tell_apart(config: dict) -> None:
+    """The setting is named, with what to set instead."""
+    with pytest.raises(ConfigError, match=rf"policy.{next(iter(config))} is for runs with several tasks"):
+        Policy(make_spec(VECTOR, spaces.Discrete(3)), PolicyConfig.model_validate(config))

@@ -1,6 +1,6 @@
 """The process that builds an experiment's policy and algorithm for what a probe found, and tries them on a few rows."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,19 +32,21 @@ ROWS, LANES = 2, 3  # of the trial
 def look(request: dict[str, Any]) -> dict[str, Any]:
     """Try request["policy"], a [policy] section, with request["spec"]; request["algorithm"] too if it is there.
 
+    request["tasks"] has the names of the run's tasks, if it has any.
     An algorithm of one's own makes an update on a few rows; one of ours is built for request["unroll_length"].
     """
     config, spec = PolicyConfig.model_validate(request["policy"]), spec_from_json(request["spec"])
+    tasks = request.get("tasks", ())
     with _telling("policy", f"network = {config.network!r}"):
-        try_policy(spec, config)
+        try_policy(spec, config, tasks)
     if "algorithm" in request:
         algorithm: AlgorithmConfig = TypeAdapter(AlgorithmConfig).validate_python(request["algorithm"])
         with _telling("algorithm", f"name = {algorithm.name!r}"):
             if isinstance(algorithm, OwnAlgorithmConfig):
-                try_algorithm(Policy(spec, config), algorithm)
+                try_algorithm(Policy(spec, config, tasks), algorithm)
             else:
                 recording_of(algorithm, request["unroll_length"])
-                make_algorithm(algorithm, Policy(spec, config))
+                make_algorithm(algorithm, Policy(spec, config, tasks))
     return {}
 
 
@@ -60,9 +62,9 @@ def _telling(section: str, what: str) -> Iterator[None]:
         raise ConfigError(f"[{section}] {what}: {describe_failure(error)}") from error
 
 
-def try_policy(spec: EnvSpec, config: PolicyConfig) -> None:
+def try_policy(spec: EnvSpec, config: PolicyConfig, tasks: Sequence[str] = ()) -> None:
     """Build it and do what learning and publishing will do with it. Raises whatever is wrong with it."""
-    policy = Policy(spec, config)
+    policy = Policy(spec, config, tasks)
     generator = np.random.default_rng(0)
     leaves = [torch.from_numpy(_random_rows(leaf, generator)) for leaf in spec.observation.leaves()]
     action = torch.zeros(ROWS - 1, LANES, policy.distribution.action_size)
@@ -82,7 +84,8 @@ def try_algorithm(policy: Policy, config: AlgorithmConfig) -> None:
     arrays[VERSION][...] = version = pack_version(1, 0)
     updater = Updater(policy, FlatParameters(policy), config)
     batch = Batch.from_arrays(record, list(arrays.values()))
-    updater.update(batch, step=0, trained_steps=0, max_policy_lag=1, version_now=version)
+    task_B = np.zeros(LANES, np.int64) if policy.tasks else None
+    updater.update(batch, step=0, trained_steps=0, max_policy_lag=1, version_now=version, task_B=task_B)
 
 
 def _random_rows(leaf: Leaf, generator: np.random.Generator) -> Array:

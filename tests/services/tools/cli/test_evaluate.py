@@ -7,13 +7,14 @@ from pathlib import Path
 import imageio_ffmpeg
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
 
 from seedbed.actor_svc.envs import make_group
 from seedbed.actor_svc.pictures import as_rgb
 from seedbed.learner_svc.run.checkpoint import save
 from seedbed.learner_svc.run.folder import to_toml
-from seedbed.services.tools.cli.evaluate import by_task, load_policy, play_episodes, record_video
+from seedbed.services.tools.cli.evaluate import by_task, load_policy, play, play_episodes, record_video
 from seedbed.services.tools.cli.report import render_tasks, report_evaluation
 from seedbed.services.tools.cli.training import make_video
 from seedbed.shared.errors import CheckpointError, ConfigError
@@ -223,3 +224,32 @@ def test_the_report_of_several_tasks_is_a_table(task_run, capsys):
     assert "3 episodes of each task" in text
     for word in ("short", "long", "mean over tasks"):
         assert word in text
+
+
+def test_a_policy_that_tells_tasks_apart_plays_each_as_itself(tmp_path):
+    """One that was told to push left in one task and right in the other does so."""
+    folder, env = tmp_path / "run", {"id": "CartPole-v1", "max_episode_steps": 5}
+    group = make_group(EnvConfig(id="CartPole-v1"), 1)
+    group.close()
+    folder.mkdir()
+    network = Policy(group.spec, PolicyConfig(hidden=[], task_input=True), ("left", "right"))
+    parameters = FlatParameters(network)
+    with torch.no_grad():
+        parameters.flat.zero_()
+        network.head.weight[0, 4] = network.head.weight[1, 5] = 50.0
+    arrays = {"policy.flat": parameters.flat.numpy()}
+    save(folder / "checkpoints", step=7, arrays=arrays, kind="latest",
+         meta={"manifest": make_manifest(network, RECORDING).to_json()})  # fmt: skip
+    sections = {"run": {"name": "small"}, "env": env, "tasks": {"left": {"env": {}}, "right": {"env": {}}}}
+    (folder / "config.toml").write_text(to_toml(sections))
+    acted = {}
+    for task, trained in by_task(load_policy(folder)).items():
+        group = make_group(trained.settings.env, 2)
+        actions, advance = [], group.advance
+        group.advance = lambda action, advance=advance, seen=actions: (seen.append(action[0].tolist()), advance(action))
+        ticks = play(trained, group, greedy=True, seed=1)
+        for _ in range(4):
+            next(ticks)
+        group.close()
+        acted[task] = actions
+    assert acted == {"left": [[0, 0]] * 3, "right": [[1, 1]] * 3}
