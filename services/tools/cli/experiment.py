@@ -379,6 +379,11 @@ def check_processes(settings: LaunchSettings, *, resume: bool) -> None:
     if launch.inference > 1 or launch.eval_actors > 1:
         name = "launch.inference" if launch.inference > 1 else "launch.eval_actors"
         raise ConfigError(f"{name}: with run.deterministic = true there is one process at most: set it to 1")
+    if not launch.actors and not settings.inference.lockstep_groups:
+        raise ConfigError(
+            "inference.lockstep_groups: with run.deterministic = true and launch.actors = 0, set it to the number of "
+            "groups of all training actors"
+        )
     if settings.eval.every_steps and not launch.eval_actors:
         raise ConfigError(
             "eval.every_steps: with run.deterministic = true training waits for it: set launch.eval_actors = 1"

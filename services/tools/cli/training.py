@@ -245,7 +245,7 @@ def is_trained(summary: Mapping[str, Any]) -> bool:
 
 def deterministic_notice(settings: LaunchSettings) -> str:
     """What a user of `run.deterministic` should know at the start."""
-    text = "deterministic: acting and training take turns, which is slower; services that die are not replaced"
+    text = "deterministic: acting and training take turns, which is slower; a service that dies ends the run"
     if settings.run.goals and not settings.eval.every_steps:
         text += f"; run.{next(iter(settings.run.goals))} is not looked at: set eval.every_steps for that"
     return text
