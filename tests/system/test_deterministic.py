@@ -18,6 +18,7 @@ WORDS = (
     "launch.video=false", "launch.probe=false",
 )  # fmt: skip
 APPO = ("algorithm.name=appo", "learner.reuse=2", "learner.minibatches=3")
+ECHO = ("learner.echo=2", "learner.echo_batches=2", "learner.max_policy_lag=64")
 R2D2 = ("algorithm.burn_in=4", "algorithm.replay_start=100", "algorithm.replay_ratio=2")
 OTHER_TIMING = ("actor.inline_ms=0", "inference.inline_ms=0", "learner.checkpoint_every_s=0.3")
 
@@ -42,7 +43,7 @@ def train(folder: Path, experiment: str, *words: str) -> tuple[str, dict[str, st
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("experiment", "words"),
-    [("cartpole", ()), ("cartpole", APPO), ("cartpole_r2d2", R2D2), ("cartpole", ("learner.echo=2",))],
+    [("cartpole", ()), ("cartpole", APPO), ("cartpole_r2d2", R2D2), ("cartpole", ECHO)],
     ids=["vtrace", "appo", "r2d2", "echo"],
 )
 def test_the_same_seed_gives_the_same_weights(tmp_path, experiment, words):
