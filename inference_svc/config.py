@@ -26,6 +26,12 @@ class InferenceConfig(Section):
     idle_deadline_ms: float = Field(
         0.5, ge=0, description="how long an idle device waits for more groups before it runs a small batch, ms"
     )
+    lockstep_groups: int = Field(
+        0,
+        ge=0,
+        description="deterministic mode: so many training groups, and no others, act together; `seedbed train` sets it "
+        "with run.deterministic; 0: off",
+    )
     inline_ms: float = Field(
         1.0, ge=0, description="on a CPU, batches shorter than this run in the network loop, not in a thread; 0: none"
     )

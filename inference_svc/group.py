@@ -41,6 +41,12 @@ class Group:
         return _BOUNDARY if is_boundary else 0
 
     @property
+    def is_unroll_complete(self) -> bool:
+        """Whether it is a training group that waits with a complete unroll."""
+        rows = self.lanes.rows
+        return isinstance(rows, UnrollWriter) and rows.is_complete
+
+    @property
     def task(self) -> str:
         """The task that it plays; empty in a run with one environment."""
         return self.session.hello.task

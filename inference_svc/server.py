@@ -31,6 +31,7 @@ from seedbed.inference_svc.evaluations import Evaluations
 from seedbed.inference_svc.goodbyes import GoodbyeTracker
 from seedbed.inference_svc.group import Group, make_group, read_step
 from seedbed.inference_svc.learner_sessions import LearnerSession, LearnerSessions
+from seedbed.inference_svc.lockstep import Lockstep
 from seedbed.inference_svc.pictures import Pictures
 from seedbed.inference_svc.refusal_replies import RefusalReplies, about_step
 from seedbed.inference_svc.row_check import BOUNDS
@@ -101,6 +102,7 @@ class Server:
         self.actors = ActorRegistry()
         self.known_tasks: tuple[str, ...] = ()  # that the policy tells apart
         self._batcher: Batcher[Group] = Batcher(config.idle_deadline_ms / 1e3)
+        self._lockstep = Lockstep(config.lockstep_groups) if config.lockstep_groups else None
         self._slots = SlotPool(config.max_lanes)
         self._greeting: dict[bytes, None] = {}  # connections that said HELLO and have no session, the newest last
         self._replies = RefusalReplies()
@@ -193,6 +195,12 @@ class Server:
                 self.counters.refused(refusal.code)
                 self._send(route, refusal)
             return
+        if self._lockstep is not None and not self.table.has_session(hello):
+            refusal = self._lockstep.refuse(hello)
+            if refusal is not None:
+                self.counters.refused(refusal.code)
+                self._send(route, refusal)
+                return
         answer = self.table.hello(hello, route, now)
         if isinstance(answer, Welcome):
             self.actors.register(hello.actor, hello.incarnation, is_start=not hello.group and not hello.run_id)
@@ -211,6 +219,8 @@ class Server:
             self.table.end(session)
             return False
         session.attached = group = make_group(session, record, start, self.config.out_of_bounds)
+        if self._lockstep is not None:
+            self._lockstep.admitted(session.hello)
         if self.served_statistics is not None:
             group.lanes.greedy, group.lanes.uses_frozen_weights = self.served_statistics.greedy, False
         self._actions.append(ForgetState(group.lanes))
@@ -273,12 +283,28 @@ class Server:
                 return
         if isinstance(rows, UnrollWriter):
             self._count_steps(group)
+            if self._lockstep is not None:
+                self._lockstep.add(group)
+                self._act_together(self._lockstep, now)
+                return
             if rows.is_complete and not self.learner_sessions.of(group.task).try_push(group):
                 self.counters.held_no_credit += 1
                 self.learner_sessions.of(group.task).held.append(group)
                 self._mark(group, RequestState.HELD_NO_CREDIT, now)
                 return
         self._batcher.add(group, now)
+
+    def _act_together(self, lockstep: Lockstep, now: float) -> None:
+        """Once all training groups wait, push their complete unrolls, one for each credit, then queue all groups."""
+        learner_session = self.learner_sessions.of("")
+        while (groups := lockstep.all_waiting()) and learner_session.link.outbox.can_send(1):
+            complete = [group for group in groups if group.is_unroll_complete]
+            if complete:
+                learner_session.push(complete[0])
+                continue
+            lockstep.release()
+            for group in groups:
+                self._batcher.add(group, now)
 
     def _count_steps(self, group: Group) -> None:
         """Count the valid transitions and aborted episodes of a training group's tick."""
@@ -356,6 +382,8 @@ class Server:
             self._release_held(learner_session, now)
 
     def _release_held(self, learner_session: LearnerSession, now: float) -> None:
+        if self._lockstep is not None:
+            self._act_together(self._lockstep, now)
         while learner_session.held:
             group = learner_session.held[0]
             if not group.session.is_ended:
@@ -517,6 +545,8 @@ class Server:
         rows = group.lanes.rows
         self.counters.ended(reason, max(0, rows.row) * session.lanes if isinstance(rows, UnrollWriter) else 0)
         self._batcher.discard(group)
+        if self._lockstep is not None:
+            self._lockstep.discard(group)
         self._slots.release(group.lanes.start, group.lanes.count)
         if session.hello.mode == "eval":
             self.evaluations.lose(group)

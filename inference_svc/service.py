@@ -42,6 +42,7 @@ from seedbed.shared.net.reactor import Reactor
 from seedbed.shared.net.reports import Reports, ShownPicture
 from seedbed.shared.net.resolver import Lookup
 from seedbed.shared.net.roles import Role
+from seedbed.shared.policy.determinism import use_deterministic_algorithms
 from seedbed.shared.policy.weights import Manifest
 from seedbed.shared.protocol.codec import decode, encode
 from seedbed.shared.protocol.messages import ProducerWelcome
@@ -244,8 +245,12 @@ class InferenceService:
     def _welcomed(self, welcome: ProducerWelcome, task: str) -> None:
         if not task:
             self._welcome, self.service.run_id = welcome, welcome.run_id
-            self.compute.set_replica(welcome.session)
+            self.compute.set_replica(self._replica(welcome))
         self.service.log.info("learner_found", epoch=welcome.epoch, run_id=welcome.run_id, task=task)
+
+    def _replica(self, welcome: ProducerWelcome) -> int:
+        """Return a number that no other inference of the run has; 0 in deterministic mode, where there is no other."""
+        return 0 if self.config.lockstep_groups else welcome.session
 
     def _environment_refused(self, refusal: SpecificationRefused, task: str) -> None:
         self.service.log.warning("environment_refused", env_id=refusal.spec.env_id, message=refusal.message, task=task)
@@ -271,7 +276,7 @@ class InferenceService:
         if manifest is not None and self._welcome is not None:
             record, welcome = self.compute.record, self._welcome
             self.server.serve(
-                record, welcome.run_id, welcome.run_seed, replica=welcome.session, tasks=self.compute.tasks
+                record, welcome.run_id, welcome.run_seed, replica=self._replica(welcome), tasks=self.compute.tasks
             )
             self.service.log.info("policy_loaded", env_id=record.spec.env_id, digest=manifest.digest)
         self.server.weights_changed(event.version, self.loop.time())
@@ -460,6 +465,8 @@ async def serve(
     if settings.runtime.threads:
         torch.set_num_threads(settings.runtime.threads)
     torch.set_flush_denormal(True)
+    if settings.inference.lockstep_groups:
+        use_deterministic_algorithms()
     keep_freed_memory()
     with Reactor() as reactor:
         inference = InferenceService(settings.inference, service, reactor, served=served, lookup=lookup)

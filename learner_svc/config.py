@@ -1,6 +1,7 @@
 """The settings of the learner: the section [learner], and the other sections that it reads."""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
@@ -14,8 +15,8 @@ from seedbed.learner_svc.algorithms.config import (
 )
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.policy.config import PolicyConfig
-from seedbed.shared.runtime.config import EvalConfig, RuntimeConfig, Section
-from seedbed.shared.runtime.tasks import RunSettings
+from seedbed.shared.runtime.config import EvalConfig, RunConfig, RuntimeConfig, Section
+from seedbed.shared.runtime.tasks import RunSettings, TaskConfig
 
 
 class LearnerConfig(Section):
@@ -90,6 +91,25 @@ class LearnerSettings(RunSettings, Section):
     def built_policy(self) -> PolicyConfig:
         """The section [policy] of the policy that is built, in which `value_heads` is decided."""
         return decide_value_heads(self.policy, self.algorithm, len(self.tasks))
+
+
+def check_deterministic(run: RunConfig, learner: LearnerConfig, tasks: Mapping[str, TaskConfig]) -> None:
+    """Raise ConfigError naming the setting with which a run cannot be deterministic, if it is to be."""
+    if not run.deterministic:
+        return
+    mends = {
+        "run.seconds": ("ends training by the clock", "set run.steps instead", run.seconds > 0),
+        "run.resume": ("a run that goes on is not the same as one that never stopped", "start a new run", run.resume),
+        "learner.publish_every": (
+            "an evaluation may publish weights in between",
+            "set it to 1",
+            learner.publish_every > 1,
+        ),
+        "tasks": ("unrolls of several tasks come in no fixed order", "train one environment", bool(tasks)),
+    }
+    for name, (why, mend, is_set) in mends.items():
+        if is_set:
+            raise ConfigError(f"{name}: with run.deterministic = true it cannot be used, because {why}: {mend}")
 
 
 def check_lag(config: LearnerConfig, lanes: int, *, task: str = "", share: float = 1.0) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from seedbed.learner_svc.algorithms.registry import make_source, recording_of
-from seedbed.learner_svc.config import LearnerSettings
+from seedbed.learner_svc.config import LearnerSettings, check_deterministic
 from seedbed.learner_svc.finished import tell_finished
 from seedbed.learner_svc.learning.trainer import Trainer
 from seedbed.learner_svc.learning.update_metrics import UpdateMetrics
@@ -73,7 +73,13 @@ class LearnerService:
         self.settings, self.service, self.reactor, self.folder = settings, service, reactor, folder
         self.config = config = settings.learner
         self.loop = asyncio.get_running_loop()
+        check_deterministic(settings.run, settings.learner, settings.tasks)
         self.epoch, self.run_id = folder.next_epoch(), folder.run_id()
+        if settings.run.deterministic and self.epoch > 1:
+            raise ConfigError(
+                f"run.deterministic: {folder.path} has had a learner before, and a run that goes on is not the same as "
+                "one that never stopped: start a new run, or set run.deterministic = false"
+            )
         checkpoints.clean(folder.checkpoints)
         self.checkpoint = checkpoints.load_latest(folder.checkpoints, check=self._check_restorable)
         if self.checkpoint is None:  # a resume writes it once it is accepted, so that a refused one changes nothing
@@ -86,6 +92,7 @@ class LearnerService:
         identity = Identity(
             self.epoch, self.run_id, settings.run.seed, config.unroll_length, config.beat_s, config.lease_s,
             tasks=task_environments(settings.tasks), protocol_min=PROTOCOL_MIN if is_plain else RECORDING_PROTOCOL,
+            is_deterministic=settings.run.deterministic,
         )  # fmt: skip
         self.worker, self.record = Worker("update"), Worker("record")
         self.producers = ProducerSessions(
@@ -136,6 +143,8 @@ class LearnerService:
 
     def _new_ledger(self) -> Ledger:
         window = max(1, round(self.config.queue_batches * self.config.batch))
+        if self.settings.run.deterministic:
+            window = 1  # of one unroll, however many lanes it has
         weights = normalised_weights(self.settings.tasks)
         return Ledger(epoch=self.epoch, window_lanes=window, lease_s=self.config.lease_s, weights=weights)
 
@@ -210,7 +219,8 @@ class LearnerService:
         def construct() -> tuple[Trainer, Source[UnrollKey], bytes]:
             trainer = Trainer(settings, folder.path, folder.crash, epoch=epoch, origin=origin)
             plan = SourcePlan(
-                batch=settings.learner.batch, num_buffers=settings.learner.buffers,
+                batch=settings.learner.batch,
+                num_buffers=1 if settings.run.deterministic else settings.learner.buffers,
                 weights=normalised_weights(settings.tasks), folder=folder.path, seed=settings.run.seed,
                 echo=settings.learner.echo, echo_batches=settings.learner.echo_batches,
             )  # fmt: skip
@@ -237,6 +247,11 @@ class LearnerService:
             "policy_ready", env_id=trainer.policy.spec.env_id, step=trainer.step, epoch=self.epoch,
             parameters=trainer.parameters.plan.num_trained, dtype=trainer.policy.precision.dtype,
         )  # fmt: skip
+        if self.settings.run.deterministic:
+            self.service.log.info(
+                "deterministic",
+                hint="acting and training take turns, so that the same seed gives the same weights; slower",
+            )
         if found := source.describe():
             self.service.log.info("source_ready", **found)
         self.training.publish(trainer.version, weights)

@@ -7,6 +7,9 @@ With two buffers the update thread trains on one batch while the loop fills the 
 | unrolls | a free batch | they stay in the source, bounded by credit |
 | update thread | a full batch | it is idle, counted as batch_wait_ms |
 | held groups at inference | credit: an unroll was copied | credit is repeated with every PONG |
+
+In deterministic mode there is one buffer, and credit for one unroll at a time: it is held until every update that the
+unrolls so far allow is done, and inference has the weights.
 """
 
 import asyncio
@@ -90,6 +93,7 @@ class Training:
         self._parts, self._source, self._perform, self._on_finished = parts, source, perform, on_finished
         self._loop = asyncio.get_running_loop()
         self._config, self._run = config, parts.run
+        self._is_deterministic = parts.settings.run.deterministic
         self._batches = [Batch.from_arrays(trainer.record, arrays) for arrays in source.buffers]
         self._schedule = CheckpointSchedule(
             parts.run, every_s=config.checkpoint_every_s, milestone_steps=config.milestone_steps
@@ -142,7 +146,7 @@ class Training:
         for key in self._source.fill():
             parts.ledger.copied(key.producer, key.seq)
         self._acknowledge()
-        while self._run.may_train and not parts.service.stopping.is_set():
+        while self._run.may_train and not self._run.waits_for_evaluation and not parts.service.stopping.is_set():
             batch = self._source.take()
             if batch is None:
                 break
@@ -150,7 +154,15 @@ class Training:
         if self._source.has_more and not self._is_pumping_soon:
             self._is_pumping_soon = True
             self._loop.call_soon(self._pump_on)
+        if self._is_deterministic:
+            parts.ledger.hold(not self._is_settled())
         self._perform(parts.producers.credits())
+
+    def _is_settled(self) -> bool:
+        """Whether the unrolls so far allow no more updates, and every producer has the weights that came of them."""
+        if self._in_flight or self._source.has_more or self._run.waits_for_evaluation:
+            return False
+        return all(self._parts.publisher.has_newest(session) for session in self._parts.ledger.sessions)
 
     def _pump_on(self) -> None:
         self._is_pumping_soon = False

@@ -18,6 +18,7 @@ from seedbed.learner_svc.run.folder import PRECISION
 from seedbed.learner_svc.run.saved_policy import read_policy
 from seedbed.learner_svc.sources.batch import Batch
 from seedbed.shared.errors import ConfigError
+from seedbed.shared.policy.determinism import use_deterministic_algorithms
 from seedbed.shared.policy.devices import choose_device
 from seedbed.shared.policy.policy import Policy
 from seedbed.shared.policy.precision import REQUESTS, choose_precision
@@ -53,6 +54,8 @@ class Trainer:
         if settings.runtime.threads:
             torch.set_num_threads(settings.runtime.threads)
         torch.set_flush_denormal(True)
+        if settings.run.deterministic:
+            use_deterministic_algorithms()
         keep_freed_memory()
         torch.manual_seed(settings.run.seed)
         self.epoch = epoch
@@ -129,7 +132,12 @@ def _built(settings: LearnerSettings, spec: EnvSpec, device: torch.device, folde
     learner = settings.learner
     rows = (learner.unroll_length + 1) * -(-learner.batch // learner.minibatches)
     cache = folder / PRECISION
-    policy.use(choose_precision(policy, rows=rows, requested=learner.precision, device=device, cache=cache))
+    policy.use(
+        choose_precision(
+            policy, rows=rows, requested=learner.precision, device=device, cache=cache,
+            measures=not settings.run.deterministic,
+        )
+    )  # fmt: skip
     return policy
 
 

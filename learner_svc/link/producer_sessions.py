@@ -63,6 +63,7 @@ class Identity:
     lease_s: float
     tasks: tuple[TaskEnv, ...] = ()  # empty: a run with one environment
     protocol_min: int = PROTOCOL_MIN  # higher if inference must record more than protocol 1 can
+    is_deterministic: bool = False  # only the first inference service may join
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +283,12 @@ class ProducerSessions:
                 message=f"inference speaks protocol {hello.protocol_min} to {hello.protocol_max}, "
                 f"the learner {self.identity.protocol_min} to {LEARNER_PROTOCOL_MAX}",
                 hint="install one version of seedbed everywhere",
+            )  # fmt: skip
+        if self.identity.is_deterministic and set().union(*self.incarnations.values()) - {hello.incarnation}:
+            return Reject(
+                nonce=hello.nonce, code="deterministic", retryable=False,
+                message="a deterministic run has one inference service from its start to its end, and had another one",
+                hint="start the run anew, or set run.deterministic = false",
             )  # fmt: skip
         problem = self._find_incompatibility(hello.task, hello.spec)
         if problem is None:

@@ -73,6 +73,11 @@ class Publisher:
         self._polls[get.session] = _Poll(get, now + self._hold_s)
         return None
 
+    def has_newest(self, session: int) -> bool:
+        """Whether a session's held poll shows that it has received the newest weights."""
+        poll = self._polls.get(session)
+        return poll is not None and poll.get.have_version >= self.version
+
     def expire(self, now: float) -> list[WeightsReply]:
         """Answer the polls that have waited long enough."""
         over = [session for session, poll in self._polls.items() if now >= poll.until]

@@ -9,7 +9,8 @@
 
 The goals, `run.until_return` and `run.until`, are checked by a full evaluation of the weights that the run would end
 with, so training stops for it. It is tried when the means of training episodes, or an evaluation during training, reach
-a goal. With several tasks, these are means over the tasks, once each has a result.
+a goal. With several tasks, these are means over the tasks, once each has a result. In a deterministic
+run (`run.deterministic`) only evaluations by `eval.every_steps` can reach a goal, and training waits for their results.
 """
 
 import math
@@ -218,10 +219,17 @@ class Run:
             self.state, self._tried_at = RunState.FINISHING, now
             self.ask(version, now)
 
+    @property
+    def waits_for_evaluation(self) -> bool:
+        """Whether training stands still during the present evaluation, whose result may end a deterministic run."""
+        return self.evaluation is not None and self._run.deterministic and self._eval.every_steps > 0
+
     def wants_evaluation(self) -> bool:
         """Whether an evaluation during training is due; if so, call `ask` with the version of weights kept for it."""
         if not self.may_train or self.evaluation is not None:
             return False
+        if self._run.deterministic and self._eval.every_steps:  # none by the clock beside them
+            return self._passed_steps() > self._evaluated_passed
         pause_s = max(self._eval.every_s, self._evaluation_s * (1 / self._eval.max_share - 1))
         is_time = bool(self._eval.every_s) and self.counters.seconds - self._evaluated_s >= pause_s
         return is_time or (bool(self._eval.every_steps) and self._passed_steps() > self._evaluated_passed)
@@ -279,6 +287,10 @@ class Run:
         if not self._goals or now - self._tried_at < MIN_TRY_S or self.counters.updates == self._tried_updates:
             return ""  # the same weights are not tried again
         is_full = self.tasks.have_returns if self.tasks.is_multi_task else self.training.is_full
+        if self._run.deterministic:  # episodes are reported by the clock, and so are evaluations without every_steps
+            if not self._eval.every_steps:
+                return ""
+            is_full = False
         result = self.last_result if self.num_evaluations else None  # only of this process
         evaluated = result.means if result is not None and self._evaluated_at > self._tried_at else {}
         return (self._reached(self.means) if is_full else "") or self._reached(evaluated)

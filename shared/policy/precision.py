@@ -49,6 +49,7 @@ def choose_precision(
     requested: str = "auto",
     device: torch.device | str = "cpu",
     cache: Path | None = None,
+    measures: bool = True,
 ) -> Precision:
     """Return the fastest precision to train this policy's torso on batches of `rows` rows, measured or cached.
 
@@ -56,6 +57,7 @@ def choose_precision(
       policy: the policy to measure; it is left unchanged.
       requested: "auto", or "fp32" or "bf16" to fix the dtype (the memory format is measured nevertheless).
       cache: JSON file to read the choice from, or to add it to; None: always measure.
+      measures: False: measure nothing and take the most accurate that is requested, which is the same every time.
     Raises: ConfigError for an unknown request.
     """
     if requested not in REQUESTS:
@@ -63,7 +65,7 @@ def choose_precision(
     fixed = REQUESTS[requested]
     has_images = bool(policy.encoder.image_shapes)
     candidates = _candidates(policy, fixed, has_images)
-    if len(candidates) == 1:
+    if len(candidates) == 1 or not measures:
         return candidates[0]
     key = _cache_key(policy, rows, requested, str(device))
     known = _read_cache(cache).get(key)

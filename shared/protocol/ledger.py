@@ -89,6 +89,7 @@ class Ledger:
         self._weights = weights
         self._producers: dict[tuple[int, str], Producer] = {}
         self._next_session = (epoch << 20) + 1  # ids of different epochs do not overlap
+        self._is_held = False
 
     def restore(self, records: Iterable[ProducerRecord]) -> None:
         """Restore the records of a checkpoint, before the first HELLO."""
@@ -179,6 +180,13 @@ class Ledger:
             self.copied(producer, seq)
         self._advance(producer)
 
+    def hold(self, is_held: bool) -> None:
+        """Grant no more credit as long as it is held; the first CREDIT after that is due at once."""
+        if self._is_held and not is_held:
+            for producer in self.sessions.values():
+                producer.is_due = True
+        self._is_held = is_held
+
     def receive_episodes(self, producer: Producer, episodes: Episodes) -> bool:
         """Whether these EPISODES are the next ones, to be counted. Others are duplicates, or will be sent again."""
         producer.is_due = True
@@ -193,7 +201,9 @@ class Ledger:
         """Return the producer's present CREDIT. All producers of a task have equal shares of its window."""
         producer.is_due = False
         share = self._share(producer.task)
-        if share and state == RunState.TRAINING:  # before that there is no policy, and an unroll could not be read
+        if (
+            share and state == RunState.TRAINING and not self._is_held
+        ):  # before that there is no policy, and an unroll could not be read
             producer.granted_through = max(producer.granted_through, producer.stream_lanes + share)
         return Credit(
             session=producer.id, epoch=self.epoch, granted_through=producer.granted_through,

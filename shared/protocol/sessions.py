@@ -140,6 +140,10 @@ class SessionTable:
 
     # HELLO, BYE
 
+    def has_session(self, hello: Hello) -> bool:
+        """Whether the group that says this HELLO has a session."""
+        return (hello.incarnation, hello.group) in self._by_group
+
     def hello(self, hello: Hello, route: bytes, now: float) -> Welcome | Reject:
         """Open a session or resume the group's own. The caller has checked the specification before."""
         refusal = self._refusal(hello)

@@ -69,6 +69,11 @@ class RunConfig(Section):
     until: str = Field(
         "", description="Stop once an evaluation's mean of a statistic reaches this, as in 'success >= 0.9'; empty: no."
     )
+    deterministic: bool = Field(
+        False,
+        description="The same seed gives the same weights, bit for bit, in every run on one machine; slower. Needs one "
+        "inference service, and training actors that stay to the end.",
+    )
     resume: bool = Field(False, description="Go on from the run folder's newest checkpoint.")
     recipe: str = Field(
         "",

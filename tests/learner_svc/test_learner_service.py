@@ -18,7 +18,8 @@ from seedbed.shared.net.keys import dial_keys
 from seedbed.shared.net.reactor import Reactor
 from seedbed.shared.net.roles import Role
 from seedbed.shared.protocol.messages import unpack_version
-from tests.support.scripted_producer import RETURN, ScriptedProducer, T, a_spec
+from seedbed.shared.protocol.rows import EnvSpec
+from tests.support.scripted_producer import LANES, RETURN, ScriptedProducer, T, a_spec
 
 STEPS = 1536
 
@@ -285,3 +286,39 @@ def test_a_revoked_inference_is_told_and_another_takes_its_place(tmp_path: Path)
     """The learner goes on; the key of the same role that replaces it needs no restart."""
     refusals = asyncio.run(train_until_revoked(tmp_path))
     assert refusals == ["revoked"]
+
+
+class NotingProducer(ScriptedProducer):
+    """Notes the update of its newest weights whenever it has credit for an unroll."""
+
+    def __init__(self, reactor: Reactor, address: str, spec: EnvSpec) -> None:
+        super().__init__(reactor, address, spec)
+        self.noted: list[int] = []
+
+    def _push(self) -> None:
+        self.noted.append(unpack_version(self.versions[-1])[1])
+        super()._push()
+
+
+async def train_deterministically(folder: Path) -> list[int]:
+    """A run whose batches are of four lanes, and its unrolls of six; what its producer noted."""
+    learner = LearnerProcess(folder, "run.deterministic=true", "run.steps=480")
+    try:
+        with Reactor() as reactor:
+            producer = NotingProducer(reactor, await learner.wait_ready(), a_spec())
+            await producer.play(lambda: producer.is_finished)
+            producer.leave()
+            assert await learner.wait_ended() == 0
+            return producer.noted
+    finally:
+        learner.close()
+
+
+def test_a_deterministic_learner_grants_credit_once_its_updates_are_done(tmp_path: Path) -> None:
+    """Every unroll is acted by weights that its number decides: those of all full batches before it."""
+    noted = asyncio.run(train_deterministically(tmp_path))
+    assert noted == [number * LANES // 4 for number in range(480 // (T * LANES))]
+    again = LearnerProcess(tmp_path, "run.deterministic=true", "run.steps=960")
+    output, _ = again.process.communicate(timeout=60)
+    assert again.process.returncode == 78
+    assert "had a learner before" in output

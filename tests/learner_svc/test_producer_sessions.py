@@ -63,14 +63,17 @@ def a_spec(env_id: str = "e", actions: int = 2, settings: tuple[tuple[str, str],
 class SessionsDriver:
     """Producer sessions with their parts, and messages in and out as records."""
 
-    def __init__(self, *, has_policy: bool = True, tasks: tuple[TaskEnv, ...] = (), protocol_min: int = 1) -> None:
+    def __init__(
+        self, *, has_policy: bool = True, tasks: tuple[TaskEnv, ...] = (), protocol_min: int = 1,
+        is_deterministic: bool = False,
+    ) -> None:  # fmt: skip
         self.run = Run(RunConfig(), EvalConfig(), epoch=3, patience_s=10.0)
         weights = {task.name: 1 / len(tasks) for task in tasks} or SINGLE_TASK
         self.ledger = Ledger(epoch=3, window_lanes=8, lease_s=10.0, weights=weights)
         self.publisher = Publisher()
         identity = Identity(
             epoch=3, run_id="run", run_seed=5, unroll_length=T, beat_s=1.0, lease_s=10.0, tasks=tasks,
-            protocol_min=protocol_min,
+            protocol_min=protocol_min, is_deterministic=is_deterministic,
         )  # fmt: skip
         self.producers = ProducerSessions(
             identity, EnvConfig(id="e"), self.ledger, self.publisher, self.run, lambda: 0.25
@@ -424,3 +427,14 @@ def test_a_task_in_a_run_without_tasks_is_refused() -> None:
     (reject,) = SessionsDriver().ask(a_hello(task="pong", spec=a_spec()))
     assert isinstance(reject, Reject)
     assert reject.code == "task"
+
+
+def test_a_deterministic_run_has_one_inference_service() -> None:
+    """It may greet as often as it likes; another one, or a new life of it, is told to start the run anew."""
+    driver = SessionsDriver(is_deterministic=True)
+    session = driver.enter()
+    driver.say(Bye(session=session, reason="draining"))
+    assert isinstance(driver.ask(a_hello())[0], ProducerWelcome)
+    (reject,) = driver.ask(a_hello(incarnation=8))
+    assert isinstance(reject, Reject)
+    assert (reject.code, reject.retryable) == ("deterministic", False)

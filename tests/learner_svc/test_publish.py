@@ -141,3 +141,15 @@ def test_a_reader_that_asks_for_two_versions_in_turn_is_sent_each_once() -> None
             answer = publisher.get(get, 0.0)
             sent += answer is not None and bool(answer.frames)
     assert sent == 2
+
+
+def test_a_reader_that_asks_for_more_than_the_newest_has_it() -> None:
+    """Its poll says so; a reader that was sent them and has not asked again may not have them yet."""
+    publisher = a_publisher()
+    assert not publisher.has_newest(1)
+    publisher.get(a_get(have=V1, manifest="digest"), 0.0)
+    assert publisher.has_newest(1)
+    publisher.publish(V2, b"two")
+    assert not publisher.has_newest(1)
+    publisher.get(a_get(have=V2, manifest="digest"), 0.0)
+    assert publisher.has_newest(1)

@@ -333,3 +333,34 @@ def test_a_checkpoint_keeps_the_environments_own_statistics() -> None:
     assert resumed.means == {"return": 2.0, "length": 1.0, "success": 0.5, "new": None}
     resumed.acted(episodes([4.0], success=[1.0], new=[7.0]), steps=1, aborted=0)
     assert (resumed.means["success"], resumed.means["new"]) == (pytest.approx(2 / 3), 7.0)
+
+
+def test_a_deterministic_run_waits_for_evaluations_by_steps() -> None:
+    """Training stands still for them, they alone may end it, and none is by the clock."""
+    run = a_run(deterministic=True, until_return=10.0, every_s=1.0, every_steps=100)
+    run.acted(episodes([50.0] * RETURN_WINDOW), steps=1, aborted=0)
+    run.trained(99, updates=1)
+    move_on(run, 60.0)
+    assert (run.evaluation, run.end_reason) == (None, "")
+    run.trained(1, updates=1)
+    move_on(run, 61.0)
+    assert run.waits_for_evaluation
+    assert answer(run, 5.0, 62.0)
+    assert not run.waits_for_evaluation
+    run.trained(100, updates=1)
+    move_on(run, 63.0)
+    assert answer(run, 10.0, 64.0)
+    run.poll(V, 65.0, is_idle=True)
+    assert run.end_reason == "until_return"
+
+
+def test_evaluations_by_the_clock_end_no_deterministic_run() -> None:
+    """Training does not wait for them, so that the weights that they are of depend on the clock."""
+    run = a_run(deterministic=True, until_return=10.0, every_s=1.0)
+    run.trained(100, updates=1)
+    move_on(run, 60.0)
+    assert run.evaluation is not None
+    assert not run.waits_for_evaluation
+    assert answer(run, 50.0, 61.0)
+    run.poll(V, 62.0, is_idle=True)
+    assert run.may_train

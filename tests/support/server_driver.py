@@ -37,7 +37,7 @@ SPEC = make_spec(gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces
 class ServerDriver:
     """A server whose actions are recorded when a test looks; batches are answered when the test says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, lockstep_groups: int = 0) -> None:
         self.counters = InferenceCounters()
         self.learner_sessions = LearnerSessions(name="i", incarnation=7, library_version="0", load=lambda: ())
         self.link = self.learner_sessions.main
@@ -49,7 +49,7 @@ class ServerDriver:
         self._forgotten: list[LaneBlock] = []
         self._freezes = 0
         self.server = Server(
-            InferenceConfig(max_lanes=64), 99, self.learner_sessions, self.counters,
+            InferenceConfig(max_lanes=64, lockstep_groups=lockstep_groups), 99, self.learner_sessions, self.counters,
             owner=lambda route: self.owners.get(route, ""),
         )  # fmt: skip
 

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from seedbed.actor_svc.config import ActorConfig
 from seedbed.inference_svc.config import InferenceConfig
 from seedbed.learner_svc.algorithms.config import AlgorithmConfig, VTraceConfig, task_problem
-from seedbed.learner_svc.config import LearnerConfig, check_lag
+from seedbed.learner_svc.config import LearnerConfig, check_deterministic, check_lag
 from seedbed.learner_svc.run.folder import to_toml
 from seedbed.services.tools.cli.machine import has_nvidia_driver, usable_cores
 from seedbed.services.tools.cli.probe.ask import probe_environment
@@ -215,6 +215,7 @@ def load_experiment(
     settings = locate_services(settings, file)
     write_services(settings, sections)
     check_lanes(settings)
+    check_processes(settings, resume=resume)
     sections["run"] = {**sections.get("run", {}), "name": name, "dir": str(folder), "resume": resume}
     return Experiment(
         name=name, file=file, words=tuple(words), run_dir=folder, settings=settings, sections=sections, recipe=recipe
@@ -373,6 +374,26 @@ def check_lanes(settings: LaunchSettings) -> None:
         actors = launch.actors if task.actors is None else task.actors
         lanes = actors * (task.groups or actor.groups) * (task.lanes or actor.lanes)
         check_lag(settings.learner, lanes, task=name, share=share)
+
+
+def check_processes(settings: LaunchSettings, *, resume: bool) -> None:
+    """Raise ConfigError naming the setting with which a run cannot be deterministic, if it is to be."""
+    check_deterministic(settings.run.model_copy(update={"resume": resume}), settings.learner, settings.tasks)
+    launch = settings.launch
+    if not settings.run.deterministic:
+        return
+    if launch.inference > 1 or launch.eval_actors > 1:
+        name = "launch.inference" if launch.inference > 1 else "launch.eval_actors"
+        raise ConfigError(f"{name}: with run.deterministic = true there is one process at most: set it to 1")
+    if not launch.actors and not settings.inference.lockstep_groups:
+        raise ConfigError(
+            "inference.lockstep_groups: with run.deterministic = true and launch.actors = 0, set it to the number of "
+            "groups of all training actors"
+        )
+    if settings.eval.every_steps and not launch.eval_actors:
+        raise ConfigError(
+            "eval.every_steps: with run.deterministic = true training waits for it: set launch.eval_actors = 1"
+        )
 
 
 def _default_folder(name: str, resume: bool, now: float) -> Path:

@@ -96,6 +96,8 @@ def plan_run(experiment: Experiment, addresses: Addresses, cores: int) -> list[P
             word("inference.upstream", [addresses.learner]),
             word("inference.name", name),
         ]
+        if settings.run.deterministic and settings.launch.actors:
+            words.append(word("inference.lockstep_groups", settings.launch.actors * len(settings.actor_lanes(""))))
         planned.append(_process(experiment, name, "inference", threads.inference, words))
     for index, (name, mode, task) in enumerate(plan_actors(settings)):
         first = index % len(addresses.inference)

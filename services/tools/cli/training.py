@@ -16,7 +16,7 @@ from seedbed.learner_svc.run.atomic_write import write_durably
 from seedbed.learner_svc.run.checkpoint import list_checkpoints
 from seedbed.learner_svc.run.folder import to_toml
 from seedbed.services.tools.cli.board import Board
-from seedbed.services.tools.cli.experiment import Experiment, services_of, write_words
+from seedbed.services.tools.cli.experiment import Experiment, LaunchSettings, services_of, write_words
 from seedbed.services.tools.cli.launcher import Ended, Launcher, Reservation, View
 from seedbed.services.tools.cli.machine import usable_cores
 from seedbed.services.tools.cli.plan import Addresses, Process, plan_run
@@ -193,6 +193,8 @@ def train(experiment: Experiment, console: Console) -> int:
     what = f"{len(settings.tasks)} tasks" if settings.tasks else settings.env.id
     title = " · ".join(dict.fromkeys(("seedbed", experiment.name, what)))
     console.print(f"[dim]run folder[/]  [cyan]{experiment.run_dir}[/]", soft_wrap=True, highlight=False)
+    if settings.run.deterministic:
+        console.print(f"[yellow]{escape(deterministic_notice(settings))}[/]", soft_wrap=True, highlight=False)
     if experiment.recipe is not None:
         why = escape(f"({experiment.recipe.reason})")
         console.print(f"[dim]recipe[/]  {experiment.recipe.name} [dim]{why}[/]", soft_wrap=True, highlight=False)
@@ -239,6 +241,14 @@ def conclude(experiment: Experiment, ended: Ended, console: Console) -> int:
 def is_trained(summary: Mapping[str, Any]) -> bool:
     """Whether a run that was stopped had been trained to its end, and stood in its final evaluation."""
     return not summary.get("finished") and summary.get("reason") in ("steps", "seconds")
+
+
+def deterministic_notice(settings: LaunchSettings) -> str:
+    """What a user of `run.deterministic` should know at the start."""
+    text = "deterministic: acting and training take turns, which is slower; a service that dies ends the run"
+    if settings.run.goals and not settings.eval.every_steps:
+        text += f"; run.{next(iter(settings.run.goals))} is not looked at: set eval.every_steps for that"
+    return text
 
 
 def say_resume(experiment: Experiment, console: Console, when: str) -> None:

@@ -68,3 +68,12 @@ def test_an_unknown_request_names_the_known_ones() -> None:
     """A ConfigError."""
     with pytest.raises(ConfigError, match="bf16"):
         choose_precision(make_policy("mlp"), rows=2, requested="fp8")
+
+
+def test_without_measuring_the_choice_is_the_most_accurate(tmp_path: Path) -> None:
+    """Of what is requested, and nothing is cached."""
+    cache = tmp_path / "precision.json"
+    policy = make_policy("atari")
+    assert choose_precision(policy, rows=4, cache=cache, measures=False) == Precision()
+    assert choose_precision(policy, rows=4, requested="bf16", cache=cache, measures=False).dtype == "bfloat16"
+    assert not cache.exists()

@@ -473,3 +473,18 @@ def test_one_tasks_backlog_takes_nothing_from_another() -> None:
     resumed = Ledger(epoch=2, window_lanes=8, lease_s=10.0, weights=weights)
     resumed.restore(ledger.records())
     assert {task: resumed.hello(a_task_hello(task), b"r", 0.0).next_seq for task in weights} == {"a": 0, "b": 5}
+
+
+def test_held_credit_is_due_once_it_is_free() -> None:
+    """Nothing is granted meanwhile, whatever was copied; what was granted before stays."""
+    ledger = a_ledger(window=1)
+    producer = ledger.hello(a_hello(), b"r", 0.0)
+    assert credit_of(ledger, producer).granted_through == 1
+    ledger.hold(True)
+    ledger.receive(producer, an_unroll(0, lanes=4))
+    ledger.copied(producer, 0)
+    assert credit_of(ledger, producer).granted_through == 1
+    assert ledger.due() == []
+    ledger.hold(False)
+    assert ledger.due() == [producer]
+    assert credit_of(ledger, producer).granted_through == 5

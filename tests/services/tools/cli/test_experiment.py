@@ -207,3 +207,29 @@ def test_a_file_that_is_not_there_suggests_its_neighbour(file):
     (file.parent / "folder.toml").mkdir()
     with pytest.raises(ConfigError, match="is a folder"):
         find_experiment("folder.toml")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("run.seconds=5",), r"run.seconds.*set run.steps"),
+        (("learner.publish_every=2",), "learner.publish_every"),
+        (("tasks.a.weight=1",), "tasks"),
+        (("launch.inference=2",), "launch.inference"),
+        (("launch.eval_actors=2",), "launch.eval_actors"),
+        (("launch.eval_actors=0", "eval.every_steps=5"), "eval.every_steps"),
+        (("launch.actors=0",), "inference.lockstep_groups"),
+    ],
+)
+def test_what_cannot_be_deterministic_is_refused_by_name(file, words, complaint):
+    """Before anything starts; without the mode it is no problem."""
+    load(file, "run.recipe=none", *words)
+    with pytest.raises(ConfigError, match=complaint):
+        load(file, "run.recipe=none", "run.deterministic=true", *words)
+
+
+def test_a_deterministic_run_cannot_be_resumed(file):
+    """It would not be the same as one that never stopped."""
+    make_run(Path("runs/small-20250101-000000"))
+    with pytest.raises(ConfigError, match=r"run\.resume"):
+        load(file, "run.recipe=none", "run.deterministic=true", resume=True)

@@ -156,3 +156,11 @@ def test_words_survive_odd_paths(tmp_path):
     assert words_of(learner)["runtime.status_file"] == str(learner.status_file(folder / "run"))
     assert Path(learner.command[4]).is_relative_to(folder)
     assert tomllib.loads(f"x = {learner.command[-1].partition('=')[2]}")
+
+
+def test_inference_is_told_the_groups_of_a_deterministic_run(make_plan):
+    """Of all training actors; without the mode nothing is said."""
+    one = Addresses(learner=ADDRESSES.learner, inference=ADDRESSES.inference[:1])
+    plan = make_plan("run.deterministic=true", "launch.actors=3", "actor.groups=2", addresses=one)
+    assert words_of(plan["inference-0"])["inference.lockstep_groups"] == 6
+    assert "inference.lockstep_groups" not in words_of(make_plan(addresses=one)["inference-0"])
