@@ -97,7 +97,7 @@ def check_deterministic(run: RunConfig, learner: LearnerConfig, tasks: Mapping[s
     """Raise ConfigError naming the setting with which a run cannot be deterministic, if it is to be."""
     if not run.deterministic:
         return
-    mends = {
+    refused = {
         "run.seconds": ("ends training by the clock", "set run.steps instead", run.seconds > 0),
         "run.resume": ("a run that goes on is not the same as one that never stopped", "start a new run", run.resume),
         "learner.publish_every": (
@@ -107,9 +107,9 @@ def check_deterministic(run: RunConfig, learner: LearnerConfig, tasks: Mapping[s
         ),
         "tasks": ("unrolls of several tasks come in no fixed order", "train one environment", bool(tasks)),
     }
-    for name, (why, mend, is_set) in mends.items():
+    for name, (why, fix, is_set) in refused.items():
         if is_set:
-            raise ConfigError(f"{name}: with run.deterministic = true it cannot be used, because {why}: {mend}")
+            raise ConfigError(f"{name}: with run.deterministic = true it cannot be used, because {why}: {fix}")
 
 
 def check_lag(config: LearnerConfig, lanes: int, *, task: str = "", share: float = 1.0) -> None:
