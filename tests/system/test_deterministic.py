@@ -43,7 +43,7 @@ def train(folder: Path, experiment: str, *words: str) -> tuple[str, dict[str, st
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("experiment", "words"),
-    [("cartpole", ()), ("cartpole", APPO), ("cartpole_r2d2", R2D2), ("cartpole", ECHO)],
+    [("cartpole", ()), ("acrobot", APPO), ("cartpole_r2d2", R2D2), ("cartpole", ECHO)],
     ids=["vtrace", "appo", "r2d2", "echo"],
 )
 def test_the_same_seed_gives_the_same_weights(tmp_path, experiment, words):
