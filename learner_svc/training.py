@@ -110,7 +110,7 @@ class Training:
     # Experience
 
     def take_unroll(self, unroll: UnrollReceived) -> None:
-        """Take a new unroll."""
+        """Hand a new unroll to the source, which batches are made of."""
         producer = unroll.key.producer
         self._source.offer(
             unroll.key, unroll.lanes, unroll.frame, skip=unroll.skip, task=producer.task,
