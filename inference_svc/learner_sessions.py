@@ -3,6 +3,10 @@
 A run with one environment has one session, of the task "". In a run with tasks that session carries weights and
 heartbeats only; a task's own session is opened when its first environments connect. Pure, like `upstream`: takes
 `now`, returns frames and events.
+
+If the learner has several ranks there is a stream of unrolls to each, with sessions of its own: stream 0 goes to the
+chief, which also gets the episodes. A complete unroll goes to the rank whose credit allows most. If there are fewer
+ranks after a restart of the learner, streams beyond them go to those that are left until all is acknowledged.
 """
 
 from collections import deque
@@ -23,49 +27,76 @@ from seedbed.shared.protocol.messages import (
     Reject,
     TaskEnv,
 )
+from seedbed.shared.protocol.outbox import Outbox
 from seedbed.shared.protocol.rows import EnvSpec
 
 MAX_EARLY = 128  # tasks that are remembered before the learner has named the run's tasks
 
 
 class LearnerSession:
-    """One task's session with the learner: its link, the groups held for credit, and its episodes."""
+    """One task's session with the learner: its link, the groups held for credit, and its episodes.
+
+    `links`: one to each learner rank, that of the chief first.
+    """
 
     def __init__(self, task: str, link: LearnerLink) -> None:
         self.task, self.link = task, link
+        self.links = [link]
         self.held: deque[Group] = deque()
         self.episodes = EpisodeReport(link.outbox)
 
     def try_push(self, group: Group) -> bool:
         """Push a group's complete unroll if there is credit for it; return whether there was."""
-        if not self.link.outbox.can_send(group.lanes.count):
+        outbox = self._freest()
+        if not outbox.can_send(group.lanes.count):
             return False
-        self.push(group)
+        self._push(group, outbox)
         return True
 
     def push(self, group: Group) -> None:
-        """Push a group's complete unroll to the outbox, which keeps it until it is acknowledged."""
+        """Push a group's complete unroll to an outbox, which keeps it until it is acknowledged."""
+        self._push(group, self._freest())
+
+    def _freest(self) -> Outbox:
+        """Return the outbox whose credit allows most."""
+        if len(self.links) == 1:
+            return self.link.outbox
+        return max((link.outbox for link in self.links), key=lambda outbox: outbox.open_lanes)
+
+    def _push(self, group: Group, outbox: Outbox) -> None:
         writer, session = group.lanes.rows, group.session
         assert isinstance(writer, UnrollWriter)
         for unroll in writer.complete():
-            self.link.outbox.push(
+            outbox.push(
                 unroll.lanes, [unroll.buffer], actor=session.hello.actor, group=session.id,
                 first_lane=unroll.first_lane, start=unroll.start,
             )  # fmt: skip
 
 
 class LearnerSessions:
-    """The sessions of all tasks. Owned by inference's loop; memory: the outboxes, at most one for each task."""
+    """The sessions of all tasks, of one stream. Owned by inference's loop; memory: an outbox for each task.
+
+    Those of stream 0 also have the other `streams`, by number, and what concerns all of them.
+    """
 
     def __init__(
-        self, *, name: str, incarnation: int, library_version: str, load: Callable[[], tuple[tuple[str, float], ...]]
-    ) -> None:
+        self, *, name: str, incarnation: int, library_version: str, load: Callable[[], tuple[tuple[str, float], ...]],
+        stream: int = 0,
+    ) -> None:  # fmt: skip
         def link(task: str) -> LearnerLink:
             return LearnerLink(
-                name=name, incarnation=incarnation, library_version=library_version, load=load, task=task
+                name=name, incarnation=incarnation, library_version=library_version, load=load, task=task,
+                stream=stream,
+            )  # fmt: skip
+
+        def other(number: int) -> "LearnerSessions":
+            return LearnerSessions(
+                name=name, incarnation=incarnation, library_version=library_version, load=lambda: (), stream=number
             )
 
-        self._link = link
+        self._link, self._other = link, other
+        self.stream, self.num_ranks = stream, 1
+        self.streams: dict[int, LearnerSessions] = {}
         self.main = link("")
         self.tasks: tuple[TaskEnv, ...] | None = None  # of the run; None until the learner has named them
         self._by_task = {"": LearnerSession("", self.main)}
@@ -98,6 +129,8 @@ class LearnerSessions:
 
     def introduce(self, task: str, spec: EnvSpec, now: float) -> None:
         """Open the session of a task, whose environments passed `check_env`; later calls change nothing."""
+        for other in self.streams.values():
+            other.introduce(task, spec, now)
         if not task:
             self.main.introduce(spec, now)
         elif self.tasks is None:
@@ -110,11 +143,46 @@ class LearnerSessions:
             learner_session.link.introduce(spec, now)
             if self.main.is_connected:
                 learner_session.link.connected(now)
+            self._bind_links()
 
     def discard_unrolls(self) -> None:
         """Discard all unacknowledged unrolls, because the learner can no longer use them."""
+        for link in self._links:
+            link.discard_unrolls()
+
+    # Several learner ranks
+
+    def set_ranks(self, number: int, now: float) -> None:
+        """Open a stream for each of so many learner ranks. Streams beyond get no more unrolls."""
+        self.num_ranks = number
+        for stream in range(1, number):
+            if stream not in self.streams:
+                other = self.streams[stream] = self._other(stream)
+                other.tasks = self.tasks
+                for learner_session in self.all:
+                    if learner_session.link.spec is not None:
+                        other.introduce(learner_session.task, learner_session.link.spec, now)
+        self._bind_links()
+
+    def at_rank(self, rank: int) -> list["LearnerSessions"]:
+        """Return the streams that go to a rank."""
+        return [item for item in (self, *self.streams.values()) if item.stream % self.num_ranks == rank]
+
+    def drop_finished_streams(self) -> list["LearnerSessions"]:
+        """Remove the streams beyond the number of ranks whose unrolls are all acknowledged, and return them."""
+        over = [item for number, item in self.streams.items() if number >= self.num_ranks and item.is_empty]
+        for item in over:
+            del self.streams[item.stream]
+        return over
+
+    def _bind_links(self) -> None:
         for learner_session in self.all:
-            learner_session.link.discard_unrolls()
+            found = [
+                other._by_task[learner_session.task].link
+                for number, other in self.streams.items()
+                if number < self.num_ranks and learner_session.task in other._by_task
+            ]
+            learner_session.links = [learner_session.link, *found]
 
     # The connection
 
@@ -168,6 +236,8 @@ class LearnerSessions:
     def _learn_tasks(self, tasks: tuple[TaskEnv, ...], now: float) -> None:
         """Take the run's tasks. Sessions of other tasks stay until their groups have left."""
         self.tasks = tasks
+        for other in self.streams.values():
+            other.tasks = tasks
         early, self._early = self._early, {}
         for task, spec in early.items():
             if self.check_env(task, spec) is None:
@@ -176,17 +246,21 @@ class LearnerSessions:
     def _close(self, task: str) -> None:
         self.main.discarded_lanes += self._by_task.pop(task).link.outbox.discard()
 
-    # Totals
+    # Totals, over the other streams too
+
+    @property
+    def _links(self) -> list[LearnerLink]:
+        return [session.link for item in (self, *self.streams.values()) for session in item.all]
 
     @property
     def is_empty(self) -> bool:
         """Whether all unrolls and episodes were acknowledged, so that a drain is done."""
-        return all(learner_session.link.outbox.is_empty for learner_session in self.all)
+        return all(link.outbox.is_empty for link in self._links)
 
     @property
     def is_received(self) -> bool:
         """Whether the learner has received all unrolls and episodes, used or not."""
-        return all(learner_session.link.outbox.is_received for learner_session in self.all)
+        return all(link.outbox.is_received for link in self._links)
 
     @property
     def num_held(self) -> int:
@@ -195,4 +269,4 @@ class LearnerSessions:
 
     def total(self, read: Callable[[LearnerLink], float]) -> float:
         """Return the sum of a number over the links of all sessions."""
-        return sum(read(learner_session.link) for learner_session in self.all)
+        return sum(read(link) for link in self._links)

@@ -21,6 +21,7 @@ from seedbed.inference_svc.counters import InferenceCounters
 from seedbed.inference_svc.drain_check import DrainCheck
 from seedbed.inference_svc.group import Group
 from seedbed.inference_svc.learner_sessions import LearnerSessions
+from seedbed.inference_svc.rank_connections import RankConnections, send_unrolls
 from seedbed.inference_svc.server import Server
 from seedbed.inference_svc.serving import ServedPolicy, ServedStatistics
 from seedbed.inference_svc.upstream import (
@@ -44,7 +45,7 @@ from seedbed.shared.net.resolver import Lookup
 from seedbed.shared.net.roles import Role
 from seedbed.shared.policy.determinism import use_deterministic_algorithms
 from seedbed.shared.policy.weights import Manifest
-from seedbed.shared.protocol.codec import decode, encode
+from seedbed.shared.protocol.codec import decode
 from seedbed.shared.protocol.messages import ProducerWelcome
 from seedbed.shared.runtime.allocator import keep_freed_memory
 from seedbed.shared.runtime.linger import LingerTimer
@@ -124,6 +125,17 @@ class InferenceService:
             keys=None if served else dial_keys(service.runtime.keys, Role.INFERENCE, Role.LEARNER),
             lookup=lookup,
         )
+        self.ranks = RankConnections(
+            self.learner_sessions,
+            self.learner,
+            dial=lambda address, on_message, on_event: Dialler(
+                reactor, [address], on_message=on_message, on_event=on_event,
+                keys=dial_keys(service.runtime.keys, Role.INFERENCE, Role.LEARNER), lookup=lookup,
+            ),
+            on_credit=self._rank_credited,
+            log=service.log,
+            now=self.loop.time,
+        )  # fmt: skip
         self.served = served
         if served is not None:
             self._serve_alone(served)
@@ -211,6 +223,7 @@ class InferenceService:
             self.service.log.warning("learner_lost", upstream=self.config.upstream)
         else:
             self.service.log.warning("handshake_failed", upstream=self.config.upstream, cause=self.learner.refusal)
+        self.ranks.chief_event(event)
         self._poll_learner()
 
     def _from_learner(self, frames: list[bytes]) -> None:
@@ -239,13 +252,22 @@ class InferenceService:
                 self._environment_refused(event, task)
             elif isinstance(event, Refused):
                 self._refused(event, task)
+        self.ranks.receive_over_chief(message, frames[1:])
         self._perform()
         self._poll_learner()
+
+    def _rank_credited(self, task: str) -> None:
+        """Release groups that wait for credit, of which a further rank has granted some."""
+        now = self.loop.time()
+        self.server.release_held(now)
+        self.server.launch(now)
+        self._perform()
 
     def _welcomed(self, welcome: ProducerWelcome, task: str) -> None:
         if not task:
             self._welcome, self.service.run_id = welcome, welcome.run_id
             self.compute.set_replica(self._replica(welcome))
+            self.ranks.follow(welcome.ranks, self.learner.address)
         self.service.log.info("learner_found", epoch=welcome.epoch, run_id=welcome.run_id, task=task)
 
     def _replica(self, welcome: ProducerWelcome) -> int:
@@ -310,17 +332,15 @@ class InferenceService:
 
     def _poll_learner(self) -> None:
         """Send the messages to the learner that are due."""
-        for frames in self.learner_sessions.poll(self.loop.time()):
+        now = self.loop.time()
+        for frames in self.learner_sessions.poll(now):
             self.learner.send(frames)
+        self.ranks.poll(now)
         self._send_unrolls()
 
     def _send_unrolls(self) -> None:
-        for learner_session in self.learner_sessions.all:
-            outbox = learner_session.link.outbox
-            while (outgoing := outbox.next_outgoing()) is not None:
-                if not self.learner.send([encode(outgoing.message), *outgoing.frames]):
-                    return
-                outbox.sent(outgoing)
+        send_unrolls(self.learner_sessions, self.learner)
+        self.ranks.send_unrolls()
 
     def _load(self) -> tuple[tuple[str, float], ...]:
         load = self.counters.load(
@@ -421,7 +441,10 @@ class InferenceService:
         if self.is_finished:
             await self._see_off()
         if link.welcome is not None:
-            self.learner.send(link.bye("run_finished" if self.is_finished else "draining"))
+            reason = "run_finished" if self.is_finished else "draining"
+            self.learner.send(link.bye(reason))
+            self.ranks.bye(reason)
+        self.ranks.close(linger_ms=500)
         self.learner.close(linger_ms=500)
         if self.is_finished:
             await self._tell_the_late()
@@ -478,6 +501,7 @@ async def serve(
             await inference.leave()
         finally:
             inference.router.close(linger_ms=500)
+            inference.ranks.close(linger_ms=500)
             inference.learner.close(linger_ms=500)
             inference.compute.close()
     return 0

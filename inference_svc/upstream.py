@@ -107,11 +107,12 @@ class LearnerLink:
     Large because it is the whole protocol of one producer: session, heartbeats, weights and evaluations.
 
     The link of a task carries unrolls, episodes and credit only; heartbeats and weights use the link without a task.
+    Streams other than 0, for further learner ranks, carry unrolls, credit and heartbeats only.
     """
 
     def __init__(
         self, *, name: str, incarnation: int, library_version: str, load: Callable[[], tuple[tuple[str, float], ...]],
-        task: str = "",
+        task: str = "", stream: int = 0,
     ) -> None:  # fmt: skip
         self.outbox = Outbox()
         self.spec: EnvSpec | None = None
@@ -123,7 +124,7 @@ class LearnerLink:
         self.discarded_lanes = 0  # total of lane-unrolls discarded because the learner could not use them
         self.have_manifest = ""
         self._name, self._incarnation, self._library_version, self._load = name, incarnation, library_version, load
-        self.task = task
+        self.task, self.stream = task, stream
         self._greeting = Greeting(lambda: random.getrandbits(63))
         self._heartbeat = Heartbeat(0.0)
         self.is_connected = False
@@ -193,6 +194,8 @@ class LearnerLink:
         if self._heartbeat.ping(now, self.welcome.beat_s):
             self.outbox.pinged(self.pinged_ms)
             due.append([encode(Ping(sent_ms=self.pinged_ms, load=self._load()))])
+        if self.stream:
+            return due
         if self._get_deadline is None or now >= self._get_deadline:
             due.append(self._get(self.welcome, now))
         if self._former and now >= self._former_at:
@@ -294,6 +297,7 @@ class LearnerLink:
             oldest_seq=self.outbox.oldest_seq,
             oldest_episodes_seq=self.outbox.oldest_episodes_seq,
             task=self.task,
+            stream=self.stream,
         )
         return [[encode(hello)]]
 
@@ -308,6 +312,10 @@ class LearnerLink:
     def bye(self, reason: str) -> Frames:
         """Return a BYE for every session of the connection."""
         return [encode(Bye(session=0, reason=reason))]
+
+    def bye_of_session(self, reason: str, session: int) -> Frames:
+        """Return a BYE for one session."""
+        return [encode(Bye(session=session, reason=reason))]
 
     def _restart(self, now: float, *, wait_s: float = 0.0) -> None:
         if self.welcome is not None:

@@ -23,6 +23,14 @@ class LearnerConfig(Section):
     """The section [learner]: addresses, batches, publishing and checkpoints."""
 
     bind: str = Field("tcp://127.0.0.1:5556", description="Address that inference dials; port 0 picks a free one.")
+    advertise: str = Field(
+        "",
+        description="With several learner ranks: the address that inference dials for this one, if it is not `bind`'s "
+        "host and port.",
+    )
+    rank_timeout_s: float = Field(
+        60.0, gt=0, description="With several learner ranks: all start again if one is silent for this long, s."
+    )
     unroll_length: int = Field(32, ge=1, le=4096, description="T: transitions of an unroll.")
     batch: int = Field(32, ge=1, description="B: lane-unrolls of an update.")
     reuse: int = Field(1, ge=1, le=64, description="Passes over each batch.")
@@ -93,7 +101,9 @@ class LearnerSettings(RunSettings, Section):
         return decide_value_heads(self.policy, self.algorithm, len(self.tasks))
 
 
-def check_deterministic(run: RunConfig, learner: LearnerConfig, tasks: Mapping[str, TaskConfig]) -> None:
+def check_deterministic(
+    run: RunConfig, learner: LearnerConfig, tasks: Mapping[str, TaskConfig], *, num_ranks: int = 1
+) -> None:
     """Raise ConfigError naming the setting with which a run cannot be deterministic, if it is to be."""
     if not run.deterministic:
         return
@@ -105,6 +115,7 @@ def check_deterministic(run: RunConfig, learner: LearnerConfig, tasks: Mapping[s
             "set it to 1",
             learner.publish_every > 1,
         ),
+        "WORLD_SIZE": ("which rank gets an unroll depends on time", "train with one learner rank", num_ranks > 1),
         "tasks": ("unrolls of several tasks come in no fixed order", "train one environment", bool(tasks)),
     }
     for name, (why, fix, is_set) in refused.items():

@@ -21,9 +21,13 @@ from seedbed.shared.runtime.metrics import Metrics
 
 
 def register(
-    metrics: Metrics, run: Run, producers: ProducerSessions, figures: UpdateMetrics, writer: RunWriter, reactor: Reactor
-) -> Histogram:
-    """Register all metrics and return the histogram of update times, which the shell fills."""
+    metrics: Metrics, run: Run, producers: ProducerSessions, figures: UpdateMetrics, writer: RunWriter | None,
+    reactor: Reactor,
+) -> Histogram:  # fmt: skip
+    """Register all metrics and return the histogram of update times, which the shell fills.
+
+    A learner rank that writes no run folder has no `writer`.
+    """
     readers: Mapping[Metric, Callable[[], float]] = {
         learner.UPDATES: lambda: run.counters.updates,
         learner.TRAINED_STEPS: lambda: run.counters.trained_steps,
@@ -37,7 +41,7 @@ def register(
         learner.LOST_UNROLLS: lambda: producers.ledger.lost_unrolls,
         learner.REFUSED_MESSAGES: lambda: producers.refused_messages + reactor.statistics().oversized,
         learner.DROPPED_MESSAGES: lambda: reactor.statistics().dropped,
-        learner.WRITE_FAILURES: lambda: writer.num_failures,
+        learner.WRITE_FAILURES: lambda: writer.num_failures if writer is not None else 0,
         learner.STATE: lambda: int(run.state),
         learner.SECONDS: lambda: run.counters.seconds,
         learner.RETURN_MEAN: lambda: _known(run.return_mean),

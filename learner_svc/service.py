@@ -6,9 +6,11 @@ specification of the first environments or of a checkpoint.
 
 import asyncio
 import json
+import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,10 @@ from seedbed.learner_svc.link.producer_sessions import (
 from seedbed.learner_svc.link.publish import Publisher
 from seedbed.learner_svc.link.sizes import check_size
 from seedbed.learner_svc.metrics import register
+from seedbed.learner_svc.ranks.rank_service import serve_rank
+from seedbed.learner_svc.ranks.ranks import ALONE, CHIEF, Ranks, connect, place_of
+from seedbed.learner_svc.ranks.rounds import Meeting, Order, Rounds
+from seedbed.learner_svc.ranks.start import Told
 from seedbed.learner_svc.reporting import Reporter
 from seedbed.learner_svc.run import checkpoint as checkpoints
 from seedbed.learner_svc.run.folder import RunFolder
@@ -37,8 +43,8 @@ from seedbed.learner_svc.run.history import History
 from seedbed.learner_svc.run.run import Run
 from seedbed.learner_svc.run.standstill import CrashCounter
 from seedbed.learner_svc.run.tasks import TaskBook, task_environments
-from seedbed.learner_svc.run.writer import RestartCounter, RunWriter, finished_before, restore
-from seedbed.learner_svc.sources.source import Source, SourcePlan
+from seedbed.learner_svc.run.writer import RestartCounter, RunWriter, finished_before, producer_records, restore
+from seedbed.learner_svc.sources.source import FilledBatch, Source, SourcePlan
 from seedbed.learner_svc.training import Parts, Training
 from seedbed.shared.errors import CheckpointError, ConfigError, RemoteWireError, SeedbedError
 from seedbed.shared.net.endpoints import Router
@@ -48,7 +54,7 @@ from seedbed.shared.net.reports import Reports
 from seedbed.shared.net.roles import Role
 from seedbed.shared.policy.acting import Recording
 from seedbed.shared.protocol.ledger import Ledger
-from seedbed.shared.protocol.messages import PROTOCOL_MIN, RECORDING_PROTOCOL, RunState
+from seedbed.shared.protocol.messages import PROTOCOL_MIN, RANKS_PROTOCOL, RECORDING_PROTOCOL, RunState
 from seedbed.shared.protocol.rows import EnvSpec
 from seedbed.shared.protocol.statistics import GIVEN
 from seedbed.shared.runtime.linger import LingerTimer
@@ -60,6 +66,7 @@ from seedbed.shared.runtime.worker import Worker
 from seedbed.shared.scores.published import published_scale
 
 BEAT_S = 0.1
+Construction = tuple[Trainer, Source[UnrollKey], bytes]  # and the first weights to publish
 HOW_TO_GO_ON = "to continue it, raise the limit that ended it (run.steps, run.seconds); for a new run, set run.dir"
 
 
@@ -69,11 +76,14 @@ class LearnerService:
     Large because all side effects are here: socket, threads, run folder, timers and the shutdown.
     """
 
-    def __init__(self, settings: LearnerSettings, service: Service, reactor: Reactor, folder: RunFolder) -> None:
+    def __init__(
+        self, settings: LearnerSettings, service: Service, reactor: Reactor, folder: RunFolder, ranks: Ranks = ALONE
+    ) -> None:
         self.settings, self.service, self.reactor, self.folder = settings, service, reactor, folder
         self.config = config = settings.learner
         self.loop = asyncio.get_running_loop()
-        check_deterministic(settings.run, settings.learner, settings.tasks)
+        self.ranks = ranks
+        check_deterministic(settings.run, settings.learner, settings.tasks, num_ranks=ranks.size)
         self.epoch, self.run_id = folder.next_epoch(), folder.run_id()
         if settings.run.deterministic and self.epoch > 1:
             raise ConfigError(
@@ -91,8 +101,9 @@ class LearnerService:
         is_plain = recording == Recording(unroll_length=config.unroll_length)  # whether protocol 1 can record it
         identity = Identity(
             self.epoch, self.run_id, settings.run.seed, config.unroll_length, config.beat_s, config.lease_s,
-            tasks=task_environments(settings.tasks), protocol_min=PROTOCOL_MIN if is_plain else RECORDING_PROTOCOL,
-            is_deterministic=settings.run.deterministic,
+            tasks=task_environments(settings.tasks),
+            protocol_min=RANKS_PROTOCOL if not ranks.is_alone else PROTOCOL_MIN if is_plain else RECORDING_PROTOCOL,
+            is_deterministic=settings.run.deterministic, num_ranks=ranks.size,
         )  # fmt: skip
         self.worker, self.record = Worker("update"), Worker("record")
         self.producers = ProducerSessions(
@@ -117,11 +128,13 @@ class LearnerService:
             publisher=publisher, producers=self.producers, restarts=self.restarts, writer=writer, figures=figures,
             reporter=reporter,
             update_seconds=register(service.metrics, self.run, self.producers, figures, writer, reactor),
-            worker=self.worker, record=self.record,
+            worker=self.worker, record=self.record, rounds=None if ranks.is_alone else self._make_rounds(),
         )  # fmt: skip
         self.training: Training | None = None  # set once there is a policy
-        self.finished = asyncio.Event()
-        self._is_building = False
+        self.finished, self.ranks_left = asyncio.Event(), asyncio.Event()
+        self._is_building = self._ends = False
+        self._origin: EnvSpec | checkpoints.Checkpoint | None = None  # of the policy that the next round builds
+        self._construction: Construction | None = None
         self.router = Router(
             reactor,
             config.bind,
@@ -161,7 +174,7 @@ class LearnerService:
             ) from error
 
     def _restore(self, checkpoint: checkpoints.Checkpoint) -> None:
-        restore(checkpoint.meta, self.run, self.ledger, self.restarts)
+        restore(checkpoint.meta, self.run, self.ledger, self.restarts, num_ranks=self.ranks.size)
         for file in checkpoints.list_checkpoints(self.folder.checkpoints):
             if file.kind == "best":  # it may be newer than the checkpoint that is resumed
                 with suppress(CheckpointError):
@@ -213,21 +226,95 @@ class LearnerService:
         """Build the policy in the update thread, once: for a specification, or from a checkpoint."""
         if self._is_building:
             return
-        self._is_building = True
-        settings, folder, epoch = self.settings, self.folder, self.epoch
+        self._is_building, self._origin = True, origin
+        if self.parts.rounds is not None:
+            self.parts.rounds.poll()
+        else:
+            self.worker.submit(self._construct, lambda _: self._constructed())
 
-        def construct() -> tuple[Trainer, Source[UnrollKey], bytes]:
-            trainer = Trainer(settings, folder.path, folder.crash, epoch=epoch, origin=origin)
-            plan = SourcePlan(
-                batch=settings.learner.batch,
-                num_buffers=1 if settings.run.deterministic else settings.learner.buffers,
-                weights=normalised_weights(settings.tasks), folder=folder.path, seed=settings.run.seed,
-                echo=settings.learner.echo, echo_batches=settings.learner.echo_batches,
-            )  # fmt: skip
-            source: Source[UnrollKey] = make_source(settings.algorithm, trainer.record, plan)
-            return trainer, source, trainer.weights()[1]
+    def _construct(self) -> None:
+        """Make what `_constructed` takes over; in the update thread, with several ranks at the same time as all."""
+        settings, folder, origin = self.settings, self.folder, self._origin
+        assert origin is not None
+        trainer = Trainer(settings, folder.path, folder.crash, epoch=self.epoch, origin=origin, ranks=self.ranks)
+        plan = SourcePlan(
+            batch=settings.learner.batch,
+            num_buffers=1 if settings.run.deterministic else settings.learner.buffers,
+            weights=normalised_weights(settings.tasks), folder=folder.path, seed=settings.run.seed,
+            echo=settings.learner.echo, echo_batches=settings.learner.echo_batches,
+        )  # fmt: skip
+        source: Source[UnrollKey] = make_source(settings.algorithm, trainer.record, plan)
+        self._construction = trainer, source, trainer.weights()[1]
 
-        self.worker.submit(construct, lambda built: self._built(*built))
+    def _constructed(self) -> None:
+        if self._construction is not None:
+            construction, self._construction, self._origin = self._construction, None, None
+            self._built(*construction)
+
+    # Several ranks
+
+    def _make_rounds(self) -> Rounds[FilledBatch[UnrollKey]]:
+        return Rounds(
+            self.ranks,
+            self.worker,
+            offer=lambda: self.training.offer() if self.training is not None else None,
+            order=self._order,
+            ledger=lambda: b"",  # the chief's own is in its checkpoint already
+            met=self._met,
+            build=self._construct,
+        )
+
+    def _order(self) -> Order:
+        training = self.training
+        return Order(
+            trains=training is not None and training.may_take,
+            wants_ledgers=training is not None and training.wants_ledgers,
+            builds=self._origin is not None,
+            ends=self._ends,
+            state=self.run.state,
+        )
+
+    def _met(self, meeting: Meeting) -> None:
+        self._constructed()
+        if self.training is not None:
+            self.training.met(meeting)
+        if meeting.wants_end:
+            self.service.stop("another learner rank was asked to stop")
+        if self.parts.rounds is not None and self.parts.rounds.is_over:
+            self.ranks_left.set()
+
+    async def meet_ranks(self) -> None:
+        """Tell the other ranks what they train, learn their addresses, and begin the rounds."""
+        rounds = self.parts.rounds
+        if rounds is None:
+            return
+        producers = self.checkpoint.meta["producers"] if self.checkpoint is not None else ()
+        news = told(self.settings, self.folder, producers, epoch=self.epoch, run_id=self.run_id).encode()
+
+        def meet() -> list[bytes]:
+            self.ranks.tell(news)
+            return self.ranks.gather_bytes(b"")
+
+        _, *addresses = await asyncio.to_thread(meet)
+        ranks = tuple(address.decode() for address in addresses)
+        self.producers.identity = replace(self.producers.identity, ranks=ranks)
+        self.service.log.info("ranks_met", number=self.ranks.size, addresses=list(ranks))
+        rounds.poll()
+
+    async def _dismiss_ranks(self) -> None:
+        """End the rounds; the other ranks leave, and their ledgers are here."""
+        if self.parts.rounds is None:
+            return
+        self._ends = True
+        self.parts.rounds.poll()
+        left = asyncio.ensure_future(self.ranks_left.wait())
+        waits: list[asyncio.Future[Any]] = [left, self.worker.failed]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            left.cancel()
+        if self.worker.failed.done():
+            self.worker.failed.result()
 
     def _built(self, trainer: Trainer, source: Source[UnrollKey], weights: bytes) -> None:
         limit = self.config.max_frame_bytes
@@ -279,6 +366,7 @@ class LearnerService:
         is_finished = self.run.state == RunState.FINISHED
         self._perform(self.producers.credits(everyone=True))
         self._perform(self.producers.farewell("run_finished" if is_finished else "draining"))
+        await self._dismiss_ranks()
         if self.training is not None:
             await self.training.save_last()
         if is_finished:
@@ -310,21 +398,41 @@ class LearnerService:
 
 
 async def serve(settings: LearnerSettings, service: Service) -> int:
-    """Run a learner until the run ends or a signal comes, and return the exit code."""
+    """Run a learner until the run ends or a signal comes, and return the exit code.
+
+    Of several learner ranks, rank 0 is the one that is served here.
+    """
+    if place_of()[0] != CHIEF:
+        return await serve_rank(settings, service)
     path = settings.run.dir or Path("runs") / f"{settings.run.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     with RunFolder(path) as folder:
-        if finished := finished_before(settings.run, folder):
+        finished = finished_before(settings.run, folder)
+        ranks = await asyncio.to_thread(connect, settings.learner.rank_timeout_s)
+        if finished:
+            await asyncio.to_thread(ranks.tell, told(settings, folder, (), is_finished=True).encode())
             service.log.warning("run_already_finished", folder=str(path), **finished, hint=HOW_TO_GO_ON)
             await tell_finished(settings.learner, service)
             return 0
         with Reactor() as reactor:
-            learner = LearnerService(settings, service, reactor, folder)
+            learner = LearnerService(settings, service, reactor, folder, ranks)
             try:
                 with CrashCounter(folder.path, lambda: _saved_update(folder)):
                     await _work(learner, service)
             finally:
                 learner.close()
+        ranks.close()
     return 0
+
+
+def told(
+    settings: LearnerSettings, folder: RunFolder, producers: Sequence[Mapping[str, Any]], *, epoch: int = 0,
+    run_id: str = "", is_finished: bool = False,
+) -> Told:  # fmt: skip
+    """Return what this chief tells the other ranks."""
+    return Told(
+        epoch=epoch, run_id=run_id, host=socket.gethostname(), is_finished=is_finished,
+        settings=settings.model_dump(mode="json"), producers=tuple(producer_records(producers)),
+    )  # fmt: skip
 
 
 def _saved_update(folder: RunFolder) -> int:
@@ -334,6 +442,7 @@ def _saved_update(folder: RunFolder) -> int:
 
 
 async def _work(learner: LearnerService, service: Service) -> None:
+    await learner.meet_ranks()
     if learner.checkpoint is not None:
         learner.build(learner.checkpoint)
     service.ready(endpoint=learner.router.endpoint, run_id=learner.run_id)

@@ -8,11 +8,14 @@ With two buffers the update thread trains on one batch while the loop fills the 
 | update thread | a full batch | it is idle, counted as batch_wait_ms |
 | held groups at inference | credit: an unroll was copied | credit is repeated with every PONG |
 
+With several learner ranks a batch is an offer: the ranks train on theirs in a round in which all have one.
+
 In deterministic mode there is one buffer, and credit for one unroll at a time: it is held until every update that the
 unrolls so far allow is done, and inference has the weights.
 """
 
 import asyncio
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -31,6 +34,7 @@ from seedbed.learner_svc.link.producer_sessions import (
     UnrollReceived,
 )
 from seedbed.learner_svc.link.publish import Publisher
+from seedbed.learner_svc.ranks.rounds import Meeting, Offer, RankFigures, Rounds
 from seedbed.learner_svc.reporting import Reporter
 from seedbed.learner_svc.run import checkpoint as checkpoints
 from seedbed.learner_svc.run.checkpoint import Snapshot
@@ -70,6 +74,7 @@ class Parts:
     update_seconds: Histogram
     worker: Worker  # the update thread
     record: Worker  # the thread that writes the run folder
+    rounds: Rounds[FilledBatch[UnrollKey]] | None = None  # with several learner ranks
 
 
 class Training:
@@ -103,6 +108,10 @@ class Training:
         self._newest_version = trainer.version  # version of the weights in the update thread
         self._told: tuple[RunState, Evaluation | None] = (parts.run.state, None)  # as producers were told
         self._row_at, self._log_at = now + config.metrics_every_s, 0.0
+        self._await_ledgers: Callable[[Sequence[bytes]], None] | None = None  # called with those of all ranks
+        self._last_ledgers: Sequence[bytes] = ()
+        self._ranks: Sequence[RankFigures] = ()  # of every rank, totals
+        self.wants_ledgers = False  # for a snapshot that is taken without an update: training waits for them
         parts.run.start(now)
         parts.figures.start(parts.run.counters, now)
         self._schedule.start(now)
@@ -146,11 +155,11 @@ class Training:
         for key in self._source.fill():
             parts.ledger.copied(key.producer, key.seq)
         self._acknowledge()
-        while self._run.may_train and not self._run.waits_for_evaluation and not parts.service.stopping.is_set():
-            batch = self._source.take()
-            if batch is None:
-                break
-            self._submit(batch)
+        if parts.rounds is not None:
+            parts.rounds.poll()
+        else:
+            while (offer := self.offer()) is not None:
+                self._submit(offer)
         if self._source.has_more and not self._is_pumping_soon:
             self._is_pumping_soon = True
             self._loop.call_soon(self._pump_on)
@@ -173,24 +182,43 @@ class Training:
         for key, lanes in self._source.used():
             self._parts.ledger.applied(key.producer, key.seq, lanes)
 
-    def _submit(self, batch: FilledBatch[UnrollKey]) -> None:
+    @property
+    def may_take(self) -> bool:
+        """Whether batches are given to the update thread now."""
+        stops = self._parts.service.stopping.is_set() or self._run.waits_for_evaluation
+        return self._run.may_train and not stops and not self.wants_ledgers
+
+    def offer(self) -> Offer[FilledBatch[UnrollKey]] | None:
+        """Return the next full batch with what is to be done with it; None if there is none, or none is to be used."""
+        batch = self._source.take() if self.may_take else None
+        if batch is None:
+            return None
         self._submitted += 1
         publishes = self._submitted % self._config.publish_every == 0
         wants_snapshot = self._schedule.is_due(self._loop.time())
         if is_for_evaluation := not self._is_preparing_evaluation and self._run.wants_evaluation():
             self._is_preparing_evaluation = publishes = wants_snapshot = True
-        self._in_flight += 1
         task_B = lane_tasks(self._parts.settings.tasks, batch.tasks)
-        self._parts.worker.submit(
-            lambda: self.trainer.train(
+        return Offer(
+            batch=batch,
+            train=lambda: self.trainer.train(
                 self._batches[batch.index], wants_weights=publishes, wants_snapshot=wants_snapshot,
                 task_B=task_B, weight_B=batch.weight_B, fresh_B=batch.fresh_B,
             ),
-            lambda trained: self._trained(batch, trained, is_for_evaluation=is_for_evaluation),
+            done=lambda trained: self._trained(batch, trained, is_for_evaluation=is_for_evaluation),
+            wants_ledgers=wants_snapshot,
         )  # fmt: skip
 
+    def _submit(self, offer: Offer[FilledBatch[UnrollKey]]) -> None:
+        self._in_flight += 1
+
+        def done(trained: Trained) -> None:
+            self._in_flight -= 1
+            offer.done(trained)
+
+        self._parts.worker.submit(offer.train, done)
+
     def _trained(self, batch: FilledBatch[UnrollKey], trained: Trained, *, is_for_evaluation: bool) -> None:
-        self._in_flight -= 1
         result, parts, run = trained.result, self._parts, self._run
         self._source.release(batch, result.priorities_B)
         self._acknowledge()
@@ -208,17 +236,32 @@ class Training:
         parts.figures.trained(trained)
         parts.update_seconds.observe(trained.seconds)
         self._newest_version = trained.version
-        snapshot = self._stamped(trained.snapshot) if trained.snapshot is not None else None
         if is_for_evaluation:
             self._is_preparing_evaluation = False
-        if is_for_evaluation and snapshot is not None and trained.weights is not None and run.may_train:
+        if trained.snapshot is not None:
+            self._complete(trained.snapshot, partial(self._use, trained, is_for_evaluation=is_for_evaluation))
+        else:
+            self._use(trained, None, is_for_evaluation=is_for_evaluation)
+        self._poll_run()
+        self.pump()
+
+    def _use(self, trained: Trained, snapshot: Snapshot | None, *, is_for_evaluation: bool) -> None:
+        """Publish, evaluate and save what an update has made."""
+        if is_for_evaluation and snapshot is not None and trained.weights is not None and self._run.may_train:
             self._ask_evaluation(snapshot, trained.weights)
         elif trained.weights is not None:
             self.publish(trained.version, trained.weights)
         if snapshot is not None:
             self._save(snapshot, self._schedule.kinds(snapshot))
-        self._poll_run()
-        self.pump()
+
+    def met(self, meeting: Meeting) -> None:
+        """Take the news of a round with the other ranks."""
+        if meeting.ledgers:
+            self._last_ledgers = meeting.ledgers
+            if self._await_ledgers is not None:
+                complete, self._await_ledgers, self.wants_ledgers = self._await_ledgers, None, False
+                complete(meeting.ledgers)
+        self._ranks = meeting.figures
 
     def _ask_evaluation(self, snapshot: Snapshot, weights: bytes) -> None:
         """Request an evaluation of these weights, and publish them.
@@ -241,11 +284,13 @@ class Training:
         """Advance the run, and send CREDIT to all producers if its state or evaluation has changed."""
         run, parts = self._run, self._parts
         is_published = parts.publisher.version == self._newest_version
-        run.poll(parts.publisher.version, self._loop.time(), is_idle=self._in_flight == 0 and is_published)
-        if not run.may_train and self._in_flight == 0 and not is_published and not self._is_exporting:
+        is_training = self._in_flight > 0 or (parts.rounds is not None and parts.rounds.may_be_training)
+        run.poll(parts.publisher.version, self._loop.time(), is_idle=not is_training and is_published)
+        if not run.may_train and not is_training and not is_published and not self._is_exporting:
             self._is_exporting = True
             parts.worker.submit(self.trainer.weights, lambda newest: self._exported(*newest))
-        if not run.may_train and self._schedule.is_due(self._loop.time()):
+        if not run.may_train and not self.wants_ledgers and self._schedule.is_due(self._loop.time()):
+            self.wants_ledgers = parts.rounds is not None
             parts.worker.submit(self.trainer.snapshot, self._take_snapshot)
         if (run.state, run.evaluation) == self._told:
             return
@@ -262,11 +307,20 @@ class Training:
         self._poll_run()
 
     def _take_snapshot(self, snapshot: Snapshot) -> None:
-        snapshot = self._stamped(snapshot)
-        self._save(snapshot, self._schedule.kinds(snapshot))
+        self._complete(snapshot, lambda complete: self._save(complete, self._schedule.kinds(complete)))
+
+    def _complete(self, snapshot: Snapshot, use: Callable[[Snapshot], None]) -> None:
+        """Add the present counters of the run, which belong to its weights, and the ledgers of all ranks; then use it.
+
+        Those of other ranks come with the next round.
+        """
+        stamped = self._stamped(snapshot)
+        if self._parts.rounds is None:
+            use(stamped)
+        else:
+            self._await_ledgers = lambda ledgers: use(_with_ledgers(stamped, ledgers))
 
     def _stamped(self, snapshot: Snapshot) -> Snapshot:
-        """Return the snapshot with the present counters of the run, which belong to its weights."""
         parts = self._parts
         meta = checkpoint_meta(self._run, parts.ledger, parts.restarts, run_id=parts.run_id)
         return replace(snapshot, meta={**snapshot.meta, **meta})
@@ -304,6 +358,7 @@ class Training:
         parts = self._parts
         # All are taken without an await between them, so that they agree: later steps count in none of them.
         snapshot = self._stamped(await self._finish_job(parts.worker, self.trainer.snapshot))
+        snapshot = _with_ledgers(snapshot, self._last_ledgers)
         row = parts.reporter.row(self._loop.time(), self._source.metrics())
         summary = parts.reporter.summary(device=str(self.trainer.parameters.flat.device))
         summary |= {"precision": asdict(self.trainer.policy.precision), "epoch": self.trainer.epoch}
@@ -325,3 +380,9 @@ class Training:
         if not came.done():
             worker.failed.result()
         return came.result()
+
+
+def _with_ledgers(snapshot: Snapshot, ledgers: Sequence[bytes]) -> Snapshot:
+    """Return the snapshot with the producers of the other ranks; the chief's, which come first, it has already."""
+    others = [record for ledger in ledgers[1:] for record in json.loads(ledger)]
+    return replace(snapshot, meta={**snapshot.meta, "producers": [*snapshot.meta["producers"], *others]})

@@ -18,6 +18,7 @@ from seedbed.learner_svc.algorithms.algorithm import Algorithm
 from seedbed.learner_svc.algorithms.config import ActorCriticConfig
 from seedbed.learner_svc.learning.normaliser import ValueNormaliser
 from seedbed.learner_svc.learning.optimiser import FlatOptimiser
+from seedbed.learner_svc.ranks.ranks import ALONE, Ranks
 from seedbed.learner_svc.sources.batch import Experience, first_rows
 from seedbed.shared.figures import columns
 from seedbed.shared.policy.distributions import ActionEvaluation
@@ -98,7 +99,7 @@ class ActorCritic(Algorithm):
         """Return the moments of the value targets of each task; None if all tasks share one value output."""
         if not self._num_tasks:
             return None
-        return moments_by_task(target_TB, experience.trained_TB, experience.lane_tasks, self._num_tasks)
+        return moments_by_task(target_TB, experience.trained_TB, experience.lane_tasks, self._num_tasks, self.ranks)
 
     def _move_value_statistics(self, moments: TargetMoments) -> None:
         """Update the target statistics by one batch; with PopArt, rescale the value head to keep V."""
@@ -108,26 +109,26 @@ class ActorCritic(Algorithm):
                 self.policy.rescale_value_(scale, shift)
 
     def _entropy_bonus(self, evaluation: ActionEvaluation, trained_TB: Tensor, number: int) -> tuple[Tensor, Tensor]:
-        """Return the mean entropy of trained rows and its term of the loss, both scalars."""
+        """Return the mean entropy of trained rows, this rank's part of it, and the cost of entropy, both scalars."""
         entropy = torch.where(trained_TB, evaluation.entropy, 0.0).sum() / number
         if self._entropy is None:
             return entropy, entropy.new_full((), self._shared.entropy_cost)
         cost = self._entropy.cost()
-        self._entropy.measure(entropy.detach())
+        self._entropy.measure(self.ranks.sum(entropy.detach()))
         return entropy, cost
 
     def _sums(
         self, experience: Experience, log_rho_TB: Tensor, target_TB: Tensor, error_TB: Tensor, advantage_TB: Tensor,
         *, rho_clip: float,
     ) -> Tensor:  # fmt: skip
-        """Return the sums that the metrics need, f32 [12].
+        """Return this rank's part of the sums that the metrics need, f32 [12].
 
         The first is a shift near the mean target, the last |log ρ| summed over rows of lag 0; all others are sums over
         trained rows. `error` and the spread of the targets are in units of the value head.
         """
         log_rho_TB = log_rho_TB.clamp(-MAX_LOG_RHO, MAX_LOG_RHO)
         omega_TB, distance_TB = log_rho_TB.exp(), log_rho_TB.abs()
-        shift = target_TB.mean()  # squares of centred values keep their precision
+        shift = self.ranks.mean(target_TB.mean())  # squares of centred values keep their precision
         centred_TB = target_TB - shift
         error_TB = error_TB.detach()
         if self._value is not None:
@@ -153,7 +154,11 @@ class ActorCritic(Algorithm):
             if experience.num_current
             else torch.zeros_like(shift)
         )
-        return torch.cat([shift.reshape(1), sums, current.reshape(1)])
+        return torch.cat([self._part(shift).reshape(1), sums, current.reshape(1)])
+
+    def _part(self, number: Tensor) -> Tensor:
+        """Return this rank's part of a number that all ranks know, which adds up to the number."""
+        return number if self.ranks.is_alone else number / self.ranks.size
 
 
 def moments_from_sums(sums: Tensor, number: int) -> TargetMoments:
@@ -162,8 +167,18 @@ def moments_from_sums(sums: Tensor, number: int) -> TargetMoments:
     return TargetMoments(shift + mean, (square - mean.square()).clamp(min=0.0))
 
 
-def moments_by_task(target_TB: Tensor, trained_TB: Tensor, task_B: Tensor, num_tasks: int) -> TargetMoments:
-    """Return the moments of each task's trained value targets, f64 [K].
+def target_moments(target_TB: Tensor, experience: Experience, ranks: Ranks = ALONE) -> TargetMoments:
+    """Return the moments of all trained value targets of a batch over all ranks, in two passes."""
+    trained_TB, number = experience.trained_TB, max(1, experience.num_trained)
+    mean = ranks.sum(torch.where(trained_TB, target_TB, 0.0).sum()) / number
+    centred_TB = torch.where(trained_TB, target_TB - mean, 0.0)
+    return TargetMoments(mean, ranks.sum(centred_TB.square().sum()) / number)
+
+
+def moments_by_task(
+    target_TB: Tensor, trained_TB: Tensor, task_B: Tensor, num_tasks: int, ranks: Ranks = ALONE
+) -> TargetMoments:
+    """Return the moments of each task's trained value targets over all ranks, f64 [K].
 
     Args:
       target_TB, trained_TB: value targets in units of reward, f32 [T, B], and which are trained on, bool [T, B].
@@ -171,10 +186,10 @@ def moments_by_task(target_TB: Tensor, trained_TB: Tensor, task_B: Tensor, num_t
     """
     is_task_KB = torch.arange(num_tasks, device=task_B.device).unsqueeze(-1) == task_B
     lanes_KB = is_task_KB.double()
-    number_K = lanes_KB @ trained_TB.sum(0).double()
-    mean_K = lanes_KB @ torch.where(trained_TB, target_TB, 0.0).double().sum(0) / number_K.clamp(min=1.0)
+    number_K = ranks.sum(lanes_KB @ trained_TB.sum(0).double())
+    mean_K = ranks.sum(lanes_KB @ torch.where(trained_TB, target_TB, 0.0).double().sum(0)) / number_K.clamp(min=1.0)
     centred_TB = torch.where(trained_TB, target_TB - mean_K[task_B], 0.0)
-    variance_K = lanes_KB @ centred_TB.square().sum(0) / number_K.clamp(min=1.0)
+    variance_K = ranks.sum(lanes_KB @ centred_TB.square().sum(0)) / number_K.clamp(min=1.0)
     return TargetMoments(mean_K, variance_K, number_K > 0)
 
 
@@ -242,9 +257,14 @@ class AdaptiveEntropyCost:
         return {"parameter": self._parameter} | {f"optimiser.{k}": v for k, v in self._optimiser.state().items()}
 
 
-def standardise(advantage_TB: Tensor, trained_TB: Tensor, number: int, *, least: float = 0.0) -> Tensor:
-    """Scale advantages to mean 0 and deviation 1 over trained transitions, 0 elsewhere; divide by at least `least`."""
-    mean = torch.where(trained_TB, advantage_TB, 0.0).sum() / number
+def standardise(
+    advantage_TB: Tensor, trained_TB: Tensor, number: int, *, least: float = 0.0, ranks: Ranks = ALONE
+) -> Tensor:
+    """Scale advantages to mean 0 and deviation 1 over the `number` trained transitions of all ranks, 0 elsewhere.
+
+    They are divided by at least `least`.
+    """
+    mean = ranks.sum(torch.where(trained_TB, advantage_TB, 0.0).sum()) / number
     centred_TB = torch.where(trained_TB, advantage_TB - mean, 0.0)
-    deviation = (centred_TB.square().sum() / number).sqrt()
+    deviation = (ranks.sum(centred_TB.square().sum()) / number).sqrt()
     return centred_TB / (deviation + 1e-6).clamp(min=least)

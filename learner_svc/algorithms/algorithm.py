@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from seedbed.learner_svc.algorithms.config import AlgorithmSettings
+from seedbed.learner_svc.ranks.ranks import ALONE, Ranks
 from seedbed.learner_svc.sources.batch import Experience
 from seedbed.learner_svc.sources.echo import EchoSource
 from seedbed.learner_svc.sources.queue import QueueSource
@@ -32,10 +33,13 @@ Prepared = Mapping[str, Tensor]  # constants of all passes over a batch, each [T
 
 @dataclass(frozen=True, slots=True)
 class LossOutput:
-    """The result of one evaluation of the loss."""
+    """The result of one evaluation of the loss.
+
+    With several learner ranks, each rank's loss and diagnostics are its part of a sum over all of them.
+    """
 
     loss: Tensor  # scalar, with gradient
-    diagnostics: Tensor  # f32 [D], detached; the algorithm's `report` names them after the step's one sync
+    diagnostics: Tensor  # f32 [D], detached; the algorithm's `report` names their sums after the step's one sync
     priorities_B: Tensor | None = None  # f32 [B], detached: for a source that draws by priority
 
 
@@ -46,6 +50,7 @@ class Algorithm:
     """
 
     Settings: ClassVar[type[AlgorithmSettings]] = AlgorithmSettings  # the model of its section [algorithm]
+    ranks: Ranks = ALONE  # for what must be summed over all ranks before the loss; set by the updater
 
     def __init__(self, config: Any, policy: Policy) -> None:
         """Make the algorithm for a policy that is on its device already.

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from seedbed.learner_svc.algorithms.actor_critic import (
     ActorCritic,
-    TargetMoments,
     describe_update,
     standardise,
+    target_moments,
 )
 from seedbed.learner_svc.algorithms.algorithm import LossOutput, Prepared
 from seedbed.learner_svc.algorithms.config import AppoConfig
@@ -71,9 +71,8 @@ class Appo(ActorCritic):
             advantage_TB = lambda_advantage(
                 discount_TB, reward_TB, experience.valid_TB, value_TB, last_value_B, target_TB, lam=config.lam
             )
-        trained = target_TB[experience.trained_TB]
         by_task = self._moments_by_task(target_TB, experience)
-        self._move_value_statistics(by_task or TargetMoments(trained.mean(), trained.var(unbiased=False)))
+        self._move_value_statistics(by_task or target_moments(target_TB, experience, self.ranks))
         return {
             "target": target_TB, "advantage": advantage_TB, "value": value_TB, "log_prob": evaluation.log_prob,
             "weight": log_rho_TB.exp().clamp(max=1.0),
@@ -87,7 +86,9 @@ class Appo(ActorCritic):
         target_TB, advantage_TB = self._in_head_units(prepared["target"], prepared["advantage"], experience)
         raw_advantage_TB = advantage_TB = torch.where(trained_TB, advantage_TB, 0.0)
         if config.normalise_advantage:
-            advantage_TB = standardise(advantage_TB, trained_TB, number, least=config.min_advantage_std)
+            advantage_TB = standardise(
+                advantage_TB, trained_TB, number, least=config.min_advantage_std, ranks=self.ranks
+            )
         change_TB = torch.where(trained_TB, evaluation.log_prob - prepared["log_prob"], 0.0)
         gain_TB = clipped_gain(change_TB, advantage_TB, config.policy_clip)
         gain_TB = torch.where(advantage_TB < 0, gain_TB.maximum(config.dual_clip * advantage_TB), gain_TB)
@@ -97,7 +98,7 @@ class Appo(ActorCritic):
         entropy, entropy_cost = self._entropy_bonus(evaluation, trained_TB, number)
         loss = policy_loss + config.baseline_cost * value_loss - entropy_cost * entropy
         with torch.no_grad():
-            scalars = torch.stack([policy_loss, value_loss, entropy, entropy_cost])
+            scalars = torch.stack([policy_loss, value_loss, entropy, self._part(entropy_cost)])
             log_rho_TB = torch.where(trained_TB, evaluation.log_prob - batch.log_prob, 0.0)
             sums = self._sums(experience, log_rho_TB, prepared["target"], error_TB, raw_advantage_TB, rho_clip=1.0)
             moved = torch.stack(self._moved(change_TB)) / number

@@ -108,7 +108,8 @@ class R2D2(Algorithm):
             absolute_TB = error_TB.abs()
             mean_q = torch.where(trained_TB, q_TB, 0.0).sum() / number
             mean_target = torch.where(trained_TB, target_TB, 0.0).sum() / number
-            diagnostics = torch.stack([mean_q, mean_target, absolute_TB.sum() / number, absolute_TB.max()])
+            largest = self.ranks.max(absolute_TB.max()) / self.ranks.size  # this rank's part of it
+            diagnostics = torch.stack([mean_q, mean_target, absolute_TB.sum() / number, largest])
             priorities_B = _priorities(config, absolute_TB, trained_TB)
         return LossOutput(loss, diagnostics, priorities_B)
 

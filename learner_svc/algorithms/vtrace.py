@@ -57,7 +57,7 @@ class VTrace(ActorCritic):
         )
         target_TB, advantage_TB = self._in_head_units(targets.value_target_TB, targets.pg_advantage_TB, experience)
         if config.normalise_advantage:
-            advantage_TB = standardise(advantage_TB, trained_TB, number)
+            advantage_TB = standardise(advantage_TB, trained_TB, number, ranks=self.ranks)
         advantage_TB = torch.where(trained_TB, advantage_TB, 0.0)
         error_TB = torch.where(trained_TB, target_TB - output.value[:length], 0.0)
         gain_TB = torch.where(trained_TB, evaluation.log_prob, 0.0) * advantage_TB
@@ -68,14 +68,14 @@ class VTrace(ActorCritic):
         if config.kl_cost:
             loss = loss + (config.kl_cost / number) * kl_to_behaviour(torch.where(trained_TB, log_rho_TB, 0.0)).sum()
         with torch.no_grad():
-            scalars = torch.stack([policy_loss, value_loss, entropy, entropy_cost])
+            scalars = torch.stack([policy_loss, value_loss, entropy, self._part(entropy_cost)])
             sums = self._sums(
                 experience, log_rho_TB.detach(), targets.value_target_TB, error_TB, advantage_TB,
                 rho_clip=config.rho_clip,
             )  # fmt: skip
             if self._value is not None:
                 by_task = self._moments_by_task(targets.value_target_TB, experience)
-                self._target_moments = by_task or moments_from_sums(sums, number)
+                self._target_moments = by_task or moments_from_sums(self.ranks.sum(sums), number)
         return LossOutput(loss, torch.cat([scalars.detach(), sums]))
 
     def after_step(self, learning_rate: float) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from seedbed.learner_svc.ranks.ranks import ALONE, Ranks
 from seedbed.shared.policy.observations import LeafNormaliser
 
 MIN_STD, MAX_STD = 1e-4, 1e6  # bounds of the deviation of value targets, from Hessel et al. 2018
@@ -23,17 +24,19 @@ class RunningMoments:
         self.square_sum = torch.zeros(tuple(shape), dtype=torch.float64, device=device)  # of deviations from the mean
 
     @torch.no_grad()
-    def update(self, rows: Tensor) -> None:
-        """Add rows [N, *shape]."""
-        if not len(rows):
+    def update(self, rows: Tensor, ranks: Ranks = ALONE) -> None:
+        """Add rows [N, *shape] of this rank, and those that the other ranks add."""
+        (total_rows,) = ranks.gather([len(rows)]).sum(0)
+        if not total_rows:
             return
-        number = float(len(rows))
+        number = float(total_rows)
         rows = rows if rows.dtype == torch.float64 else rows.float()
         # Sums about a value near the mean, in the rows' own precision: torch.var_mean of columns is ten times slower.
-        near = torch.where(self.count > 0, self.mean.to(rows.dtype), rows[0])
+        known = self.mean.to(rows.dtype)
+        near = torch.where(self.count > 0, known, ranks.mean(rows[0] if len(rows) else known))
         deviation = rows - near
-        first = deviation.sum(0).double()
-        second = deviation.square_().sum(0).double()
+        first = ranks.sum(deviation.sum(0).double())
+        second = ranks.sum(deviation.square_().sum(0).double())
         square_sum = (second - first.square() / number).clamp_(min=0.0)
         total = self.count + number
         difference = near.double() + first / number - self.mean
@@ -65,8 +68,8 @@ class ObservationNormaliser:
         self._moments = {item.index: RunningMoments(item.mean.shape, item.mean.device) for item in self._published}
 
     @torch.no_grad()
-    def update(self, observation: Sequence[Tensor], present_TB: Tensor | None) -> None:
-        """Add a batch's rows and write the new statistics into the policy.
+    def update(self, observation: Sequence[Tensor], present_TB: Tensor | None, ranks: Ranks = ALONE) -> None:
+        """Add a batch's rows, of every rank, and write the new statistics into the policy.
 
         Args:
           observation: leaves [T+1, B, ...]; row 0 was counted as the last row of the previous unroll.
@@ -75,7 +78,7 @@ class ObservationNormaliser:
         for item in self._published:
             rows_TB, moments = observation[item.index][1:], self._moments[item.index]
             rows = rows_TB.flatten(0, 1) if present_TB is None else rows_TB[present_TB]
-            moments.update(rows.reshape(len(rows), *item.mean.shape))
+            moments.update(rows.reshape(len(rows), *item.mean.shape), ranks)
             item.mean.copy_(moments.mean)
             variance = moments.variance if item.rstd.shape == item.mean.shape else moments.variance.mean()
             item.rstd.copy_((variance + item.variance_floor).rsqrt())

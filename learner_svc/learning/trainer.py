@@ -3,8 +3,9 @@
 Every method runs in that thread, so a snapshot is always taken between two updates.
 """
 
+import json
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -13,6 +14,7 @@ from seedbed.learner_svc.algorithms.registry import recording_of
 from seedbed.learner_svc.config import LearnerSettings
 from seedbed.learner_svc.learning.initial_weights import find_source, policy_difference, start_from, task_difference
 from seedbed.learner_svc.learning.update import Updater, UpdateResult
+from seedbed.learner_svc.ranks.ranks import ALONE, Ranks
 from seedbed.learner_svc.run.checkpoint import Checkpoint, Snapshot
 from seedbed.learner_svc.run.folder import PRECISION
 from seedbed.learner_svc.run.saved_policy import read_policy
@@ -22,7 +24,7 @@ from seedbed.shared.policy.determinism import use_deterministic_algorithms
 from seedbed.shared.policy.devices import choose_device
 from seedbed.shared.policy.policy import Policy
 from seedbed.shared.policy.precision import REQUESTS, choose_precision
-from seedbed.shared.policy.weights import FlatParameters, make_manifest
+from seedbed.shared.policy.weights import FlatParameters, Manifest, make_manifest, policy_from_manifest
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.protocol.messages import pack_version
 from seedbed.shared.protocol.rows import EnvSpec
@@ -40,14 +42,34 @@ class Trained:
     snapshot: Snapshot | None  # if requested
 
 
+@dataclass(frozen=True, slots=True)
+class ChiefPolicy:
+    """What the chief tells the other learner ranks of the policy that it has built; its tensors follow."""
+
+    manifest: str  # JSON
+    step: int
+    trained_steps: int
+
+    def encode(self) -> bytes:
+        """Return it as JSON."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> "ChiefPolicy":
+        """Read what `encode` returned."""
+        return cls(**json.loads(data))
+
+
 class Trainer:
     """The policy and its updater. Owned by the update thread; memory: the updater's."""
 
     def __init__(
-        self, settings: LearnerSettings, folder: Path, crash_folder: Path, *, epoch: int,
-        origin: EnvSpec | Checkpoint,
+        self, settings: LearnerSettings, folder: Path, crash_folder: Path | None, *, epoch: int,
+        origin: EnvSpec | Checkpoint | ChiefPolicy, ranks: Ranks = ALONE,
     ) -> None:  # fmt: skip
-        """Build a policy for a specification, or resume from a checkpoint.
+        """Build a policy for a specification, resume from a checkpoint, or follow the chief of several ranks.
+
+        With several ranks it returns once all have the chief's policy and the state of its updater.
 
         Raises: ConfigError or CheckpointError if checkpoint and configuration do not fit together.
         """
@@ -61,11 +83,14 @@ class Trainer:
         self.epoch = epoch
         self.max_policy_lag = settings.learner.max_policy_lag
         checkpoint = origin if isinstance(origin, Checkpoint) else None
-        self.step = checkpoint.step if checkpoint else 0
-        self.trained_steps = 0
+        chief = origin if isinstance(origin, ChiefPolicy) else None
+        self.step = checkpoint.step if checkpoint else chief.step if chief else 0
+        self.trained_steps = chief.trained_steps if chief else 0
         device = choose_device(settings.learner.device)
         if isinstance(origin, Checkpoint):
             policy = _resumed(settings, origin)
+        elif isinstance(origin, ChiefPolicy):
+            policy = policy_from_manifest(Manifest.from_json(origin.manifest))
         else:
             policy = _built(settings, origin, device, folder)
         policy.to(device)
@@ -77,13 +102,16 @@ class Trainer:
         self.updater = Updater(
             policy, self.parameters, settings.algorithm, passes=settings.learner.reuse,
             minibatches=settings.learner.minibatches, seed=settings.run.seed, run_steps=settings.run.steps,
-            tasks=tuple(settings.tasks.values()), epoch_start_step=self.step, crash_folder=crash_folder,
+            tasks=tuple(settings.tasks.values()), epoch_start_step=self.step, crash_folder=crash_folder, ranks=ranks,
         )  # fmt: skip
         if checkpoint:
             self.updater.load_state(checkpoint.arrays, checkpoint.meta["updater"])
             self.trained_steps = checkpoint.meta["run"]["counters"]["trained_steps"]
-        elif settings.learner.init_from is not None:
+        elif chief is None and settings.learner.init_from is not None:
             start_from(self.updater, find_source(settings.learner.init_from))
+        if ranks.is_chief and not ranks.is_alone:
+            ranks.tell(ChiefPolicy(self.manifest.to_json(), self.step, self.trained_steps).encode())
+        ranks.copy_from_chief(self.updater.tensors())
 
     @property
     def version(self) -> int:

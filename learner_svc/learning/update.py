@@ -4,6 +4,9 @@ An update makes one or several passes over its batch, each whole or in minibatch
 each. A step computes loss and gradient, reads all metrics from the device at once, and only then changes the weights:
 a loss or gradient that is not finite ends the run before that, with the batch saved. Observation statistics change at
 the end of the update and count each row once.
+
+With several ranks each passes over a batch of its own in the same steps. Losses, gradients and statistics are sums over
+all ranks, so all apply the same change.
 """
 
 import math
@@ -25,6 +28,7 @@ from seedbed.learner_svc.algorithms.registry import make_algorithm
 from seedbed.learner_svc.learning.normaliser import ObservationNormaliser
 from seedbed.learner_svc.learning.optimiser import FlatOptimiser, learning_rate_at
 from seedbed.learner_svc.learning.rewards import TrainingRewards
+from seedbed.learner_svc.ranks.ranks import ALONE, Ranks
 from seedbed.learner_svc.sources.batch import Batch, Experience, present_rows, valid_transitions
 from seedbed.shared.errors import CheckpointError, NumericsError, StorageError
 from seedbed.shared.figures import columns
@@ -37,7 +41,10 @@ from seedbed.shared.runtime.tasks import TaskConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateResult:
-    """The result of one update. Counts are transitions; arrays are [B], in the order of the batch's lanes."""
+    """The result of one update. Counts are transitions; arrays are [B], in the order of the batch's lanes.
+
+    With several ranks the counts are of all their batches, and the arrays of this rank's.
+    """
 
     applied: bool  # False: all transitions were too old, and the weights are unchanged
     metrics: dict[str, float]
@@ -72,6 +79,7 @@ class Updater:
         tasks: Sequence[TaskConfig] = (),
         epoch_start_step: int = 0,
         crash_folder: Path | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         """Make an updater of a policy.
 
@@ -84,11 +92,13 @@ class Updater:
           tasks: the tasks of the run in the order of their numbers, for their reward settings.
           epoch_start_step: the step that this learner epoch resumed from.
           crash_folder: where a batch whose loss is not finite is saved.
+          ranks: the others that train the same policy, with the same configuration.
         """
         self.policy = policy.train()
         self.parameters = parameters
         self.device = parameters.flat.device
         self.algorithm = make_algorithm(config, policy)
+        self.algorithm.ranks = self._ranks = ranks
         self.config: AlgorithmSettings = self.algorithm.config
         self.optimiser = FlatOptimiser(self.config, parameters.trained, parameters.grad)
         self._networks = {name: _Network(self.config, module) for name, module in self.algorithm.networks().items()}
@@ -103,7 +113,7 @@ class Updater:
         self, batch: Batch, *, step: int, trained_steps: int, max_policy_lag: int, version_now: int,
         task_B: Array | None = None, weight_B: Array | None = None, fresh_B: Array | None = None,
     ) -> UpdateResult:  # fmt: skip
-        """Train on one batch.
+        """Train on one batch; with several ranks, at the same time as all others.
 
         Args:
           batch: on the host; its arrays may be reused once this returns.
@@ -126,46 +136,52 @@ class Updater:
         present = _uncounted_rows(batch, fresh_B)
         metrics: dict[str, float] = {}
         priorities_B: Array | None = None
-        if trained.any():
+        masks = _Masks(valid=valid, trained=trained, current=trained & (lag.lag == 0))
+        order = np.random.Generator(np.random.Philox(key=(self._seed, step)))  # a resumed run repeats it
+        lanes = list(_lanes_of_steps(order, batch.num_lanes, self._passes, min(self._minibatches, batch.num_lanes)))
+        counts = _Counts.over(self._ranks, masks, lag, lanes)
+        if counts.num_trained:
             batch = batch.to(self.device)
-            masks = _Masks(valid=valid, trained=trained, current=trained & (lag.lag == 0))
             tasks, weights = (None if array is None else self._on_device(array) for array in (task_B, weight_B))
             reward_TB = self._rewards.of(batch.reward[1:], tasks)
-            whole = self._experience(batch, masks, reward_TB, tasks, weights)
+            whole = self._experience(batch, masks, (counts.num_trained, counts.num_current), reward_TB, tasks, weights)
             rate = learning_rate_at(self.config, trained_steps, self._run_steps)
-            metrics, priorities_B = self._train(whole, masks, step, rate)
-            self.normaliser.update(batch.observation, None if present is None else self._on_device(present))
+            metrics, priorities_B = self._train(whole, masks, lanes, counts, step, rate)
+            counted = None if present is None else self._on_device(present)
+            self.normaliser.update(batch.observation, counted, self._ranks)
         metrics |= {columns.UPDATE_TIME.name: 1e3 * (time.perf_counter() - started)}
-        return _describe(metrics, valid, trained, lag, priorities_B)
+        return _describe(metrics, masks, counts, priorities_B)
 
     def _experience(
-        self, batch: Batch, masks: "_Masks", reward_TB: Tensor, task_B: Tensor | None, weight_B: Tensor | None
-    ) -> Experience:
+        self, batch: Batch, masks: "_Masks", numbers: tuple[int, int], reward_TB: Tensor, task_B: Tensor | None,
+        weight_B: Tensor | None,
+    ) -> Experience:  # fmt: skip
+        num_trained, num_current = numbers
         return Experience(
             batch=batch,
             valid_TB=self._on_device(masks.valid),
             trained_TB=self._on_device(masks.trained),
             current_TB=self._on_device(masks.current),
-            num_trained=int(np.count_nonzero(masks.trained)),
-            num_current=int(np.count_nonzero(masks.current)),
+            num_trained=num_trained,
+            num_current=num_current,
             reward_TB=reward_TB,
             task_B=task_B,
             weight_B=weight_B,
         )
 
     def _train(
-        self, whole: Experience, masks: "_Masks", step: int, learning_rate: float
-    ) -> tuple[dict[str, float], Array | None]:
+        self, whole: Experience, masks: "_Masks", lanes_of_steps: Sequence[Array | None], counts: "_Counts", step: int,
+        learning_rate: float,
+    ) -> tuple[dict[str, float], Array | None]:  # fmt: skip
         """Make all passes over one batch; return means of the metrics over its steps, and the newest priorities [B]."""
         learning_rate *= self.algorithm.rate_factor
         prepared = self.algorithm.prepare(whole)
-        order = np.random.Generator(np.random.Philox(key=(self._seed, step)))  # a resumed run repeats it
         reports: list[dict[str, float]] = []
         num_lanes = whole.batch.num_lanes
         parts = min(self._minibatches, num_lanes)
         priorities_B: Array | None = None
-        for lanes in _lanes_of_steps(order, num_lanes, self._passes, parts):
-            part, fixed = (whole, prepared) if lanes is None else self._cut(whole, prepared, masks, lanes)
+        for lanes, numbers in zip(lanes_of_steps, counts.steps, strict=True):
+            part, fixed = (whole, prepared) if lanes is None else self._cut(whole, prepared, masks, numbers, lanes)
             if part.num_trained:
                 report, found = self._step(part, fixed, step, learning_rate)
                 reports.append(report)
@@ -178,14 +194,18 @@ class Updater:
         self.algorithm.after_batch(reports[-parts:])
         return merge_metrics(reports), priorities_B
 
-    def _cut(self, whole: Experience, prepared: Prepared, masks: "_Masks", lanes: Array) -> tuple[Experience, Prepared]:
+    def _cut(
+        self, whole: Experience, prepared: Prepared, masks: "_Masks", numbers: tuple[int, int], lanes: Array
+    ) -> tuple[Experience, Prepared]:
         """Return some lanes of a batch, and of its prepared constants."""
         index = self._on_device(lanes)
         task_B, weight_B = (
             None if of_lanes is None else of_lanes.index_select(0, index) for of_lanes in (whole.task_B, whole.weight_B)
         )
         reward_TB = whole.reward_TB.index_select(1, index)
-        experience = self._experience(whole.batch.lanes(index), masks.lanes(lanes), reward_TB, task_B, weight_B)
+        experience = self._experience(
+            whole.batch.lanes(index), masks.lanes(lanes), numbers, reward_TB, task_B, weight_B
+        )
         return experience, {name: tensor.index_select(1, index) for name, tensor in prepared.items()}
 
     def _step(
@@ -198,9 +218,12 @@ class Updater:
             gradient.zero_()
         output = self.algorithm.loss(experience, prepared)
         output.loss.backward()  # type: ignore[no-untyped-call]
-        head = torch.stack([output.loss.detach(), *(torch.linalg.vector_norm(grad) for grad, _ in trained.values())])
-        number = len(output.diagnostics)
-        measured = [output.diagnostics] if output.priorities_B is None else [output.diagnostics, output.priorities_B]
+        loss_part, diagnostics_part = self._add_up(
+            [gradient for gradient, _ in trained.values()], output.loss.detach(), output.diagnostics
+        )
+        head = torch.stack([loss_part, *(torch.linalg.vector_norm(grad) for grad, _ in trained.values())])
+        number = len(diagnostics_part)
+        measured = [diagnostics_part] if output.priorities_B is None else [diagnostics_part, output.priorities_B]
         loss, *rest = torch.cat([head, *measured]).tolist()
         norms, rest = rest[: len(trained)], rest[len(trained) :]
         diagnostics, priorities = rest[:number], rest[number:]
@@ -213,6 +236,17 @@ class Updater:
         self.algorithm.after_step(learning_rate)
         metrics = {columns.LOSS.name: loss, columns.GRAD_NORM.name: norms[0], columns.LEARNING_RATE.name: learning_rate}
         return metrics | self.algorithm.report(diagnostics, experience), priorities
+
+    def _add_up(self, gradients: Sequence[Tensor], loss: Tensor, diagnostics: Tensor) -> tuple[Tensor, Tensor]:
+        """Replace the gradients by their sums over all ranks, in one message; return those of loss and diagnostics."""
+        if self._ranks.is_alone:
+            return loss, diagnostics
+        parts = [*gradients, loss.reshape(1), diagnostics]
+        summed = self._ranks.sum(torch.cat([part.float() for part in parts]))
+        total = torch.split(summed, [len(part) for part in parts])
+        for gradient, part in zip(gradients, total, strict=False):
+            gradient.copy_(part)
+        return total[-2][0], total[-1]
 
     def _save_crash(self, batch: Batch, step: int, loss: float, norm: float) -> str:
         """Save batch and weights for inspection, and return the text of the error."""
@@ -238,7 +272,7 @@ class Updater:
 
         "policy.flat" is the flat weight buffer, as published.
         """
-        tensors = self._tensors()
+        tensors = self.tensors()
         arrays = {name: tensor.detach().to("cpu", copy=True).numpy() for name, tensor in tensors.items()}
         return arrays, {"algorithm": self.config.name, "optimizer": self.config.optimizer}
 
@@ -251,7 +285,7 @@ class Updater:
         for name, value in ours.items():
             if meta.get(name) != value:
                 raise CheckpointError(f"the checkpoint's {name} is {meta.get(name)!r}, this run's {value!r}")
-        tensors = self._tensors()
+        tensors = self.tensors()
         if missing := sorted(tensors.keys() - arrays.keys()):
             raise CheckpointError(f"the checkpoint lacks {', '.join(missing)}: set [algorithm] as it was trained with")
         for name, tensor in tensors.items():
@@ -275,7 +309,7 @@ class Updater:
             tensor.copy_(torch.from_numpy(np.array(statistics[name])))
         self.algorithm.weights_replaced()
 
-    def _tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
         """Return the live tensors of the whole state by name."""
         named = {"policy.flat": self.parameters.flat}
         named |= {f"optimiser.{name}": tensor for name, tensor in self.optimiser.state().items()}
@@ -352,32 +386,78 @@ def merge_metrics(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return merged
 
 
-def _describe(
-    metrics: dict[str, float], valid: Array, trained: Array, lag: Lag, priorities_B: Array | None
-) -> UpdateResult:
-    """Return the result, with everything that is counted on the host."""
-    num_valid, num_trained = int(np.count_nonzero(valid)), int(np.count_nonzero(trained))
-    num_lost = int(np.count_nonzero(valid & lag.lost))
-    dropped_B = np.count_nonzero(valid & ~trained, axis=0)
-    trained_lags, counted = lag.lag[trained], valid & ~lag.lost  # lost weights have no meaningful lag
-    if num_trained:
-        metrics[columns.LAG_MEAN.name], metrics[columns.LAG_MAX.name] = (
-            float(trained_lags.mean()),
-            float(trained_lags.max()),
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """What is counted on the host before an update, over the batches of all ranks. Transitions where nothing else."""
+
+    num_trained: int
+    num_current: int
+    num_valid: int
+    num_lost: int
+    dropped_unrolls: int
+    size: int
+    lag_mean: float  # over trained transitions
+    lag_max: float
+    lag_sum: int
+    lag_histogram: tuple[int, ...]
+    steps: tuple[tuple[int, int], ...]  # of each optimiser step: trained, and acted by the present weights
+
+    @classmethod
+    def over(cls, ranks: Ranks, masks: _Masks, lag: Lag, lanes_of_steps: Sequence[Array | None]) -> "_Counts":
+        """Count this rank's batch and add up what all ranks counted."""
+        valid, trained = masks.valid, masks.trained
+        trained_lags, counted = lag.lag[trained], valid & ~lag.lost  # lost weights have no meaningful lag
+        trained_B, current_B = np.count_nonzero(trained, axis=0), np.count_nonzero(masks.current, axis=0)
+        histogram = lag_histogram(lag.lag, counted)
+        steps = [
+            (int((trained_B if lanes is None else trained_B[lanes]).sum()),
+             int((current_B if lanes is None else current_B[lanes]).sum()) if number == 0 else 0)
+            for number, lanes in enumerate(lanes_of_steps)
+        ]  # fmt: skip
+        told = ranks.gather(
+            [
+                trained_B.sum(),
+                current_B.sum(),
+                float(np.count_nonzero(valid)),
+                float(np.count_nonzero(valid & lag.lost)),
+                float(np.count_nonzero(valid.any(axis=0) & ~trained.any(axis=0))),
+                valid.size,
+                trained_lags.sum(),
+                trained_lags.max() if len(trained_lags) else 0.0,
+                lag.lag[counted].sum(),
+                *histogram,
+                *(count for step in steps for count in step),
+            ]
         )
-    metrics[columns.VALID_SHARE.name] = num_valid / valid.size
-    metrics[columns.DROPPED_SHARE.name] = (num_valid - num_trained) / max(1, num_valid)
+        num_trained, num_current, num_valid, num_lost, dropped, size, lags, _, lag_sum, *rest = told.sum(0).tolist()
+        buckets, pairs = rest[: len(histogram)], [int(count) for count in rest[len(histogram) :]]
+        return cls(
+            num_trained=int(num_trained), num_current=int(num_current), num_valid=int(num_valid),
+            num_lost=int(num_lost), dropped_unrolls=int(dropped), size=int(size),
+            lag_mean=lags / num_trained if num_trained else 0.0, lag_max=float(told[:, 7].max()), lag_sum=int(lag_sum),
+            lag_histogram=tuple(map(int, buckets)), steps=tuple(zip(pairs[::2], pairs[1::2], strict=True)),
+        )  # fmt: skip
+
+
+def _describe(metrics: dict[str, float], masks: _Masks, counts: _Counts, priorities_B: Array | None) -> UpdateResult:
+    """Return the result, with everything that is counted on the host."""
+    valid, trained = masks.valid, masks.trained
+    num_dropped = counts.num_valid - counts.num_trained
+    if counts.num_trained:
+        metrics[columns.LAG_MEAN.name], metrics[columns.LAG_MAX.name] = counts.lag_mean, counts.lag_max
+    metrics[columns.VALID_SHARE.name] = counts.num_valid / counts.size
+    metrics[columns.DROPPED_SHARE.name] = num_dropped / max(1, counts.num_valid)
     return UpdateResult(
-        applied=num_trained > 0,
+        applied=counts.num_trained > 0,
         metrics=metrics,
-        valid_steps=num_trained,
-        dropped_steps=num_valid - num_trained,
-        stale_steps=num_valid - num_trained - num_lost,
-        lost_epoch_steps=num_lost,
-        dropped_unrolls=int(np.count_nonzero(valid.any(axis=0) & ~trained.any(axis=0))),
-        dropped_steps_B=dropped_B,
+        valid_steps=counts.num_trained,
+        dropped_steps=num_dropped,
+        stale_steps=num_dropped - counts.num_lost,
+        lost_epoch_steps=counts.num_lost,
+        dropped_unrolls=counts.dropped_unrolls,
+        dropped_steps_B=np.count_nonzero(valid & ~trained, axis=0),
         trained_steps_B=np.count_nonzero(trained, axis=0),
         priorities_B=priorities_B,
-        lag_histogram=lag_histogram(lag.lag, counted),
-        lag_sum=int(lag.lag[counted].sum()),
+        lag_histogram=counts.lag_histogram,
+        lag_sum=counts.lag_sum,
     )

@@ -64,6 +64,9 @@ class Identity:
     tasks: tuple[TaskEnv, ...] = ()  # empty: a run with one environment
     protocol_min: int = PROTOCOL_MIN  # higher if inference must record more than protocol 1 can
     is_deterministic: bool = False  # only the first inference service may join
+    rank: int = 0  # among the learner's ranks
+    num_ranks: int = 1
+    ranks: tuple[str, ...] = ()  # addresses of the others; the chief's alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +293,13 @@ class ProducerSessions:
                 message="a deterministic run has one inference service from its start to its end, and had another one",
                 hint="start the run anew, or set run.deterministic = false",
             )  # fmt: skip
+        if hello.stream % self.identity.num_ranks != self.identity.rank:
+            return Reject(
+                nonce=hello.nonce, code="rank", retryable=True,
+                message=f"this is learner rank {self.identity.rank} of {self.identity.num_ranks}, and stream "
+                f"{hello.stream} belongs to another",
+                hint="the addresses in the chief's WELCOME are in the order of ranks",
+            )  # fmt: skip
         problem = self._find_incompatibility(hello.task, hello.spec)
         if problem is None:
             return None
@@ -330,7 +340,8 @@ class ProducerSessions:
             protocol=min(LEARNER_PROTOCOL_MAX, hello.protocol_max), run_id=identity.run_id, run_seed=identity.run_seed,
             spec_digest=self.spec.digest() if self.spec else "", beat_s=identity.beat_s, lease_s=identity.lease_s,
             unroll_length=identity.unroll_length, next_seq=producer.next_seq,
-            next_episodes_seq=producer.next_episodes_seq, state=int(self.run.state), tasks=identity.tasks,
+            next_episodes_seq=producer.next_episodes_seq, state=int(self.run.state),
+            tasks=identity.tasks, rank=identity.rank, ranks=identity.ranks,
         )  # fmt: skip
 
     def _credit(self, producer: Producer) -> Credit:
@@ -344,7 +355,8 @@ class ProducerSessions:
         reports = []
         self.ledger.book.renew(route, now)
         for producer in self.ledger.book.on_route(route):
-            self.loads[producer.incarnation] = ProducerLoad(producer.name, dict(ping.load))
+            if not producer.stream:
+                self.loads[producer.incarnation] = ProducerLoad(producer.name, dict(ping.load))
             actions.append(SendToProducer(route, [encode(self._credit(producer))]))
             last, state = producer.received_through - 1, int(RequestState.UNKNOWN)
             reports.append(SessionReport(session=producer.id, last_seq=last, state=state, age_ms=0))

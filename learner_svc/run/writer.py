@@ -5,7 +5,7 @@ checkpoint tries again. The last checkpoint and summary must be written, else th
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -13,6 +13,7 @@ import structlog
 
 from seedbed.learner_svc.algorithms.lag import name_buckets
 from seedbed.learner_svc.config import LearnerSettings
+from seedbed.learner_svc.ranks.ranks import CHIEF
 from seedbed.learner_svc.run import checkpoint
 from seedbed.learner_svc.run.checkpoint import Snapshot
 from seedbed.learner_svc.run.folder import RunFolder
@@ -127,28 +128,34 @@ def checkpoint_meta(run: Run, ledger: Ledger, restarts: RestartCounter, *, run_i
     }
 
 
-def restore(meta: Mapping[str, Any], run: Run, ledger: Ledger, restarts: RestartCounter) -> None:
-    """Restore what `checkpoint_meta` returned.
+def restore(meta: Mapping[str, Any], run: Run, ledger: Ledger, restarts: RestartCounter, *, num_ranks: int = 1) -> None:
+    """Restore what `checkpoint_meta` returned, and of the producers those of the chief of so many ranks.
 
     Raises: KeyError, TypeError, ValueError or AttributeError if it is not that.
     """
     run.restore(meta["run"])
-    ledger.restore(producer_records(meta))
+    ledger.restore(of_rank(producer_records(meta["producers"]), CHIEF, num_ranks))
     restarts.restore(meta.get("lives", {}))
 
 
-def producer_records(meta: Mapping[str, Any]) -> list[ProducerRecord]:
+def of_rank(records: Iterable[ProducerRecord], rank: int, num_ranks: int) -> list[ProducerRecord]:
+    """Return the records whose streams go to a rank."""
+    return [record for record in records if record.stream % num_ranks == rank]
+
+
+def producer_records(items: Iterable[Mapping[str, Any]]) -> list[ProducerRecord]:
     """Return the ledger's part of a checkpoint."""
     return [
         ProducerRecord(
             incarnation=item["incarnation"],
             task=item.get("task", ""),
+            stream=item.get("stream", 0),
             next_seq=item["next_seq"],
             next_episodes_seq=item["next_episodes_seq"],
             applied=tuple((seq, lanes) for seq, lanes in item["applied"]),
             partial=tuple((seq, lanes) for seq, lanes in item["partial"]),
         )
-        for item in meta["producers"]
+        for item in items
     ]
 
 

@@ -11,7 +11,8 @@ from seedbed.shared.protocol.messages import Credit, Episodes, Evaluation, Produ
 from seedbed.shared.protocol.session_book import LeasedSession, SessionBook
 
 MAX_AHEAD = 1 << 16  # an UNROLL numbered further than this beyond the first missing one is invalid
-MAX_REMEMBERED = 4096  # producers (incarnation and task) whose numbers are remembered
+MAX_REMEMBERED = 4096  # producers (incarnation, task and stream) whose numbers are remembered
+Key = tuple[int, str, int]  # incarnation, task and stream
 SINGLE_TASK: Mapping[str, float] = {"": 1.0}  # weights of a run with one environment
 
 
@@ -31,10 +32,14 @@ class _Held:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Producer(LeasedSession):
-    """The learner's state of one producer: an incarnation of inference and a task. Its id is 0 without a session."""
+    """The learner's state of one producer: an incarnation of inference, a task and a stream.
+
+    Its id is 0 without a session.
+    """
 
     incarnation: int
     task: str = ""
+    stream: int = 0
     name: str = ""
     next_seq: int = 0  # all numbers below are applied, dropped or lost
     next_episodes_seq: int = 0
@@ -59,6 +64,7 @@ class ProducerRecord:
 
     incarnation: int
     task: str = ""
+    stream: int = 0
     next_seq: int
     next_episodes_seq: int
     applied: tuple[tuple[int, int], ...] = ()
@@ -87,15 +93,15 @@ class Ledger:
         self.book: SessionBook[Producer] = SessionBook()
         self.sessions = self.book.sessions  # by id, for reading
         self._weights = weights
-        self._producers: dict[tuple[int, str], Producer] = {}
+        self._producers: dict[Key, Producer] = {}
         self._next_session = (epoch << 20) + 1  # ids of different epochs do not overlap
         self._is_held = False
 
     def restore(self, records: Iterable[ProducerRecord]) -> None:
         """Restore the records of a checkpoint, before the first HELLO."""
         for record in records:
-            self._producers[record.incarnation, record.task] = Producer(
-                incarnation=record.incarnation, task=record.task, lease_s=self.lease_s,
+            self._producers[record.incarnation, record.task, record.stream] = Producer(
+                incarnation=record.incarnation, task=record.task, stream=record.stream, lease_s=self.lease_s,
                 next_seq=record.next_seq, next_episodes_seq=record.next_episodes_seq,
                 held={seq: _Held(lanes, lanes, True) for seq, lanes in record.applied},
                 partial=dict(record.partial),
@@ -107,6 +113,7 @@ class Ledger:
             ProducerRecord(
                 incarnation=producer.incarnation,
                 task=producer.task,
+                stream=producer.stream,
                 next_seq=producer.next_seq,
                 next_episodes_seq=producer.next_episodes_seq,
                 applied=tuple((seq, held.lanes) for seq, held in producer.held.items() if held.is_applied),
@@ -117,15 +124,15 @@ class Ledger:
         ]
 
     def has_session(self, hello: ProducerHello) -> bool:
-        """Whether this incarnation has a session for its task."""
-        producer = self._producers.get((hello.incarnation, hello.task))
+        """Whether this incarnation has a session for its task and stream."""
+        producer = self._producers.get((hello.incarnation, hello.task, hello.stream))
         return producer is not None and producer.id != 0
 
     def hello(self, hello: ProducerHello, route: bytes, now: float) -> Producer:
-        """Resume this incarnation's session for a task, or give it a new one."""
-        key = hello.incarnation, hello.task
+        """Resume this incarnation's session for a task and stream, or give it a new one."""
+        key = hello.incarnation, hello.task, hello.stream
         producer = self._producers.pop(key, None) or Producer(
-            incarnation=hello.incarnation, task=hello.task, lease_s=self.lease_s
+            incarnation=hello.incarnation, task=hello.task, stream=hello.stream, lease_s=self.lease_s
         )
         self._producers[key] = producer  # youngest last
         is_behind = hello.oldest_seq > producer.next_seq

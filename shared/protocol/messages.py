@@ -50,14 +50,17 @@ MAX_MANIFEST = 1000 * 1000
 MAX_SESSIONS = 1024  # of one connection
 MAX_LOAD = 512
 MAX_TASKS = 128
+MAX_RANKS = 1024  # learner ranks of a run
+MAX_ADDRESS = 256
 MAX_UNROLL_LENGTH = 1 << 20
 
 T = TypeVar("T")
 
 PROTOCOL_MIN = 1
 PROTOCOL_MAX = 1  # of environments
-LEARNER_PROTOCOL_MAX = 2  # of producers
+LEARNER_PROTOCOL_MAX = 3  # of producers
 RECORDING_PROTOCOL = 2  # from this version on they record the fields in the manifest, and their UNROLLs can be joined
+RANKS_PROTOCOL = 3  # from this version on they send unrolls to every learner rank
 
 
 class MessageType(IntEnum):
@@ -370,7 +373,8 @@ class ProducerHello:
     """Inference → learner: a producer of unrolls and reader of weights asks for a session. Idempotent.
 
     Over one connection a process has a session for each task of its environments, and one without a task for weights.
-    In a run with one environment the latter is the only one.
+    In a run with one environment the latter is the only one. Weights, episodes and evaluations are of stream 0, whose
+    learner is rank 0.
     """
 
     protocol_min: ProtocolVersion = PROTOCOL_MIN
@@ -392,6 +396,12 @@ class ProducerHello:
     ] = 0
     oldest_episodes_seq: Annotated[Count, "the same for EPISODES"] = 0
     task: Annotated[Label, LATER, "what the unrolls and episodes of this session are of; section 7"] = ""
+    stream: Annotated[
+        int,
+        integer(0, MAX_RANKS - 1),
+        LATER,
+        "numbers the producer's streams of unrolls, one for each learner rank: stream s goes to rank s mod W of W",
+    ] = 0
 
 
 @header(MessageType.PRODUCER_WELCOME, "down", 1024 * 1024)
@@ -419,6 +429,13 @@ class ProducerWelcome:
         array(MAX_TASKS, nested(TaskEnv, "task")),
         LATER,
         "those of the run; none where it has one environment",
+    ] = ()
+    ranks: Annotated[
+        tuple[str, ...],
+        array(MAX_RANKS - 1, text(MAX_ADDRESS, 1)),
+        LATER,
+        "addresses of learner ranks 1, 2, …, which take unrolls too; the host `*` is the one that this rank was "
+        "reached at; from rank 0 only",
     ] = ()
 
 

@@ -113,7 +113,12 @@ class Outbox:
 
     def can_send(self, lanes: int) -> bool:
         """Whether an unroll of `lanes` pushed now could be sent with the present credit."""
-        return self.session != 0 and lanes > 0 and self._next_start - self._base < self._granted_through
+        return lanes > 0 and self.open_lanes > 0
+
+    @property
+    def open_lanes(self) -> int:
+        """How many more lane-unrolls the present credit allows, none without a session; a last unroll may overshoot."""
+        return max(0, self._granted_through - (self._next_start - self._base)) if self.session else 0
 
     def push(
         self, lanes: int, frames: Sequence[Frame], *, actor: str = "", group: int = 0, first_lane: int = 0,

@@ -212,6 +212,8 @@ def main_from(
     settings_model: type[S],
     serve: Callable[[S, Service], Awaitable[int]],
     argv: Sequence[str] | None = None,
+    *,
+    prepare: Callable[[S], S] = lambda settings: settings,
 ) -> int:
     """Run a service's `main`: read `[EXPERIMENT.toml] [section.key=value …]`, serve, and return the exit code.
 
@@ -220,12 +222,13 @@ def main_from(
       settings_model: the sections that it reads; `runtime` is one of them.
       serve: the service's work, given settings and service; returns the exit code.
       argv: the words after the program's name; None: this process's.
+      prepare: returns the settings of this process, before anything is opened.
     """
     die_with_parent()
     look_for_modules_here()
     try:
         file, words = split_words(sys.argv[1:] if argv is None else argv)
-        settings: Any = load_settings(settings_model, file, words)
+        settings: Any = prepare(load_settings(settings_model, file, words))
         runtime: RuntimeConfig = settings.runtime
     except SeedbedError as error:
         return report(service, error)

@@ -40,7 +40,9 @@ def make_policy(
 
 def make_updater(spec: EnvSpec | None = None, policy: dict[str, object] | None = None, **config: object) -> Updater:
     """An updater of a fresh policy; `config` is its algorithm's section, the rest of it defaults."""
-    names = ("run_steps", "tasks", "epoch_start_step", "crash_folder", "passes", "minibatches", "seed")
+    names = (
+        "run_steps", "tasks", "epoch_start_step", "crash_folder", "passes", "minibatches", "seed", "ranks",
+    )  # fmt: skip
     keywords = {name: config.pop(name) for name in names if name in config}
     return Updater(*make_policy(spec, **(policy or {})), algorithm_config(config), **keywords)  # type: ignore[arg-type]
 

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from seedbed.services.tools.cli.experiment import Experiment, LaunchSettings
@@ -13,8 +13,9 @@ from seedbed.services.tools.cli.service_folder import minded, open_service, serv
 from seedbed.shared.runtime.config import LaunchConfig
 from seedbed.shared.runtime.health import CAUSE_VARIABLE
 
-LEARNER = "learner"
-NICE = {"learner": 0, "inference": 2, "actor": 10}  # the learner first: everyone waits for it in the end
+LEARNER, RANK = "learner", "rank"  # roles: the chief of the learner ranks, and each other one
+MODULES = {RANK: "learner"}  # of roles that are not named like the service
+NICE = {"learner": 0, "rank": 0, "inference": 2, "actor": 10}  # the learner first: everyone waits for it in the end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +23,7 @@ class Process:
     """One service process as the launcher starts it."""
 
     name: str
-    role: str  # "learner", "inference" or "actor"
+    role: str  # "learner", "rank", "inference" or "actor"
     command: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)  # over the launcher's own
     folder: Path | None = None  # that it runs in; none: the launcher's
@@ -48,10 +49,12 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
-    """Where the services of one run bind: the learner, and each inference."""
+    """Where the services of one run bind: the learner, its further ranks, and each inference; where ranks meet."""
 
     learner: str
     inference: tuple[str, ...]
+    ranks: tuple[str, ...] = ()
+    meeting: str = ""  # tcp://host:port, with several ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +75,7 @@ def split_threads(launch: LaunchConfig, cores: int) -> Threads:
     """
     cores = launch.cores or cores
     return Threads(
-        learner=launch.learner_threads or max(1, cores // 2),
+        learner=launch.learner_threads or max(1, cores // 2 // launch.learners),
         inference=launch.inference_threads or max(1, cores // 4 // launch.inference),
     )
 
@@ -88,7 +91,13 @@ def plan_run(experiment: Experiment, addresses: Addresses, cores: int) -> list[P
     """The processes of a run, in the order in which they start."""
     settings = experiment.settings
     threads = split_threads(settings.launch, cores)
-    planned = [_process(experiment, LEARNER, LEARNER, threads.learner, [word("learner.bind", addresses.learner)])]
+    planned = []
+    for rank, address in enumerate((addresses.learner, *addresses.ranks)):
+        role, name = (RANK, f"{LEARNER}-{rank}") if rank else (LEARNER, LEARNER)
+        process = _process(experiment, name, role, threads.learner, [word("learner.bind", address)])
+        if addresses.ranks:
+            process = replace(process, environment={**process.environment, **rank_variables(rank, addresses)})
+        planned.append(process)
     for index, address in enumerate(addresses.inference):
         name = f"inference-{index}"
         words = [
@@ -109,6 +118,13 @@ def plan_run(experiment: Experiment, addresses: Addresses, cores: int) -> list[P
         words += [word("actor.task", task)] if task else []
         planned.append(_process(experiment, name, "actor", 1, words))
     return planned
+
+
+def rank_variables(rank: int, addresses: Addresses) -> dict[str, str]:
+    """Return the environment of a learner rank, as torchrun would set it."""
+    host, _, port = addresses.meeting.removeprefix("tcp://").rpartition(":")
+    size = 1 + len(addresses.ranks)
+    return {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": host, "MASTER_PORT": port}
 
 
 def plan_actors(settings: LaunchSettings) -> list[tuple[str, str, str]]:
@@ -138,7 +154,7 @@ def _process(experiment: Experiment, name: str, role: str, threads: int, words: 
     own = [word(f"runtime.{key}", value) for key, value in runtime.items() if key not in chosen]
     threads = int(chosen.get("threads", 0)) or threads
     # -P: no folder of the user's hides a package of ours
-    command = [sys.executable, "-P", "-m", f"seedbed.{role}_svc", str(run_dir / SNAPSHOT), *words, *own]
+    command = [sys.executable, "-P", "-m", f"seedbed.{MODULES.get(role, role)}_svc", str(run_dir / SNAPSHOT), *words, *own]
     if role == "actor":  # its environments may have started simulators
         command = minded(command, niceness=0, tells_all=False)
     return Process(

@@ -180,7 +180,9 @@ def reserved_addresses(experiment: Experiment) -> Iterator[Addresses]:
     try:
         count = experiment.settings.launch.inference
         inference = tuple(address("inference", count == 1) for _ in range(count))
-        yield Addresses(learner=address("learner", True), inference=inference)
+        others = tuple(address("", False) for _ in range(experiment.settings.launch.learners - 1))
+        meeting = address("", False) if others else ""
+        yield Addresses(learner=address("learner", True), inference=inference, ranks=others, meeting=meeting)
     finally:
         for reservation in reservations:
             reservation.close()

@@ -1,0 +1,212 @@
+"""The learner processes that train one policy together: ranks, as torchrun names them, and what they tell each other.
+
+Every rank trains on batches of its own. Their losses are parts of one sum, and so are their gradients; all apply the
+same sum, so their weights stay equal. Rank 0 is the chief: it alone publishes, evaluates and saves.
+
+Rank and number come from the environment: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. What is sent is numbers and
+bytes only.
+"""
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+
+import numpy as np
+import torch
+import torch.distributed
+from torch import Tensor
+from torch.distributed import PrefixStore, ReduceOp, Store, TCPStore  # type: ignore[attr-defined]
+
+from seedbed.shared.errors import ConfigError, SeedbedError
+from seedbed.shared.protocol.layout import Array
+
+MEET_S = 60.0  # how long a rank waits at the start for the others
+RETRY_S = 0.5
+CHIEF = 0
+MAX_BYTES = 1 << 30  # of one message between ranks
+MAX_RANKS = 1024
+
+
+class RankLostError(SeedbedError):
+    """Another rank has died or does not answer. All ranks start again from the newest checkpoint."""
+
+
+class Ranks:
+    """A learner that trains alone: nothing is sent. The base of `ConnectedRanks`, which several have."""
+
+    rank = CHIEF
+    size = 1
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this is the rank that publishes, evaluates and saves."""
+        return self.rank == CHIEF
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is no other rank."""
+        return self.size == 1
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Return the sum of the ranks' tensors, which have one shape. Alone: the tensor itself."""
+        return tensor
+
+    def max(self, tensor: Tensor) -> Tensor:
+        """Return the element-wise largest of the ranks' tensors. Alone: the tensor itself."""
+        return tensor
+
+    def mean(self, tensor: Tensor) -> Tensor:
+        """Return the mean of the ranks' tensors. Alone: the tensor itself."""
+        return tensor if self.is_alone else self.sum(tensor) / self.size
+
+    def gather(self, numbers: Sequence[float]) -> Array:
+        """Return the numbers of every rank, f64 [size, n]. Every rank must give as many."""
+        return np.array([numbers], np.float64)
+
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        """Return what every rank gave, in the order of ranks."""
+        return [data]
+
+    def tell(self, data: bytes) -> bytes:
+        """Return what the chief gave."""
+        return data
+
+    def copy_from_chief(self, tensors: Mapping[str, Tensor]) -> None:
+        """Overwrite these tensors, which have the same names and shapes everywhere, by the chief's."""
+
+    def close(self) -> None:
+        """Hang up."""
+
+
+ALONE = Ranks()
+
+
+class ConnectedRanks(Ranks):
+    """Several ranks in a process group of torch. Its methods block until every rank has called the same one.
+
+    Owned by one thread at a time. Raises: RankLostError from every method if a rank is gone or silent for `timeout_s`.
+    """
+
+    def __init__(self, rank: int, size: int, store: Store, *, timeout_s: float) -> None:
+        self.rank, self.size = rank, size
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        with _naming_lost_ranks():
+            torch.distributed.init_process_group(
+                backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s)
+            )
+            self.gather([])  # connects all
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Return the sum of the ranks' tensors."""
+        total = tensor.detach().clone(memory_format=torch.contiguous_format)
+        with _naming_lost_ranks():
+            torch.distributed.all_reduce(total)
+        return total
+
+    def max(self, tensor: Tensor) -> Tensor:
+        """Return the element-wise largest of the ranks' tensors."""
+        largest = tensor.detach().clone(memory_format=torch.contiguous_format)
+        with _naming_lost_ranks():
+            torch.distributed.all_reduce(largest, op=ReduceOp.MAX)
+        return largest
+
+    def gather(self, numbers: Sequence[float]) -> Array:
+        """Return the numbers of every rank, f64 [size, n]."""
+        ours = torch.tensor([*numbers, 0.0], dtype=torch.float64)  # the last: an empty tensor cannot be sent
+        told = [torch.empty_like(ours) for _ in range(self.size)]
+        with _naming_lost_ranks():
+            torch.distributed.all_gather(told, ours)
+        found: Array = torch.stack(told)[:, :-1].numpy()
+        return found
+
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        """Return what every rank gave, in the order of ranks."""
+        sizes = [int(size) for (size,) in self.gather([len(data)])]
+        longest = max(sizes)
+        if longest > MAX_BYTES:
+            raise RankLostError(f"a rank would send {longest} bytes, more than {MAX_BYTES}")
+        if not longest:
+            return [b""] * self.size
+        ours = torch.zeros(longest, dtype=torch.uint8)
+        ours[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else 0
+        told = [torch.empty_like(ours) for _ in range(self.size)]
+        with _naming_lost_ranks():
+            torch.distributed.all_gather(told, ours)
+        return [bytes(tensor[:size].numpy()) for tensor, size in zip(told, sizes, strict=True)]
+
+    def tell(self, data: bytes) -> bytes:
+        """Return what the chief gave."""
+        return self.gather_bytes(data if self.is_chief else b"")[CHIEF]
+
+    def copy_from_chief(self, tensors: Mapping[str, Tensor]) -> None:
+        """Overwrite these tensors by the chief's."""
+        for name in sorted(tensors):
+            with _naming_lost_ranks(), torch.no_grad():
+                sent = tensors[name].contiguous()
+                torch.distributed.broadcast(sent, CHIEF)
+                if sent is not tensors[name]:
+                    tensors[name].copy_(sent)
+
+    def close(self) -> None:
+        """Hang up."""
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+
+@contextmanager
+def _naming_lost_ranks() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise RankLostError(f"another rank is gone or silent: {reason}. All ranks start again") from error
+
+
+def place_of(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
+    """Return rank and number of ranks that the environment tells: (0, 1) if it tells nothing.
+
+    Raises: ConfigError naming the variable that is wrong.
+    """
+    size = _number(environment, "WORLD_SIZE", 1, 1, MAX_RANKS)
+    rank = _number(environment, "RANK", 0, 0, size - 1)
+    if size > 1:
+        _number(environment, "MASTER_PORT", 0, 1, 65535)
+        if not environment.get("MASTER_ADDR"):
+            raise ConfigError(f"WORLD_SIZE is {size} and MASTER_ADDR is not set: set it to the host of rank 0")
+    return rank, size
+
+
+def _number(environment: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
+    text = environment.get(name, str(default))
+    if not text.isdecimal() or not least <= int(text) <= most:
+        raise ConfigError(f"{name} is {text!r} in the environment: it must be a number from {least} to {most}")
+    return int(text)
+
+
+def connect(timeout_s: float, environment: Mapping[str, str] = os.environ) -> Ranks:
+    """Meet the other ranks that the environment tells of; alone without any. Blocks up to MEET_S.
+
+    Raises: RankLostError if they do not come, ConfigError if the environment is wrong.
+    """
+    rank, size = place_of(environment)
+    if size == 1:
+        return ALONE
+    address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
+    is_host = rank == CHIEF and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    deadline = time.monotonic() + MEET_S
+    while True:
+        with _naming_lost_ranks():
+            store: Store = TCPStore(
+                address, port, is_master=is_host, wait_for_workers=False,
+                timeout=timedelta(seconds=max(1.0, deadline - time.monotonic())),
+            )  # fmt: skip
+        is_elastic = "TORCHELASTIC_RESTART_COUNT" in environment
+        if is_elastic or rank == CHIEF or store.add(f"came/{rank}", 1) == 1:
+            life = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
+            return ConnectedRanks(rank, size, PrefixStore(f"life-{life}", store), timeout_s=timeout_s)
+        del store  # of ranks that are about to end: this one was started again before they noticed
+        if time.monotonic() > deadline:
+            raise RankLostError(f"rank 0 at {address}:{port} has a rank {rank} already")
+        time.sleep(RETRY_S)

@@ -1,0 +1,107 @@
+"""How the ranks of a learner find each other and agree on what they train, before any of them serves.
+
+The chief tells its settings, so a rank needs none of its own but where it runs: its address, device and runtime.
+"""
+
+import json
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from seedbed.learner_svc.config import LearnerSettings
+from seedbed.learner_svc.ranks.ranks import place_of
+from seedbed.learner_svc.run.writer import producer_records
+from seedbed.shared.errors import ConfigError
+from seedbed.shared.protocol.ledger import ProducerRecord
+
+OWN_LEARNER_SETTINGS = ("bind", "advertise", "device")  # of the section [learner], that a rank does not take over
+WILDCARDS = ("*", "0.0.0.0", "[::]", "::")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What the chief tells every rank at the start."""
+
+    epoch: int
+    run_id: str
+    host: str  # that the chief runs on
+    is_finished: bool  # there is nothing to train
+    settings: dict[str, Any]
+    producers: tuple[ProducerRecord, ...]  # of all ranks, in the checkpoint that the run goes on from
+
+    def encode(self) -> bytes:
+        """Return it as JSON."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Told":
+        """Read what `encode` returned."""
+        items = json.loads(data)
+        return cls(**{**items, "producers": tuple(producer_records(items["producers"]))})
+
+
+def settings_of_rank(own: LearnerSettings, told: Mapping[str, Any]) -> LearnerSettings:
+    """Return the chief's settings, at this rank's address and on its device."""
+    mine = own.learner.model_dump()
+    learner = {**told["learner"], **{name: mine[name] for name in OWN_LEARNER_SETTINGS}}
+    return LearnerSettings.model_validate({**told, "learner": learner, "runtime": own.runtime.model_dump()})
+
+
+def place(settings: LearnerSettings, environment: Mapping[str, str] = os.environ) -> LearnerSettings:
+    """Return the settings of a rank that torchrun started, which gives all ranks the same: own ports, names and files.
+
+    Without LOCAL_RANK, which torchrun sets, every rank has settings of its own already.
+
+    Raises: ConfigError if the environment is wrong.
+    """
+    rank, size = place_of(environment)
+    local = environment.get("LOCAL_RANK")
+    if size == 1 or local is None:
+        return settings
+    if not local.isdecimal() or int(local) >= size:
+        raise ConfigError(f"LOCAL_RANK is {local!r} in the environment: it must be a number below WORLD_SIZE, {size}")
+    runtime = settings.runtime
+    changed: dict[str, Any] = {"name": f"{runtime.name or 'learner'}-{rank}" if rank else runtime.name}
+    if rank:
+        for kind in ("status_file", "log_file"):
+            path = getattr(runtime, kind)
+            changed[kind] = None if path is None else path.with_name(f"{path.stem}-{rank}{path.suffix}")
+    if runtime.metrics_address:
+        changed["metrics_address"] = _shifted(runtime.metrics_address, int(local))
+    return settings.model_copy(
+        update={
+            "learner": settings.learner.model_copy(update={"bind": _shifted(settings.learner.bind, int(local))}),
+            "runtime": runtime.model_copy(update=changed),
+        }
+    )
+
+
+def _shifted(address: str, number: int) -> str:
+    """Return an address whose port is `number` higher; port 0, which picks a free one, stays. For ipc: another path."""
+    if not number:
+        return address
+    if address.startswith("ipc://"):
+        return f"{address}-{number}"
+    host, _, port = address.rpartition(":")
+    return address if not port.isdecimal() or port == "0" else f"{host}:{int(port) + number}"
+
+
+def advertised(settings: LearnerSettings, endpoint: str, chief_host: str, host: str = "") -> str:
+    """Return the address at which inference reaches this rank; the host `*` is the one at which it reaches the chief.
+
+    Args:
+      endpoint: the address that the rank's socket is bound to.
+      chief_host: name of the host that the chief runs on.
+      host: of this rank; empty: as the system names it.
+    """
+    if settings.learner.advertise:
+        return settings.learner.advertise
+    if not endpoint.startswith("tcp://"):
+        return endpoint
+    bound, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    if bound not in WILDCARDS:
+        return endpoint
+    host = host or socket.gethostname()
+    return f"tcp://*:{port}" if host == chief_host else f"tcp://{host}:{port}"

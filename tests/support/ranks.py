@@ -1,0 +1,59 @@
+"""Several learner ranks for tests: real processes in a real process group."""
+
+import importlib
+import os
+import pickle
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from seedbed.learner_svc.ranks.ranks import Ranks, connect
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def free_port() -> int:
+    """A port that nobody uses at the moment."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def run_ranks(work: Callable[..., Any], size: int, folder: Path, *arguments: Any) -> list[Any]:
+    """Call `work(ranks, *arguments)`, a function of a module, in `size` processes; what each returned."""
+    port, processes = free_port(), []
+    (folder / "arguments").write_bytes(pickle.dumps(arguments))
+    for rank in range(size):
+        variables = {
+            "RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+            "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
+        }  # fmt: skip
+        command = [sys.executable, "-m", "tests.support.ranks", work.__module__, work.__qualname__, str(folder)]
+        processes.append(subprocess.Popen(command, env=os.environ | variables, cwd=ROOT))
+    try:
+        codes = [process.wait(120) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert codes == [0] * size
+    return [pickle.loads((folder / f"result-{rank}").read_bytes()) for rank in range(size)]
+
+
+def main(module: str, name: str, folder: Path) -> None:
+    """One rank: connect, work, and leave the result."""
+    torch.set_num_threads(1)
+    ranks: Ranks = connect(60.0)
+    arguments: Sequence[Any] = pickle.loads((folder / "arguments").read_bytes())
+    result = getattr(importlib.import_module(module), name)(ranks, *arguments)
+    (folder / f"result-{ranks.rank}").write_bytes(pickle.dumps(result))
+    ranks.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
