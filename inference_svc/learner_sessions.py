@@ -76,7 +76,8 @@ class LearnerSession:
 class LearnerSessions:
     """The sessions of all tasks, of one stream. Owned by inference's loop; memory: an outbox for each task.
 
-    Those of stream 0 also have the other `streams`, by number, and what concerns all of them.
+    Those of stream 0 also have the other `streams`, by number. Large because what concerns all tasks and streams of the
+    link is here: their opening, their messages and their totals.
     """
 
     def __init__(

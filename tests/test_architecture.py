@@ -40,6 +40,7 @@ SHELLS = {  # where the loop is; everything else takes `now` and returns
     "actor_svc/service.py",
     "inference_svc/service.py",
     "learner_svc/finished.py",
+    "learner_svc/ranks/rank_service.py",
     "learner_svc/service.py",
     "learner_svc/training.py",
     "services/tools/cli/bench/transport_peers.py",

@@ -63,6 +63,8 @@ class UpdateResult:
 class Updater:
     """Weights, optimiser and statistics. Owned by the update thread.
 
+    Large because an optimiser step needs all of them at once.
+
     Memory: the policy, its gradient and two more flat copies, and the activations of one batch.
     """
 

@@ -88,6 +88,8 @@ class Offer(Generic[B]):
 class Rounds(Generic[B]):
     """The rounds of one rank. Owned by its loop; the meetings run in the update thread.
 
+    Large because it knows how far the present round has come, and what is owed to the next.
+
     Args:
       offer: returns this rank's next batch, or None; called again only after the last one was trained on.
       order: the chief's decision; for other ranks it is not called.

@@ -246,7 +246,10 @@ class LaunchConfig(Section):
     )
     inference: int = Field(1, ge=1, le=MAX_PROCESSES, description="Inference replicas, processes.")
     learners: int = Field(
-        1, ge=1, le=MAX_PROCESSES, description="Learner ranks, processes that train one policy, each on its own batches."
+        1,
+        ge=1,
+        le=MAX_PROCESSES,
+        description="Learner ranks, processes that train one policy, each on its own batches.",
     )
     eval_actors: int = Field(
         1, ge=0, le=MAX_PROCESSES, description="Evaluation actors, processes; in a run with tasks, of each."

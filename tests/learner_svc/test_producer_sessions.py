@@ -25,6 +25,7 @@ from seedbed.learner_svc.sources.queue import QueueSource
 from seedbed.shared.protocol.codec import decode, encode
 from seedbed.shared.protocol.ledger import SINGLE_TASK, Ledger
 from seedbed.shared.protocol.messages import (
+    LEARNER_PROTOCOL_MAX,
     RECORDING_PROTOCOL,
     Bye,
     Challenge,
@@ -180,7 +181,7 @@ def test_an_inference_that_cannot_record_what_is_needed_is_refused() -> None:
     assert (reject.code, reject.retryable) == ("protocol", False)
     welcome = SessionsDriver(protocol_min=RECORDING_PROTOCOL).ask(a_hello())[0]
     assert isinstance(welcome, ProducerWelcome)
-    assert welcome.protocol == RECORDING_PROTOCOL
+    assert welcome.protocol == LEARNER_PROTOCOL_MAX
 
 
 def test_an_unknown_session_is_challenged() -> None:

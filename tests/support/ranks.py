@@ -1,8 +1,8 @@
 """Several learner ranks for tests: real processes in a real process group."""
 
 import importlib
+import json
 import os
-import pickle
 import socket
 import subprocess
 import sys
@@ -25,9 +25,9 @@ def free_port() -> int:
 
 
 def run_ranks(work: Callable[..., Any], size: int, folder: Path, *arguments: Any) -> list[Any]:
-    """Call `work(ranks, *arguments)`, a function of a module, in `size` processes; what each returned."""
+    """Call `work(ranks, *arguments)`, a function of a module, in `size` processes; what each returned, through JSON."""
     port, processes = free_port(), []
-    (folder / "arguments").write_bytes(pickle.dumps(arguments))
+    (folder / "arguments").write_text(json.dumps(arguments))
     for rank in range(size):
         variables = {
             "RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
@@ -42,16 +42,16 @@ def run_ranks(work: Callable[..., Any], size: int, folder: Path, *arguments: Any
             process.kill()
             process.wait()
     assert codes == [0] * size
-    return [pickle.loads((folder / f"result-{rank}").read_bytes()) for rank in range(size)]
+    return [json.loads((folder / f"result-{rank}").read_text()) for rank in range(size)]
 
 
 def main(module: str, name: str, folder: Path) -> None:
     """One rank: connect, work, and leave the result."""
     torch.set_num_threads(1)
     ranks: Ranks = connect(60.0)
-    arguments: Sequence[Any] = pickle.loads((folder / "arguments").read_bytes())
+    arguments: Sequence[Any] = json.loads((folder / "arguments").read_text())
     result = getattr(importlib.import_module(module), name)(ranks, *arguments)
-    (folder / f"result-{ranks.rank}").write_bytes(pickle.dumps(result))
+    (folder / f"result-{ranks.rank}").write_text(json.dumps(result))
     ranks.close()
 
 

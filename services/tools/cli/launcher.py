@@ -32,7 +32,12 @@ from seedbed.shared.runtime.health import read_cause
 from seedbed.shared.runtime.service import DIE_WITH_PARENT, RepeatedSignals
 
 POLL_S = 0.05
-PATIENCE_S = {"actor": 5.0, "inference": 12.0, "learner": 80.0, "rank": 5.0}  # inference drains for 8 s, the learner saves
+PATIENCE_S = {
+    "actor": 5.0,
+    "inference": 12.0,
+    "learner": 80.0,
+    "rank": 5.0,
+}  # inference drains for 8 s, the learner saves
 MAX_CAUSE = 300  # characters of why a service died, on the screen
 TRIM_EVERY_S = 1.0  # of what services print
 MINDER_S = 2.0  # for a minder to kill what it minds
@@ -198,6 +203,8 @@ class Launcher:
         """Ask role by role, in the direction of the data; kill who does not answer in time."""
         for role in ("actor", "inference", "learner", "rank"):  # the chief of several ranks ends the others
             names = [name for name in self._children if self._processes[name].role == role]
+            if not names:
+                continue
             for name in names:
                 self._children[name].terminate()
             deadline = time.monotonic() + self._patience_s[role]

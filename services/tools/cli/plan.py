@@ -154,7 +154,15 @@ def _process(experiment: Experiment, name: str, role: str, threads: int, words: 
     own = [word(f"runtime.{key}", value) for key, value in runtime.items() if key not in chosen]
     threads = int(chosen.get("threads", 0)) or threads
     # -P: no folder of the user's hides a package of ours
-    command = [sys.executable, "-P", "-m", f"seedbed.{MODULES.get(role, role)}_svc", str(run_dir / SNAPSHOT), *words, *own]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        f"seedbed.{MODULES.get(role, role)}_svc",
+        str(run_dir / SNAPSHOT),
+        *words,
+        *own,
+    ]
     if role == "actor":  # its environments may have started simulators
         command = minded(command, niceness=0, tells_all=False)
     return Process(

@@ -76,7 +76,10 @@ def test_unknown_trailing_fields_are_ignored(name: str) -> None:
     """A later version may append fields; this one reads what it knows."""
     values = msgpack.unpackb(bytes.fromhex(GOLDEN[name]))
     kind = MessageType(values[0])
-    empty: dict[str, object] = {"first_lane": 0, "start": 0, "task": "", "tasks": [], "turns_away": False, "exact": 0}
+    empty: dict[str, object] = {
+        "first_lane": 0, "start": 0, "task": "", "tasks": [], "turns_away": False, "exact": 0,
+        "stream": 0, "ranks": [],
+    }  # fmt: skip
     left_out = [empty[field] for field in later(kind)][len(values) - 1 - required(kind) :]
     assert decode(msgpack.packb([*values, *left_out, "later", {"a": 1}])) == MESSAGES[name]
 
@@ -104,7 +107,7 @@ def later(kind: MessageType) -> list[str]:
 def test_an_optional_field_is_left_out_when_it_is_empty(name: str) -> None:
     """So an older reader sees the bytes that it knows, and an older writer's are understood."""
     message = MESSAGES[name]
-    (field,) = later(MessageType(msgpack.unpackb(bytes.fromhex(GOLDEN[name]))[0]))
+    field = later(MessageType(msgpack.unpackb(bytes.fromhex(GOLDEN[name]))[0]))[0]
     without = dataclasses.replace(message, **{field: type(getattr(message, field))()})
     header = encode(without)
     assert len(msgpack.unpackb(header)) == len(msgpack.unpackb(encode(message))) - 1
