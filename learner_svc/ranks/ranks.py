@@ -8,6 +8,7 @@ bytes only.
 """
 
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -160,8 +161,9 @@ def _naming_lost_ranks() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise RankLostError(f"another rank is gone or silent: {reason}. All ranks start again") from error
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        reason = re.sub(r"^\[\S+:\d+\]\s*", "", lines[0]).split(". ")[0]  # without the place in torch's source
+        raise RankLostError(f"another learner rank is gone or silent ({reason}): all of them start again") from error
 
 
 def place_of(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:

@@ -346,7 +346,7 @@ class TerminalView:
         stamped = f"{time.strftime('%H:%M:%S')}  {text}"
         self._events.append(stamped)
         if self._live is None:
-            self._console.print(stamped, highlight=False, soft_wrap=True)
+            self._console.print(stamped, markup=False, highlight=False, soft_wrap=True)  # it may quote anything
 
     def refresh(self, supervisor: Supervisor, now: float) -> None:
         """Draw, unless it was done just now."""

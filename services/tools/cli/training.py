@@ -276,7 +276,7 @@ def make_video(run_dir: Path, console: Console) -> None:
     try:
         trained = by_task(load_policy(run_dir))
     except SeedbedError as error:
-        console.print(f"[yellow]no video: {error}[/]", highlight=False, soft_wrap=True)
+        console.print(f"[yellow]no video: {escape(str(error))}[/]", highlight=False, soft_wrap=True)
         return
     for task, policy in trained.items():
         file = video_of(run_dir / VIDEO, task)
@@ -284,7 +284,7 @@ def make_video(run_dir: Path, console: Console) -> None:
             with console.status(f"recording the final policy{' in ' + task if task else ''}"):
                 recorded = record_video(policy, file)
         except SeedbedError as error:
-            console.print(f"[yellow]no video: {error}[/]", highlight=False, soft_wrap=True)
+            console.print(f"[yellow]no video: {escape(str(error))}[/]", highlight=False, soft_wrap=True)
         else:
             told = f"{recorded.seconds:.1f} s, {len(recorded.returns)} episodes"
             console.print(f"[dim]video[/]  [cyan]{file}[/] [dim]{told}[/]", soft_wrap=True, highlight=False)

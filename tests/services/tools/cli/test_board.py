@@ -258,12 +258,12 @@ def test_without_a_terminal_there_are_lines(board):
     with TerminalView(console, "small", board, RunConfig(seconds=60)) as view:
         view.refresh(supervisor, 100.0)
         view.refresh(supervisor, 101.0)
-        view.happened("actor-0 died")
+        view.happened("actor-0 died: [/tmp/sim.cc:5] no [game]")  # as an error of a library may read
         view.refresh(supervisor, 106.0)
     lines = console.file.getvalue().splitlines()
     assert len(lines) == 3
     assert "trained 10.0 K (1000/s)" in lines[0]
-    assert "actor-0 died" in lines[1]
+    assert lines[1].endswith("actor-0 died: [/tmp/sim.cc:5] no [game]")
 
 
 def test_in_a_terminal_the_picture_is_drawn_in_place(board):
