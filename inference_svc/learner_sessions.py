@@ -144,7 +144,7 @@ class LearnerSessions:
             learner_session.link.introduce(spec, now)
             if self.main.is_connected:
                 learner_session.link.connected(now)
-            self._bind_links()
+            self.bind_links()
 
     def discard_unrolls(self) -> None:
         """Discard all unacknowledged unrolls, because the learner can no longer use them."""
@@ -163,7 +163,7 @@ class LearnerSessions:
                 for learner_session in self.all:
                     if learner_session.link.spec is not None:
                         other.introduce(learner_session.task, learner_session.link.spec, now)
-        self._bind_links()
+        self.bind_links()
 
     def at_rank(self, rank: int) -> list["LearnerSessions"]:
         """Return the streams that go to a rank."""
@@ -176,7 +176,8 @@ class LearnerSessions:
             del self.streams[item.stream]
         return over
 
-    def _bind_links(self) -> None:
+    def bind_links(self) -> None:
+        """Let each task's unrolls go to the ranks that have a session for it."""
         for learner_session in self.all:
             found = [
                 other._by_task[learner_session.task].link

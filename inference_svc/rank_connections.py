@@ -4,6 +4,7 @@ Their addresses are in the chief's WELCOME. Streams beyond the number of ranks, 
 over the connection of another rank until all of their unrolls are acknowledged.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -17,6 +18,7 @@ from seedbed.shared.runtime.logs import Log
 
 Dial = Callable[[str, Callable[[list[bytes]], None], Callable[[str], None]], Dialler]
 CHIEF = 0
+COMPLAIN_S = 10.0
 
 
 class RankConnections:
@@ -27,13 +29,15 @@ class RankConnections:
       chief: the connection to rank 0.
       dial: makes a connection from an address and what is called with its messages and events.
       on_credit: called with the task that has new credit.
+      on_refused_message: called for a message that is none.
     """
 
     def __init__(
-        self, sessions: LearnerSessions, chief: Dialler, *, dial: Dial, on_credit: Callable[[str], None], log: Log,
-        now: Callable[[], float],
+        self, sessions: LearnerSessions, chief: Dialler, *, dial: Dial, on_credit: Callable[[str], None],
+        on_refused_message: Callable[[], None], log: Log, now: Callable[[], float],
     ) -> None:  # fmt: skip
-        self.refused_messages = 0
+        self._complain_at = math.inf  # finite while a rank is not connected
+        self._on_refused_message = on_refused_message
         self._sessions, self._dial, self._on_credit, self._log, self._now = sessions, dial, on_credit, log, now
         self._diallers: dict[int, Dialler] = {CHIEF: chief}
         self._addresses: tuple[str, ...] = ()
@@ -92,10 +96,18 @@ class RankConnections:
             if rank != CHIEF:
                 dialler.send(self._sessions.main.bye(reason))
 
-    def complaints(self, now: float) -> dict[int, list[str]]:
-        """Return what keeps each rank from being connected; empty if all are."""
+    def complain(self, now: float) -> None:
+        """Log what keeps ranks from being connected, every COMPLAIN_S: all ranks wait for one that gets no unrolls."""
         found = {rank: dialler.complaints(now) for rank, dialler in self._diallers.items() if rank != CHIEF}
-        return {rank: causes for rank, causes in found.items() if causes}
+        if not any(found.values()):
+            self._complain_at = math.inf
+            return
+        self._complain_at = min(self._complain_at, now + COMPLAIN_S)
+        if now >= self._complain_at:
+            self._complain_at = now + COMPLAIN_S
+            for rank, causes in found.items():
+                for cause in causes:
+                    self._log.warning("learner_rank_awaited", rank=rank, cause=cause)
 
     def close(self, linger_ms: int = 0) -> None:
         """Hang up the connections that were made here."""
@@ -122,7 +134,7 @@ class RankConnections:
         try:
             message = decode(frames[0])
         except RemoteWireError as error:
-            self.refused_messages += 1
+            self._on_refused_message()
             self._log.warning("learner_message_refused", error=str(error), rank=rank)
             return
         for item in self._further(rank):
@@ -140,6 +152,7 @@ class RankConnections:
                     "learner_refused", code=event.code, message=event.message, hint=event.hint, task=task,
                     stream=item.stream,
                 )  # fmt: skip
+                self._sessions.bind_links()  # without the session of a task that was refused for good
 
 
 def send_unrolls(sessions: LearnerSessions, dialler: Dialler) -> None:

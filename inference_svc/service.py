@@ -133,6 +133,7 @@ class InferenceService:
                 keys=dial_keys(service.runtime.keys, Role.INFERENCE, Role.LEARNER), lookup=lookup,
             ),
             on_credit=self._rank_credited,
+            on_refused_message=self._count_refused_message,
             log=service.log,
             now=self.loop.time,
         )  # fmt: skip
@@ -256,6 +257,9 @@ class InferenceService:
         self._perform()
         self._poll_learner()
 
+    def _count_refused_message(self) -> None:
+        self.counters.refused_messages += 1
+
     def _rank_credited(self, task: str) -> None:
         """Release groups that wait for credit, of which a further rank has granted some."""
         now = self.loop.time()
@@ -371,6 +375,7 @@ class InferenceService:
             self._launch()  # also performs the actions of the calls above
             self._poll_learner()
             self._await_learner(now)
+            self.ranks.complain(now)
             self._await_evaluators(now)
             self._log_served_episodes(now)
 

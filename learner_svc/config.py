@@ -115,7 +115,7 @@ def check_deterministic(
             "set it to 1",
             learner.publish_every > 1,
         ),
-        "WORLD_SIZE": ("which rank gets an unroll depends on time", "train with one learner rank", num_ranks > 1),
+        "launch.learners": ("which rank gets an unroll depends on time", "train with one", num_ranks > 1),
         "tasks": ("unrolls of several tasks come in no fixed order", "train one environment", bool(tasks)),
     }
     for name, (why, fix, is_set) in refused.items():
@@ -123,16 +123,16 @@ def check_deterministic(
             raise ConfigError(f"{name}: with run.deterministic = true it cannot be used, because {why}: {fix}")
 
 
-def check_lag(config: LearnerConfig, lanes: int, *, task: str = "", share: float = 1.0) -> None:
+def check_lag(config: LearnerConfig, lanes: int, *, task: str = "", share: float = 1.0, num_ranks: int = 1) -> None:
     """Raise ConfigError if this many lanes are too old when they are used, since each update uses only B of them.
 
     Args:
       task, share: the task of these lanes, and its share of every batch.
     """
     shuffled = config.echo * config.echo_batches if config.echo > 1 else 0
-    expected = config.echo * lanes / (share * config.batch) + shuffled + 2
+    expected = config.echo * lanes / (share * config.batch * num_ranks) + shuffled + 2
     if expected > config.max_policy_lag:
-        enough = math.ceil(config.echo * lanes / share / max(1, config.max_policy_lag - shuffled - 2))
+        enough = math.ceil(config.echo * lanes / share / num_ranks / max(1, config.max_policy_lag - shuffled - 2))
         whose = f" of task {task}, which has {share:.1%} of a batch," if task else ""
         raise ConfigError(
             f"{lanes} lanes{whose} with learner.batch = {config.batch} are about {expected:.0f} updates old when they "

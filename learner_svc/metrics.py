@@ -1,13 +1,14 @@
 """The metrics of the learner at /metrics: its counters, read at each scrape, and the histogram of update times."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from prometheus_client import Histogram
 
 from seedbed.learner_svc.algorithms.lag import LAG_BOUNDS
 from seedbed.learner_svc.learning.update_metrics import UpdateMetrics
 from seedbed.learner_svc.link.producer_sessions import ProducerSessions
+from seedbed.learner_svc.ranks.rounds import RankFigures
 from seedbed.learner_svc.run.run import Run
 from seedbed.learner_svc.run.tasks import TaskRecord
 from seedbed.learner_svc.run.writer import RunWriter
@@ -21,13 +22,10 @@ from seedbed.shared.runtime.metrics import Metrics
 
 
 def register(
-    metrics: Metrics, run: Run, producers: ProducerSessions, figures: UpdateMetrics, writer: RunWriter | None,
-    reactor: Reactor,
-) -> Histogram:  # fmt: skip
-    """Register all metrics and return the histogram of update times, which the shell fills.
-
-    A learner rank that writes no run folder has no `writer`.
-    """
+    metrics: Metrics, run: Run, producers: ProducerSessions, figures: UpdateMetrics, writer: RunWriter, reactor: Reactor
+) -> Histogram:
+    """Register all metrics and return the histogram of update times, which the shell fills."""
+    _register_link(metrics, producers, reactor)
     readers: Mapping[Metric, Callable[[], float]] = {
         learner.UPDATES: lambda: run.counters.updates,
         learner.TRAINED_STEPS: lambda: run.counters.trained_steps,
@@ -37,11 +35,7 @@ def register(
         learner.DROPPED_STEPS: lambda: run.counters.dropped_steps,
         learner.LOST_EPOCH_STEPS: lambda: run.counters.lost_epoch_steps,
         learner.EVALUATIONS: lambda: run.num_evaluations,
-        learner.DUPLICATE_UNROLLS: lambda: producers.ledger.duplicate_unrolls,
-        learner.LOST_UNROLLS: lambda: producers.ledger.lost_unrolls,
-        learner.REFUSED_MESSAGES: lambda: producers.refused_messages + reactor.statistics().oversized,
-        learner.DROPPED_MESSAGES: lambda: reactor.statistics().dropped,
-        learner.WRITE_FAILURES: lambda: writer.num_failures if writer is not None else 0,
+        learner.WRITE_FAILURES: lambda: writer.num_failures,
         learner.STATE: lambda: int(run.state),
         learner.SECONDS: lambda: run.counters.seconds,
         learner.RETURN_MEAN: lambda: _known(run.return_mean),
@@ -52,9 +46,6 @@ def register(
             columns.LOG_RHO_LAG0.name, math.nan
         ),  # of the newest that has it
         learner.POLICY_STEP: lambda: unpack_version(producers.publisher.version)[1],
-        learner.POLICY_EPOCH: lambda: producers.identity.epoch,
-        learner.PRODUCERS: lambda: len(producers.ledger.sessions),
-        LOOP_LAG: lambda: reactor.statistics().loop_lag_s,
     }
     for metric, read in readers.items():
         metrics.read(metric, read)
@@ -66,6 +57,42 @@ def register(
     if run.tasks.records:
         _register_tasks(metrics, run)
     return metrics.histogram(learner.UPDATE_SECONDS.name, learner.UPDATE_SECONDS.meaning)
+
+
+def register_rank(metrics: Metrics, producers: ProducerSessions, reactor: Reactor) -> Histogram:
+    """Register the metrics of a rank other than the chief: of its link, and update times. The run's are the chief's."""
+    _register_link(metrics, producers, reactor)
+    return metrics.histogram(learner.UPDATE_SECONDS.name, learner.UPDATE_SECONDS.meaning)
+
+
+def register_ranks(metrics: Metrics, figures: Callable[[], Sequence[RankFigures]]) -> None:
+    """Register what every rank has told of itself, under the label `rank`; `figures` is in the order of ranks."""
+    readers: Mapping[Metric, Callable[[RankFigures], float]] = {
+        learner.RANK_BATCH_WAIT: lambda rank: rank.batch_wait_s,
+        learner.RANK_RANKS_WAIT: lambda rank: rank.ranks_wait_s,
+        learner.RANK_TRAINED_LANES: lambda rank: rank.trained_lanes,
+    }
+
+    def of_each(read: Callable[[RankFigures], float]) -> Callable[[], dict[str, float]]:
+        return lambda: {str(rank): read(item) for rank, item in enumerate(figures())}
+
+    for metric, read in readers.items():
+        metrics.read_labelled(metric, of_each(read))
+
+
+def _register_link(metrics: Metrics, producers: ProducerSessions, reactor: Reactor) -> None:
+    """Register the metrics of the link with inference, and of the loop."""
+    readers: Mapping[Metric, Callable[[], float]] = {
+        learner.DUPLICATE_UNROLLS: lambda: producers.ledger.duplicate_unrolls,
+        learner.LOST_UNROLLS: lambda: producers.ledger.lost_unrolls,
+        learner.REFUSED_MESSAGES: lambda: producers.refused_messages + reactor.statistics().oversized,
+        learner.DROPPED_MESSAGES: lambda: reactor.statistics().dropped,
+        learner.POLICY_EPOCH: lambda: producers.identity.epoch,
+        learner.PRODUCERS: lambda: len(producers.ledger.sessions),
+        LOOP_LAG: lambda: reactor.statistics().loop_lag_s,
+    }
+    for metric, read in readers.items():
+        metrics.read(metric, read)
 
 
 def _own(means: Means) -> dict[str, float]:

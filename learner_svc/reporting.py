@@ -64,7 +64,7 @@ class Reporter:
             return
         self._warned_lanes = lanes
         try:
-            check_lag(self._settings.learner, lanes)
+            check_lag(self._settings.learner, lanes, num_ranks=self._producers.identity.num_ranks)
         except ConfigError as error:
             self._warn("too_many_lanes", error=str(error))
 

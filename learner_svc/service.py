@@ -8,7 +8,7 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -21,20 +21,19 @@ from seedbed.learner_svc.finished import tell_finished
 from seedbed.learner_svc.learning.trainer import Trainer
 from seedbed.learner_svc.learning.update_metrics import UpdateMetrics
 from seedbed.learner_svc.link.producer_sessions import (
-    Action,
     Identity,
     ProducerSessions,
-    SendToProducer,
     SpecificationReceived,
     UnrollKey,
     UnrollReceived,
 )
+from seedbed.learner_svc.link.producer_socket import ProducerSocket, Received
 from seedbed.learner_svc.link.publish import Publisher
 from seedbed.learner_svc.link.sizes import check_size
-from seedbed.learner_svc.metrics import register
+from seedbed.learner_svc.metrics import register, register_ranks
 from seedbed.learner_svc.ranks.rank_service import serve_rank
 from seedbed.learner_svc.ranks.ranks import ALONE, CHIEF, Ranks, connect, place_of
-from seedbed.learner_svc.ranks.rounds import Meeting, Order, Rounds
+from seedbed.learner_svc.ranks.rounds import Meeting, Order, RankFigures, Rounds
 from seedbed.learner_svc.ranks.start import Told
 from seedbed.learner_svc.reporting import Reporter
 from seedbed.learner_svc.run import checkpoint as checkpoints
@@ -46,12 +45,8 @@ from seedbed.learner_svc.run.tasks import TaskBook, task_environments
 from seedbed.learner_svc.run.writer import RestartCounter, RunWriter, finished_before, producer_records, restore
 from seedbed.learner_svc.sources.source import FilledBatch, Source, SourcePlan
 from seedbed.learner_svc.training import Parts, Training
-from seedbed.shared.errors import CheckpointError, ConfigError, RemoteWireError, SeedbedError
-from seedbed.shared.net.endpoints import Router
-from seedbed.shared.net.keys import bind_keys
+from seedbed.shared.errors import CheckpointError, ConfigError, SeedbedError
 from seedbed.shared.net.reactor import Reactor
-from seedbed.shared.net.reports import Reports
-from seedbed.shared.net.roles import Role
 from seedbed.shared.policy.acting import Recording
 from seedbed.shared.protocol.ledger import Ledger
 from seedbed.shared.protocol.messages import PROTOCOL_MIN, RANKS_PROTOCOL, RECORDING_PROTOCOL, RunState
@@ -59,7 +54,6 @@ from seedbed.shared.protocol.rows import EnvSpec
 from seedbed.shared.protocol.statistics import GIVEN
 from seedbed.shared.runtime.linger import LingerTimer
 from seedbed.shared.runtime.memory import available_bytes
-from seedbed.shared.runtime.refusal_log import RefusalLog
 from seedbed.shared.runtime.service import Service
 from seedbed.shared.runtime.tasks import normalised_weights
 from seedbed.shared.runtime.worker import Worker
@@ -130,22 +124,19 @@ class LearnerService:
             update_seconds=register(service.metrics, self.run, self.producers, figures, writer, reactor),
             worker=self.worker, record=self.record, rounds=None if ranks.is_alone else self._make_rounds(),
         )  # fmt: skip
+        self.rank_figures: Sequence[RankFigures] = ()  # of every rank, with several
+        if not ranks.is_alone:
+            register_ranks(service.metrics, lambda: self.rank_figures)
         self.training: Training | None = None  # set once there is a policy
         self.finished, self.ranks_left = asyncio.Event(), asyncio.Event()
         self._is_building = self._ends = False
         self._origin: EnvSpec | checkpoints.Checkpoint | None = None  # of the policy that the next round builds
         self._construction: Construction | None = None
-        self.router = Router(
-            reactor,
-            config.bind,
-            on_message=self._receive,
-            on_drained=self._drained,
-            max_frame_bytes=config.max_frame_bytes,
-            keys=bind_keys(service.runtime.keys, Role.LEARNER),
-            on_refused=RefusalLog(service.metrics, service.log),
-            on_revoked=self._revoked,
-        )
-        self.reports = Reports(service, self.router.send, self.router.user_id)
+        self.socket = ProducerSocket(
+            reactor, service, config, self.producers, on_received=self._received, on_drained=self._drained,
+            now=self.loop.time,
+        )  # fmt: skip
+        self.socket.is_listening = ranks.is_alone  # else once the addresses of the others are known
 
     def _new_run(self) -> Run:
         settings = self.settings
@@ -182,43 +173,22 @@ class LearnerService:
 
     # Messages
 
-    def _receive(self, route: bytes, frames: list[bytes]) -> bool:
-        """Handle a message; return whether it was useful: a new unroll, new episodes, or a request for new weights."""
-        try:
-            if self.reports.take(route, frames):
-                return False
-        except RemoteWireError:
-            self.producers.refused_messages += 1
-            return False
-        actions = self.producers.receive(route, frames, self.loop.time())
-        self._perform(actions)
-        return any(not isinstance(action, SendToProducer) or action.is_useful for action in actions)
-
-    def _revoked(self, routes: list[bytes]) -> None:
-        sends = self.producers.revoke(routes)
-        self.service.log.warning("keys_revoked", connections=len(routes), sessions=len(sends))
-        self._perform(sends)
-
-    def _perform(self, actions: Iterable[Action]) -> None:
-        for action in actions:
-            if isinstance(action, SendToProducer):
-                if not self.router.send(action.route, action.frames):
-                    self.producers.unroutable(action.route, self.loop.time())
-            elif isinstance(action, SpecificationReceived):
-                self.build(self.checkpoint or action.spec)
-            elif self.training is None:  # no producer sends experience before there is a policy
-                continue
-            elif isinstance(action, UnrollReceived):
-                self.training.take_unroll(action)
-            else:
-                self.training.take_episodes(action)
+    def _received(self, action: Received) -> None:
+        if isinstance(action, SpecificationReceived):
+            self.build(self.checkpoint or action.spec)
+        elif self.training is None:  # no producer sends experience before there is a policy
+            return
+        elif isinstance(action, UnrollReceived):
+            self.training.take_unroll(action)
+        else:
+            self.training.take_episodes(action)
 
     def _drained(self) -> None:
         """Called when all messages that have arrived were handled."""
         if self.training is not None:
             self.training.pump()
         else:
-            self._perform(self.producers.credits())
+            self.socket.perform(self.producers.credits())
 
     # The policy
 
@@ -276,6 +246,7 @@ class LearnerService:
 
     def _met(self, meeting: Meeting) -> None:
         self._constructed()
+        self.rank_figures = meeting.figures
         if self.training is not None:
             self.training.met(meeting)
         if meeting.wants_end:
@@ -289,21 +260,24 @@ class LearnerService:
         if rounds is None:
             return
         producers = self.checkpoint.meta["producers"] if self.checkpoint is not None else ()
-        news = told(self.settings, self.folder, producers, epoch=self.epoch, run_id=self.run_id).encode()
+        news = told(self.settings, self.folder.path, producers, epoch=self.epoch, run_id=self.run_id).encode()
 
         def meet() -> list[bytes]:
             self.ranks.tell(news)
             return self.ranks.gather_bytes(b"")
 
-        _, *addresses = await asyncio.to_thread(meet)
-        ranks = tuple(address.decode() for address in addresses)
+        answers = await self.service.unless_stopped(meet)
+        if answers is None:
+            return
+        ranks = tuple(address.decode() for address in answers[1:])
         self.producers.identity = replace(self.producers.identity, ranks=ranks)
         self.service.log.info("ranks_met", number=self.ranks.size, addresses=list(ranks))
-        rounds.poll()
+        self.socket.is_listening = True
+        rounds.begin()
 
     async def _dismiss_ranks(self) -> None:
         """End the rounds; the other ranks leave, and their ledgers are here."""
-        if self.parts.rounds is None:
+        if self.parts.rounds is None or not self.parts.rounds.has_begun:
             return
         self._ends = True
         self.parts.rounds.poll()
@@ -328,7 +302,12 @@ class LearnerService:
         self.producers.adopt(trainer.policy.spec, source.check)
         self.parts.publisher.describe(trainer.manifest.digest, trainer.manifest.to_json())
         self.training = Training(
-            self.parts, trainer, source, perform=self._perform, on_finished=self.finished.set, now=self.loop.time()
+            self.parts,
+            trainer,
+            source,
+            perform=self.socket.perform,
+            on_finished=self.finished.set,
+            now=self.loop.time(),
         )
         self.service.log.info(
             "policy_ready", env_id=trainer.policy.spec.env_id, step=trainer.step, epoch=self.epoch,
@@ -342,7 +321,7 @@ class LearnerService:
         if found := source.describe():
             self.service.log.info("source_ready", **found)
         self.training.publish(trainer.version, weights)
-        self._perform(self.producers.credits(everyone=True))
+        self.socket.perform(self.producers.credits(everyone=True))
 
     # Time
 
@@ -352,8 +331,9 @@ class LearnerService:
             await asyncio.sleep(BEAT_S)
             now = self.loop.time()
             calm = now >= self.reactor.last_stall_end(now) + self.config.beat_s
-            self._perform(self.producers.beat(now, may_expire=calm and self.router.is_drained()))
-            if self.worker.busy_s() > self.config.max_compute_s and self.run.counters.updates > 0:
+            self.socket.perform(self.producers.beat(now, may_expire=calm and self.socket.is_drained()))
+            limit_s = self.config.max_compute_s + (0.0 if self.ranks.is_alone else self.config.rank_timeout_s)
+            if self.worker.busy_s() > limit_s and self.run.counters.updates > 0:
                 raise SeedbedError(
                     f"an update has been running for {self.worker.busy_s():.0f} s (learner.max_compute_s is "
                     f"{self.config.max_compute_s:g}): raise it if an update takes so long, else the thread is stuck"
@@ -364,8 +344,8 @@ class LearnerService:
     async def leave(self) -> None:
         """Shut down in phases: save, summarise, send BYE, and wait until the producers of a finished run have left."""
         is_finished = self.run.state == RunState.FINISHED
-        self._perform(self.producers.credits(everyone=True))
-        self._perform(self.producers.farewell("run_finished" if is_finished else "draining"))
+        self.socket.perform(self.producers.credits(everyone=True))
+        self.socket.perform(self.producers.farewell("run_finished" if is_finished else "draining"))
         await self._dismiss_ranks()
         if self.training is not None:
             await self.training.save_last()
@@ -376,7 +356,7 @@ class LearnerService:
             while ((now := self.loop.time()) < deadline and not self.producers.has_left) or self._goes_on(
                 farewell, now
             ):
-                self._perform(self.producers.beat(now, may_expire=True))
+                self.socket.perform(self.producers.beat(now, may_expire=True))
                 await asyncio.sleep(BEAT_S)
         self.service.log.info(
             "learner_left", state=self.run.state.name.lower(), reason=self.run.end_reason,
@@ -391,7 +371,7 @@ class LearnerService:
 
     def close(self) -> None:
         """Close threads, files and the socket."""
-        self.router.close(linger_ms=500)
+        self.socket.close(linger_ms=500)
         self.worker.close()
         self.record.submit(self.parts.writer.close)
         self.record.close()
@@ -407,9 +387,12 @@ async def serve(settings: LearnerSettings, service: Service) -> int:
     path = settings.run.dir or Path("runs") / f"{settings.run.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     with RunFolder(path) as folder:
         finished = finished_before(settings.run, folder)
-        ranks = await asyncio.to_thread(connect, settings.learner.rank_timeout_s)
+        ranks = await service.unless_stopped(lambda: connect(settings.learner.rank_timeout_s))
+        if ranks is None:
+            return 0
         if finished:
-            await asyncio.to_thread(ranks.tell, told(settings, folder, (), is_finished=True).encode())
+            news = told(settings, folder.path, (), is_finished=True).encode()
+            await service.unless_stopped(lambda: ranks.tell(news))
             service.log.warning("run_already_finished", folder=str(path), **finished, hint=HOW_TO_GO_ON)
             await tell_finished(settings.learner, service)
             return 0
@@ -425,12 +408,12 @@ async def serve(settings: LearnerSettings, service: Service) -> int:
 
 
 def told(
-    settings: LearnerSettings, folder: RunFolder, producers: Sequence[Mapping[str, Any]], *, epoch: int = 0,
+    settings: LearnerSettings, folder: Path, producers: Sequence[Mapping[str, Any]], *, epoch: int = 0,
     run_id: str = "", is_finished: bool = False,
 ) -> Told:  # fmt: skip
     """Return what this chief tells the other ranks."""
     return Told(
-        epoch=epoch, run_id=run_id, host=socket.gethostname(), is_finished=is_finished,
+        epoch=epoch, run_id=run_id, host=socket.gethostname(), is_finished=is_finished, folder=str(folder.resolve()),
         settings=settings.model_dump(mode="json"), producers=tuple(producer_records(producers)),
     )  # fmt: skip
 
@@ -445,7 +428,7 @@ async def _work(learner: LearnerService, service: Service) -> None:
     await learner.meet_ranks()
     if learner.checkpoint is not None:
         learner.build(learner.checkpoint)
-    service.ready(endpoint=learner.router.endpoint, run_id=learner.run_id)
+    service.ready(endpoint=learner.socket.endpoint, run_id=learner.run_id)
     beat = service.start(learner.beat(), "beat")
     waits = [
         asyncio.create_task(learner.finished.wait(), name="finished"),

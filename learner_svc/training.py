@@ -34,14 +34,14 @@ from seedbed.learner_svc.link.producer_sessions import (
     UnrollReceived,
 )
 from seedbed.learner_svc.link.publish import Publisher
-from seedbed.learner_svc.ranks.rounds import Meeting, Offer, RankFigures, Rounds
+from seedbed.learner_svc.ranks.rounds import Meeting, Offer, Rounds
 from seedbed.learner_svc.reporting import Reporter
 from seedbed.learner_svc.run import checkpoint as checkpoints
 from seedbed.learner_svc.run.checkpoint import Snapshot
 from seedbed.learner_svc.run.checkpoint_schedule import CheckpointSchedule
 from seedbed.learner_svc.run.measure import EvaluationResult, measure
 from seedbed.learner_svc.run.run import Run
-from seedbed.learner_svc.run.tasks import count_parts, lane_tasks
+from seedbed.learner_svc.run.tasks import lane_tasks
 from seedbed.learner_svc.run.writer import RestartCounter, RunWriter, checkpoint_meta
 from seedbed.learner_svc.sources.batch import Batch
 from seedbed.learner_svc.sources.source import FilledBatch, Origin, Source
@@ -110,7 +110,6 @@ class Training:
         self._row_at, self._log_at = now + config.metrics_every_s, 0.0
         self._await_ledgers: Callable[[Sequence[bytes]], None] | None = None  # called with those of all ranks
         self._last_ledgers: Sequence[bytes] = ()
-        self._ranks: Sequence[RankFigures] = ()  # of every rank, totals
         self.wants_ledgers = False  # for a snapshot that is taken without an update: training waits for them
         parts.run.start(now)
         parts.figures.start(parts.run.counters, now)
@@ -231,8 +230,8 @@ class Training:
             lag_max=result.metrics.get(columns.LAG_MAX.name, 0.0),
             lag_histogram=result.lag_histogram, lag_sum=result.lag_sum,
         )  # fmt: skip
-        if run.tasks.is_multi_task:
-            count_parts(run.tasks, batch.tasks, result.trained_steps_B.tolist())
+        for task, (lanes, steps) in zip(run.tasks.records, result.task_counts, strict=True):
+            run.tasks.trained(task, lanes=lanes, steps=steps)
         parts.figures.trained(trained)
         parts.update_seconds.observe(trained.seconds)
         self._newest_version = trained.version
@@ -261,7 +260,6 @@ class Training:
             if self._await_ledgers is not None:
                 complete, self._await_ledgers, self.wants_ledgers = self._await_ledgers, None, False
                 complete(meeting.ledgers)
-        self._ranks = meeting.figures
 
     def _ask_evaluation(self, snapshot: Snapshot, weights: bytes) -> None:
         """Request an evaluation of these weights, and publish them.

@@ -51,12 +51,12 @@ class ChiefPolicy:
     trained_steps: int
 
     def encode(self) -> bytes:
-        """Return it as JSON."""
+        """Return the bytes that are sent to every rank, JSON."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> "ChiefPolicy":
-        """Read what `encode` returned."""
+        """Return what the chief told, from the bytes that `encode` made of it."""
         return cls(**json.loads(data))
 
 

@@ -54,7 +54,7 @@ class UpdateResult:
     lost_epoch_steps: int
     dropped_unrolls: int  # lanes with valid transitions, none of which was trained on
     dropped_steps_B: Array = field(repr=False)  # for counting per actor
-    trained_steps_B: Array = field(repr=False)  # for counting per task
+    task_counts: tuple[tuple[int, int], ...]  # lanes, and transitions trained on, of each task; none without tasks
     priorities_B: Array | None = field(repr=False)  # f32, where the algorithm gives sequences any
     lag_histogram: tuple[int, ...]  # valid transitions of lag 0, 1, 2–3, 4–7, …, including those too old to train on
     lag_sum: int  # over the same transitions
@@ -106,6 +106,7 @@ class Updater:
         self._networks = {name: _Network(self.config, module) for name, module in self.algorithm.networks().items()}
         self.normaliser = ObservationNormaliser(policy.normalisers())
         self._rewards = TrainingRewards(self.config, tasks, self.device)
+        self._num_tasks = len(tasks)
         self._passes, self._minibatches, self._seed = passes, minibatches, seed
         self._run_steps = run_steps
         self._epoch_start_step = epoch_start_step
@@ -141,7 +142,7 @@ class Updater:
         masks = _Masks(valid=valid, trained=trained, current=trained & (lag.lag == 0))
         order = np.random.Generator(np.random.Philox(key=(self._seed, step)))  # a resumed run repeats it
         lanes = list(_lanes_of_steps(order, batch.num_lanes, self._passes, min(self._minibatches, batch.num_lanes)))
-        counts = _Counts.over(self._ranks, masks, lag, lanes)
+        counts = _Counts.over(self._ranks, masks, lag, lanes, _by_task(trained, task_B, self._num_tasks))
         if counts.num_trained:
             batch = batch.to(self.device)
             tasks, weights = (None if array is None else self._on_device(array) for array in (task_B, weight_B))
@@ -260,7 +261,7 @@ class Updater:
         data = safetensors.torch.save(tensors, metadata={"loss": str(loss), "grad_norm": str(norm)})
         try:
             with writing(path):
-                self._crash_folder.mkdir(exist_ok=True)
+                self._crash_folder.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(data)
         except StorageError as error:
             return f"{problem}; its batch is lost: {error}"
@@ -403,9 +404,13 @@ class _Counts:
     lag_sum: int
     lag_histogram: tuple[int, ...]
     steps: tuple[tuple[int, int], ...]  # of each optimiser step: trained, and acted by the present weights
+    tasks: tuple[tuple[int, int], ...]  # of each task: lanes, and transitions trained on
 
     @classmethod
-    def over(cls, ranks: Ranks, masks: _Masks, lag: Lag, lanes_of_steps: Sequence[Array | None]) -> "_Counts":
+    def over(
+        cls, ranks: Ranks, masks: _Masks, lag: Lag, lanes_of_steps: Sequence[Array | None],
+        tasks: Sequence[tuple[int, int]],
+    ) -> "_Counts":  # fmt: skip
         """Count this rank's batch and add up what all ranks counted."""
         valid, trained = masks.valid, masks.trained
         trained_lags, counted = lag.lag[trained], valid & ~lag.lost  # lost weights have no meaningful lag
@@ -428,16 +433,17 @@ class _Counts:
                 trained_lags.max() if len(trained_lags) else 0.0,
                 lag.lag[counted].sum(),
                 *histogram,
-                *(count for step in steps for count in step),
+                *(count for pair in (*steps, *tasks) for count in pair),
             ]
         )
         num_trained, num_current, num_valid, num_lost, dropped, size, lags, _, lag_sum, *rest = told.sum(0).tolist()
         buckets, pairs = rest[: len(histogram)], [int(count) for count in rest[len(histogram) :]]
+        both = tuple(zip(pairs[::2], pairs[1::2], strict=True))
         return cls(
             num_trained=int(num_trained), num_current=int(num_current), num_valid=int(num_valid),
             num_lost=int(num_lost), dropped_unrolls=int(dropped), size=int(size),
             lag_mean=lags / num_trained if num_trained else 0.0, lag_max=float(told[:, 7].max()), lag_sum=int(lag_sum),
-            lag_histogram=tuple(map(int, buckets)), steps=tuple(zip(pairs[::2], pairs[1::2], strict=True)),
+            lag_histogram=tuple(map(int, buckets)), steps=both[: len(steps)], tasks=both[len(steps) :],
         )  # fmt: skip
 
 
@@ -458,8 +464,16 @@ def _describe(metrics: dict[str, float], masks: _Masks, counts: _Counts, priorit
         lost_epoch_steps=counts.num_lost,
         dropped_unrolls=counts.dropped_unrolls,
         dropped_steps_B=np.count_nonzero(valid & ~trained, axis=0),
-        trained_steps_B=np.count_nonzero(trained, axis=0),
         priorities_B=priorities_B,
         lag_histogram=counts.lag_histogram,
         lag_sum=counts.lag_sum,
+        task_counts=counts.tasks,
     )
+
+
+def _by_task(trained: Array, task_B: Array | None, num_tasks: int) -> list[tuple[int, int]]:
+    """Return (lanes, trained transitions) of each task in a batch; none without tasks."""
+    if task_B is None:
+        return [(0, 0)] * num_tasks
+    steps_B = np.count_nonzero(trained, axis=0)
+    return [(int(np.count_nonzero(task_B == task)), int(steps_B[task_B == task].sum())) for task in range(num_tasks)]

@@ -386,6 +386,8 @@ class ProducerSessions:
 
     def _episodes(self, producer: Producer, episodes: Episodes, frame: bytes) -> list[Action]:
         self._check_task(producer)
+        if producer.stream:
+            raise RemoteWireError("stream", f"EPISODES of stream {producer.stream}: they belong to stream 0")
         if self.spec is None:
             return []  # not acknowledged, so they are sent again once there is a policy
         layout = episodes_layout(self.spec, episodes.count)

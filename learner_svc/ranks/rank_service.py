@@ -6,7 +6,6 @@ run folder; its ledger is in the chief's checkpoints.
 
 import asyncio
 import json
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,18 +13,16 @@ from typing import Any
 from seedbed.learner_svc.algorithms.registry import make_source, recording_of
 from seedbed.learner_svc.config import LearnerSettings
 from seedbed.learner_svc.learning.trainer import ChiefPolicy, Trained, Trainer
-from seedbed.learner_svc.learning.update_metrics import UpdateMetrics
 from seedbed.learner_svc.link.producer_sessions import (
-    Action,
     Identity,
     ProducerSessions,
-    SendToProducer,
     UnrollKey,
     UnrollReceived,
 )
+from seedbed.learner_svc.link.producer_socket import ProducerSocket, Received
 from seedbed.learner_svc.link.publish import Publisher
 from seedbed.learner_svc.link.sizes import check_size
-from seedbed.learner_svc.metrics import register
+from seedbed.learner_svc.metrics import register_rank
 from seedbed.learner_svc.ranks.ranks import Ranks, connect
 from seedbed.learner_svc.ranks.rounds import Meeting, Offer, Order, Rounds
 from seedbed.learner_svc.ranks.start import Told, advertised, settings_of_rank
@@ -34,21 +31,17 @@ from seedbed.learner_svc.run.tasks import TaskBook, lane_tasks, task_environment
 from seedbed.learner_svc.run.writer import of_rank
 from seedbed.learner_svc.sources.batch import Batch
 from seedbed.learner_svc.sources.source import FilledBatch, Origin, Source, SourcePlan
-from seedbed.shared.errors import RemoteWireError, SeedbedError
-from seedbed.shared.net.endpoints import Router
-from seedbed.shared.net.keys import bind_keys
+from seedbed.shared.errors import SeedbedError
 from seedbed.shared.net.reactor import Reactor
-from seedbed.shared.net.reports import Reports
-from seedbed.shared.net.roles import Role
 from seedbed.shared.protocol.ledger import Ledger
 from seedbed.shared.protocol.messages import RANKS_PROTOCOL, RunState
 from seedbed.shared.runtime.memory import available_bytes
-from seedbed.shared.runtime.refusal_log import RefusalLog
 from seedbed.shared.runtime.service import Service
 from seedbed.shared.runtime.tasks import normalised_weights
 from seedbed.shared.runtime.worker import Worker
 
 BEAT_S = 0.1
+CRASH = "crash"
 
 
 class RankService:
@@ -62,6 +55,7 @@ class RankService:
         self.config = config = settings.learner
         self.loop = asyncio.get_running_loop()
         self.over = asyncio.Event()
+        self.folder = Path(told.folder) / f"rank-{ranks.rank}"  # for replay files and crashes
         self.ledger = Ledger(
             epoch=told.epoch, window_lanes=max(1, round(config.queue_batches * config.batch)), lease_s=config.lease_s,
             weights=normalised_weights(settings.tasks),
@@ -82,79 +76,50 @@ class RankService:
             identity, settings.env, self.ledger, Publisher(), self.run, self.worker.busy_s,
             check_size=lambda spec: check_size(spec, config, available_bytes(), overlap=recording.overlap),
         )  # fmt: skip
-        self.figures = UpdateMetrics()
-        self.update_seconds = register(service.metrics, self.run, self.producers, self.figures, None, reactor)
+        self.update_seconds = register_rank(service.metrics, self.producers, reactor)
         self.trainer: Trainer | None = None  # set in the update thread, in the round in which the chief has built it
-        self._source: Source[UnrollKey] | None = None
+        self._made_source: Source[UnrollKey] | None = None  # likewise
+        self._source: Source[UnrollKey] | None = None  # from when on unrolls are taken
         self._batches: list[Batch] = []
         self._is_pumping_soon = False
         self.rounds: Rounds[FilledBatch[UnrollKey]] = Rounds(
             ranks, self.worker, offer=self._offer, order=Order, ledger=self._ledger_bytes, met=self._met,
             build=self._build,
         )  # fmt: skip
-        self.router = Router(
-            reactor,
-            config.bind,
-            on_message=self._receive,
-            on_drained=self._pump,
-            max_frame_bytes=config.max_frame_bytes,
-            keys=bind_keys(service.runtime.keys, Role.LEARNER),
-            on_refused=RefusalLog(service.metrics, service.log),
-            on_revoked=self._revoked,
-        )
-        self.reports = Reports(service, self.router.send, self.router.user_id)
+        self.socket = ProducerSocket(
+            reactor, service, config, self.producers, on_received=self._received, on_drained=self._pump,
+            now=self.loop.time,
+        )  # fmt: skip
 
-    # Messages
-
-    def _receive(self, route: bytes, frames: list[bytes]) -> bool:
-        """Handle a message; return whether it was a new unroll."""
-        try:
-            if self.reports.take(route, frames):
-                return False
-        except RemoteWireError:
-            self.producers.refused_messages += 1
-            return False
-        actions = self.producers.receive(route, frames, self.loop.time())
-        self._perform(actions)
-        return any(isinstance(action, UnrollReceived) for action in actions)
-
-    def _revoked(self, routes: list[bytes]) -> None:
-        sends = self.producers.revoke(routes)
-        self.service.log.warning("keys_revoked", connections=len(routes), sessions=len(sends))
-        self._perform(sends)
-
-    def _perform(self, actions: Iterable[Action]) -> None:
-        for action in actions:
-            if isinstance(action, SendToProducer):
-                if not self.router.send(action.route, action.frames):
-                    self.producers.unroutable(action.route, self.loop.time())
-            elif isinstance(action, UnrollReceived) and self._source is not None:
-                producer = action.key.producer
-                self._source.offer(
-                    action.key, action.lanes, action.frame, skip=action.skip, task=producer.task,
-                    origin=Origin(producer.incarnation, action.key.seq),
-                )  # fmt: skip
+    def _received(self, action: Received) -> None:
+        """Take a new unroll. The policy is built for the chief's specification; episodes come to the chief alone."""
+        if isinstance(action, UnrollReceived) and self._source is not None:
+            producer = action.key.producer
+            self._source.offer(
+                action.key, action.lanes, action.frame, skip=action.skip, task=producer.task,
+                origin=Origin(producer.incarnation, action.key.seq),
+            )  # fmt: skip
 
     # Training
 
     def _build(self) -> None:
         """Build what the chief has built; in the update thread, at the same time as all ranks."""
         origin = ChiefPolicy.decode(self.ranks.tell(b""))
-        folder = self.settings.run.dir
-        crash_folder = folder / "crash" if folder is not None and folder.is_dir() else None
+        crash_folder = self.folder / CRASH if self.folder.parent.is_dir() else None
         self.trainer = Trainer(
-            self.settings, Path(), crash_folder, epoch=self.told.epoch, origin=origin, ranks=self.ranks
+            self.settings, self.folder, crash_folder, epoch=self.told.epoch, origin=origin, ranks=self.ranks
         )
-
-    def _serve(self, trainer: Trainer) -> None:
-        """Take unrolls from now on."""
-        settings, rank = self.settings, self.ranks.rank
+        settings = self.settings
         plan = SourcePlan(
             batch=settings.learner.batch, num_buffers=settings.learner.buffers,
-            weights=normalised_weights(settings.tasks), folder=Path(), seed=settings.run.seed + rank,
+            weights=normalised_weights(settings.tasks), folder=self.folder, seed=settings.run.seed + self.ranks.rank,
             echo=settings.learner.echo, echo_batches=settings.learner.echo_batches,
         )  # fmt: skip
-        source: Source[UnrollKey] = make_source(settings.algorithm, trainer.record, plan)
+        self._made_source = make_source(settings.algorithm, self.trainer.record, plan)
+
+    def _serve(self, trainer: Trainer, source: Source[UnrollKey]) -> None:
+        """Take unrolls from now on."""
+        rank = self.ranks.rank
         self._batches = [Batch.from_arrays(trainer.record, arrays) for arrays in source.buffers]
         self.producers.adopt(trainer.policy.spec, source.check)
         self.run.counters.trained_steps = trainer.trained_steps
@@ -171,7 +136,7 @@ class RankService:
                 self._is_pumping_soon = True
                 self.loop.call_soon(self._pump_on)
         self.rounds.poll()
-        self._perform(self.producers.credits())
+        self.socket.perform(self.producers.credits())
 
     def _pump_on(self) -> None:
         self._is_pumping_soon = False
@@ -191,7 +156,6 @@ class RankService:
         def done(trained: Trained) -> None:
             source.release(batch, trained.result.priorities_B)
             self._acknowledge(source)
-            self.figures.trained(trained)
             self.update_seconds.observe(trained.seconds)
             self.run.counters.updates += int(trained.result.applied)
             self.run.counters.trained_steps = trainer.trained_steps
@@ -215,11 +179,11 @@ class RankService:
 
     def _met(self, meeting: Meeting) -> None:
         """Follow what the chief has decided in a round."""
-        if meeting.order.builds and self.trainer is not None and self._source is None:
-            self._serve(self.trainer)
+        if meeting.order.builds and self.trainer is not None and self._made_source is not None:
+            self._serve(self.trainer, self._made_source)
         if self._source is not None and self.run.state != meeting.order.state:
             self.run.state = meeting.order.state
-            self._perform(self.producers.credits(everyone=True))
+            self.socket.perform(self.producers.credits(everyone=True))
         if self.rounds.is_over:
             self.over.set()
 
@@ -231,7 +195,7 @@ class RankService:
             await asyncio.sleep(BEAT_S)
             now = self.loop.time()
             calm = now >= self.reactor.last_stall_end(now) + self.config.beat_s
-            self._perform(self.producers.beat(now, may_expire=calm and self.router.is_drained()))
+            self.socket.perform(self.producers.beat(now, may_expire=calm and self.socket.is_drained()))
             patience_s = self.config.max_compute_s + self.config.rank_timeout_s
             if self.worker.busy_s() > patience_s and self.run.counters.updates > 0:
                 raise SeedbedError(f"an update has been running for {self.worker.busy_s():.0f} s")
@@ -241,7 +205,7 @@ class RankService:
 
     async def work(self) -> None:
         """Train until the chief ends it. Raises: RankLostError if another rank is lost."""
-        self.rounds.poll()
+        self.rounds.begin()
         over = asyncio.ensure_future(self.over.wait())
         waits: list[asyncio.Future[Any]] = [over, self.worker.failed]
         try:
@@ -254,32 +218,33 @@ class RankService:
     async def leave(self) -> None:
         """Say BYE to the producers; of a finished run, wait until they have left."""
         is_finished = self.run.state == RunState.FINISHED
-        self._perform(self.producers.credits(everyone=True))
-        self._perform(self.producers.farewell("run_finished" if is_finished else "draining"))
+        self.socket.perform(self.producers.credits(everyone=True))
+        self.socket.perform(self.producers.farewell("run_finished" if is_finished else "draining"))
         deadline = self.loop.time() + (self.config.farewell_s if is_finished else 0.0)
         while self.loop.time() < deadline and not self.producers.has_left:
-            self._perform(self.producers.beat(self.loop.time(), may_expire=True))
+            self.socket.perform(self.producers.beat(self.loop.time(), may_expire=True))
             await asyncio.sleep(BEAT_S)
         self.service.log.info("learner_rank_left", rank=self.ranks.rank, state=self.run.state.name.lower())
 
     def close(self) -> None:
         """Close the thread and the socket."""
-        self.router.close(linger_ms=500)
+        self.socket.close(linger_ms=500)
         self.worker.close()
 
 
 async def serve_rank(settings: LearnerSettings, service: Service) -> int:
     """Run a rank until the chief ends it, and return the exit code. Raises: RankLostError if another rank is lost."""
-    ranks = await asyncio.to_thread(connect, settings.learner.rank_timeout_s)
-    told = Told.decode(await asyncio.to_thread(ranks.tell, b""))
-    if told.is_finished:
+    ranks = await service.unless_stopped(lambda: connect(settings.learner.rank_timeout_s))
+    news = None if ranks is None else await service.unless_stopped(lambda: ranks.tell(b""))
+    if ranks is None or news is None or (told := Told.decode(news)).is_finished:
         return 0
     with Reactor() as reactor:
         rank = RankService(settings_of_rank(settings, told.settings), service, reactor, ranks, told)
         try:
-            address = advertised(rank.settings, rank.router.endpoint, told.host)
-            await asyncio.to_thread(ranks.gather_bytes, address.encode())
-            service.ready(endpoint=rank.router.endpoint, run_id=told.run_id)
+            address = advertised(rank.settings, rank.socket.endpoint, told.host)
+            if await service.unless_stopped(lambda: ranks.gather_bytes(address.encode())) is None:
+                return 0
+            service.ready(endpoint=rank.socket.endpoint, run_id=told.run_id)
             beat = service.start(rank.beat(), "beat")
             await rank.work()
             beat.cancel()

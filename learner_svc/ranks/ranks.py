@@ -78,7 +78,7 @@ class Ranks:
         """Overwrite these tensors, which have the same names and shapes everywhere, by the chief's."""
 
     def close(self) -> None:
-        """Hang up."""
+        """Leave the other ranks, when all work is done."""
 
 
 ALONE = Ranks()
@@ -151,7 +151,7 @@ class ConnectedRanks(Ranks):
                     tensors[name].copy_(sent)
 
     def close(self) -> None:
-        """Hang up."""
+        """Leave the other ranks, when all work is done."""
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
 

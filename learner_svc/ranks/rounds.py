@@ -103,7 +103,7 @@ class Rounds(Generic[B]):
         ledger: Callable[[], bytes], met: Callable[[Meeting], None], build: Callable[[], None],
     ) -> None:  # fmt: skip
         self.wants_end = False  # this rank was asked to stop
-        self.is_over = False
+        self.has_begun = self.is_over = False
         self._ranks, self._worker = ranks, worker
         self._offer, self._order, self._ledger, self._met, self._build = offer, order, ledger, met, build
         self._loop = asyncio.get_running_loop()
@@ -112,16 +112,20 @@ class Rounds(Generic[B]):
         self._timer: asyncio.TimerHandle | None = None
         self._asked_at = self._loop.time()
         self._batch_wait_s = self._ranks_wait_s = self._trained_lanes = 0.0
-        self._lanes = 0
 
     @property
     def may_be_training(self) -> bool:
         """Whether a round is under way in which this rank's batch may be trained on."""
         return self._is_meeting and self._pending is not None
 
+    def begin(self) -> None:
+        """Go into the first round. Until then `poll` does nothing, because the ranks still agree on what to train."""
+        self.has_begun = True
+        self.poll()
+
     def poll(self) -> None:
         """Begin the next round, if this rank has a batch and no round is under way."""
-        if self._is_meeting or self.is_over:
+        if self._is_meeting or self.is_over or not self.has_begun:
             return
         if self._pending is None and not self._ends:
             self._pending = self._offer()
@@ -182,7 +186,7 @@ class Rounds(Generic[B]):
         offer = self._pending
         if meeting.trained is not None and offer is not None:
             self._pending, self._asked_at = None, self._loop.time()
-            self._trained_lanes += len(meeting.trained.result.trained_steps_B)
+            self._trained_lanes += len(meeting.trained.result.dropped_steps_B)
         self._met(meeting)
         if meeting.trained is not None and offer is not None:
             offer.done(meeting.trained)

@@ -27,17 +27,18 @@ class Told:
     epoch: int
     run_id: str
     host: str  # that the chief runs on
+    folder: str  # of the run; the other ranks may not see it
     is_finished: bool  # there is nothing to train
     settings: dict[str, Any]
     producers: tuple[ProducerRecord, ...]  # of all ranks, in the checkpoint that the run goes on from
 
     def encode(self) -> bytes:
-        """Return it as JSON."""
+        """Return the bytes that are sent to every rank, JSON."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> "Told":
-        """Read what `encode` returned."""
+        """Return what the chief told, from the bytes that `encode` made of it."""
         items = json.loads(data)
         return cls(**{**items, "producers": tuple(producer_records(items["producers"]))})
 

@@ -205,19 +205,6 @@ def combine(results: Sequence[EvaluationResult]) -> EvaluationResult:
     )
 
 
-def count_parts(book: TaskBook, parts: Iterable[tuple[str, int]], trained_steps_B: Sequence[int]) -> None:
-    """Count a batch by task.
-
-    Args:
-      parts: (task, number of lanes), in the order of the lanes.
-      trained_steps_B: trained transitions of each lane.
-    """
-    lane = 0
-    for task, lanes in parts:
-        book.trained(task, lanes=lanes, steps=sum(trained_steps_B[lane : lane + lanes]))
-        lane += lanes
-
-
 def lane_tasks(tasks: Iterable[str], parts: Sequence[tuple[str, int]]) -> Array | None:
     """Return the number of each lane's task, i64 [B], in the order of `tasks`; None in a run without tasks.
 

@@ -66,7 +66,7 @@ class SequenceMemory:
             "record": hashlib.sha256(repr((record.fields, record.num_rows)).encode()).hexdigest(),
         }  # fmt: skip
         with writing(folder):
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
             try:
                 is_ours = json.loads((folder / HEADER).read_text()) == header
             except (OSError, ValueError):

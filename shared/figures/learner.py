@@ -60,6 +60,13 @@ TASK_STATISTIC = gauge(
 TASK_EVAL_STATISTIC = gauge(
     "learner_task_eval_statistic", "A task's mean over the last evaluation.", "task", "statistic"
 )
+RANK_BATCH_WAIT = counter(
+    "learner_rank_batch_wait_seconds", "Time that a learner rank had no batch, with several ranks.", "rank"
+)
+RANK_RANKS_WAIT = counter(
+    "learner_rank_ranks_wait_seconds", "Time that a learner rank had a batch and waited for other ranks.", "rank"
+)
+RANK_TRAINED_LANES = counter("learner_rank_trained_lanes", "Lane-unrolls that a learner rank trained on.", "rank")
 TASK_TRAINED_STEPS = counter(
     "learner_task_trained_steps", "Valid transitions of a task trained on (agent steps).", "task"
 )

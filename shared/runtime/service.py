@@ -32,6 +32,7 @@ from seedbed.shared.runtime.files import writing
 from seedbed.shared.runtime.health import leave_cause
 from seedbed.shared.runtime.metrics import Metrics
 from seedbed.shared.runtime.modules import look_for_modules_here
+from seedbed.shared.runtime.worker import Worker
 
 DIE_WITH_PARENT = "SEEDBED_DIE_WITH_PARENT"  # the parent's process id, or 1 when it is not to be checked
 MAX_DRAIN_S = 30.0
@@ -44,6 +45,7 @@ PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 
 S = TypeVar("S", bound=BaseModel)
+T = TypeVar("T")
 
 
 class RepeatedSignals:
@@ -127,6 +129,27 @@ class Service:
         """End the service with this error; the loop's thread only."""
         if not self._failure.done():
             self._failure.set_exception(error)
+
+    async def unless_stopped(self, job: Callable[[], T]) -> T | None:
+        """Return what a job that may block for long returned; None if the service is asked to stop first.
+
+        The job runs in a thread of its own, which is given up then. Raises: what the job raises.
+        """
+        worker = Worker("blocking")
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        worker.submit(job, done.set_result)
+        stopping = asyncio.ensure_future(self.stopping.wait())
+        waits: list[asyncio.Future[Any]] = [done, worker.failed, stopping]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+        if worker.failed.done():
+            worker.failed.result()
+        if not done.done():
+            return None
+        worker.close()
+        return done.result()
 
     async def linger(self, is_over: Callable[[float], bool]) -> None:
         """Wait until `is_over(the loop's time)` is true or the service is asked to stop."""

@@ -208,3 +208,59 @@ def test_the_end_of_the_run_is_told_whoever_it_is_addressed_to() -> None:
     scripted = ScriptedLearner().open("pong")
     ((_task, event),) = scripted.learner_sessions.receive(Bye(session=2, reason="run_finished"), [], 1.0)
     assert isinstance(event, RunFinished)
+
+
+def open_streams(number: int) -> LearnerSessions:
+    """Sessions of a run with one environment, open at so many learner ranks, with credit for 4 lanes at each."""
+    sessions = LearnerSessions(name="i", incarnation=7, library_version="0", load=lambda: (("lanes", 1.0),))
+    sessions.set_ranks(number, 0.0)
+    for rank in range(number):
+        (stream,) = sessions.at_rank(rank)
+        open_stream(stream, rank)
+    return sessions
+
+
+def open_stream(stream: LearnerSessions, session: int) -> None:
+    """Connect a stream: HELLO, WELCOME and credit for 4 lanes."""
+    stream.connected(0.0)
+    (hello,) = [decode(bytes(frames[0])) for frames in stream.poll(0.0)]
+    assert isinstance(hello, ProducerHello)
+    assert hello.stream == stream.stream
+    stream.receive(producer_welcome(nonce=hello.nonce, session=100 + session), [], 0.0)
+    stream.receive(credit(4, session=100 + session), [], 0.0)
+
+
+def test_each_learner_rank_has_a_stream_and_the_chief_alone_is_asked_for_weights() -> None:
+    """And it alone is told the load."""
+    sessions = open_streams(3)
+    assert [link.stream for link in sessions.of("").links] == [0, 1, 2]
+    streams = [stream for rank in range(3) for stream in sessions.at_rank(rank)]
+    asked = [[decode(bytes(frames[0])) for frames in stream.poll(9.0)] for stream in streams]
+    assert [[type(message) for message in messages] for messages in asked] == [[Ping, Get], [Ping], [Ping]]
+    assert [messages[0].load for messages in asked] == [(("lanes", 1.0),), (), ()]
+
+
+def test_an_unroll_goes_where_most_credit_is_left() -> None:
+    """So no rank gets more than it can use."""
+    links = open_streams(2).of("").links
+    for lanes, chosen in ((3, 0), (2, 1), (1, 1), (1, 0)):
+        link = max(links, key=lambda item: item.outbox.open_lanes)
+        assert link.stream == chosen
+        link.outbox.push(lanes, [b"u"])
+
+
+def test_a_stream_without_a_rank_goes_to_another_until_all_is_acknowledged() -> None:
+    """After the learner began again with fewer ranks; it gets nothing new."""
+    sessions = open_streams(2)
+    left = sessions.streams[1]
+    left.main.outbox.push(2, [b"u"])
+    left.disconnected(1.0)
+    sessions.set_ranks(1, 1.0)
+    assert [link.stream for link in sessions.of("").links] == [0]
+    assert sessions.at_rank(0) == [sessions, left]
+    assert not sessions.drop_finished_streams()
+    assert not sessions.is_empty
+    open_stream(left, 5)
+    left.receive(credit(4, 1, session=105), [], 2.0)
+    assert sessions.drop_finished_streams() == [left]
+    assert sessions.is_empty

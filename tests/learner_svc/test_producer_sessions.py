@@ -66,7 +66,7 @@ class SessionsDriver:
 
     def __init__(
         self, *, has_policy: bool = True, tasks: tuple[TaskEnv, ...] = (), protocol_min: int = 1,
-        is_deterministic: bool = False,
+        is_deterministic: bool = False, rank: int = 0, num_ranks: int = 1,
     ) -> None:  # fmt: skip
         self.run = Run(RunConfig(), EvalConfig(), epoch=3, patience_s=10.0)
         weights = {task.name: 1 / len(tasks) for task in tasks} or SINGLE_TASK
@@ -74,7 +74,8 @@ class SessionsDriver:
         self.publisher = Publisher()
         identity = Identity(
             epoch=3, run_id="run", run_seed=5, unroll_length=T, beat_s=1.0, lease_s=10.0, tasks=tasks,
-            protocol_min=protocol_min, is_deterministic=is_deterministic,
+            protocol_min=protocol_min, is_deterministic=is_deterministic, rank=rank,
+            num_ranks=num_ranks,
         )  # fmt: skip
         self.producers = ProducerSessions(
             identity, EnvConfig(id="e"), self.ledger, self.publisher, self.run, lambda: 0.25
@@ -439,3 +440,38 @@ def test_a_deterministic_run_has_one_inference_service() -> None:
     (reject,) = driver.ask(a_hello(incarnation=8))
     assert isinstance(reject, Reject)
     assert (reject.code, reject.retryable) == ("deterministic", False)
+
+
+@pytest.mark.parametrize(("stream", "is_ours"), [(0, False), (1, True), (2, False), (3, True)])
+def test_a_rank_takes_the_streams_that_are_its_own(stream: int, is_ours: bool) -> None:
+    """Every second one, of two ranks: also those of a time when there were more."""
+    answer = SessionsDriver(rank=1, num_ranks=2).ask(a_hello(stream=stream))[0]
+    if is_ours:
+        assert isinstance(answer, ProducerWelcome)
+        assert answer.rank == 1
+    else:
+        assert isinstance(answer, Reject)
+        assert (answer.code, answer.retryable) == ("rank", True)
+
+
+def test_episodes_belong_to_stream_0() -> None:
+    """Another rank would take and lose them."""
+    driver = SessionsDriver(rank=1, num_ranks=2)
+    session = driver.enter(spec=a_spec(), stream=1)
+    frame = bytes(episodes_layout(a_spec(), 0).allocate()[0])
+    message = Episodes(session=session, seq=0, mode="train", evaluation=0, count=0, aborted=0, acted_steps=5)
+    (answer,) = driver.ask(message, frame)
+    assert isinstance(answer, Error)
+    assert answer.code == "stream"
+
+
+def test_streams_of_one_producer_are_counted_apart() -> None:
+    """One rank has both after the other is gone."""
+    driver = SessionsDriver()
+    first, second = driver.enter(spec=a_spec()), driver.enter(spec=a_spec(), stream=1)
+    assert first != second
+    for session in (first, second):
+        unroll = Unroll(session=session, seq=0, lanes=2, actor="a")
+        assert [type(action) for action in driver.say(unroll, an_unroll_frame())] == [UnrollReceived]
+    records = {record.stream: record for record in driver.ledger.records()}
+    assert sorted(records) == [0, 1]

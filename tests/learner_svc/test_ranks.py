@@ -1,12 +1,18 @@
 """Several learner ranks: what they tell each other, and that they train as one learner with all their batches would."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 
+from seedbed.inference_svc.rank_connections import resolve_rank
+from seedbed.learner_svc.config import LearnerSettings
 from seedbed.learner_svc.ranks.ranks import place_of
+from seedbed.learner_svc.ranks.start import advertised, place, settings_of_rank
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.protocol.messages import pack_version
+from seedbed.shared.runtime.tasks import TaskConfig
 from tests.support.experience import EPOCH, make_batch, make_updater
 from tests.support.ranks import run_ranks
 
@@ -51,6 +57,28 @@ def test_two_ranks_train_as_one_with_twice_the_batch(tmp_path, config):
     assert pair[0][1] == pytest.approx(alone[1], rel=1e-3, abs=1e-5)
 
 
+def count_tasks(ranks):
+    """What one update counts of each of two tasks, whose lanes are not evenly spread over the ranks."""
+    tasks = [TaskConfig.model_validate({"env": {"id": name}}) for name in ("easy", "hard")]
+    updater = make_updater(tasks=tasks, ranks=ranks)
+    batch = make_batch(updater.policy, lanes=8, version=pack_version(EPOCH, 0))
+    share = 8 // ranks.size
+    lanes = torch.arange(ranks.rank * share, (ranks.rank + 1) * share)
+    result = updater.update(
+        batch.lanes(lanes), step=0, trained_steps=0, max_policy_lag=20, version_now=pack_version(EPOCH, 0),
+        task_B=np.array([0, 0, 0, 1, 0, 1, 1, 1])[lanes],
+    )  # fmt: skip
+    return result.task_counts, result.valid_steps
+
+
+def test_the_counts_of_tasks_are_of_all_ranks(tmp_path):
+    """Lanes and trained transitions, as one learner counts them."""
+    (tasks, steps) = run_ranks(count_tasks, 1, tmp_path)[0]
+    assert [lanes for lanes, _ in tasks] == [4, 4]
+    assert sum(trained for _, trained in tasks) == steps
+    assert run_ranks(count_tasks, 2, tmp_path) == [[tasks, steps]] * 2
+
+
 def exchange(ranks):
     """One of each message."""
     mine = torch.full((3,), float(ranks.rank + 1))
@@ -87,6 +115,52 @@ def test_a_wrong_environment_is_refused(environment):
     """Before anything waits for ranks that cannot come."""
     with pytest.raises(ConfigError):
         place_of(environment)
+
+
+def make_settings(sections):
+    """A learner's settings of an environment that nobody makes."""
+    return LearnerSettings.model_validate({"env": {"id": "E"}} | sections)
+
+
+def test_ranks_that_torchrun_starts_with_the_same_words_have_ports_names_and_files_of_their_own(tmp_path):
+    """The chief keeps those that were given; a port that the system chooses stays so."""
+    settings = make_settings(
+        {
+            "learner": {"bind": "tcp://0.0.0.0:5556"},
+            "runtime": {"metrics_address": "127.0.0.1:0", "log_file": str(tmp_path / "log.jsonl")},
+        }
+    )
+    common = {"WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+    assert place(settings, common | {"RANK": "0", "LOCAL_RANK": "0"}) == settings
+    third = place(settings, common | {"RANK": "3", "LOCAL_RANK": "1"})
+    assert (third.learner.bind, third.runtime.metrics_address) == ("tcp://0.0.0.0:5557", "127.0.0.1:0")
+    assert (third.runtime.name, third.runtime.log_file) == ("learner-3", tmp_path / "log-3.jsonl")
+    assert place(settings, common | {"RANK": "3"}) == settings
+    with pytest.raises(ConfigError):
+        place(settings, common | {"RANK": "3", "LOCAL_RANK": "9"})
+
+
+def test_inference_is_told_where_a_rank_is():
+    """By the host that it reached the chief at, where that is the rank's too."""
+    settings = make_settings({})
+    assert advertised(settings, "tcp://127.0.0.1:7", "here", host="there") == "tcp://127.0.0.1:7"
+    assert advertised(settings, "tcp://0.0.0.0:7", "here", host="there") == "tcp://there:7"
+    address = advertised(settings, "tcp://0.0.0.0:7", "here", host="here")
+    assert resolve_rank(address, "tcp://10.0.0.5:5556") == "tcp://10.0.0.5:7"
+    assert resolve_rank(address, "tcp://[::1]:5556") == "tcp://[::1]:7"
+    chosen = make_settings({"learner": {"advertise": "tcp://rank-1.learner:5556"}})
+    assert advertised(chosen, "tcp://0.0.0.0:7", "here", host="there") == "tcp://rank-1.learner:5556"
+
+
+def test_a_rank_takes_the_chiefs_settings_at_its_own_place():
+    """As the chief tells them, through JSON."""
+    chief = make_settings(
+        {"learner": {"batch": 7, "bind": "tcp://0.0.0.0:1"}, "algorithm": {"name": "appo", "lam": 0.5}}
+    )
+    own = make_settings({"learner": {"batch": 99, "bind": "tcp://0.0.0.0:2", "device": "cpu"}})
+    found = settings_of_rank(own, json.loads(json.dumps(chief.model_dump(mode="json"))))
+    assert (found.learner.batch, found.learner.bind, found.learner.device) == (7, "tcp://0.0.0.0:2", "cpu")
+    assert found.algorithm == chief.algorithm
 
 
 def test_without_variables_a_learner_is_alone():

@@ -7,7 +7,7 @@ import pytest
 
 from seedbed.learner_svc.run.measure import RETURN_WINDOW, EvaluationResult
 from seedbed.learner_svc.run.run import Run
-from seedbed.learner_svc.run.tasks import TaskBook, count_parts, lane_tasks, task_environments
+from seedbed.learner_svc.run.tasks import TaskBook, lane_tasks, task_environments
 from seedbed.shared.protocol.messages import RunState, pack_version
 from seedbed.shared.runtime.config import EnvConfig, EvalConfig, RunConfig
 from seedbed.shared.runtime.tasks import TaskConfig
@@ -51,11 +51,12 @@ def test_the_realised_share_is_that_of_the_lanes_trained_on() -> None:
     """Beside the weight that was asked for, over the whole run."""
     book = a_book()
     assert all(math.isnan(share) for share in book.shares().values())
-    count_parts(book, [("easy", 2), ("hard", 1), ("easy", 1)], [3, 3, 4, 0])
+    book.trained("easy", lanes=3, steps=6)
+    book.trained("hard", lanes=1, steps=4)
     assert book.shares() == {"easy": 0.75, "hard": 0.25}
     assert (book.records["easy"].trained_steps, book.records["hard"].trained_steps) == (6, 4)
     assert book.row()["share/easy"] == 0.75
-    count_parts(book, [("hard", 4)], [1, 1, 1, 1])
+    book.trained("hard", lanes=4, steps=4)
     row = book.row()
     assert (row["share/easy"], row["share/hard"]) == (0.375, 0.625)
     summary = book.summary()["easy"]
@@ -113,7 +114,7 @@ def test_a_book_goes_on_from_its_checkpoint() -> None:
     """A task that is new begins at zero, one that was dropped is forgotten."""
     book = a_book()
     book.acted("easy", episodes([1.0], length=5.0), steps=5, aborted=0)
-    count_parts(book, [("easy", 2)], [3, 3])
+    book.trained("easy", lanes=2, steps=6)
     resumed = TaskBook({"easy": a_task(), "new": a_task()}, EvalConfig())
     resumed.restore(book.to_json())
     assert resumed.records["easy"].training.mean == 1.0

@@ -15,7 +15,7 @@ from seedbed.shared.errors import ConfigError
 def trained(seconds: float = 0.1, **metrics: float) -> Trained:
     result = UpdateResult(
         applied=True, metrics=metrics, valid_steps=1, dropped_steps=0, stale_steps=0, lost_epoch_steps=0,
-        dropped_unrolls=0, dropped_steps_B=np.zeros(1), trained_steps_B=np.ones(1), priorities_B=None,
+        dropped_unrolls=0, dropped_steps_B=np.zeros(1), task_counts=(), priorities_B=None,
         lag_histogram=(), lag_sum=0,
     )  # fmt: skip
     return Trained(result=result, version=1, seconds=seconds, weights=None, snapshot=None)

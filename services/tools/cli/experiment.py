@@ -368,18 +368,20 @@ def check_lanes(settings: LaunchSettings) -> None:
     if not settings.algorithm.is_lag_bounded:
         return
     if not settings.tasks:
-        check_lag(settings.learner, launch.actors * actor.groups * actor.lanes)
+        check_lag(settings.learner, launch.actors * actor.groups * actor.lanes, num_ranks=launch.learners)
     for name, share in normalised_weights(settings.tasks).items() if settings.tasks else ():
         task = settings.tasks[name]
         actors = launch.actors if task.actors is None else task.actors
         lanes = actors * (task.groups or actor.groups) * (task.lanes or actor.lanes)
-        check_lag(settings.learner, lanes, task=name, share=share)
+        check_lag(settings.learner, lanes, task=name, share=share, num_ranks=launch.learners)
 
 
 def check_processes(settings: LaunchSettings, *, resume: bool) -> None:
     """Raise ConfigError naming the setting with which a run cannot be deterministic, if it is to be."""
-    check_deterministic(settings.run.model_copy(update={"resume": resume}), settings.learner, settings.tasks)
     launch = settings.launch
+    check_deterministic(
+        settings.run.model_copy(update={"resume": resume}), settings.learner, settings.tasks, num_ranks=launch.learners
+    )
     if not settings.run.deterministic:
         return
     if launch.inference > 1 or launch.eval_actors > 1:

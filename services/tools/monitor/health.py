@@ -44,7 +44,7 @@ class ServiceHealth:
     """One service of a run. `restarts`: lives beyond the first that the launcher began; times in s since 1970."""
 
     name: str
-    role: str  # "learner", "inference", "actor", or empty while unknown
+    role: str  # "learner", "rank", "inference", "actor", or empty while unknown
     health: str
     incarnation: str  # hexadecimal, empty while it is not ready
     started_at: float | None
@@ -69,7 +69,7 @@ def map_services(
     """
     statuses = {status.name: status for status in facts.statuses}
     deaths = {death.service: death for death in facts.deaths}
-    order = {"actor": 0, "inference": 1, "learner": 2}
+    order = {"actor": 0, "inference": 1, "learner": 2, "rank": 3}
     services = []
     for name in dict.fromkeys((*statuses, *facts.started)):
         status = statuses.get(name)
@@ -121,7 +121,9 @@ def _by_actor(pages: Mapping[int, Page], metric: str) -> dict[str, float]:
 
 def guess_role(name: str) -> str:
     """The role behind a name that the launcher gives; empty for others."""
-    stem = name.partition("-")[0]
+    stem, _, number = name.partition("-")
+    if stem == "learner" and number.isdecimal() and int(number):
+        return "rank"
     return {"learner": "learner", "inference": "inference", "actor": "actor", "eval": "actor"}.get(stem, "")
 
 

@@ -10,12 +10,17 @@ const ROLES = [
 ];
 const LOOKS = { up: ["up", "●"], starting: ["starting", "◌"], "not answering": ["down", "✗"], gone: ["down", "✗"] };
 
+/** The column of a role: learner ranks besides the chief stand with it. */
+function columnOf(role) {
+  return role === "rank" ? "learner" : role || "actor";
+}
+
 /** The map of one run, from its detail; `now` in seconds since 1970. */
 export function map(detail, now) {
   const roles = element("div", { className: "roles" });
   ROLES.forEach(([role, title], place) => {
     if (place) roles.append(element("div", { className: "arrow", text: place === 1 ? "steps → ← actions" : "unrolls → ← weights", "aria-hidden": "true" }));
-    const found = detail.services.filter((item) => (item.role || "actor") === role);
+    const found = detail.services.filter((item) => columnOf(item.role) === role);
     found.sort((a, b) => (a.health === "up") - (b.health === "up"));
     const group = element("div", { className: "role" }, element("h4", { text: `${title} (${found.length})` }));
     group.append(...found.slice(0, MAX_SHOWN).map((item) => card(item, now)));
