@@ -57,12 +57,17 @@ class EvaluationRound:
         left = sum(int(member.remaining.sum()) for member in self._participants.values())
         return (self.request.episodes - left if self._participants else 0), self.request.episodes
 
-    def ask(self, request: Evaluation | None) -> None:
-        """Take the evaluation that the learner requests now, or None; one that is finished already is not repeated."""
+    def ask(self, request: Evaluation | None) -> bool:
+        """Take the evaluation that the learner requests now, or None; one that is finished already is not repeated.
+
+        Returns: whether it is a new one.
+        """
         if request is None or request.id == self._done_id:
             self._clear(None)
         elif self.request is None or request.id != self.request.id:
             self._clear(request)
+            return True
+        return False
 
     def wants_start(self, version: int) -> bool:
         """Whether a round is requested and not running, and these are the weights to play it with."""

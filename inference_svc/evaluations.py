@@ -32,9 +32,9 @@ class Evaluations:
         rounds = [item.progress for item in self._rounds.values()]
         return sum(played for played, _ in rounds), sum(asked for _, asked in rounds)
 
-    def ask(self, task: str, request: Evaluation | None) -> None:
-        """Take the evaluation of a task that the learner requests now, or None."""
-        self._round(task).ask(request)
+    def ask(self, task: str, request: Evaluation | None) -> bool:
+        """Take the evaluation of a task that the learner requests now, or None. Returns: whether it is a new one."""
+        return self._round(task).ask(request)
 
     def without_groups(self, groups: Iterable[Group]) -> dict[str, int]:
         """Return the requested episodes of each task that none of these groups plays."""

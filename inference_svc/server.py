@@ -371,8 +371,12 @@ class Server:
     # From the learner
 
     def credited(self, credit: Credit, now: float, *, task: str = "") -> None:
-        """Release a task's held groups as far as its new credit goes, and take its request for an evaluation."""
-        self.evaluations.ask(task, credit.evaluation)
+        """Release a task's held groups as far as its new credit goes, and take its request for an evaluation.
+
+        With each new request the episodes so far are reported, so that the results of a short run count them too.
+        """
+        if self.evaluations.ask(task, credit.evaluation):
+            self.flush_episodes()
         self._start_evaluations(now)
         self._release_held(self.learner_sessions.of(task), now)
 

@@ -358,6 +358,19 @@ def test_steps_into_reset_rows_are_not_counted_as_acted(driver: ServerDriver) ->
     assert (outgoing.message.count, outgoing.message.aborted, outgoing.message.acted_steps) == (1, 1, 2)
 
 
+def test_the_request_for_an_evaluation_reports_the_episodes_before_it(driver: ServerDriver) -> None:
+    """So the summary of a run that ends within the half second between two reports counts all its episodes."""
+    driver.serve()
+    session = driver.hello().session
+    driver.step(session, 0, (Flags.FIRST, Flags.FIRST))
+    driver.answer()
+    driver.step(session, 1, (0, Flags.TERMINATED))
+    driver.grant(100, Evaluation(id=3, version=pack_version(1, 5), episodes=2, seed=42, greedy=True))
+    outgoing = driver.link.outbox.next_outgoing()
+    assert outgoing is not None
+    assert (outgoing.message.mode, outgoing.message.count, outgoing.message.acted_steps) == ("train", 1, 2)
+
+
 def test_another_run_challenges_every_group(driver: ServerDriver) -> None:
     """A learner with another run id means another policy: sessions end and slots come back."""
     driver.serve()
