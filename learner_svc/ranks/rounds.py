@@ -179,7 +179,8 @@ class Rounds(Generic[B]):
         )
         return Meeting(
             order=order, trained=trained, ledgers=tuple(ledgers), figures=figures,
-            wants_end=bool(np.any(gathered[:, 1])), waited_s=waited_s if offer is not None else 0.0,
+            wants_end=bool(np.any(gathered[:, 1])),
+            waited_s=waited_s if order.trains and offer is not None else 0.0,
         )  # fmt: skip
 
     def _finished(self, meeting: Meeting) -> None:

@@ -145,7 +145,7 @@ function drawOwn(tables, all) {
   const statistics = [...new Set(tables.flatMap((curves) => curves.statistics))].map(statisticPanel);
   const wanted = new Map(statistics.map((panel) => [`statistic ${panel.title}`, { panel, series: () => all(panel) }]));
   for (const curves of tables) {
-    for (const panel of memberPanels(curves)) wanted.set(`${panel.title} ${curves.name}`, { panel: { ...panel, isNamed: true }, series: () => memberSeries(panel, curves, view.axis) });
+    for (const panel of memberPanels(curves)) wanted.set(`${panel.title} ${curves.name}`, { panel: { ...panel, isNamed: true }, series: () => memberSeries(panel, curves, view.axis, listed(curves.name)?.is_live) });
   }
   for (const [key, chart] of ownCharts) {
     if (wanted.has(key)) continue;

@@ -28,8 +28,8 @@ const byTask = (curves, title, training, evaluation) => ({
 const byRank = (curves) => ({
   title: "Waits by learner rank", unit: "% of the time", note: `${curves.name}; dashed: for other ranks`, members: curves.ranks, prefix: "rank ",
   lines: (rank) => [
-    line(`rank_batch_wait_share/${rank}`, "", { scale: 100, unit: "%" }),
-    line(`rank_ranks_wait_share/${rank}`, "", { style: "dashed", scale: 100, unit: "%" }),
+    line(`rank_batch_wait_share/${rank}`, "", { scale: 100, unit: "%", isRate: true }),
+    line(`rank_ranks_wait_share/${rank}`, "", { style: "dashed", scale: 100, unit: "%", isRate: true }),
   ],
 });
 
@@ -43,9 +43,9 @@ export const memberPanels = (curves) => [
 ];
 
 /** The lines of each task or rank of one run: series for `Chart.update`, without bands, which would hide one another. */
-export function memberSeries(panel, curves, axis) {
+export function memberSeries(panel, curves, axis, isLive) {
   return panel.members.flatMap((member, number) =>
-    series({ lines: panel.lines(member, number) }, { ...curves, name: `${panel.prefix ?? ""}${member}` }, axis, `--run${number % NUM_COLORS}`)
+    series({ lines: panel.lines(member, number) }, { ...curves, name: `${panel.prefix ?? ""}${member}` }, axis, `--run${number % NUM_COLORS}`, isLive)
       .map((item) => ({ ...item, low: undefined, high: undefined })));
 }
 
