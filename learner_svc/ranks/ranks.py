@@ -28,6 +28,7 @@ RETRY_S = 0.5
 CHIEF = 0
 MAX_BYTES = 1 << 30  # of one message between ranks
 MAX_RANKS = 1024
+SMALL_BYTES = 1 << 16  # a tensor that goes by way of the chief: fewer messages than from each rank to its neighbour
 
 
 class RankLostError(SeedbedError):
@@ -101,25 +102,39 @@ class ConnectedRanks(Ranks):
 
     def sum(self, tensor: Tensor) -> Tensor:
         """Return the sum of the ranks' tensors."""
-        total = tensor.detach().clone(memory_format=torch.contiguous_format)
-        with _naming_lost_ranks():
-            torch.distributed.all_reduce(total)
-        return total
+        return self._combine(tensor, ReduceOp.SUM)
 
     def max(self, tensor: Tensor) -> Tensor:
         """Return the element-wise largest of the ranks' tensors."""
-        largest = tensor.detach().clone(memory_format=torch.contiguous_format)
+        return self._combine(tensor, ReduceOp.MAX)
+
+    def _combine(self, tensor: Tensor, operation: ReduceOp.RedOpType) -> Tensor:
+        combined = tensor.detach().clone(memory_format=torch.contiguous_format)
         with _naming_lost_ranks():
-            torch.distributed.all_reduce(largest, op=ReduceOp.MAX)
-        return largest
+            if combined.device.type != "cpu" or combined.nbytes > SMALL_BYTES:
+                torch.distributed.all_reduce(combined, op=operation)
+                return combined
+            told = self._at_chief(combined)
+            if told is not None:
+                combined.copy_(told.sum(0) if operation == ReduceOp.SUM else told.amax(0))
+            torch.distributed.broadcast(combined, CHIEF)
+        return combined
+
+    def _at_chief(self, ours: Tensor) -> Tensor | None:
+        """Return the tensors of all ranks, [size, ...], to the chief, and None to the others."""
+        told = torch.empty((self.size, *ours.shape), dtype=ours.dtype) if self.is_chief else None
+        torch.distributed.gather(ours, None if told is None else list(told.unbind()), CHIEF)
+        return told
 
     def gather(self, numbers: Sequence[float]) -> Array:
         """Return the numbers of every rank, f64 [size, n]."""
         ours = torch.tensor([*numbers, 0.0], dtype=torch.float64)  # the last: an empty tensor cannot be sent
-        told = [torch.empty_like(ours) for _ in range(self.size)]
         with _naming_lost_ranks():
-            torch.distributed.all_gather(told, ours)
-        found: Array = torch.stack(told)[:, :-1].numpy()
+            told = self._at_chief(ours)
+            if told is None:
+                told = ours.new_empty((self.size, len(ours)))
+            torch.distributed.broadcast(told, CHIEF)
+        found: Array = told[:, :-1].numpy()
         return found
 
     def gather_bytes(self, data: bytes) -> list[bytes]:

@@ -19,7 +19,6 @@ from seedbed.services.tools.cli.capacity import Costs
 from seedbed.services.tools.cli.evaluate import TrainedPolicy, load_policy, play
 from seedbed.services.tools.cli.explain import read_signals
 from seedbed.shared.errors import ConfigError, SeedbedError
-from seedbed.shared.policy.weights import FlatParameters
 from seedbed.shared.protocol.rows import act_layout, step_layout
 
 WARMUP_TICKS = 8  # of one thread alone
@@ -63,7 +62,7 @@ def _costs(run: TimedRun, trained: TrainedPolicy, impala_s: float) -> Costs:
         learner_rate=rate / signals.update_busy_share,
         inference_bytes=exchanged / lanes,
         learner_bytes=record.layout(1).num_bytes / length,
-        weights_bytes=FlatParameters(policy).flat.nbytes,
+        weights_bytes=4 * sum(parameter.numel() for parameter in policy.parameters()),  # as published, in float32
         steps_per_update=settings.learner.batch * length * acted / max(1.0, last.trained - first.trained),
     )
 
