@@ -257,8 +257,7 @@ class ProducerSessions:
             raise RemoteWireError("type", f"{type(message).__name__} is not a message for a learner")
         found = self.ledger.find(message.session, route, now)
         if found is None:
-            challenge = Challenge(session=message.session, server_epoch=self.identity.epoch)
-            return [SendToProducer(route, [encode(challenge)])]
+            return [self._challenge(message.session, route)]
         if isinstance(message, Get):
             answer = self.publisher.get(message, now)
             return [*self.answers([answer])] if answer else []
@@ -270,6 +269,9 @@ class ProducerSessions:
         if isinstance(message, Unroll):
             return self._unroll(found, message, payload)
         return self._episodes(found, message, payload[0])
+
+    def _challenge(self, session: int, route: bytes) -> SendToProducer:
+        return SendToProducer(route, [encode(Challenge(session=session, server_epoch=self.identity.epoch))])
 
     def _hello(self, hello: ProducerHello, route: bytes, now: float) -> list[Action]:
         refusal = self._refusal(hello) or self._full(hello, route)
@@ -394,8 +396,10 @@ class ProducerSessions:
             return []  # the producer counts it as lost: it would not be trained on
         self._check_unroll(unroll.lanes, len(payload[0]) if payload else unroll.length)
         frame = payload[0] if payload else self._read_segment(producer, unroll)
-        skip = self.ledger.receive(producer, unroll) if frame is not None else None
-        if frame is None or skip is None:
+        if frame is None:
+            return [self._challenge(unroll.session, producer.route)]
+        skip = self.ledger.receive(producer, unroll)
+        if skip is None:
             return []
         return [UnrollReceived(UnrollKey(producer, unroll.seq, unroll.actor), unroll.lanes, frame, skip)]
 
@@ -413,9 +417,9 @@ class ProducerSessions:
         return reader.secret if reader is not None else 0
 
     def _read_segment(self, producer: Producer, unroll: Unroll) -> bytes | None:
-        """Return a copy of an unroll in the producer's segment; None if it names an earlier one, so it comes again.
+        """Return a copy of an unroll in the producer's segment; None if it names another, of an earlier greeting.
 
-        Raises: RemoteWireError if there is no such place; the segment is then closed, and the socket is used.
+        Raises: RemoteWireError if there is no such place; the segment is then closed, and the producer uses the socket.
         """
         reader = self._segments.get(producer)
         if reader is None or reader.id != unroll.segment:

@@ -8,7 +8,7 @@
 3. The producer copies an unroll to a place, and UNROLL names the place. The learner copies it at once, and judges only
    its copy, so a producer that writes there later spoils nothing. `received_through` in CREDIT frees places.
 4. A segment belongs to one WELCOME: after each greeting there is another one. So an UNROLL of an earlier connection
-   cannot be taken for one whose rows have replaced it; it names an earlier segment and is dropped.
+   cannot be taken for one whose rows have replaced it: it names another segment, and is challenged instead of read.
 5. An unroll that finds no place travels over the socket, whenever that is: a full segment is no fault.
 6. Nobody maps the file. With pread and pwrite a peer that truncates it causes a short read; with a map it would end
    the other process by SIGBUS.
