@@ -21,6 +21,7 @@ from seedbed.shared.protocol.messages import (
     Bye,
     Challenge,
     Credit,
+    Error,
     Message,
     Pong,
     ProducerWelcome,
@@ -233,7 +234,7 @@ class LearnerSessions:
             return links
         if isinstance(message, (ProducerWelcome, Reject)):
             return [link for link in links if link.nonce == message.nonce]
-        if isinstance(message, (Credit, Bye)):
+        if isinstance(message, (Credit, Bye)) or (isinstance(message, Error) and message.session):
             open_links = [
                 link for link in links if link.welcome is not None and link.welcome.session == message.session
             ]

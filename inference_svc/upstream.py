@@ -135,7 +135,7 @@ class LearnerLink:
         self._make_segment = make_segment
         self._segment: Segment | None = None  # offered in the newest HELLO, or in use
         self._reason = ""  # why there is none
-        self._carries_unrolls = True
+        self._may_share = self._carries_unrolls = True
         self._greeting = Greeting(lambda: random.getrandbits(63))
         self._heartbeat = Heartbeat(0.0)
         self.is_connected = False
@@ -240,7 +240,7 @@ class LearnerLink:
             self._restart(now, wait_s=FIRST_RETRY_S)  # the learner restarts: try again
         elif isinstance(message, Error):
             if message.code == "segment":
-                self._drop_segment()  # what was lost with it is sent again after the next PONG, over the socket
+                self._refuse_segment(message.message)
             return [Refused(message.code, message.message, message.hint, message.retryable)]
         elif self.welcome is not None:
             return self._in_session(self.welcome, message, payload)
@@ -309,7 +309,7 @@ class LearnerLink:
 
     def _offer_segment(self) -> Segment | None:
         """Return the segment to name in HELLO; one for each greeting, however often HELLO is repeated."""
-        if self._segment is None and self._carries_unrolls:
+        if self._segment is None and self._may_share and self._carries_unrolls:
             try:
                 self._segment = self._make_segment()
             except NoSegmentError as error:
@@ -328,6 +328,11 @@ class LearnerLink:
             return
         self._drop_segment()
         self._reason = "the learner cannot open the segment: it is on another host, has another /dev/shm or user"
+
+    def _refuse_segment(self, reason: str) -> None:
+        """Use the socket from now on; what was lost with the segment is sent again once a PONG shows that it misses."""
+        self._drop_segment()
+        self._may_share, self._reason = False, reason
 
     def _drop_segment(self) -> None:
         if self._segment is not None:

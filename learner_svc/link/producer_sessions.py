@@ -172,8 +172,11 @@ class ProducerSessions:
         except RemoteWireError as error:
             return self.strike(route, error)
 
-    def strike(self, route: bytes, error: RemoteWireError) -> list[Action]:
-        """Count an invalid message and answer it; after MAX_STRIKES end the connection's sessions."""
+    def strike(self, route: bytes, error: RemoteWireError, session: int = 0) -> list[Action]:
+        """Count an invalid message and answer it; after MAX_STRIKES end the connection's sessions.
+
+        `session`: the one that the error is about; 0: only the connection.
+        """
         self.refused_messages += 1
         strikes = self._strikes[route] = self._strikes.get(route, 0) + 1
         if strikes >= MAX_STRIKES:
@@ -182,8 +185,8 @@ class ProducerSessions:
         if len(self._strikes) > MAX_STRUCK:
             del self._strikes[next(iter(self._strikes))]
         message = Error(
-            code=error.code, scope="connection", session=0, retryable=True, message=str(error)[:500],
-            hint="install one version of seedbed for learner and inference",
+            code=error.code, scope="session" if session else "connection", session=session, retryable=True,
+            message=str(error)[:500], hint="install one version of seedbed for learner and inference",
         )  # fmt: skip
         return [SendToProducer(route, [encode(message)])]
 
@@ -395,9 +398,17 @@ class ProducerSessions:
         if self.run.state == RunState.FINISHED:
             return []  # the producer counts it as lost: it would not be trained on
         self._check_unroll(unroll.lanes, len(payload[0]) if payload else unroll.length)
-        frame = payload[0] if payload else self._read_segment(producer, unroll)
-        if frame is None:
+        reader = self._segments.get(producer)
+        if payload:
+            frame = payload[0]
+        elif reader is None or reader.id != unroll.segment:  # of an earlier greeting: there may be other rows by now
             return [self._challenge(unroll.session, producer.route)]
+        else:
+            try:
+                frame = reader.read(unroll.offset, unroll.length)
+            except RemoteWireError as error:
+                self._close_segment(producer)
+                return self.strike(producer.route, error, producer.id)
         skip = self.ledger.receive(producer, unroll)
         if skip is None:
             return []
@@ -415,20 +426,6 @@ class ProducerSessions:
             if reader is not None:
                 self._segments[producer] = reader
         return reader.secret if reader is not None else 0
-
-    def _read_segment(self, producer: Producer, unroll: Unroll) -> bytes | None:
-        """Return a copy of an unroll in the producer's segment; None if it names another, of an earlier greeting.
-
-        Raises: RemoteWireError if there is no such place; the segment is then closed, and the producer uses the socket.
-        """
-        reader = self._segments.get(producer)
-        if reader is None or reader.id != unroll.segment:
-            return None
-        try:
-            return reader.read(unroll.offset, unroll.length)
-        except RemoteWireError:
-            self._close_segment(producer)
-            raise
 
     def _close_segment(self, producer: Producer) -> None:
         reader = self._segments.pop(producer, None)

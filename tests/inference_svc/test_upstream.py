@@ -362,12 +362,16 @@ def test_a_learner_that_cannot_read_the_segment_gets_unrolls_over_the_socket(tmp
     reader = open_sharing(link, tmp_path)
     link.outbox.push(1, [b"u" * 3000])
     send_unroll(link)
-    error = Error(code="segment", scope="connection", session=0, retryable=True, message="m")
+    error = Error(code="segment", scope="session", session=1, retryable=True, message="m")
     (event,) = link.receive(error, [], 0.0)
     assert isinstance(event, Refused)
     link.outbox.pinged(5)
     link.outbox.pong(5, 0)
     assert send_unroll(link)[1] == (b"u" * 3000,)
+    assert link.describe_way() == {"unrolls_by": "socket", "because": "m"}
+    link.disconnected(1.0)
+    link.connected(2.0)
+    assert hello_of(link, 2.0).segment == 0
     reader.close()
 
 
