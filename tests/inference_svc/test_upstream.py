@@ -262,11 +262,11 @@ def send_unroll(link: LearnerLink) -> tuple[Unroll, tuple[Frame, ...]]:
     return outgoing.message, outgoing.frames
 
 
-def test_unrolls_go_through_a_segment_that_the_learner_has_open(tmp_path: Path) -> None:
+def test_unrolls_go_through_a_segment_that_the_learner_has_open(shm_folder: Path) -> None:
     """The header says where, and nothing follows it; a place is used again once CREDIT frees it."""
-    link = a_link(tmp_path)
-    reader = open_sharing(link, tmp_path)
-    assert (names(tmp_path), link.describe_way()) == ([], {"unrolls_by": "shared_memory"})
+    link = a_link(shm_folder)
+    reader = open_sharing(link, shm_folder)
+    assert (names(shm_folder), link.describe_way()) == ([], {"unrolls_by": "shared_memory"})
     for _ in range(3):
         link.outbox.push(1, [b"u" * 2000])
     first, frames = send_unroll(link)
@@ -281,10 +281,10 @@ def test_unrolls_go_through_a_segment_that_the_learner_has_open(tmp_path: Path) 
     reader.close()
 
 
-def test_an_unroll_that_finds_no_place_goes_over_the_socket(tmp_path: Path) -> None:
+def test_an_unroll_that_finds_no_place_goes_over_the_socket(shm_folder: Path) -> None:
     """It is not a reason to wait, and the next one may find a place."""
-    link = a_link(tmp_path)
-    reader = open_sharing(link, tmp_path)
+    link = a_link(shm_folder)
+    reader = open_sharing(link, shm_folder)
     for size in (3000, 3000, 5000, 100):
         link.outbox.push(1, [bytes(size)])
     sent_by_segment = [send_unroll(link)[0].segment != 0 for _ in range(4)]
@@ -294,34 +294,34 @@ def test_an_unroll_that_finds_no_place_goes_over_the_socket(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("proof", [0, 1])
-def test_without_the_secret_unrolls_go_over_the_socket(tmp_path: Path, proof: int) -> None:
+def test_without_the_secret_unrolls_go_over_the_socket(shm_folder: Path, proof: int) -> None:
     """A learner elsewhere cannot know it; the log says why, and nothing stays in the folder."""
-    link = a_link(tmp_path)
+    link = a_link(shm_folder)
     hello = hello_of(link, 0.0)
-    assert names(tmp_path) == [f"seedbed-{hello.segment:016x}"]
+    assert names(shm_folder) == [f"seedbed-{hello.segment:016x}"]
     link.receive(replace(welcome_to(hello), segment_secret=proof), [], 0.0)
     link.outbox.credit(credit(100))
     link.outbox.push(1, [b"u"])
     unroll, frames = send_unroll(link)
     assert (unroll.segment, frames) == (0, (b"u",))
-    assert names(tmp_path) == []
+    assert names(shm_folder) == []
     assert link.describe_way()["unrolls_by"] == "socket"
 
 
-def test_without_room_no_segment_is_offered_and_the_log_says_so(tmp_path: Path) -> None:
+def test_without_room_no_segment_is_offered_and_the_log_says_so(shm_folder: Path) -> None:
     """As in a container with a small /dev/shm."""
-    link = a_link(tmp_path / "missing")
+    link = a_link(shm_folder / "missing")
     hello = hello_of(link, 0.0)
     assert hello.segment == 0
     link.receive(welcome_to(hello), [], 0.0)
     assert link.describe_way()["unrolls_by"] == "socket"
-    assert str(tmp_path / "missing") in link.describe_way()["because"]
+    assert str(shm_folder / "missing") in link.describe_way()["because"]
 
 
-def test_what_a_lost_learner_had_not_applied_is_sent_again_through_a_new_segment(tmp_path: Path) -> None:
+def test_what_a_lost_learner_had_not_applied_is_sent_again_through_a_new_segment(shm_folder: Path) -> None:
     """To the next one: places of the former are void, and an unroll names the new ones."""
-    link = a_link(tmp_path)
-    former = open_sharing(link, tmp_path)
+    link = a_link(shm_folder)
+    former = open_sharing(link, shm_folder)
     for number in range(2):
         link.outbox.push(1, [b"%d" % number * 100])
     assert [send_unroll(link)[0].segment for _ in range(2)] == [former.id] * 2
@@ -329,7 +329,7 @@ def test_what_a_lost_learner_had_not_applied_is_sent_again_through_a_new_segment
     assert link.outbox.next_outgoing() is None
     link.connected(2.0)
     hello = hello_of(link, 2.0)
-    reader = SegmentReader.open(hello.segment, hello.segment_bytes, tmp_path)
+    reader = SegmentReader.open(hello.segment, hello.segment_bytes, shm_folder)
     assert reader is not None
     welcome = replace(welcome_to(hello, session=9, epoch=2), next_seq=1, segment_secret=reader.secret)
     link.receive(welcome, [], 2.0)
@@ -343,10 +343,10 @@ def test_what_a_lost_learner_had_not_applied_is_sent_again_through_a_new_segment
         end.close()
 
 
-def test_unrolls_that_were_lost_are_sent_again_from_where_they_lie(tmp_path: Path) -> None:
+def test_unrolls_that_were_lost_are_sent_again_from_where_they_lie(shm_folder: Path) -> None:
     """A PONG shows that they are missing."""
-    link = a_link(tmp_path)
-    reader = open_sharing(link, tmp_path)
+    link = a_link(shm_folder)
+    reader = open_sharing(link, shm_folder)
     link.outbox.push(1, [b"u" * 3000])
     before = send_unroll(link)
     link.outbox.pinged(5)
@@ -356,10 +356,10 @@ def test_unrolls_that_were_lost_are_sent_again_from_where_they_lie(tmp_path: Pat
     reader.close()
 
 
-def test_a_learner_that_cannot_read_the_segment_gets_unrolls_over_the_socket(tmp_path: Path) -> None:
+def test_a_learner_that_cannot_read_the_segment_gets_unrolls_over_the_socket(shm_folder: Path) -> None:
     """What it has not received is sent again whole."""
-    link = a_link(tmp_path)
-    reader = open_sharing(link, tmp_path)
+    link = a_link(shm_folder)
+    reader = open_sharing(link, shm_folder)
     link.outbox.push(1, [b"u" * 3000])
     send_unroll(link)
     error = Error(code="segment", scope="session", session=1, retryable=True, message="m")
@@ -375,29 +375,29 @@ def test_a_learner_that_cannot_read_the_segment_gets_unrolls_over_the_socket(tmp
     reader.close()
 
 
-def test_no_name_stays_while_nobody_answers(tmp_path: Path) -> None:
+def test_no_name_stays_while_nobody_answers(shm_folder: Path) -> None:
     """One file, however often HELLO is repeated; none after a refusal, a lost connection or the end."""
-    link = a_link(tmp_path)
+    link = a_link(shm_folder)
     first, second = hello_of(link, 0.0), hello_of(link, 0.5)
     assert first.segment == second.segment
-    assert len(names(tmp_path)) == 1
+    assert len(names(shm_folder)) == 1
     link.receive(Reject(nonce=second.nonce, code="capacity", retryable=True, message=""), [], 0.6)
-    assert names(tmp_path) == []
+    assert names(shm_folder) == []
     hello_of(link, 10.0)
-    assert len(names(tmp_path)) == 1
+    assert len(names(shm_folder)) == 1
     link.disconnected(10.0)
-    assert names(tmp_path) == []
+    assert names(shm_folder) == []
     link.connected(20.0)
     hello_of(link, 20.0)
     link.close()
-    assert names(tmp_path) == []
+    assert names(shm_folder) == []
 
 
-def test_the_session_that_carries_no_unrolls_has_no_segment(tmp_path: Path) -> None:
+def test_the_session_that_carries_no_unrolls_has_no_segment(shm_folder: Path) -> None:
     """In a run with tasks it is for weights; it offers one only until it knows."""
-    link = a_link(tmp_path)
+    link = a_link(shm_folder)
     hello = hello_of(link, 0.0)
-    reader = SegmentReader.open(hello.segment, hello.segment_bytes, tmp_path)
+    reader = SegmentReader.open(hello.segment, hello.segment_bytes, shm_folder)
     assert reader is not None
     tasks = (TaskEnv(name="pong", env_id="P"),)
     link.receive(replace(welcome_to(hello), segment_secret=reader.secret, tasks=tasks), [], 0.0)

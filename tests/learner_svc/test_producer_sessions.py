@@ -522,8 +522,8 @@ class SharedDriver(SessionsDriver):
 
 
 @pytest.fixture
-def shared(tmp_path: Path) -> Iterator[SharedDriver]:
-    driver = SharedDriver(tmp_path)
+def shared(shm_folder: Path) -> Iterator[SharedDriver]:
+    driver = SharedDriver(shm_folder)
     yield driver
     driver.close()
 
@@ -537,10 +537,10 @@ def test_a_segment_that_can_be_opened_is_proved_by_its_secret(shared: SharedDriv
     assert shared.greet(shared.segment).segment_secret == 0, "its name is gone"
 
 
-def test_a_segment_of_another_host_is_not_taken(tmp_path: Path) -> None:
+def test_a_segment_of_another_host_is_not_taken(shm_folder: Path) -> None:
     """There HELLO's name means nothing, and unrolls come over the socket."""
-    (elsewhere := tmp_path / "elsewhere").mkdir()
-    (here := tmp_path / "here").mkdir()
+    (elsewhere := shm_folder / "elsewhere").mkdir()
+    (here := shm_folder / "here").mkdir()
     segment = Segment(4096, elsewhere)
     welcome = SessionsDriver(folder=here).ask(a_hello(segment=segment.id, segment_bytes=4096))[0]
     assert isinstance(welcome, ProducerWelcome)
@@ -617,10 +617,10 @@ def test_an_unroll_in_the_segment_of_an_earlier_greeting_is_not_read(shared: Sha
 
 
 @pytest.mark.parametrize("end", ["bye", "lease", "revoked", "close"])
-def test_a_segment_is_closed_with_its_session(tmp_path: Path, end: str) -> None:
+def test_a_segment_is_closed_with_its_session(shm_folder: Path, end: str) -> None:
     """Memory and file descriptor return, whichever way it ends."""
     before = len(os.listdir("/proc/self/fd"))
-    driver = SharedDriver(tmp_path)
+    driver = SharedDriver(shm_folder)
     match end:
         case "bye":
             driver.say(Bye(session=0, reason="draining"))
@@ -635,12 +635,12 @@ def test_a_segment_is_closed_with_its_session(tmp_path: Path, end: str) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_open_segments_are_bounded(tmp_path: Path) -> None:
+def test_open_segments_are_bounded(shm_folder: Path) -> None:
     """Each has a file descriptor; sessions beyond use the socket."""
-    driver = SessionsDriver(folder=tmp_path)
+    driver = SessionsDriver(folder=shm_folder)
     secrets = []
     for number in range(MAX_SEGMENTS + 1):
-        segment = Segment(4096, tmp_path)
+        segment = Segment(4096, shm_folder)
         hello = a_hello(number, segment=segment.id, segment_bytes=4096)
         welcome = driver.ask(hello, route=b"%d" % number)[0]
         assert isinstance(welcome, ProducerWelcome)

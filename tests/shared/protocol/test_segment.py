@@ -1,5 +1,6 @@
 """Segments of shared memory: both ends in one process, and producers that lie, are killed or find no room."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -14,8 +15,8 @@ SIZE = 100
 
 
 @pytest.fixture
-def segment(tmp_path: Path) -> Segment:
-    made = Segment(SIZE, tmp_path)
+def segment(shm_folder: Path) -> Segment:
+    made = Segment(SIZE, shm_folder)
     yield made
     made.close()
 
@@ -26,9 +27,9 @@ def open_reader(segment: Segment, folder: Path) -> SegmentReader:
     return reader
 
 
-def test_what_is_put_at_a_place_is_read_there(segment: Segment, tmp_path: Path) -> None:
+def test_what_is_put_at_a_place_is_read_there(segment: Segment, shm_folder: Path) -> None:
     """Whoever has the file open knows its secret."""
-    reader = open_reader(segment, tmp_path)
+    reader = open_reader(segment, shm_folder)
     assert reader.secret == segment.secret
     place = segment.put(0, [b"ab", bytearray(b"cd")])
     assert place is not None
@@ -36,18 +37,18 @@ def test_what_is_put_at_a_place_is_read_there(segment: Segment, tmp_path: Path) 
     reader.close()
 
 
-def test_the_name_is_gone_once_the_learner_has_opened_the_file(segment: Segment, tmp_path: Path) -> None:
+def test_the_name_is_gone_once_the_learner_has_opened_the_file(segment: Segment, shm_folder: Path) -> None:
     """So a process that is killed from then on leaves nothing."""
-    assert list(tmp_path.iterdir())
-    open_reader(segment, tmp_path).close()
-    assert not list(tmp_path.iterdir())
-    assert SegmentReader.open(segment.id, SIZE, tmp_path) is None
+    assert list(shm_folder.iterdir())
+    open_reader(segment, shm_folder).close()
+    assert not list(shm_folder.iterdir())
+    assert SegmentReader.open(segment.id, SIZE, shm_folder) is None
 
 
-def test_the_producer_removes_the_name_by_itself(segment: Segment, tmp_path: Path) -> None:
+def test_the_producer_removes_the_name_by_itself(segment: Segment, shm_folder: Path) -> None:
     segment.withdraw()
     segment.withdraw()
-    assert not list(tmp_path.iterdir())
+    assert not list(shm_folder.iterdir())
 
 
 def test_places_are_a_ring(segment: Segment) -> None:
@@ -80,19 +81,19 @@ def test_an_unroll_larger_than_the_segment_finds_no_place(segment: Segment) -> N
 
 
 @pytest.mark.parametrize(("offset", "length"), [(0, SIZE + 1), (SIZE, 1), (2**62, 8), (1, 2**62)])
-def test_a_place_beyond_the_segment_is_refused(segment: Segment, tmp_path: Path, offset: int, length: int) -> None:
-    reader = open_reader(segment, tmp_path)
+def test_a_place_beyond_the_segment_is_refused(segment: Segment, shm_folder: Path, offset: int, length: int) -> None:
+    reader = open_reader(segment, shm_folder)
     with pytest.raises(RemoteWireError) as refused:
         reader.read(offset, length)
     assert refused.value.code == "segment"
     reader.close()
 
 
-def test_a_file_that_was_cut_off_is_refused(segment: Segment, tmp_path: Path) -> None:
+def test_a_file_that_was_cut_off_is_refused(segment: Segment, shm_folder: Path) -> None:
     """By a short read: with a map the process would get SIGBUS."""
-    path = next(tmp_path.iterdir())
+    path = next(shm_folder.iterdir())
     file = os.open(path, os.O_RDWR)
-    reader = open_reader(segment, tmp_path)
+    reader = open_reader(segment, shm_folder)
     place = segment.put(0, [b"abcd"])
     assert place is not None
     os.ftruncate(file, 10)
@@ -103,9 +104,9 @@ def test_a_file_that_was_cut_off_is_refused(segment: Segment, tmp_path: Path) ->
     reader.close()
 
 
-def test_a_copy_does_not_change_with_its_place(segment: Segment, tmp_path: Path) -> None:
+def test_a_copy_does_not_change_with_its_place(segment: Segment, shm_folder: Path) -> None:
     """What is judged is the copy, so writing to a place that was given away is of no use."""
-    reader = open_reader(segment, tmp_path)
+    reader = open_reader(segment, shm_folder)
     place = segment.put(0, [b"good"])
     assert place is not None
     copy = reader.read(place.offset, place.length)
@@ -117,11 +118,11 @@ def test_a_copy_does_not_change_with_its_place(segment: Segment, tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", ["nothing", "other", "pipe", "link", "short"])
-def test_only_a_segment_is_opened(tmp_path: Path, kind: str) -> None:
+def test_only_a_segment_is_opened(shm_folder: Path, kind: str) -> None:
     """No other file, and nothing that could block."""
-    path, elsewhere = tmp_path / f"seedbed-{7:016x}", tmp_path / "elsewhere"
-    with_secret = Segment(SIZE, tmp_path)
-    next(tmp_path.iterdir()).rename(elsewhere)
+    path, elsewhere = shm_folder / f"seedbed-{7:016x}", shm_folder / "elsewhere"
+    with_secret = Segment(SIZE, shm_folder)
+    next(shm_folder.iterdir()).rename(elsewhere)
     match kind:
         case "other":
             path.write_bytes(b"x" * 5000)
@@ -131,35 +132,48 @@ def test_only_a_segment_is_opened(tmp_path: Path, kind: str) -> None:
             os.mkfifo(path)
         case "link":
             path.symlink_to(elsewhere)
-    assert SegmentReader.open(7, SIZE, tmp_path) is None
+    assert SegmentReader.open(7, SIZE, shm_folder) is None
     with_secret.close()
 
 
-def test_without_a_folder_or_room_there_is_no_segment(tmp_path: Path) -> None:
-    space = os.statvfs(tmp_path)
+def test_without_a_folder_or_room_there_is_no_segment(shm_folder: Path) -> None:
+    space = os.statvfs(shm_folder)
     assert space.f_bavail * space.f_frsize < 1 << 60
     with pytest.raises(NoSegmentError):
-        Segment(SIZE, tmp_path / "missing")
+        Segment(SIZE, shm_folder / "missing")
 
 
-def test_a_segment_larger_than_the_free_space_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_larger_than_the_free_space_is_not_made(shm_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a container, where /dev/shm has 64 MB unless it is told otherwise."""
-    space = os.statvfs(tmp_path)
+    space = os.statvfs(shm_folder)
     full = os.statvfs_result((*space[:3], 0, 0, *space[5:]))
     monkeypatch.setattr(os, "statvfs", lambda _: full)
     with pytest.raises(NoSegmentError):
-        Segment(SIZE, tmp_path)
-    assert not list(tmp_path.iterdir())
+        Segment(SIZE, shm_folder)
+    assert not list(shm_folder.iterdir())
 
 
-def test_a_killed_producers_file_is_removed_and_a_living_ones_is_not(segment: Segment, tmp_path: Path) -> None:
+def test_an_unroll_finds_no_place_when_memory_is_full(segment: Segment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others have used it up since the segment was made: the process must not write to memory that is not there."""
+
+    def full(file: int, offset: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    assert segment.put(0, [bytes(40)]) is not None
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    assert segment.put(1, [bytes(40)]) is None
+    segment.free(1)
+    assert segment.put(2, [bytes(40)]) is not None, "this memory was there before"
+
+
+def test_a_killed_producers_file_is_removed_and_a_living_ones_is_not(segment: Segment, shm_folder: Path) -> None:
     """The producer is killed between HELLO and WELCOME, the only time when the file has a name."""
     code = (
         "import os, signal, sys, pathlib; from seedbed.shared.protocol.segment import Segment; "
         "made = Segment(100, pathlib.Path(sys.argv[1])); os.kill(os.getpid(), signal.SIGKILL)"
     )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
-    (tmp_path / "seedbed-notes").write_text("of somebody else")
-    assert len(list(tmp_path.iterdir())) == 3
-    assert remove_orphans(tmp_path) == 1
-    assert {path.name for path in tmp_path.iterdir()} == {f"seedbed-{segment.id:016x}", "seedbed-notes"}
+    subprocess.run([sys.executable, "-c", code, str(shm_folder)], check=False)
+    (shm_folder / "seedbed-notes").write_text("of somebody else")
+    assert len(list(shm_folder.iterdir())) == 3
+    assert remove_orphans(shm_folder) == 1
+    assert {path.name for path in shm_folder.iterdir()} == {f"seedbed-{segment.id:016x}", "seedbed-notes"}

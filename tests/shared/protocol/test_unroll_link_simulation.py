@@ -279,19 +279,19 @@ def simulate_all(seeds: Iterable[int], folder: Path, *, restarts: bool) -> None:
 
 
 @pytest.mark.parametrize("block", range(4))
-def test_nothing_is_lost_or_applied_twice(block: int, tmp_path: Path) -> None:
+def test_nothing_is_lost_or_applied_twice(block: int, shm_folder: Path) -> None:
     """Without deaths every complete unroll is applied exactly once, whatever the network does."""
-    simulate_all(range(block * 8, block * 8 + 8), tmp_path, restarts=False)
+    simulate_all(range(block * 8, block * 8 + 8), shm_folder, restarts=False)
 
 
 @pytest.mark.parametrize("block", range(4))
-def test_learners_that_resume_from_checkpoints_apply_nothing_twice(block: int, tmp_path: Path) -> None:
+def test_learners_that_resume_from_checkpoints_apply_nothing_twice(block: int, shm_folder: Path) -> None:
     """What a resumed learner misses had been acknowledged by the life that was lost; everything else is applied."""
-    simulate_all(range(1000 + block * 8, 1000 + block * 8 + 8), tmp_path, restarts=True)
+    simulate_all(range(1000 + block * 8, 1000 + block * 8 + 8), shm_folder, restarts=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("restarts", [False, True])
-def test_many_storms(restarts: bool, tmp_path: Path) -> None:
+def test_many_storms(restarts: bool, shm_folder: Path) -> None:
     """The same over two thousand seeds."""
-    simulate_all(range(10_000, 12_000), tmp_path, restarts=restarts)
+    simulate_all(range(10_000, 12_000), shm_folder, restarts=restarts)
