@@ -76,6 +76,9 @@ def render_diagnosis(name: str, signals: Signals, diagnosis: Diagnosis) -> Rende
     ):
         if share is not None:
             grid.add_row(label, _bar(share))
+    for rank in signals.ranks:
+        waits = f"no batch {rank.batch_wait_share:.0%} of the time, waits for other ranks {rank.ranks_wait_share:.0%}"
+        grid.add_row(f"learner rank {rank.name}", f"{count(rank.lanes_per_s)} unrolls/s, {waits}")
     if signals.cycle_ms is not None:
         cycle = f"{number(signals.cycle_ms, 2)} ms: {number(signals.queue_wait_ms, 2)} waiting for a batch, "
         grid.add_row("a lane's cycle", cycle + f"{number(signals.forward_ms, 2)} forward, the rest outside inference")
