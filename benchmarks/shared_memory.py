@@ -2,15 +2,19 @@
 
     .venv/bin/python benchmarks/shared_memory.py              # Pong's unrolls, five pairs
     .venv/bin/python benchmarks/shared_memory.py --curve      # the socket's side encrypted
+    .venv/bin/python benchmarks/shared_memory.py --run pong   # whole runs in turn, with and without shared memory
 
 A producer sends unrolls of noise as fast as credit allows; the learner's end receives them and copies their lanes into
 batches, which nobody trains on. Both ends run the code of the services: outbox, sockets, sessions, ledger and queue.
 The two ways take turns, in processes of their own. Prints one JSON object for each, with processor time of all threads
 of a process in milliseconds for 10^6 bytes; at the end one with the ratio of the two ways, the median over the pairs.
+With --run they are trained steps per second, and processor time of inference and learner for 1000 of them, in the last
+--seconds of each run; the ratio is that of the trained steps.
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
 import secrets
 import statistics
@@ -23,6 +27,7 @@ from pathlib import Path
 
 import gymnasium
 import numpy as np
+import psutil
 import uvloop
 
 from seedbed.inference_svc.learner_sessions import LearnerSessions
@@ -33,6 +38,7 @@ from seedbed.learner_svc.link.publish import Publisher
 from seedbed.learner_svc.run.run import Run
 from seedbed.learner_svc.sources.queue import QueueSource
 from seedbed.services.tools.cli.doctor import machine_label
+from seedbed.services.tools.cli.scrape import read_page, read_status
 from seedbed.shared.net.dialler import Dialler
 from seedbed.shared.net.endpoints import Router
 from seedbed.shared.net.keyring import Keyring
@@ -52,6 +58,8 @@ ENV_ID = "bench:unrolls"
 MB = 10**6
 WAYS = ("shared_memory", "socket")
 LOOK_S = 0.2
+START_S, MIN_TRAINED = 120.0, 20_000  # a run is measured from so many trained steps on
+SERVERS = {"learner": "learner", "inference": "inference-0"}
 NUM_BUFFERS_MB = 64  # what the producer sends in turn: more than the processor's caches have
 
 
@@ -64,6 +72,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=12, help="lane-unrolls of a batch")
     parser.add_argument("--pixels", type=int, default=84, help="width and height of an observation, bytes")
     parser.add_argument("--curve", action="store_true", help="encrypt the socket")
+    parser.add_argument("--run", help="an experiment that is trained instead")
+    parser.add_argument("--seconds", type=float, default=40.0, help="of each run that are measured")
     parser.add_argument("--end", nargs=2, help=argparse.SUPPRESS)  # this program as one end
     parser.add_argument("--keys", default="", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
@@ -76,11 +86,15 @@ def main() -> None:
         measured: dict[str, list[float]] = {way: [] for way in WAYS}
         for pair in range(chosen.pairs):
             for way in WAYS if pair % 2 == 0 else WAYS[::-1]:
-                found = measure(way, folder if chosen.curve else "")
-                measured[way].append(found["inference_ms_per_mb"] + found["learner_ms_per_mb"])
+                if chosen.run:
+                    found = train(way, chosen.run, chosen.seconds)
+                    measured[way].append(found["trained_steps_per_s"])
+                else:
+                    found = measure(way, folder if chosen.curve else "")
+                    measured[way].append(found["inference_ms_per_mb"] + found["learner_ms_per_mb"])
                 head = {"bench": "shared_memory", "machine": machine_label(), "way": way, "curve": chosen.curve}
                 print(json.dumps(head | found), flush=True)
-    ratios = [shared / socket for shared, socket in zip(*(measured[way] for way in WAYS), strict=True)]
+    ratios = [round(shared / socket, 3) for shared, socket in zip(*(measured[way] for way in WAYS), strict=True)]
     print(json.dumps({"bench": "shared_memory", "ratio": round(statistics.median(ratios), 3), "pairs": ratios}))
 
 
@@ -95,6 +109,53 @@ def measure(way: str, keys: str) -> dict[str, float]:
     sent = subprocess.run([*words, "--end", address, way], stdout=subprocess.PIPE, text=True, check=True)
     received, _ = learner.communicate("")
     return json.loads(sent.stdout) | json.loads(received)
+
+
+def train(way: str, experiment: str, seconds: float) -> dict[str, float]:
+    """Train an experiment, and return trained steps per second and the processor time that 1000 of them took."""
+    with tempfile.TemporaryDirectory(prefix="seedbed-shared-memory-") as folder:
+        command = [
+            str(Path(sys.executable).with_name("seedbed")), "train", experiment, "--run-dir", f"{folder}/run",
+            "run.until_return=1e30", "run.steps=0", "launch.video=false", "eval.every_s=1e6",
+        ]  # fmt: skip
+        if way == "socket":
+            command.append("inference.shared_memory_bytes=0")
+        log = Path(folder) / "log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        try:
+            deadline = time.monotonic() + START_S
+            while look(folder)["trained"] < MIN_TRAINED:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise SystemExit(f"{experiment} does not train:\n{log.read_text()}")
+                time.sleep(1.0)
+            before, began = look(folder), time.monotonic()
+            time.sleep(seconds)
+            after, passed = look(folder), time.monotonic() - began
+        finally:
+            process.terminate()
+            process.wait()
+    if (after["shared"] > 0) is not (way == "shared_memory"):
+        raise SystemExit(f"{after['shared']:.0f} unrolls were sent through shared memory")
+    thousands = (after["trained"] - before["trained"]) / 1e3
+    taken = {f"{name}_ms_per_1000": 1e3 * (after[name] - before[name]) / thousands for name in SERVERS}
+    updates_per_s = (after["updates"] - before["updates"]) / passed
+    found = {"trained_steps_per_s": 1e3 * thousands / passed, "updates_per_s": updates_per_s, **taken}
+    return {name: round(value, 3) for name, value in found.items()}
+
+
+def look(folder: str) -> dict[str, float]:
+    """Return a run's totals so far, 0 before its services answer: trained steps, updates, processor seconds of each."""
+    status = {name: read_status(Path(folder) / "run" / "services" / f"{file}.json") for name, file in SERVERS.items()}
+    pages = {name: read_page(str(found["metrics"])) if found else None for name, found in status.items()}
+    learner, inference = (pages[name] or {} for name in ("learner", "inference"))
+    times = {name: psutil.Process(int(found["pid"])).cpu_times() for name, found in status.items() if found}
+    return {
+        "trained": learner.get("seedbed_learner_trained_steps_total", 0.0),
+        "updates": learner.get("seedbed_learner_updates_total", 0.0),
+        "shared": inference.get("seedbed_unrolls_shared_total", 0.0),
+        **{name: found.user + found.system for name, found in times.items()},
+    }
 
 
 def run_end(chosen: argparse.Namespace) -> None:
@@ -219,7 +280,9 @@ async def send(
             reactor, [address], on_message=take, on_event=changed, keys=dial_keys(keys, Role.INFERENCE, Role.LEARNER)
         )
         while not ended.is_set():
-            await asyncio.sleep(LOOK_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await ended.wait()
             advance()
         seconds, processor_s = time.perf_counter() - started, time.process_time() - began
         found_way = sessions.main.describe_way().get("unrolls_by")
