@@ -87,11 +87,15 @@ class SimulatedProducer:
             self.outbox.pong(*message)
         elif isinstance(message, int):  # CHALLENGE of a session
             if message == self.outbox.session:
-                self.outbox.lost_session()
-                self.is_welcome = False
-                self.close()
+                self.disconnect()
         else:
             self.outbox.credit(message)
+
+    def disconnect(self) -> None:
+        """Begin anew; what is on its way over the old connection may still arrive."""
+        self.outbox.lost_session()
+        self.is_welcome = False
+        self.close()
 
     def close(self) -> None:
         if self.segment is not None:
@@ -240,6 +244,8 @@ def simulate(seed: int, folder: Path, *, restarts: bool) -> Counter[str]:
         elif rng.random() < 0.05:
             saved = learner.save()
         for producer in producers.values():
+            if is_storm and rng.random() < 0.03:
+                producer.disconnect()
             producer.tick(now, rng, may_push=is_storm and rng.random() < 0.5)
         network.run(1.0)
         learner.ledger.expire(now)
