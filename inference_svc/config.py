@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from seedbed.shared.protocol.segment import MAX_SEGMENT_BYTES
 from seedbed.shared.runtime.config import RuntimeConfig, Section
 
 OutOfBounds = Literal["count", "clip", "reject"]
@@ -40,6 +41,13 @@ class InferenceConfig(Section):
         description="observations outside their Box: 'count' them only, 'clip' them too, or 'reject' the environment",
     )
     max_frame_bytes: int = Field(64 * 1024 * 1024, ge=4096, description="largest frame that is accepted, bytes")
+    shared_memory_bytes: int = Field(
+        32 * 1024 * 1024,
+        ge=0,
+        le=MAX_SEGMENT_BYTES,
+        description="most of /dev/shm that unrolls take on their way to a learner on this machine, bytes, for each "
+        "learner rank and task; 0: they go over the socket, as they do to other machines",
+    )
     beat_s: float = Field(1.0, gt=0, description="environments PING this often, s")
     lease_s: float = Field(10.0, gt=0, description="a connected but silent group is freed after this, s")
     max_compute_s: float = Field(30.0, gt=0, description="a forward pass longer than this ends the process, s")

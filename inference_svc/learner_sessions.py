@@ -15,12 +15,13 @@ from collections.abc import Callable, Sequence
 from seedbed.inference_svc.episodes import EpisodeReport
 from seedbed.inference_svc.group import Group
 from seedbed.inference_svc.unrolls import UnrollWriter
-from seedbed.inference_svc.upstream import Event, Frames, LearnerLink, Refused, Welcomed
+from seedbed.inference_svc.upstream import Event, Frames, LearnerLink, Refused, Welcomed, no_segment
 from seedbed.shared.protocol.compatibility import Incompatibility, check_task_env
 from seedbed.shared.protocol.messages import (
     Bye,
     Challenge,
     Credit,
+    Error,
     Message,
     Pong,
     ProducerWelcome,
@@ -29,6 +30,7 @@ from seedbed.shared.protocol.messages import (
 )
 from seedbed.shared.protocol.outbox import Outbox
 from seedbed.shared.protocol.rows import EnvSpec
+from seedbed.shared.protocol.segment import Segment
 
 MAX_EARLY = 128  # tasks that are remembered before the learner has named the run's tasks
 
@@ -82,18 +84,21 @@ class LearnerSessions:
 
     def __init__(
         self, *, name: str, incarnation: int, library_version: str, load: Callable[[], tuple[tuple[str, float], ...]],
-        stream: int = 0,
+        stream: int = 0, make_segment: Callable[[], Segment] = no_segment,
     ) -> None:  # fmt: skip
+        """`make_segment` makes a segment of shared memory for a session, or raises NoSegmentError."""
+
         def link(task: str) -> LearnerLink:
             return LearnerLink(
                 name=name, incarnation=incarnation, library_version=library_version, load=load, task=task,
-                stream=stream,
+                stream=stream, make_segment=make_segment,
             )  # fmt: skip
 
         def other(number: int) -> "LearnerSessions":
             return LearnerSessions(
-                name=name, incarnation=incarnation, library_version=library_version, load=lambda: (), stream=number
-            )
+                name=name, incarnation=incarnation, library_version=library_version, load=lambda: (), stream=number,
+                make_segment=make_segment,
+            )  # fmt: skip
 
         self._link, self._other = link, other
         self.stream, self.num_ranks = stream, 1
@@ -173,6 +178,7 @@ class LearnerSessions:
         """Remove the streams beyond the number of ranks whose unrolls are all acknowledged, and return them."""
         over = [item for number, item in self.streams.items() if number >= self.num_ranks and item.is_empty]
         for item in over:
+            item.close()
             del self.streams[item.stream]
         return over
 
@@ -228,7 +234,7 @@ class LearnerSessions:
             return links
         if isinstance(message, (ProducerWelcome, Reject)):
             return [link for link in links if link.nonce == message.nonce]
-        if isinstance(message, (Credit, Bye)):
+        if isinstance(message, (Credit, Bye)) or (isinstance(message, Error) and message.session):
             open_links = [
                 link for link in links if link.welcome is not None and link.welcome.session == message.session
             ]
@@ -246,7 +252,14 @@ class LearnerSessions:
                 self.introduce(task, spec, now)
 
     def _close(self, task: str) -> None:
-        self.main.discarded_lanes += self._by_task.pop(task).link.outbox.discard()
+        link = self._by_task.pop(task).link
+        link.close()
+        self.main.discarded_lanes += link.outbox.discard()
+
+    def close(self) -> None:
+        """Give up what is shared with the learner, because nothing more will be sent."""
+        for link in self._links:
+            link.close()
 
     # Totals, over the other streams too
 

@@ -144,7 +144,10 @@ class RankConnections:
     def _take(self, item: LearnerSessions, message: Message, payload: Sequence[bytes]) -> None:
         for task, event in item.receive(message, payload, self._now()):
             if isinstance(event, Welcomed):
-                self._log.info("learner_rank_found", stream=item.stream, epoch=event.welcome.epoch, task=task)
+                self._log.info(
+                    "learner_rank_found", stream=item.stream, epoch=event.welcome.epoch, task=task,
+                    **item.of(task).link.describe_way(),
+                )  # fmt: skip
             elif isinstance(event, CreditReceived):
                 self._on_credit(task)
             elif isinstance(event, Refused):

@@ -32,6 +32,7 @@ from seedbed.inference_svc.upstream import (
     SpecificationRefused,
     WeightsReceived,
     Welcomed,
+    no_segment,
 )
 from seedbed.shared import __version__
 from seedbed.shared.errors import RejectedError, RemoteWireError, SeedbedError
@@ -47,6 +48,7 @@ from seedbed.shared.policy.determinism import use_deterministic_algorithms
 from seedbed.shared.policy.weights import Manifest
 from seedbed.shared.protocol.codec import decode
 from seedbed.shared.protocol.messages import ProducerWelcome
+from seedbed.shared.protocol.segment import Segment, remove_orphans
 from seedbed.shared.runtime.allocator import keep_freed_memory
 from seedbed.shared.runtime.linger import LingerTimer
 from seedbed.shared.runtime.metrics import Answer, describe_picture
@@ -85,7 +87,9 @@ class InferenceService:
             incarnation=service.incarnation,
             library_version=VERSION,
             load=self._load,
+            make_segment=partial(Segment, config.shared_memory_bytes) if config.shared_memory_bytes else no_segment,
         )
+        remove_orphans()
         self.compute = compute = Compute(
             config.device, inline_s=config.inline_ms / 1e3, max_s=config.max_compute_s, report=self._report_stuck
         )
@@ -272,7 +276,10 @@ class InferenceService:
             self._welcome, self.service.run_id = welcome, welcome.run_id
             self.compute.set_replica(self._replica(welcome))
             self.ranks.follow(welcome.ranks, self.learner.address)
-        self.service.log.info("learner_found", epoch=welcome.epoch, run_id=welcome.run_id, task=task)
+        self.service.log.info(
+            "learner_found", epoch=welcome.epoch, run_id=welcome.run_id, task=task,
+            **self.learner_sessions.of(task).link.describe_way(),
+        )  # fmt: skip
 
     def _replica(self, welcome: ProducerWelcome) -> int:
         """Return a number that no other inference of the run has; 0 in deterministic mode, where there is no other."""
@@ -508,5 +515,6 @@ async def serve(
             inference.router.close(linger_ms=500)
             inference.ranks.close(linger_ms=500)
             inference.learner.close(linger_ms=500)
+            inference.learner_sessions.close()
             inference.compute.close()
     return 0

@@ -34,6 +34,7 @@ from seedbed.shared.protocol.messages import (
 )
 from seedbed.shared.protocol.outbox import Outbox
 from seedbed.shared.protocol.rows import EnvSpec
+from seedbed.shared.protocol.segment import NoSegmentError, Segment
 
 GET_DEADLINE_S = 5.0
 MAX_REFUSED = 64  # specifications that are remembered because the learner refused them
@@ -101,8 +102,13 @@ Event = (
 )
 
 
+def no_segment() -> Segment:
+    """Make no segment of shared memory. Raises: NoSegmentError, always."""
+    raise NoSegmentError("inference.shared_memory_bytes is 0")
+
+
 class LearnerLink:
-    """One session with the learner. Owned by inference's loop; memory: its outbox.
+    """One session with the learner. Owned by inference's loop; memory: its outbox, and its segment of shared memory.
 
     Large because it is the whole protocol of one producer: session, heartbeats, weights and evaluations.
 
@@ -112,8 +118,9 @@ class LearnerLink:
 
     def __init__(
         self, *, name: str, incarnation: int, library_version: str, load: Callable[[], tuple[tuple[str, float], ...]],
-        task: str = "", stream: int = 0,
+        task: str = "", stream: int = 0, make_segment: Callable[[], Segment] = no_segment,
     ) -> None:  # fmt: skip
+        """`make_segment` makes a segment of shared memory to offer to the learner, or raises NoSegmentError."""
         self.outbox = Outbox()
         self.spec: EnvSpec | None = None
         self.refused: dict[EnvSpec, Reject] = {}  # refused specifications with the learner's answer, the newest last
@@ -125,6 +132,10 @@ class LearnerLink:
         self.have_manifest = ""
         self._name, self._incarnation, self._library_version, self._load = name, incarnation, library_version, load
         self.task, self.stream = task, stream
+        self._make_segment = make_segment
+        self._segment: Segment | None = None  # offered in the newest HELLO, or in use
+        self._reason = ""  # why there is none
+        self._may_share = self._carries_unrolls = True
         self._greeting = Greeting(lambda: random.getrandbits(63))
         self._heartbeat = Heartbeat(0.0)
         self.is_connected = False
@@ -177,6 +188,7 @@ class LearnerLink:
     def discard_unrolls(self) -> None:
         """Discard all unacknowledged unrolls, count them, and begin a new session."""
         self.discarded_lanes += self.outbox.discard()
+        self._drop_segment()
         self.welcome, self._get_deadline = None, None
         self._greeting.begin(-math.inf)
 
@@ -217,6 +229,7 @@ class LearnerLink:
             if self.welcome is not None and message.session == self.welcome.session:
                 self._restart(now)
         elif isinstance(message, Reject):
+            self._drop_segment()
             if message.code == "spec" and self.spec is not None:
                 return [self._give_up(self.spec, message, now)] if message.nonce == self.nonce else []
             self._greeting.put_off(now)
@@ -226,6 +239,8 @@ class LearnerLink:
                 return [RunFinished()]
             self._restart(now, wait_s=FIRST_RETRY_S)  # the learner restarts: try again
         elif isinstance(message, Error):
+            if message.code == "segment":
+                self._refuse_segment(message.message)
             return [Refused(message.code, message.message, message.hint, message.retryable)]
         elif self.welcome is not None:
             return self._in_session(self.welcome, message, payload)
@@ -280,13 +295,55 @@ class LearnerLink:
         self._get_deadline = None
         self._heartbeat.begin(now)
         self.outbox.welcome(welcome)
+        self._settle_segment(welcome)
         self._pass_on(now)  # environments may have come between HELLO and WELCOME
         return [Welcomed(welcome)]
+
+    def describe_way(self) -> dict[str, str]:
+        """Return how unrolls travel to the learner, for the log, and why not through shared memory if they do not."""
+        if self.welcome is None or not self._carries_unrolls:
+            return {}
+        if self._segment is not None:
+            return {"unrolls_by": "shared_memory"}
+        return {"unrolls_by": "socket", "because": self._reason}
+
+    def _offer_segment(self) -> Segment | None:
+        """Return the segment to name in HELLO; one for each greeting, however often HELLO is repeated."""
+        if self._segment is None and self._may_share and self._carries_unrolls:
+            try:
+                self._segment = self._make_segment()
+            except NoSegmentError as error:
+                self._reason = str(error)
+        return self._segment
+
+    def _settle_segment(self, welcome: ProducerWelcome) -> None:
+        """Use the segment that was offered if the learner proves that it has it open, else give it up."""
+        self._carries_unrolls = bool(self.task) or not welcome.tasks
+        segment = self._segment
+        if segment is None:
+            return
+        if self._carries_unrolls and welcome.segment_secret == segment.secret:
+            segment.withdraw()
+            self.outbox.segment = segment
+            return
+        self._drop_segment()
+        self._reason = "the learner cannot open the segment: it is on another host, has another /dev/shm or user"
+
+    def _refuse_segment(self, reason: str) -> None:
+        """Use the socket from now on; what was lost with the segment is sent again once a PONG shows that it misses."""
+        self._drop_segment()
+        self._may_share, self._reason = False, reason
+
+    def _drop_segment(self) -> None:
+        if self._segment is not None:
+            self._segment.close()
+        self._segment = self.outbox.segment = None
 
     def _hello(self, now: float) -> list[Frames]:
         self._has_told_spec = self.spec is not None
         self._greeting.renew()  # its content may have changed, so an answer to an earlier HELLO must not count
         self._greeting.said(now)
+        segment = self._offer_segment()
         hello = ProducerHello(
             library_version=self._library_version,
             name=self._name,
@@ -298,6 +355,8 @@ class LearnerLink:
             oldest_episodes_seq=self.outbox.oldest_episodes_seq,
             task=self.task,
             stream=self.stream,
+            segment=segment.id if segment is not None else 0,
+            segment_bytes=segment.num_bytes if segment is not None else 0,
         )
         return [[encode(hello)]]
 
@@ -317,8 +376,13 @@ class LearnerLink:
         """Return a BYE for one session."""
         return [encode(Bye(session=session, reason=reason))]
 
+    def close(self) -> None:
+        """Give up the segment of shared memory, because nothing more will be sent."""
+        self._drop_segment()
+
     def _restart(self, now: float, *, wait_s: float = 0.0) -> None:
         if self.welcome is not None:
             self.outbox.lost_session()
+        self._drop_segment()
         self.welcome, self._former, self._get_deadline = None, 0, None
         self._greeting.begin(now, after_s=wait_s)

@@ -371,6 +371,7 @@ class LearnerService:
     def close(self) -> None:
         """Close threads, files and the socket."""
         self.socket.close(linger_ms=500)
+        self.producers.close()
         self.worker.close()
         self.record.submit(self.parts.writer.close)
         self.record.close()

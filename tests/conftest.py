@@ -1,10 +1,13 @@
 """Suite-wide settings."""
 
 import logging
+import tempfile
+from pathlib import Path
 
 import pytest
 import structlog
 
+from seedbed.shared.protocol.segment import FOLDER
 from seedbed.shared.runtime import logs
 
 
@@ -16,3 +19,10 @@ def own_logs():
     logs.close()
     structlog.reset_defaults()
     logging.getLogger().setLevel(level)
+
+
+@pytest.fixture
+def shm_folder():
+    """A folder in shared memory, as segments need one: not every file system has files without a name."""
+    with tempfile.TemporaryDirectory(prefix="test-seedbed-", dir=FOLDER) as folder:
+        yield Path(folder)

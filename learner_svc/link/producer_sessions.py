@@ -40,12 +40,14 @@ from seedbed.shared.protocol.messages import (
     Unroll,
 )
 from seedbed.shared.protocol.rows import EnvSpec, episodes_layout
+from seedbed.shared.protocol.segment import SegmentReader
 from seedbed.shared.protocol.session_book import revoked
 from seedbed.shared.runtime.config import EnvConfig
 from seedbed.shared.runtime.tasks import MULTI_TASK_ENV_ID
 
 MAX_SESSIONS_PER_CONNECTION = 256  # more than the number of tasks that a run may have
 MAX_SESSIONS = 4096  # of all producers together
+MAX_SEGMENTS = 256  # segments of shared memory that are open, a file descriptor each; further sessions use the socket
 MAX_STRIKES = 10  # invalid messages before a connection's sessions end
 MAX_STRUCK = 1024  # connections with such counts; the one counted for longest is forgotten first
 Frames = Sequence[bytes]
@@ -134,6 +136,7 @@ class ProducerSessions:
     def __init__(
         self, identity: Identity, env: EnvConfig, ledger: Ledger, publisher: Publisher, run: Run,
         work_age_s: Callable[[], float], check_size: Callable[[EnvSpec], Incompatibility | None] = lambda _spec: None,
+        open_segment: Callable[[int, int], SegmentReader | None] = SegmentReader.open,
     ) -> None:  # fmt: skip
         """`check_size` returns why the first environments of the run are too large for it, or None."""
         self._check_size = check_size
@@ -146,12 +149,14 @@ class ProducerSessions:
         self._specs: dict[str, EnvSpec] = {}  # the first specification of each task
         self._work_age_s = work_age_s
         self._strikes: dict[bytes, int] = {}
-        self._check_unroll: Callable[[int, bytes], None] | None = None
+        self._check_unroll: Callable[[int, int], None] | None = None
+        self._open_segment = open_segment
+        self._segments: dict[Producer, SegmentReader] = {}  # of sessions whose unrolls come through shared memory
 
-    def adopt(self, spec: EnvSpec, check_unroll: Callable[[int, bytes], None]) -> None:
+    def adopt(self, spec: EnvSpec, check_unroll: Callable[[int, int], None]) -> None:
         """Refuse other specifications from now on, because the policy was built for this one.
 
-        `check_unroll(lanes, frame)` raises RemoteWireError for a frame of the wrong size.
+        `check_unroll(lanes, num_bytes)` raises RemoteWireError unless that is the size of an unroll.
         """
         self.spec, self._check_unroll = spec, check_unroll
 
@@ -167,8 +172,11 @@ class ProducerSessions:
         except RemoteWireError as error:
             return self.strike(route, error)
 
-    def strike(self, route: bytes, error: RemoteWireError) -> list[Action]:
-        """Count an invalid message and answer it; after MAX_STRIKES end the connection's sessions."""
+    def strike(self, route: bytes, error: RemoteWireError, session: int = 0) -> list[Action]:
+        """Count an invalid message and answer it; after MAX_STRIKES end the connection's sessions.
+
+        `session`: the one that the error is about; 0: only the connection.
+        """
         self.refused_messages += 1
         strikes = self._strikes[route] = self._strikes.get(route, 0) + 1
         if strikes >= MAX_STRIKES:
@@ -177,8 +185,8 @@ class ProducerSessions:
         if len(self._strikes) > MAX_STRUCK:
             del self._strikes[next(iter(self._strikes))]
         message = Error(
-            code=error.code, scope="connection", session=0, retryable=True, message=str(error)[:500],
-            hint="install one version of seedbed for learner and inference",
+            code=error.code, scope="session" if session else "connection", session=session, retryable=True,
+            message=str(error)[:500], hint="install one version of seedbed for learner and inference",
         )  # fmt: skip
         return [SendToProducer(route, [encode(message)])]
 
@@ -200,6 +208,11 @@ class ProducerSessions:
                 frames = [encode(answer.message), *answer.frames]
                 sends.append(SendToProducer(producer.route, frames, is_useful=answer.is_new))
         return sends
+
+    def close(self) -> None:
+        """Close the segments of shared memory."""
+        for producer in list(self._segments):
+            self._close_segment(producer)
 
     def beat(self, now: float, *, may_expire: bool) -> list[SendToProducer]:
         """Answer long-polls that have waited long enough, and end leases that are over if `may_expire`."""
@@ -247,16 +260,21 @@ class ProducerSessions:
             raise RemoteWireError("type", f"{type(message).__name__} is not a message for a learner")
         found = self.ledger.find(message.session, route, now)
         if found is None:
-            challenge = Challenge(session=message.session, server_epoch=self.identity.epoch)
-            return [SendToProducer(route, [encode(challenge)])]
+            return [self._challenge(message.session, route)]
         if isinstance(message, Get):
             answer = self.publisher.get(message, now)
             return [*self.answers([answer])] if answer else []
-        if len(payload) != 1:
-            raise RemoteWireError("frames", f"{type(message).__name__} has {len(payload)} payload frames, expected 1")
+        num_frames = 0 if isinstance(message, Unroll) and message.segment else 1
+        if len(payload) != num_frames:
+            raise RemoteWireError(
+                "frames", f"{type(message).__name__} has {len(payload)} payload frames, expected {num_frames}"
+            )
         if isinstance(message, Unroll):
-            return self._unroll(found, message, payload[0])
+            return self._unroll(found, message, payload)
         return self._episodes(found, message, payload[0])
+
+    def _challenge(self, session: int, route: bytes) -> SendToProducer:
+        return SendToProducer(route, [encode(Challenge(session=session, server_epoch=self.identity.epoch))])
 
     def _hello(self, hello: ProducerHello, route: bytes, now: float) -> list[Action]:
         refusal = self._refusal(hello) or self._full(hello, route)
@@ -265,7 +283,8 @@ class ProducerSessions:
         producer = self.ledger.hello(hello, route, now)
         self.publisher.forget(producer.id)  # earlier answers may have been lost with its connection
         self.incarnations.setdefault(hello.name, set()).add(hello.incarnation)
-        actions: list[Action] = [SendToProducer(route, [encode(self._welcome(hello, producer))])]
+        secret = self._take_segment(hello, producer)
+        actions: list[Action] = [SendToProducer(route, [encode(self._welcome(hello, producer, secret))])]
         actions.append(SendToProducer(route, [encode(self._credit(producer))]))
         if self.run.state == RunState.FINISHED:
             actions.append(SendToProducer(route, [encode(Bye(session=producer.id, reason="run_finished"))]))
@@ -333,7 +352,7 @@ class ProducerSessions:
             problem = check_spec(task, spec, self.spec, known) if self.spec is not None else self._check_size(spec)
         return problem
 
-    def _welcome(self, hello: ProducerHello, producer: Producer) -> ProducerWelcome:
+    def _welcome(self, hello: ProducerHello, producer: Producer, segment_secret: int) -> ProducerWelcome:
         identity = self.identity
         return ProducerWelcome(
             nonce=hello.nonce, session=producer.id, epoch=identity.epoch,
@@ -341,7 +360,7 @@ class ProducerSessions:
             spec_digest=self.spec.digest() if self.spec else "", beat_s=identity.beat_s, lease_s=identity.lease_s,
             unroll_length=identity.unroll_length, next_seq=producer.next_seq,
             next_episodes_seq=producer.next_episodes_seq, state=int(self.run.state),
-            tasks=identity.tasks, rank=identity.rank, ranks=identity.ranks,
+            tasks=identity.tasks, rank=identity.rank, ranks=identity.ranks, segment_secret=segment_secret,
         )  # fmt: skip
 
     def _credit(self, producer: Producer) -> Credit:
@@ -372,17 +391,46 @@ class ProducerSessions:
         if self.identity.tasks and not producer.task:
             raise RemoteWireError("task", "UNROLL or EPISODES over a session without a task, in a run with tasks")
 
-    def _unroll(self, producer: Producer, unroll: Unroll, frame: bytes) -> list[Action]:
+    def _unroll(self, producer: Producer, unroll: Unroll, payload: Frames) -> list[Action]:
         self._check_task(producer)
         if self._check_unroll is None:
             raise RemoteWireError("early", "an UNROLL came before there is a policy")
         if self.run.state == RunState.FINISHED:
             return []  # the producer counts it as lost: it would not be trained on
-        self._check_unroll(unroll.lanes, frame)
+        self._check_unroll(unroll.lanes, len(payload[0]) if payload else unroll.length)
+        reader = self._segments.get(producer)
+        if payload:
+            frame = payload[0]
+        elif reader is None or reader.id != unroll.segment:  # of an earlier greeting: there may be other rows by now
+            return [self._challenge(unroll.session, producer.route)]
+        else:
+            try:
+                frame = reader.read(unroll.offset, unroll.length)
+            except RemoteWireError as error:
+                self._close_segment(producer)
+                return self.strike(producer.route, error, producer.id)
         skip = self.ledger.receive(producer, unroll)
         if skip is None:
             return []
         return [UnrollReceived(UnrollKey(producer, unroll.seq, unroll.actor), unroll.lanes, frame, skip)]
+
+    # Shared memory
+
+    def _take_segment(self, hello: ProducerHello, producer: Producer) -> int:
+        """Open the segment that HELLO names, if it can be opened here; return its secret for WELCOME, or 0."""
+        reader = self._segments.get(producer)
+        if reader is None or reader.id != hello.segment:
+            self._close_segment(producer)
+            may_open = hello.segment and len(self._segments) < MAX_SEGMENTS
+            reader = self._open_segment(hello.segment, hello.segment_bytes) if may_open else None
+            if reader is not None:
+                self._segments[producer] = reader
+        return reader.secret if reader is not None else 0
+
+    def _close_segment(self, producer: Producer) -> None:
+        reader = self._segments.pop(producer, None)
+        if reader is not None:
+            reader.close()
 
     def _episodes(self, producer: Producer, episodes: Episodes, frame: bytes) -> list[Action]:
         self._check_task(producer)
@@ -410,3 +458,4 @@ class ProducerSessions:
     def _forget(self, producer: Producer) -> None:
         self.publisher.forget(producer.id)
         self.loads.pop(producer.incarnation, None)
+        self._close_segment(producer)

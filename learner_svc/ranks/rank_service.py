@@ -229,6 +229,7 @@ class RankService:
     def close(self) -> None:
         """Close the thread and the socket."""
         self.socket.close(linger_ms=500)
+        self.producers.close()
         self.worker.close()
 
 

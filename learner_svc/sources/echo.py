@@ -46,9 +46,9 @@ class EchoSource(Generic[K]):
         """The arrays of every buffer, by index: what wraps them may be made once."""
         return self._buffers
 
-    def check(self, lanes: int, frame: bytes) -> None:
-        """Raise RemoteWireError unless the frame's size is that of an unroll of `lanes` lanes."""
-        self._queue.check(lanes, frame)
+    def check(self, lanes: int, num_bytes: int) -> None:
+        """Raise RemoteWireError unless an unroll of `lanes` lanes has so many bytes."""
+        self._queue.check(lanes, num_bytes)
 
     def offer(
         self, key: K, lanes: int, frame: bytes, *, skip: int = 0, task: str = "", origin: Origin = UNNAMED

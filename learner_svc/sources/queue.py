@@ -65,9 +65,9 @@ class QueueSource(Generic[K]):
         """Take a task's unroll of `lanes` lanes, of which the first `skip` are not used. Call `check` first."""
         self._waiting[task].append(_Waiting(key, lanes, skip, self._layouts.of(lanes).views([frame])))
 
-    def check(self, lanes: int, frame: bytes) -> None:
-        """Raise RemoteWireError unless the frame's size is that of an unroll of `lanes` lanes."""
-        self._layouts.of(lanes).check([frame])
+    def check(self, lanes: int, num_bytes: int) -> None:
+        """Raise RemoteWireError unless an unroll of `lanes` lanes has so many bytes."""
+        self._layouts.check(lanes, num_bytes)
 
     def fill(self) -> list[K]:
         """Copy as many lanes as fit; return the unrolls whose last lane was copied, whose frames are freed."""

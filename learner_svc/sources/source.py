@@ -64,8 +64,8 @@ class Source(Protocol[K]):
         """The arrays of every batch buffer by its index; they stay the same, so tensors on them may be made once."""
         ...
 
-    def check(self, lanes: int, frame: bytes) -> None:
-        """Raise RemoteWireError unless the frame's size is that of an unroll of `lanes` lanes."""
+    def check(self, lanes: int, num_bytes: int) -> None:
+        """Raise RemoteWireError unless an unroll of `lanes` lanes has so many bytes."""
         ...
 
     def offer(
@@ -121,6 +121,11 @@ class UnrollLayouts:
                 self._layouts.clear()
             layout = self._layouts[lanes] = self._record.layout(lanes)
         return layout
+
+    def check(self, lanes: int, num_bytes: int) -> None:
+        """Raise RemoteWireError unless an unroll of `lanes` lanes has so many bytes."""
+        if num_bytes != (expected := self.of(lanes).num_bytes):
+            raise RemoteWireError("frame_size", f"an unroll of {num_bytes} bytes, expected {expected}")
 
 
 def allocate(record: RecordSpec, lanes: int) -> list[Array]:

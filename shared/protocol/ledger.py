@@ -166,6 +166,7 @@ class Ledger:
             return None
         skip = min(producer.partial.pop(unroll.seq, 0), unroll.lanes)
         producer.held[unroll.seq] = _Held(unroll.lanes, skip)
+        producer.is_due |= unroll.segment != 0  # its place is free
         return skip
 
     def copied(self, producer: Producer, seq: int) -> None:
@@ -215,7 +216,7 @@ class Ledger:
         return Credit(
             session=producer.id, epoch=self.epoch, granted_through=producer.granted_through,
             acked_through=producer.next_seq, episodes_acked_through=producer.next_episodes_seq, state=int(state),
-            trained_steps=trained_steps, evaluation=evaluation,
+            trained_steps=trained_steps, evaluation=evaluation, received_through=producer.received_through,
         )  # fmt: skip
 
     def _share(self, task: str) -> int:

@@ -402,6 +402,8 @@ class ProducerHello:
         LATER,
         "numbers the producer's streams of unrolls, one for each learner rank: stream s goes to rank s mod W of W",
     ] = 0
+    segment: Annotated[Id, LATER, "names the file of a segment of shared memory for UNROLLs, section 7; 0: none"] = 0
+    segment_bytes: Annotated[Count, LATER, "size of the segment, without what its file begins with"] = 0
 
 
 @header(MessageType.PRODUCER_WELCOME, "down", 1024 * 1024)
@@ -437,6 +439,11 @@ class ProducerWelcome:
         "addresses of learner ranks 1, 2, …, which take unrolls too; the host `*` is the one that this rank was "
         "reached at; from rank 0 only",
     ] = ()
+    segment_secret: Annotated[
+        Id,
+        LATER,
+        "the secret number in the file of HELLO's segment, which proves that the learner has it open; 0: it has not",
+    ] = 0
 
 
 @header(MessageType.UNROLL, "up")
@@ -444,6 +451,7 @@ class ProducerWelcome:
 class Unroll:
     """Inference → learner: some lanes' rows of one group. Payload: `RecordSpec.layout(lanes)` in one frame.
 
+    With a segment of shared memory the payload is there, and there is no frame.
     Unrolls of one incarnation and group that have lanes in common can be joined by `first_lane` and `start`.
     """
 
@@ -459,6 +467,11 @@ class Unroll:
         "rows of the group that came before row 0; with `group` and `first_lane` it says which unrolls of a lane "
         "follow each other",
     ] = 0
+    segment: Annotated[
+        Id, LATER, "of PRODUCER_HELLO: the payload is in it, and no frame follows; 0: a frame follows"
+    ] = 0
+    offset: Annotated[Count, LATER, "of the payload in the segment, bytes"] = 0
+    length: Annotated[Count, LATER, "of the payload in the segment, bytes"] = 0
 
 
 @header(MessageType.EPISODES, "up")
@@ -499,6 +512,9 @@ class Credit:
     state: Annotated[int, choice(RunState), "of the run, as in PRODUCER_WELCOME"]
     trained_steps: Count
     evaluation: Annotated[Evaluation | None, optional(nested(Evaluation, "evaluation")), "what to evaluate"] = None
+    received_through: Annotated[
+        Count, LATER, "the first UNROLL that was not received: the segment's places of those below are free"
+    ] = 0
 
 
 @header(MessageType.GET, "up")

@@ -11,7 +11,9 @@ The learner's end is `seedbed.shared.protocol.ledger`. The rules of both ends:
      overshoot by its own lanes, and a message larger than the window can still be sent. A repeated UNROLL needs no
      new credit.
   5. Credit returns when an unroll is copied into a batch; its acknowledgement follows the update that used it.
-  6. All positions are absolute and repeated with every PONG; those of another session or epoch are ignored.
+  6. With a learner on the same machine an UNROLL may be in shared memory (`seedbed.shared.protocol.segment`). The
+     producer keeps it here all the same, so everything above holds whichever way it went.
+  7. All positions are absolute and repeated with every PONG; those of another session or epoch are ignored.
 """
 
 from collections import deque
@@ -19,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from seedbed.shared.protocol.messages import Credit, Episodes, ProducerWelcome, Unroll
+from seedbed.shared.protocol.segment import Segment
 
 Frame = bytes | bytearray | memoryview
 
@@ -64,7 +67,9 @@ class Outbox:
     def __init__(self) -> None:
         self.session = 0  # 0 while there is none
         self.epoch = 0
+        self.segment: Segment | None = None  # of this session, which unrolls go through while they find a place
         self.resent_unrolls = 0  # totals
+        self.shared_unrolls = 0  # that were sent through a segment
         self.acked_unrolls = 0
         self.dropped_episodes = 0
         self._granted_through = 0
@@ -193,6 +198,8 @@ class Outbox:
             return
         self._granted_through = max(self._granted_through, credit.granted_through)
         self._forget(credit.acked_through, credit.episodes_acked_through)
+        if self.segment is not None:
+            self.segment.free(credit.received_through)
 
     def next_outgoing(self) -> Outgoing | None:
         """Return the next message to send; None without one, a session, or credit, which EPISODES do not need."""
@@ -210,12 +217,17 @@ class Outbox:
         unroll = self._unrolls[self._num_sent]
         if unroll.position - self._base >= self._granted_through:
             return None
-        return Outgoing(replace(unroll.header, session=self.session), unroll.frames)
+        header = replace(unroll.header, session=self.session)
+        place = self.segment.put(unroll.seq, unroll.frames) if self.segment is not None else None
+        if place is None:
+            return Outgoing(header, unroll.frames)
+        return Outgoing(replace(header, segment=place.segment, offset=place.offset, length=place.length), ())
 
     def sent(self, outgoing: Outgoing) -> None:
         """Note that the socket has accepted the message from `next_outgoing`."""
         if isinstance(outgoing.message, Unroll):
             self._num_sent += 1
+            self.shared_unrolls += outgoing.message.segment != 0
         else:
             self._num_episodes_sent += 1
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -20,6 +21,7 @@ from seedbed.shared.protocol.codec import decode
 from seedbed.shared.protocol.messages import (
     Bye,
     Challenge,
+    Error,
     Get,
     Message,
     NotModified,
@@ -28,11 +30,15 @@ from seedbed.shared.protocol.messages import (
     ProducerHello,
     ProducerWelcome,
     Reject,
+    TaskEnv,
+    Unroll,
     Weights,
     pack_version,
 )
+from seedbed.shared.protocol.outbox import Frame
+from seedbed.shared.protocol.segment import Segment, SegmentReader
 from tests.support.specs import make_spec
-from tests.support.unroll_link import producer_welcome
+from tests.support.unroll_link import credit, producer_welcome
 
 SPEC = make_spec(gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(3))
 
@@ -220,3 +226,184 @@ def test_a_beat_carries_the_load(link: LearnerLink) -> None:
     pings = [message for step in range(30) for message in sent(link, step / 10) if isinstance(message, Ping)]
     assert len(pings) == 3
     assert pings[0].load == (("lanes", 3.0),)
+
+
+# Shared memory
+
+
+def a_link(folder: Path) -> LearnerLink:
+    """A link that offers segments in a folder."""
+    made = LearnerLink(
+        name="i", incarnation=7, library_version="0", load=lambda: (), make_segment=lambda: Segment(4096, folder)
+    )
+    made.connected(0.0)
+    return made
+
+
+def names(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
+
+
+def open_sharing(link: LearnerLink, folder: Path) -> SegmentReader:
+    """The learner's end of a segment that it has opened and proved to have."""
+    hello = hello_of(link, 0.0)
+    reader = SegmentReader.open(hello.segment, hello.segment_bytes, folder)
+    assert reader is not None
+    link.receive(replace(welcome_to(hello), segment_secret=reader.secret), [], 0.0)
+    link.outbox.credit(credit(100))
+    return reader
+
+
+def send_unroll(link: LearnerLink) -> tuple[Unroll, tuple[Frame, ...]]:
+    outgoing = link.outbox.next_outgoing()
+    assert outgoing is not None
+    assert isinstance(outgoing.message, Unroll)
+    link.outbox.sent(outgoing)
+    return outgoing.message, outgoing.frames
+
+
+def test_unrolls_go_through_a_segment_that_the_learner_has_open(shm_folder: Path) -> None:
+    """The header says where, and nothing follows it; a place is used again once CREDIT frees it."""
+    link = a_link(shm_folder)
+    reader = open_sharing(link, shm_folder)
+    assert (names(shm_folder), link.describe_way()) == ([], {"unrolls_by": "shared_memory"})
+    for _ in range(3):
+        link.outbox.push(1, [b"u" * 2000])
+    first, frames = send_unroll(link)
+    assert (frames, reader.read(first.offset, first.length)) == ((), b"u" * 2000)
+    assert send_unroll(link)[0].segment == reader.id
+    link.receive(credit(100, received_through=1), [], 0.0)
+    third, _ = send_unroll(link)
+    assert (third.seq, third.offset) == (2, 0)
+    assert link.outbox.shared_unrolls == 3
+    assert link.outbox.unacked_lanes == 3, "they are kept until they are acknowledged"
+    link.close()
+    reader.close()
+
+
+def test_an_unroll_that_finds_no_place_goes_over_the_socket(shm_folder: Path) -> None:
+    """It is not a reason to wait, and the next one may find a place."""
+    link = a_link(shm_folder)
+    reader = open_sharing(link, shm_folder)
+    for size in (3000, 3000, 5000, 100):
+        link.outbox.push(1, [bytes(size)])
+    sent_by_segment = [send_unroll(link)[0].segment != 0 for _ in range(4)]
+    assert sent_by_segment == [True, False, False, True]
+    link.close()
+    reader.close()
+
+
+@pytest.mark.parametrize("proof", [0, 1])
+def test_without_the_secret_unrolls_go_over_the_socket(shm_folder: Path, proof: int) -> None:
+    """A learner elsewhere cannot know it; the log says why, and nothing stays in the folder."""
+    link = a_link(shm_folder)
+    hello = hello_of(link, 0.0)
+    assert names(shm_folder) == [f"seedbed-{hello.segment:016x}"]
+    link.receive(replace(welcome_to(hello), segment_secret=proof), [], 0.0)
+    link.outbox.credit(credit(100))
+    link.outbox.push(1, [b"u"])
+    unroll, frames = send_unroll(link)
+    assert (unroll.segment, frames) == (0, (b"u",))
+    assert names(shm_folder) == []
+    assert link.describe_way()["unrolls_by"] == "socket"
+
+
+def test_without_room_no_segment_is_offered_and_the_log_says_so(shm_folder: Path) -> None:
+    """As in a container with a small /dev/shm."""
+    link = a_link(shm_folder / "missing")
+    hello = hello_of(link, 0.0)
+    assert hello.segment == 0
+    link.receive(welcome_to(hello), [], 0.0)
+    assert link.describe_way()["unrolls_by"] == "socket"
+    assert str(shm_folder / "missing") in link.describe_way()["because"]
+
+
+def test_what_a_lost_learner_had_not_applied_is_sent_again_through_a_new_segment(shm_folder: Path) -> None:
+    """To the next one: places of the former are void, and an unroll names the new ones."""
+    link = a_link(shm_folder)
+    former = open_sharing(link, shm_folder)
+    for number in range(2):
+        link.outbox.push(1, [b"%d" % number * 100])
+    assert [send_unroll(link)[0].segment for _ in range(2)] == [former.id] * 2
+    link.disconnected(1.0)
+    assert link.outbox.next_outgoing() is None
+    link.connected(2.0)
+    hello = hello_of(link, 2.0)
+    reader = SegmentReader.open(hello.segment, hello.segment_bytes, shm_folder)
+    assert reader is not None
+    welcome = replace(welcome_to(hello, session=9, epoch=2), next_seq=1, segment_secret=reader.secret)
+    link.receive(welcome, [], 2.0)
+    link.outbox.credit(credit(100, acked=1, session=9, epoch=2))
+    again, _ = send_unroll(link)
+    assert (again.seq, again.segment) == (1, reader.id)
+    assert reader.id != former.id
+    assert reader.read(again.offset, again.length) == b"1" * 100
+    assert link.outbox.next_outgoing() is None
+    for end in (link, former, reader):
+        end.close()
+
+
+def test_unrolls_that_were_lost_are_sent_again_from_where_they_lie(shm_folder: Path) -> None:
+    """A PONG shows that they are missing."""
+    link = a_link(shm_folder)
+    reader = open_sharing(link, shm_folder)
+    link.outbox.push(1, [b"u" * 3000])
+    before = send_unroll(link)
+    link.outbox.pinged(5)
+    link.outbox.pong(5, 0)
+    assert send_unroll(link) == before
+    link.close()
+    reader.close()
+
+
+def test_a_learner_that_cannot_read_the_segment_gets_unrolls_over_the_socket(shm_folder: Path) -> None:
+    """What it has not received is sent again whole."""
+    link = a_link(shm_folder)
+    reader = open_sharing(link, shm_folder)
+    link.outbox.push(1, [b"u" * 3000])
+    send_unroll(link)
+    error = Error(code="segment", scope="session", session=1, retryable=True, message="m")
+    (event,) = link.receive(error, [], 0.0)
+    assert isinstance(event, Refused)
+    link.outbox.pinged(5)
+    link.outbox.pong(5, 0)
+    assert send_unroll(link)[1] == (b"u" * 3000,)
+    assert link.describe_way() == {"unrolls_by": "socket", "because": "m"}
+    link.disconnected(1.0)
+    link.connected(2.0)
+    assert hello_of(link, 2.0).segment == 0
+    reader.close()
+
+
+def test_no_name_stays_while_nobody_answers(shm_folder: Path) -> None:
+    """One file, however often HELLO is repeated; none after a refusal, a lost connection or the end."""
+    link = a_link(shm_folder)
+    first, second = hello_of(link, 0.0), hello_of(link, 0.5)
+    assert first.segment == second.segment
+    assert len(names(shm_folder)) == 1
+    link.receive(Reject(nonce=second.nonce, code="capacity", retryable=True, message=""), [], 0.6)
+    assert names(shm_folder) == []
+    hello_of(link, 10.0)
+    assert len(names(shm_folder)) == 1
+    link.disconnected(10.0)
+    assert names(shm_folder) == []
+    link.connected(20.0)
+    hello_of(link, 20.0)
+    link.close()
+    assert names(shm_folder) == []
+
+
+def test_the_session_that_carries_no_unrolls_has_no_segment(shm_folder: Path) -> None:
+    """In a run with tasks it is for weights; it offers one only until it knows."""
+    link = a_link(shm_folder)
+    hello = hello_of(link, 0.0)
+    reader = SegmentReader.open(hello.segment, hello.segment_bytes, shm_folder)
+    assert reader is not None
+    tasks = (TaskEnv(name="pong", env_id="P"),)
+    link.receive(replace(welcome_to(hello), segment_secret=reader.secret, tasks=tasks), [], 0.0)
+    assert link.outbox.segment is None
+    assert link.describe_way() == {}
+    link.disconnected(1.0)
+    link.connected(2.0)
+    assert hello_of(link, 2.0).segment == 0
+    reader.close()

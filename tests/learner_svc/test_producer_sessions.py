@@ -1,7 +1,11 @@
 """The learner's side of its link, message by message."""
 
+import os
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -9,6 +13,7 @@ import numpy as np
 import pytest
 
 from seedbed.learner_svc.link.producer_sessions import (
+    MAX_SEGMENTS,
     MAX_STRIKES,
     MAX_STRUCK,
     Action,
@@ -48,6 +53,7 @@ from seedbed.shared.protocol.messages import (
 )
 from seedbed.shared.protocol.recording import RecordSpec
 from seedbed.shared.protocol.rows import EnvSpec, episodes_layout
+from seedbed.shared.protocol.segment import FOLDER, Segment, SegmentReader, SharedPlace
 from seedbed.shared.runtime.config import EnvConfig, EvalConfig, RunConfig
 from tests.support.specs import make_spec
 
@@ -66,7 +72,7 @@ class SessionsDriver:
 
     def __init__(
         self, *, has_policy: bool = True, tasks: tuple[TaskEnv, ...] = (), protocol_min: int = 1,
-        is_deterministic: bool = False, rank: int = 0, num_ranks: int = 1,
+        is_deterministic: bool = False, rank: int = 0, num_ranks: int = 1, folder: Path = FOLDER,
     ) -> None:  # fmt: skip
         self.run = Run(RunConfig(), EvalConfig(), epoch=3, patience_s=10.0)
         weights = {task.name: 1 / len(tasks) for task in tasks} or SINGLE_TASK
@@ -78,8 +84,9 @@ class SessionsDriver:
             num_ranks=num_ranks,
         )  # fmt: skip
         self.producers = ProducerSessions(
-            identity, EnvConfig(id="e"), self.ledger, self.publisher, self.run, lambda: 0.25
-        )
+            identity, EnvConfig(id="e"), self.ledger, self.publisher, self.run, lambda: 0.25,
+            open_segment=partial(SegmentReader.open, folder=folder),
+        )  # fmt: skip
         if has_policy:
             source: QueueSource[object] = QueueSource(RecordSpec(a_spec(), T), batch=4)
             self.producers.adopt(a_spec(), source.check)
@@ -475,3 +482,169 @@ def test_streams_of_one_producer_are_counted_apart() -> None:
         assert [type(action) for action in driver.say(unroll, an_unroll_frame())] == [UnrollReceived]
     records = {record.stream: record for record in driver.ledger.records()}
     assert sorted(records) == [0, 1]
+
+
+# Shared memory
+
+
+class SharedDriver(SessionsDriver):
+    """A producer's segment in a folder, and the sessions that have it open."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder=folder)
+        self.folder = folder
+        self.segment = Segment(4096, folder)
+        self.file = os.open(folder / f"seedbed-{self.segment.id:016x}", os.O_RDWR)
+        self.session = self.greet(self.segment).session
+
+    def greet(self, segment: Segment, **changes: Any) -> ProducerWelcome:
+        welcome = self.ask(a_hello(segment=segment.id, segment_bytes=segment.num_bytes, **changes))[0]
+        assert isinstance(welcome, ProducerWelcome)
+        return welcome
+
+    def put(self, seq: int, frame: bytes | None = None) -> SharedPlace:
+        place = self.segment.put(seq, [an_unroll_frame() if frame is None else frame])
+        assert place is not None
+        return place
+
+    def say_unroll(self, seq: int, place: SharedPlace) -> list[Action]:
+        header = Unroll(
+            session=self.session, seq=seq, lanes=2, actor="a", segment=place.segment, offset=place.offset,
+            length=place.length,
+        )  # fmt: skip
+        return self.say(header)
+
+    def close(self) -> None:
+        os.close(self.file)
+        self.segment.close()
+        self.producers.close()
+        assert not list(self.folder.iterdir())
+
+
+@pytest.fixture
+def shared(shm_folder: Path) -> Iterator[SharedDriver]:
+    driver = SharedDriver(shm_folder)
+    yield driver
+    driver.close()
+
+
+def test_a_segment_that_can_be_opened_is_proved_by_its_secret(shared: SharedDriver) -> None:
+    """However often HELLO is repeated; a HELLO without a segment closes it."""
+    assert shared.greet(shared.segment).segment_secret == shared.segment.secret
+    welcome = shared.ask(a_hello())[0]
+    assert isinstance(welcome, ProducerWelcome)
+    assert welcome.segment_secret == 0
+    assert shared.greet(shared.segment).segment_secret == 0, "its name is gone"
+
+
+def test_a_segment_of_another_host_is_not_taken(shm_folder: Path) -> None:
+    """There HELLO's name means nothing, and unrolls come over the socket."""
+    (elsewhere := shm_folder / "elsewhere").mkdir()
+    (here := shm_folder / "here").mkdir()
+    segment = Segment(4096, elsewhere)
+    welcome = SessionsDriver(folder=here).ask(a_hello(segment=segment.id, segment_bytes=4096))[0]
+    assert isinstance(welcome, ProducerWelcome)
+    assert welcome.segment_secret == 0
+    segment.close()
+
+
+def test_an_unroll_in_shared_memory_is_handed_on_once_and_its_place_is_free(shared: SharedDriver) -> None:
+    """CREDIT says so at once, before the unroll was copied into a batch."""
+    frame = bytes(range(len(an_unroll_frame())))
+    place = shared.put(0, frame)
+    (came,) = shared.say_unroll(0, place)
+    assert isinstance(came, UnrollReceived)
+    assert came.frame == frame
+    assert shared.say_unroll(0, place) == []
+    (credit,) = messages([*shared.producers.credits()])
+    assert isinstance(credit, Credit)
+    assert (credit.received_through, credit.acked_through) == (1, 0)
+    shared.segment.free(credit.received_through)
+    assert shared.put(1).offset == 0
+
+
+def test_an_unroll_over_the_socket_may_follow_one_in_shared_memory(shared: SharedDriver) -> None:
+    """As when the segment is full."""
+    assert len(shared.say_unroll(0, shared.put(0))) == 1
+    unroll = Unroll(session=shared.session, seq=1, lanes=2, actor="a")
+    assert len(shared.say(unroll, an_unroll_frame())) == 1
+
+
+@pytest.mark.parametrize("fault", ["offset", "length", "lanes", "truncated", "with a frame"])
+def test_an_unroll_in_a_place_that_is_none_is_refused_by_code(shared: SharedDriver, fault: str) -> None:
+    """The learner lives, the number is not taken, and the same unroll over the socket is."""
+    place, frames = shared.put(0), []
+    match fault:
+        case "offset":
+            place = place._replace(offset=shared.segment.num_bytes)
+        case "length":
+            place = place._replace(length=1 << 62)
+        case "lanes":
+            place = place._replace(length=place.length - 8)
+        case "truncated":
+            os.ftruncate(shared.file, 4096 + 8)
+        case "with a frame":
+            frames = [an_unroll_frame()]
+    header = Unroll(
+        session=shared.session, seq=0, lanes=2, actor="a", segment=place.segment, offset=place.offset,
+        length=place.length,
+    )  # fmt: skip
+    (error,) = shared.ask(header, *frames)
+    assert isinstance(error, Error)
+    codes = {"offset": "segment", "truncated": "segment", "with a frame": "frames"}
+    assert (error.code, error.retryable) == (codes.get(fault, "frame_size"), True)
+    assert len(shared.say(Unroll(session=shared.session, seq=0, lanes=2, actor="a"), an_unroll_frame())) == 1
+
+
+def test_a_spoiled_place_spoils_only_the_senders_own_rows(shared: SharedDriver) -> None:
+    """What is judged is a copy: it no longer changes when the producer writes to the place again."""
+    place = shared.put(0, bytes(len(an_unroll_frame())))
+    (came,) = shared.say_unroll(0, place)
+    os.pwrite(shared.file, b"\xff" * place.length, 4096 + place.offset)
+    assert isinstance(came, UnrollReceived)
+    assert came.frame == bytes(place.length)
+
+
+def test_an_unroll_in_the_segment_of_an_earlier_greeting_is_not_read(shared: SharedDriver) -> None:
+    """Its place may hold another unroll by now. A producer that means it says HELLO again and offers a new segment."""
+    place = shared.put(0)
+    other = Segment(4096, shared.folder)
+    assert shared.greet(other).segment_secret == other.secret
+    assert messages(shared.say_unroll(0, place)) == [Challenge(session=shared.session, server_epoch=3)]
+    assert shared.producers.refused_messages == 0
+    assert len(shared.say(Unroll(session=shared.session, seq=0, lanes=2, actor="a"), an_unroll_frame())) == 1
+    other.close()
+
+
+@pytest.mark.parametrize("end", ["bye", "lease", "revoked", "close"])
+def test_a_segment_is_closed_with_its_session(shm_folder: Path, end: str) -> None:
+    """Memory and file descriptor return, whichever way it ends."""
+    before = len(os.listdir("/proc/self/fd"))
+    driver = SharedDriver(shm_folder)
+    match end:
+        case "bye":
+            driver.say(Bye(session=0, reason="draining"))
+        case "lease":
+            driver.producers.beat(100.0, may_expire=True)
+        case "revoked":
+            driver.producers.revoke([ROUTE])
+        case "close":
+            driver.producers.close()
+    os.close(driver.file)
+    driver.segment.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_open_segments_are_bounded(shm_folder: Path) -> None:
+    """Each has a file descriptor; sessions beyond use the socket."""
+    driver = SessionsDriver(folder=shm_folder)
+    secrets = []
+    for number in range(MAX_SEGMENTS + 1):
+        segment = Segment(4096, shm_folder)
+        hello = a_hello(number, segment=segment.id, segment_bytes=4096)
+        welcome = driver.ask(hello, route=b"%d" % number)[0]
+        assert isinstance(welcome, ProducerWelcome)
+        secrets.append(welcome.segment_secret)
+        segment.close()
+    assert [bool(secret) for secret in secrets] == [True] * MAX_SEGMENTS + [False]
+    driver.producers.close()

@@ -181,6 +181,14 @@ MESSAGES: dict[str, Message] = {
     "producer_hello_task": ProducerHello(
         library_version="0.1.0", name="inference-0", incarnation=17, nonce=19, spec=CARTPOLE, task="pong"
     ),
+    "producer_hello_segment": ProducerHello(
+        library_version="0.1.0",
+        name="inference-0",
+        incarnation=17,
+        nonce=20,
+        segment=0x0123456789ABCDEF,
+        segment_bytes=33_554_432,
+    ),
     "producer_welcome_tasks": ProducerWelcome(
         nonce=18,
         session=2,
@@ -216,6 +224,9 @@ MESSAGES: dict[str, Message] = {
         state=RunState.TRAINING,
     ),
     "unroll": Unroll(session=1, seq=41, lanes=64, actor="actor-0/fedcba98", group=7, first_lane=128, start=640),
+    "unroll_segment": Unroll(
+        session=1, seq=42, lanes=64, actor="actor-0", group=7, segment=0x0123456789ABCDEF, offset=8192, length=4096
+    ),
     "episodes": Episodes(session=1, seq=3, mode="train", evaluation=0, count=2, aborted=1, acted_steps=4096),
     "credit": Credit(
         session=1,
@@ -225,6 +236,16 @@ MESSAGES: dict[str, Message] = {
         episodes_acked_through=3,
         state=RunState.TRAINING,
         trained_steps=1_000_000,
+    ),
+    "credit_received": Credit(
+        session=1,
+        epoch=2,
+        granted_through=128,
+        acked_through=41,
+        episodes_acked_through=3,
+        state=RunState.TRAINING,
+        trained_steps=1_000_000,
+        received_through=43,
     ),
     "credit_evaluation": Credit(
         session=1,

@@ -7,6 +7,7 @@ import signal
 
 from seedbed.learner_svc.run.checkpoint import Checkpoint
 from seedbed.services.tools.cli.scrape import read_status
+from seedbed.shared.protocol.segment import FOLDER
 from tests.support.deployment import (
     BATCH,
     UNROLL_LENGTH,
@@ -192,3 +193,22 @@ def test_everything_killed_and_started_in_the_other_order_trains_on(deployment):
         service.start().wait_ready()
     deployment.wait_lanes(RESIDENT)
     assert deployment.wait_trained(500) > counters(saved)["trained_steps"]
+
+
+def test_no_kill_leaves_shared_memory_behind(deployment):
+    """Unrolls go through it again after each; a file in use has no name, so the kernel frees it with its last user."""
+    for service in (deployment.inference, deployment.learner):
+        deployment.wait_trained(200)
+        shared = deployment.inference.metric("unrolls_shared_total")
+        assert shared > 0
+        service.kill()
+        left = segments()
+        service.start().wait_ready()
+        before = 0 if service is deployment.inference else shared
+        wait_until(lambda n=before: deployment.inference.metric("unrolls_shared_total") > n, "unrolls are shared again")
+        wait_until(lambda names=left: not names & segments(), "files of the killed process are gone")
+
+
+def segments() -> set[str]:
+    """Names of segments; those of other runs on this machine are there for a moment only."""
+    return {path.name for path in FOLDER.glob("seedbed-*")}

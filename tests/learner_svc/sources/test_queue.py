@@ -121,7 +121,7 @@ def test_versions_are_spread_over_the_lanes() -> None:
 def test_a_frame_of_the_wrong_size_is_refused(lanes: int, size: int) -> None:
     """Sizes are compared before anything is copied."""
     with pytest.raises(RemoteWireError):
-        a_source(2).check(lanes, bytes(size))
+        a_source(2).check(lanes, size)
 
 
 def test_lanes_of_a_batch_are_shared_out_by_weight() -> None:

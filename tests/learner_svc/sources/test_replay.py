@@ -210,7 +210,7 @@ def test_the_bound_in_bytes_is_kept() -> None:
 def test_a_frame_of_another_size_is_refused() -> None:
     """As by every source."""
     with pytest.raises(RemoteWireError):
-        a_replay().check(2, b"\0" * 7)
+        a_replay().check(2, 7)
 
 
 def test_a_file_is_found_again_and_nothing_is_stored_twice(tmp_path: Path) -> None:

@@ -1,16 +1,21 @@
-"""Outbox and Ledger over a network that loses, doubles and reorders, with learners that die and resume."""
+"""Outbox and Ledger over a network that loses, doubles and reorders, with learners that die and resume.
+
+Half of the producers send unrolls through shared memory, in segments that are full now and then.
+"""
 
 import copy
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from seedbed.shared.protocol.ledger import Ledger, Producer, ProducerRecord
 from seedbed.shared.protocol.messages import Episodes, Get, ProducerHello, ProducerWelcome, RunState, Unroll
-from seedbed.shared.protocol.outbox import Outbox
+from seedbed.shared.protocol.outbox import Frame, Outbox
+from seedbed.shared.protocol.segment import Segment, SegmentReader
 from tests.support.simulated_network import NetworkFaults, SimulatedNetwork
 from tests.support.unroll_link import producer_welcome
 
@@ -20,15 +25,23 @@ MAX_LANES = 7
 STORM_TICKS = 250
 MAX_DELAYS_S = (0.5, 1.0, 4.0)  # a tick is a second
 Lane = tuple[int, int, int]  # incarnation, seq, lane
-Send = Callable[[int, Any], None]  # (incarnation of the producer, message)
+SEGMENT_BYTES = 64  # of which an unroll takes 16
+Send = Callable[[int, Any], None]  # (incarnation of the producer, message, or UNROLL with its frames)
+
+
+def a_payload(incarnation: int, seq: int) -> bytes:
+    """What the unroll of this number consists of."""
+    return b"%8d%8d" % (incarnation, seq)
 
 
 class SimulatedProducer:
     """Inference's end: an outbox and the least of a conversation."""
 
-    def __init__(self, incarnation: int, send: Send) -> None:
-        self.incarnation, self.send = incarnation, send
+    def __init__(self, incarnation: int, send: Send, folder: Path | None) -> None:
+        """`folder` is that of its segments; None: it has no shared memory."""
+        self.incarnation, self.send, self.folder = incarnation, send, folder
         self.outbox = Outbox()
+        self.segment: Segment | None = None
         self.pushed: dict[int, int] = {}
         self.is_welcome = False
         self.nonce = -1
@@ -36,14 +49,18 @@ class SimulatedProducer:
     def tick(self, now: int, rng: random.Random, *, may_push: bool) -> None:
         if may_push and self.outbox.can_send(1):
             lanes = rng.randint(1, MAX_LANES)
-            self.pushed[self.outbox.push(lanes, [b"u"])] = lanes
+            payload = a_payload(self.incarnation, len(self.pushed))
+            self.pushed[self.outbox.push(lanes, [payload])] = lanes
             if rng.random() < 0.3:
                 self.outbox.push_episodes([b"e"], count=1, acted_steps=1)
         if not self.is_welcome and now % 3 == 0:
             self.nonce = now
+            if self.segment is None and self.folder is not None:
+                self.segment = Segment(SEGMENT_BYTES, self.folder)
             hello = ProducerHello(
                 library_version="0", name="p", incarnation=self.incarnation, nonce=now,
                 oldest_seq=self.outbox.oldest_seq, oldest_episodes_seq=self.outbox.oldest_episodes_seq,
+                segment=self.segment.id if self.segment is not None else 0, segment_bytes=SEGMENT_BYTES,
             )  # fmt: skip
             self.send(self.incarnation, hello)
         elif self.is_welcome and now % 5 == 0:
@@ -52,7 +69,8 @@ class SimulatedProducer:
             get = Get(session=self.outbox.session, have_version=0, have_manifest="")
             self.send(self.incarnation, get)
         while (outgoing := self.outbox.next_outgoing()) is not None:
-            self.send(self.incarnation, outgoing.message)
+            is_unroll = isinstance(outgoing.message, Unroll)
+            self.send(self.incarnation, (outgoing.message, outgoing.frames) if is_unroll else outgoing.message)
             self.outbox.sent(outgoing)
 
     def receive(self, message: Any) -> None:
@@ -61,21 +79,40 @@ class SimulatedProducer:
                 return
             self.is_welcome = True
             self.outbox.welcome(message)
+            if self.segment is not None and message.segment_secret == self.segment.secret:
+                self.outbox.segment = self.segment
+            else:
+                self.close()
         elif isinstance(message, tuple):
             self.outbox.pong(*message)
         elif isinstance(message, int):  # CHALLENGE of a session
             if message == self.outbox.session:
-                self.outbox.lost_session()
-                self.is_welcome = False
+                self.disconnect()
         else:
             self.outbox.credit(message)
+
+    def disconnect(self) -> None:
+        """Begin anew; what is on its way over the old connection may still arrive."""
+        self.outbox.lost_session()
+        self.is_welcome = False
+        self.close()
+
+    def close(self) -> None:
+        if self.segment is not None:
+            self.segment.close()
+        self.segment = self.outbox.segment = None
 
 
 class SimulatedLearner:
     """The learner's end: a ledger, a queue of lanes, updates of BATCH lanes, checkpoints."""
 
-    def __init__(self, epoch: int, send: Send, saved: tuple[list[ProducerRecord], list[Lane], int]) -> None:
+    def __init__(
+        self, epoch: int, send: Send, folder: Path, saved: tuple[list[ProducerRecord], list[Lane], int]
+    ) -> None:
         records, lineage, episodes = saved
+        self.folder = folder
+        self.readers: dict[Producer, SegmentReader] = {}
+        self.num_shared = 0  # unrolls that came through shared memory
         self.epoch, self.send = epoch, send
         self.ledger = Ledger(epoch=epoch, window_lanes=WINDOW, lease_s=50.0)
         self.ledger.restore(records)
@@ -87,12 +124,38 @@ class SimulatedLearner:
     def save(self) -> tuple[list[ProducerRecord], list[Lane], int]:
         return copy.deepcopy((self.ledger.records(), self.lineage, self.episodes))
 
-    def receive(self, incarnation: int, message: Any, now: float) -> None:
+    def open_segment(self, hello: ProducerHello, producer: Producer) -> int:
+        """As ProducerSessions does."""
+        reader = self.readers.get(producer)
+        if reader is None or reader.id != hello.segment:
+            if reader is not None:
+                self.readers.pop(producer).close()
+            reader = SegmentReader.open(hello.segment, hello.segment_bytes, self.folder)
+            if reader is not None:
+                self.readers[producer] = reader
+        return reader.secret if reader is not None else 0
+
+    def read(self, producer: Producer, unroll: Unroll, frames: tuple[Frame, ...]) -> Frame | None:
+        reader = self.readers.get(producer)
+        if not unroll.segment:
+            return frames[0]
+        if reader is None or reader.id != unroll.segment:
+            return None
+        self.num_shared += 1
+        return reader.read(unroll.offset, unroll.length)
+
+    def close(self) -> None:
+        for reader in self.readers.values():
+            reader.close()
+
+    def receive(self, incarnation: int, message: Any, now: float, frames: tuple[Frame, ...] = ()) -> None:
+        if isinstance(message, tuple):
+            message, frames = message
         if isinstance(message, ProducerHello):
             producer = self.ledger.hello(message, b"%d" % incarnation, now)
             welcome = producer_welcome(
                 nonce=message.nonce, session=producer.id, epoch=self.epoch, next_seq=producer.next_seq,
-                next_episodes_seq=producer.next_episodes_seq,
+                next_episodes_seq=producer.next_episodes_seq, segment_secret=self.open_segment(message, producer),
             )  # fmt: skip
             self.send(incarnation, welcome)
         elif isinstance(message, int):
@@ -103,8 +166,13 @@ class SimulatedLearner:
         elif (found := self.ledger.find(message.session, b"%d" % incarnation, now)) is None:
             self.send(incarnation, message.session)
         elif isinstance(message, Unroll):
+            payload = self.read(found, message, frames)
+            if payload is None:
+                self.send(incarnation, message.session)
+                return
             skip = self.ledger.receive(found, message)
             if skip is not None:
+                assert payload == a_payload(incarnation, message.seq), "another unroll's rows"
                 self.waiting.append((found, message.seq, skip, message.lanes))
         elif isinstance(message, Episodes) and self.ledger.receive_episodes(found, message):
             self.episodes += 1
@@ -133,7 +201,7 @@ class SimulatedLearner:
         self.send(producer.incarnation, credit)
 
 
-def simulate(seed: int, *, restarts: bool) -> Counter[str]:
+def simulate(seed: int, folder: Path, *, restarts: bool) -> Counter[str]:
     """A stormy time, then a calm one until everything is acknowledged; then the books are checked.
 
     Returns: how often it came to what makes a storm.
@@ -152,10 +220,13 @@ def simulate(seed: int, *, restarts: bool) -> Counter[str]:
     def send_down(incarnation: int, message: Any) -> None:
         network.send((incarnation, "down"), producers[incarnation].receive, message)
 
-    producers = {number: SimulatedProducer(number, send_up) for number in range(1, rng.randint(2, 4))}
+    producers = {
+        number: SimulatedProducer(number, send_up, folder if number % 2 else None)
+        for number in range(1, rng.randint(2, 4))
+    }
     saved: tuple[list[ProducerRecord], list[Lane], int] = ([], [], 0)
-    learner = SimulatedLearner(1, send_down, saved)
-    duplicates = 0  # unrolls that came again
+    learner = SimulatedLearner(1, send_down, folder, saved)
+    duplicates = num_shared = 0  # unrolls that came again, and those through shared memory
     acked: set[tuple[int, int]] = set()
     acked_by_the_dead: set[tuple[int, int]] = set()
     for now in range(1200):
@@ -167,10 +238,14 @@ def simulate(seed: int, *, restarts: bool) -> Counter[str]:
                 (record.incarnation, seq) for record in learner.ledger.records() for seq in range(record.next_seq)
             }
             duplicates += learner.ledger.duplicate_unrolls
-            learner = SimulatedLearner(learner.epoch + 1, send_down, saved)
+            num_shared += learner.num_shared
+            learner.close()
+            learner = SimulatedLearner(learner.epoch + 1, send_down, folder, saved)
         elif rng.random() < 0.05:
             saved = learner.save()
         for producer in producers.values():
+            if is_storm and rng.random() < 0.03:
+                producer.disconnect()
             producer.tick(now, rng, may_push=is_storm and rng.random() < 0.5)
         network.run(1.0)
         learner.ledger.expire(now)
@@ -193,33 +268,36 @@ def simulate(seed: int, *, restarts: bool) -> Counter[str]:
     if learner.epoch == 1:
         assert learner.episodes == sum(producer.outbox.oldest_episodes_seq for producer in producers.values())
     duplicates += learner.ledger.duplicate_unrolls
+    for end in (learner, *producers.values()):
+        end.close()
     return Counter(
         lost=network.lost, doubled=network.doubled, overtaken=network.overtaken, duplicates=duplicates,
-        restarts=learner.epoch - 1,
+        restarts=learner.epoch - 1, shared=num_shared + learner.num_shared,
     )  # fmt: skip
 
 
-def simulate_all(seeds: Iterable[int], *, restarts: bool) -> None:
+def simulate_all(seeds: Iterable[int], folder: Path, *, restarts: bool) -> None:
     """Storm after storm; together they must have been storms."""
-    seen = sum((simulate(seed, restarts=restarts) for seed in seeds), Counter())
-    assert min(seen["lost"], seen["doubled"], seen["overtaken"], seen["duplicates"]) > 20
+    seen = sum((simulate(seed, folder, restarts=restarts) for seed in seeds), Counter())
+    assert min(seen["lost"], seen["doubled"], seen["overtaken"], seen["duplicates"], seen["shared"]) > 20
+    assert not list(folder.iterdir())
     assert (seen["restarts"] > 10) is restarts
 
 
 @pytest.mark.parametrize("block", range(4))
-def test_nothing_is_lost_or_applied_twice(block: int) -> None:
+def test_nothing_is_lost_or_applied_twice(block: int, shm_folder: Path) -> None:
     """Without deaths every complete unroll is applied exactly once, whatever the network does."""
-    simulate_all(range(block * 8, block * 8 + 8), restarts=False)
+    simulate_all(range(block * 8, block * 8 + 8), shm_folder, restarts=False)
 
 
 @pytest.mark.parametrize("block", range(4))
-def test_learners_that_resume_from_checkpoints_apply_nothing_twice(block: int) -> None:
+def test_learners_that_resume_from_checkpoints_apply_nothing_twice(block: int, shm_folder: Path) -> None:
     """What a resumed learner misses had been acknowledged by the life that was lost; everything else is applied."""
-    simulate_all(range(1000 + block * 8, 1000 + block * 8 + 8), restarts=True)
+    simulate_all(range(1000 + block * 8, 1000 + block * 8 + 8), shm_folder, restarts=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("restarts", [False, True])
-def test_many_storms(restarts: bool) -> None:
+def test_many_storms(restarts: bool, shm_folder: Path) -> None:
     """The same over two thousand seeds."""
-    simulate_all(range(10_000, 12_000), restarts=restarts)
+    simulate_all(range(10_000, 12_000), shm_folder, restarts=restarts)
