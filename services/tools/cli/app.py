@@ -478,10 +478,10 @@ def plan(
     """Say how many services so many machines need, and what a billion frames cost, from rates measured here."""
     require_torch()
     from seedbed.services.tools.cli.bench.costs import measure_costs
-    from seedbed.services.tools.cli.capacity import Fleet, plan_fleet
+    from seedbed.services.tools.cli.capacity import Hardware, plan_fleet
     from seedbed.services.tools.cli.report import render_plan
 
-    fleet = Fleet(
+    fleet = Hardware(
         actor_machines=actor_machines, cores=cores, core_price=core_price, accelerator_price=accelerator_price,
         inference_rate=inference_rate, learner_rate=learner_rate,
     )  # fmt: skip

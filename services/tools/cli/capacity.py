@@ -37,7 +37,7 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fleet:
+class Hardware:
     """The machines that the user has in mind, and their prices for an hour; 0: no price."""
 
     actor_machines: int
@@ -49,7 +49,7 @@ class Fleet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class FramePrice:
     """The price of a billion frames, by who is paid for it."""
 
     actors: float
@@ -75,11 +75,11 @@ class CapacityPlan:
     learner_link: float  # of one learner with all inference services, with weights
     impala_rate: float  # that the same cores reach when they run the policy as well
     impala_weights_link: float  # bytes per second of weights to all actor processes, one for each core
-    seedbed: Layout
-    impala: Layout
+    seedbed: FramePrice
+    impala: FramePrice
 
 
-def plan_fleet(costs: Costs, fleet: Fleet) -> CapacityPlan:
+def plan_fleet(costs: Costs, fleet: Hardware) -> CapacityPlan:
     """Return what a fleet needs, at `HEADROOM` of what inference and learners can do at most."""
     cores = fleet.actor_machines * fleet.cores
     rate, impala_rate = cores / costs.actor_s, cores / costs.impala_s
@@ -107,9 +107,9 @@ def plan_fleet(costs: Costs, fleet: Fleet) -> CapacityPlan:
         learner_link=rate / learners * costs.learner_bytes + inference_services * versions_per_s * costs.weights_bytes,
         impala_rate=impala_rate,
         impala_weights_link=cores * impala_versions_per_s * costs.weights_bytes,
-        seedbed=Layout(
+        seedbed=FramePrice(
             actors=price(costs.actor_s, 0.0), inference=price(costs.inference_s, fleet.inference_rate),
             learners=learning,
         ),
-        impala=Layout(actors=price(costs.impala_s, 0.0), inference=0.0, learners=learning),
+        impala=FramePrice(actors=price(costs.impala_s, 0.0), inference=0.0, learners=learning),
     )  # fmt: skip

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from seedbed.learner_svc.algorithms.config import is_lag_bounded
-from seedbed.services.tools.cli.capacity import CapacityPlan, Costs, Fleet
+from seedbed.services.tools.cli.capacity import CapacityPlan, Costs, Hardware
 from seedbed.services.tools.cli.doctor import Finding, Grade
 from seedbed.services.tools.cli.experiment import Sections
 from seedbed.services.tools.cli.explain import Diagnosis, Signals, cores_of, diagnose, read_signals
@@ -97,7 +97,7 @@ def render_diagnosis(name: str, signals: Signals, diagnosis: Diagnosis) -> Rende
     return Panel(Group(*parts), title=f"[bold]{name}[/]", box=ROUNDED, expand=False)
 
 
-def render_plan(costs: Costs, fleet: Fleet, plan: CapacityPlan) -> RenderableType:
+def render_plan(costs: Costs, fleet: Hardware, plan: CapacityPlan) -> RenderableType:
     """What `seedbed plan` prints: what a step costs here, what the fleet needs, and what a billion frames cost."""
     grid = Table.grid(padding=(0, 3))
     grid.add_column(style=LABEL_STYLE, no_wrap=True)
