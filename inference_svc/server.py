@@ -230,8 +230,7 @@ class Server:
         if self.recorded is None:
             self._send(route, Pong(sent_ms=ping.sent_ms, server_epoch=self.incarnation, work_age_ms=0, turns_away=True))
         else:
-            sessions = self.table.sessions.values()
-            if any(session.route == route and session.hello.mode == "train" for session in sessions):
+            if any(session.hello.mode == "train" for session in self.table.on_route(route)):
                 self.counters.pinged(ping.load)
             work_age_ms = int(1e3 * self._work_age_s())
             self._send(route, self.table.ping(ping, route, now, work_age_ms=work_age_ms))
@@ -475,13 +474,16 @@ class Server:
         self.flush_episodes()
 
     def probe(self, now: float) -> None:
-        """Send each connection a PONG, or BYE again, which shows whether it is still open. Call it every second."""
+        """Send each silent connection a PONG, which shows whether it is still open; after the run, BYE again to all.
+
+        Call it every second. Connections that PING need none: every answer shows it.
+        """
         if self.goodbyes is not None:
             for route in self.goodbyes.waiting(now):
                 self._send(route, Bye(session=0, reason="run_finished"))
                 self.goodbyes.bye_sent(route)
         else:
-            for route in self.table.routes():
+            for route in self.table.silent_routes(now):
                 self._send(route, Pong(sent_ms=0, server_epoch=self.incarnation, work_age_ms=0))
 
     def flush_episodes(self) -> None:

@@ -10,6 +10,7 @@ protocols above number, acknowledge and repeat. High-water marks are a net under
 import asyncio
 import itertools
 import os
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,13 +20,15 @@ from zmq.utils.monitor import parse_monitor_message
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.net import connections
 from seedbed.shared.net.addresses import check_address, lock_ipc_path, refuse_open_bind, refuse_open_dial
+from seedbed.shared.net.arrivals import Arrivals
 from seedbed.shared.net.budget import STRANGERS, Payer, RateLimiter
 from seedbed.shared.net.endless import EndlessWatch
-from seedbed.shared.net.handshakes import FailedHandshakes
+from seedbed.shared.net.file_reserve import FileReserve
 from seedbed.shared.net.keys import BindKeys, DialKeys
 from seedbed.shared.net.reactor import Buffer, Channel, Reactor
 from seedbed.shared.net.zap import KEY, USER_ID, KeyGuard
 from seedbed.shared.protocol.rows import LARGEST_MESSAGE
+from seedbed.shared.runtime import open_files
 from seedbed.shared.runtime.memory import resident_bytes
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
@@ -45,9 +48,8 @@ DEALER_OPTIONS = {
     zmq.HEARTBEAT_TIMEOUT: 1500,
     zmq.HEARTBEAT_TTL: 2000,  # after which the other side gives up a dealer that has stopped
     zmq.IMMEDIATE: 1,  # else requests queued for a dead server reach its successor
-    zmq.RECONNECT_IVL: 50,
-    zmq.RECONNECT_IVL_MAX: 500,  # what a restarted service waits for its peers, ms
 }
+RECONNECT_FIRST_MS, RECONNECT_LONGEST_MS = 50, 500  # what a restarted service waits for its peers
 # No heartbeats of its own: libzmq aborts the process if one is due on a connection that broke while its receive queue
 # was full, which any peer can bring about. Peers' silence is judged by the protocols, and broken lines by TCP.
 ROUTER_OPTIONS = {
@@ -131,6 +133,9 @@ class Dealer:
         context = self._reactor.context
         socket = context.socket(zmq.DEALER)
         _set_options(socket, COMMON_OPTIONS | DEALER_OPTIONS, self.address, self._max_frame_bytes)
+        # libzmq's own waits are the same for all, so that peers that lost one server would dial at the same moments.
+        socket.setsockopt(zmq.RECONNECT_IVL, round(RECONNECT_FIRST_MS * spread()))
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, round(RECONNECT_LONGEST_MS * spread()))
         if self._keys is not None:
             socket.setsockopt(zmq.CURVE_PUBLICKEY, self._keys.pair.public.encode())
             socket.setsockopt(zmq.CURVE_SECRETKEY, self._keys.pair.secret.encode())
@@ -174,7 +179,7 @@ class Dealer:
         elif event & _HANDSHAKE_FAILURES and self._reopening is None:
             # libzmq does not always dial again after a refusal: do it on a new socket.
             self._shut(0)
-            self._reopening = self._reactor.loop.call_later(self._reopen_s, self._open)
+            self._reopening = self._reactor.loop.call_later(self._reopen_s * spread(), self._open)
             self._reopen_s = min(2 * self._reopen_s, REOPEN_LONGEST_S)
             self.state, self.refusal = "refused", self._explain(event)
             self._tell("handshake_failed")
@@ -225,8 +230,8 @@ class Router:
           on_drained: called whenever the socket has just been emptied.
           max_frame_bytes: a peer that sends a larger frame is disconnected.
           keys: ours, and where to find those who may connect; none: this machine alone, and everyone on it.
-          on_refused: called with a short reason, and who it was, when someone was not let in, or hung up on: "flood"
-            or "endless".
+          on_refused: called with a short reason, and who it was, when someone was not let in, or hung up on: "flood",
+            "endless" or "open_files".
           on_revoked: called with the routes whose keys were revoked; no message of theirs comes any more.
           memory: returns the memory of this process, bytes.
         Raises: ConfigError if the address is malformed, open to the network without keys, or taken, or a key is wrong.
@@ -244,7 +249,13 @@ class Router:
             self._guard = KeyGuard(reactor, keys, on_refused=self._on_refused, on_changed=self._recheck_keys)
         self._lock: int | None = None
         socket = reactor.context.socket(zmq.ROUTER)
-        self._handshakes = FailedHandshakes(reactor, socket, lambda: self._on_refused("handshake", ""))
+        self._reserve = FileReserve(lambda: self._on_refused(open_files.REFUSED, ""))
+        self._arrivals = Arrivals(
+            reactor,
+            socket,
+            on_accepted=lambda descriptor: self._reserve.accepted(descriptor, self.endpoint),
+            on_failed=lambda: self._on_refused("handshake", ""),
+        )
         try:
             self._lock = lock_ipc_path(bind)
             _set_options(socket, COMMON_OPTIONS | ROUTER_OPTIONS, bind, max_frame_bytes)
@@ -334,7 +345,7 @@ class Router:
 
     def _let_go(self) -> None:
         """Close what watches the socket, and release the lock of an ipc path."""
-        self._handshakes.close()
+        self._arrivals.close()
         if self._guard is not None:
             self._guard.close()
         if self._lock is not None:
@@ -351,6 +362,11 @@ def _make_room(routes: dict[bytes, Any]) -> None:
 
 def _nobody_asks(_reason: str, _peer: str) -> None:
     """Do nothing about a refusal: the default of `on_refused`."""
+
+
+def spread() -> float:
+    """Return a random factor, 0.5 to 1, for a wait: so that many peers that wait alike do not all act at once."""
+    return random.uniform(0.5, 1.0)
 
 
 def _set_options(
