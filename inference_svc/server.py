@@ -107,6 +107,7 @@ class Server:
         self._greeting: dict[bytes, None] = {}  # connections that said HELLO and have no session, the newest last
         self._replies = RefusalReplies()
         self._work_age_s = work_age_s
+        self._evaluating: dict[int, Group] = {}  # evaluation groups by session, in the order of their admission
         self._actions: list[Action] = []  # decided since the last `take_actions`
 
     def take_actions(self) -> list[Action]:
@@ -223,6 +224,8 @@ class Server:
             self._lockstep.admitted(session.hello)
         if self.served_statistics is not None:
             group.lanes.greedy, group.lanes.uses_frozen_weights = self.served_statistics.greedy, False
+        if session.hello.mode == "eval":
+            self._evaluating[session.id] = group
         self._actions.append(ForgetState(group.lanes))
         return True
 
@@ -365,7 +368,7 @@ class Server:
         return self.evaluations.without_groups(self._evaluation_groups())
 
     def _evaluation_groups(self) -> list[Group]:
-        return [session.attached for session in self.table.sessions.values() if session.hello.mode == "eval"]
+        return list(self._evaluating.values())
 
     # From the learner
 
@@ -554,7 +557,7 @@ class Server:
         if self._lockstep is not None:
             self._lockstep.discard(group)
         self._slots.release(group.lanes.start, group.lanes.count)
-        if session.hello.mode == "eval":
+        if self._evaluating.pop(session.id, None) is not None:
             self.evaluations.lose(group)
 
     def _mark(self, group: Group, state: RequestState, now: float) -> None:

@@ -187,12 +187,15 @@ class Dealer:
     def _explain(self, event: int) -> str:
         """Why the handshake failed, for people: libzmq tells a refused key apart, and little else."""
         if self._keys is None:
-            return "the handshake failed: this service has no keys (runtime.keys), the other side may ask for one"
+            return (
+                "the handshake failed: this service has no keys (runtime.keys) and the other side may ask for one, "
+                "or the other side has no room for one more connection"
+            )
         if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
             return f"key refused: {self._keys.pair.user_id} was revoked, never admitted there, or has the wrong role"
         return (
             f"the handshake failed: the other side has no keys, or is not the {self._keys.server.role} "
-            f"whose public key this service was given"
+            f"whose public key this service was given, or has no room for one more connection"
         )
 
     def _tell(self, event: str) -> None:

@@ -1,6 +1,7 @@
 """The limit of this process on open files, of which each connection is one."""
 
 import resource
+import sys
 
 REFUSED = "open_files"  # the reason for which a peer is refused when there are no more
 USEFUL_FILES = 1 << 17  # more than one process can have connections
@@ -11,17 +12,24 @@ def raise_file_limit() -> int:
 
     A shell sets a low limit for programs that use `select`, which none of the services does.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = USEFUL_FILES if hard == resource.RLIM_INFINITY else min(USEFUL_FILES, hard)
-    if resource.RLIM_INFINITY != soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    wanted = min(USEFUL_FILES, most_files())
+    if file_limit() < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     return file_limit()
 
 
 def file_limit() -> int:
     """Return how many files this process may have open."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return USEFUL_FILES if soft == resource.RLIM_INFINITY else soft
+    return _number(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+def most_files() -> int:
+    """Return how far this process may raise its limit."""
+    return _number(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+
+
+def _number(limit: int) -> int:
+    return sys.maxsize if limit == resource.RLIM_INFINITY else limit
 
 
 def how_to_raise(limit: int) -> str:

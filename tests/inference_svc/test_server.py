@@ -19,6 +19,7 @@ from seedbed.shared.protocol.messages import (
     Error,
     Evaluation,
     Get,
+    Ping,
     Pong,
     ProducerHello,
     Reject,
@@ -789,3 +790,33 @@ def test_a_policy_that_tells_tasks_apart_acts_only_for_these(driver: ServerDrive
     assert isinstance(driver.last(), Welcome)
     (lanes,) = driver.forgotten
     assert lanes.task == "tennis"
+
+
+def test_only_connections_that_are_silent_are_asked_whether_they_are_there(driver: ServerDriver) -> None:
+    """The answers to PINGs show it for the others, so that a thousand actors cost no message each a second."""
+    driver.serve()
+    for group, route in enumerate((b"pings", b"steps", b"silent")):
+        session = driver.hello(group, lanes=1, route=route)
+        if route == b"steps":
+            driver.step(session.session, 0, (0,), now=1.5, route=route)
+    driver.tell(Ping(sent_ms=1), route=b"pings", now=1.5)
+    before = len(driver.sent)
+    driver.server.probe(2.0)
+    ((route, probe),) = driver.sent[before:]
+    assert (route, probe) == (b"silent", Pong(sent_ms=0, server_epoch=99, work_age_ms=0))
+
+
+def test_a_silent_connection_that_is_closed_loses_its_session_after_the_time_for_its_return(
+    driver: ServerDriver,
+) -> None:
+    """Found by the message that cannot be sent; the slots are free three seconds later."""
+    driver.serve()
+    driver.hello(lanes=2)
+    driver.gone.add(b"r")
+    driver.now = 1.5
+    driver.server.probe(1.5)
+    driver.perform()
+    driver.server.beat(4.4, drained=True, stalled_until=0.0)
+    assert driver.server.used_slots == 2
+    driver.server.beat(4.6, drained=True, stalled_until=0.0)
+    assert driver.server.used_slots == 0

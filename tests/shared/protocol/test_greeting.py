@@ -1,5 +1,6 @@
 """When HELLO is said again, by one client and by a thousand that lost their server at the same moment."""
 
+import itertools
 import random
 from collections import Counter
 
@@ -30,7 +31,7 @@ def test_each_wait_doubles_and_is_shortened_by_half_at_most() -> None:
     """For every client: never sooner than half of the wait, never later than the whole."""
     for greeting in greetings(1):
         times = hellos(greeting, 12.0)
-        waits = [after - before for before, after in zip(times, times[1:], strict=False)]
+        waits = [after - before for before, after in itertools.pairwise(times)]
         for number, wait in enumerate(waits):
             longest = min(FIRST_RETRY_S * 2**number, MAX_RETRY_S)
             assert longest / 2 - TICK_S < wait < longest + 2 * TICK_S
