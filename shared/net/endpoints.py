@@ -33,7 +33,7 @@ from seedbed.shared.runtime.memory import resident_bytes
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 HIGH_WATER_MESSAGES = 1000
-MAX_PENDING_CONNECTIONS = 1024
+MAX_PENDING_CONNECTIONS = 4096  # the kernel takes net.core.somaxconn of them at most
 MAX_ROUTES = 65_536  # whose owners, or usefulness, a router remembers; those forgotten are looked up again
 REOPEN_FIRST_S, REOPEN_LONGEST_S = 0.2, 5.0
 
