@@ -236,7 +236,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", metavar="section.key=value", help="settings of inference")
     parser.add_argument("--connections", default="10,100,1000", help="numbers of connections, with commas between")
-    parser.add_argument("--steps-per-s", type=float, default=1000.0, help="STEPs of all connections together")
+    parser.add_argument("--steps-per-s", type=float, default=2000.0, help="STEPs of all connections together")
     parser.add_argument("--seconds", type=float, default=10.0, help="how long each number is measured")
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each number")
     parser.add_argument("--processes", type=int, default=4, help="that hold the connections")

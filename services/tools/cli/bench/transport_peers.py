@@ -209,7 +209,7 @@ class Client:
         """Submit a group's rows, now or when its period is over."""
         now = self._loop.time()
         due_at = self._due_at[group]
-        self._due_at[group] = max(now, due_at) + self._period_s
+        self._due_at[group] = max(now - self._period_s, due_at) + self._period_s  # late ones keep their phase
         if due_at > now:
             self._loop.call_at(due_at, self._submit, group, rows)
         else:
