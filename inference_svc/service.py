@@ -501,8 +501,8 @@ async def serve(
     keep_freed_memory()
     with Reactor() as reactor:
         inference = InferenceService(settings.inference, service, reactor, served=served, lookup=lookup)
-        service.ready(endpoint=inference.router.endpoint, run_id=served.run_id if served else "")
         _check_file_limit(settings.inference, service)
+        service.ready(endpoint=inference.router.endpoint, run_id=served.run_id if served else "")
         service.start(inference.beat(), "beat")
         service.start(inference.watch_compute(), "compute")
         try:
