@@ -7,9 +7,10 @@ CartPole trains under CURVE. A peer with a key of each role sends as fast as it 
 services that its key opens. The flood takes processor time itself, so the rate is compared with that beside a process
 that burns as much, in turn. Prints one JSON object for each; at the end one with the memory a minute later.
 
-`ratio` is the median over the pairs. A virtual machine's host takes processor time away, more in one second than in
-another, which moves the rate far more than a flood does: `at_equal_steal` is the ratio by least squares of the
-logarithm of each second's rate on the flood and on what was stolen in that second, and `error` its standard error.
+`processor` is what flood and burning process used, in cores. `ratio` is the median over the pairs. A virtual machine's
+host takes processor time away, more in one second than in another, which moves the rate far more than a flood does:
+`at_equal_steal` is the ratio by least squares of the logarithm of each second's rate on the flood and on what was
+stolen in that second, and `error` its standard error.
 """
 
 import argparse
@@ -151,14 +152,16 @@ def measure(run: Run, kind: str, role: str, service: str, seconds: float, pairs:
     before = run.memory()
     words = {"kind": kind, "role": role, "service": service, "address": run.endpoint(service), "share": 0.0}
     words |= {"keys": str(run.folder / "keys"), "seconds": seconds + 2 * SETTLE_S}
-    flooded, burning, shares, grown = [], [], [], [0]
+    flooded, burning, shares, burnt, grown = [], [], [], [], [0]
     for _ in range(pairs):
         windows, share = beside(run, words, seconds)
         grown += [max(now - before[name] for name, now in run.memory().items())]
         flooded.append(windows)
         shares.append(share)
         time.sleep(REST_S)
-        burning.append(beside(run, {**words, "kind": "burn", "share": share}, seconds)[0])
+        windows, share = beside(run, {**words, "kind": "burn", "share": share}, seconds)
+        burning.append(windows)
+        burnt.append(share)
         time.sleep(REST_S)
     ratio, error = at_equal_steal([x for part in flooded for x in part], [x for part in burning for x in part])
     medians = [_rate(many) / _rate(few) for many, few in zip(flooded, burning, strict=True)]
@@ -166,9 +169,9 @@ def measure(run: Run, kind: str, role: str, service: str, seconds: float, pairs:
         "bench": "floods", "machine": machine_label(), "kind": kind, "key": role, "at": service, "pairs": pairs,
         "flooded": round(statistics.median(map(_rate, flooded))),
         "burning": round(statistics.median(map(_rate, burning))),
-        "processor": round(statistics.median(shares), 2), "ratio": round(statistics.median(medians), 3),
-        "at_equal_steal": round(ratio, 3), "error": round(error, 3), "grown_mib": max(grown),
-        "restarts": run.restarts(),
+        "processor": [round(statistics.median(shares), 2), round(statistics.median(burnt), 2)],
+        "ratio": round(statistics.median(medians), 3), "at_equal_steal": round(ratio, 3), "error": round(error, 3),
+        "grown_mib": max(grown), "restarts": run.restarts(),
     }  # fmt: skip
 
 
@@ -214,10 +217,10 @@ def flood(kind: str, role: str, service: str, address: str, share: float, keys: 
     """
     deadline = time.monotonic() + seconds
     if kind == "burn":
+        began, spent = time.monotonic(), time.process_time()
         while (now := time.monotonic()) < deadline:
-            while time.monotonic() - now < 0.01 * share:
-                pass
-            time.sleep(0.01 * (1 - min(1.0, share)))
+            if time.process_time() - spent > share * (now - began):  # by what it got, not by what it asked for
+                time.sleep(0.001)
         return
     context = zmq.Context()
     socket = context.socket(zmq.DEALER)

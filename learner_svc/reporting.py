@@ -6,6 +6,7 @@ from typing import Any
 from seedbed.learner_svc.config import LearnerSettings, check_lag
 from seedbed.learner_svc.learning.update_metrics import UpdateMetrics
 from seedbed.learner_svc.link.producer_sessions import ProducerSessions, UnrollKey
+from seedbed.learner_svc.ranks.rounds import RankFigures
 from seedbed.learner_svc.run.run import Run
 from seedbed.learner_svc.run.writer import RestartCounter, summarise
 from seedbed.learner_svc.sources.source import FilledBatch
@@ -28,10 +29,12 @@ class Reporter:
         figures: UpdateMetrics, *, loop_lag_s: Callable[[], float], warn: Callable[..., object],
     ) -> None:  # fmt: skip
         self.dropped_by_actor: dict[str, int] = {}
+        self.ranks: Sequence[RankFigures] = ()  # what every learner rank has told of itself, if there are several
         self._settings, self._run, self._figures = settings, run, figures
         self._producers, self._restarts = producers, restarts
         self._loop_lag_s, self._warn = loop_lag_s, warn
         self._warned_lanes = 0
+        self._last_row: tuple[float, Sequence[RankFigures]] = (0.0, ())  # when it was made, and from which `ranks`
 
     def row(self, now: float, source: Mapping[str, float]) -> dict[str, float | int | None]:
         """Return the next row of metrics.csv by column; warns of more lanes than the limit on the lag allows.
@@ -52,8 +55,20 @@ class Reporter:
         scores = self._run.normalised_figures if self._figures.evaluation is not None else {}
         return self._figures.row(
             self._run.counters, self._run.training, loads, epoch=producers.identity.epoch, now=now,
-            others=others | dict(source) | self._run.tasks.row() | scores,
+            others=others | dict(source) | self._run.tasks.row() | scores | self._rank_columns(now),
         )  # fmt: skip
+
+    def _rank_columns(self, now: float) -> dict[str, float]:
+        """Return the columns of each rank since the last row; none in the first row."""
+        (then, before), self._last_row = self._last_row, (now, self.ranks)
+        passed_s = max(1e-9, now - then)
+        row: dict[str, float] = {}
+        for rank, (total, former) in enumerate(zip(self.ranks, before, strict=False)):
+            risen = total.since(former)
+            row[columns.RANK_BATCH_WAIT.of(str(rank))] = min(1.0, risen.batch_wait_s / passed_s)
+            row[columns.RANK_RANKS_WAIT.of(str(rank))] = min(1.0, risen.ranks_wait_s / passed_s)
+            row[columns.RANK_TRAINED_LANES.of(str(rank))] = risen.trained_lanes / passed_s
+        return row
 
     def _warn_of_lanes(self, lanes: int) -> None:
         """Warn of more lanes than the limit on the lag allows, once for each larger number.

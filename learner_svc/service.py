@@ -33,7 +33,7 @@ from seedbed.learner_svc.link.sizes import check_size
 from seedbed.learner_svc.metrics import register, register_ranks
 from seedbed.learner_svc.ranks.rank_service import serve_rank
 from seedbed.learner_svc.ranks.ranks import ALONE, CHIEF, Ranks, connect, place_of
-from seedbed.learner_svc.ranks.rounds import Meeting, Order, RankFigures, Rounds
+from seedbed.learner_svc.ranks.rounds import Meeting, Order, Rounds
 from seedbed.learner_svc.ranks.start import Told
 from seedbed.learner_svc.reporting import Reporter
 from seedbed.learner_svc.run import checkpoint as checkpoints
@@ -124,9 +124,8 @@ class LearnerService:
             update_seconds=register(service.metrics, self.run, self.producers, figures, writer, reactor),
             worker=self.worker, record=self.record, rounds=None if ranks.is_alone else self._make_rounds(),
         )  # fmt: skip
-        self.rank_figures: Sequence[RankFigures] = ()  # of every rank, with several
         if not ranks.is_alone:
-            register_ranks(service.metrics, lambda: self.rank_figures)
+            register_ranks(service.metrics, lambda: reporter.ranks)
         self.training: Training | None = None  # set once there is a policy
         self.finished, self.ranks_left = asyncio.Event(), asyncio.Event()
         self._is_building = self._ends = False
@@ -246,7 +245,7 @@ class LearnerService:
 
     def _met(self, meeting: Meeting) -> None:
         self._constructed()
-        self.rank_figures = meeting.figures
+        self.parts.reporter.ranks = meeting.figures
         if self.training is not None:
             self.training.met(meeting)
         if meeting.wants_end:

@@ -11,8 +11,8 @@ import typer
 from seedbed.services.tools.cli.app import app
 from seedbed.services.tools.cli.settings import list_settings
 from seedbed.shared.figures import actor, inference, learner, monitor, service
-from seedbed.shared.figures.columns import COLUMNS
-from seedbed.shared.figures.declare import declared
+from seedbed.shared.figures.columns import COLUMNS, RANK_COLUMNS
+from seedbed.shared.figures.declare import Column, declared
 
 SECTIONS = {
     "run": "What is trained, and when it ends.",
@@ -56,16 +56,17 @@ def metrics(module: ModuleType) -> str:
     return _table(("metric", "kind", "labels", "meaning"), rows)
 
 
-def columns() -> str:
-    """The columns of metrics.csv as a table."""
-    rows = ((f"`{item.name}`", item.unit, item.meaning) for item in COLUMNS)
+def columns(declared_columns: Sequence[Column]) -> str:
+    """Columns of metrics.csv as a table."""
+    rows = ((f"`{item.name}`", item.unit, item.meaning) for item in declared_columns)
     return _table(("column", "unit", "meaning"), rows)
 
 
 TABLES: dict[str, Callable[[], str]] = {
     "settings": settings,
     "commands": commands,
-    "columns": columns,
+    "columns": partial(columns, COLUMNS),
+    "rank_columns": partial(columns, RANK_COLUMNS),
     "actor_metrics": partial(metrics, actor),
     "inference_metrics": partial(metrics, inference),
     "learner_metrics": partial(metrics, learner),

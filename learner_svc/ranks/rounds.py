@@ -62,6 +62,12 @@ class RankFigures:
         """Return the figures as they are sent."""
         return [self.batch_wait_s, self.ranks_wait_s, self.trained_lanes]
 
+    def since(self, before: "RankFigures") -> "RankFigures":
+        """Return how much each total has risen; zero for one that began anew."""
+        now, then = self.numbers(), before.numbers()
+        batch_wait_s, ranks_wait_s, lanes = (max(0.0, total - former) for total, former in zip(now, then, strict=True))
+        return RankFigures(batch_wait_s=batch_wait_s, ranks_wait_s=ranks_wait_s, trained_lanes=lanes)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meeting:
@@ -173,7 +179,8 @@ class Rounds(Generic[B]):
         )
         return Meeting(
             order=order, trained=trained, ledgers=tuple(ledgers), figures=figures,
-            wants_end=bool(np.any(gathered[:, 1])), waited_s=waited_s if offer is not None else 0.0,
+            wants_end=bool(np.any(gathered[:, 1])),
+            waited_s=waited_s if order.trains and offer is not None else 0.0,
         )  # fmt: skip
 
     def _finished(self, meeting: Meeting) -> None:

@@ -232,8 +232,7 @@ def statistic_panels(names: Sequence[str]) -> list[PlottedPanel]:
 
 def task_panels(names: Sequence[str]) -> list[PlottedPanel]:
     """Return a panel for the returns of each task, and one for their shares of the batches; none without tasks."""
-    begin = columns.RETURN_MEAN.of("")
-    tasks = [name.removeprefix(begin) for name in names if name.startswith(begin)]
+    tasks = columns.RETURN_MEAN.members(names)
     if not tasks:
         return []
     returns = [

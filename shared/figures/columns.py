@@ -99,7 +99,18 @@ EVAL_NORMALISED_CAPPED_MEAN = Column("eval_normalised_capped_mean", "", "their m
 TASK_COLUMNS = (  # columns that only tasks have, besides their own ones of some columns above
     SHARE := Column("share", "0…1", "share of the lanes of all batches"),
 )
+RANK_COLUMNS = (  # of each learner rank, in a run with several, since the previous row
+    RANK_BATCH_WAIT := Column("rank_batch_wait_share", "0…1", "share of the time in which the rank had no batch"),
+    RANK_RANKS_WAIT := Column(
+        "rank_ranks_wait_share", "0…1", "share of the time in which it had a batch and waited for other ranks"
+    ),
+    RANK_TRAINED_LANES := Column("rank_lanes_per_s", "1/s", "lane-unrolls that it trained on"),
+)
 COLUMNS = (
-    *(value for value in tuple(globals().values()) if isinstance(value, Column) and value not in TASK_COLUMNS),
+    *(
+        value
+        for value in tuple(globals().values())
+        if isinstance(value, Column) and value not in (*TASK_COLUMNS, *RANK_COLUMNS)
+    ),
     *(load.column for load in inference.LOADS),
 )

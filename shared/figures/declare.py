@@ -72,9 +72,15 @@ class Column:
     unit: str
     meaning: str
 
-    def of(self, task: str) -> str:
-        """Return the name of the same column for one task of a run."""
-        return f"{self.name}/{task}"
+    def of(self, member: str) -> str:
+        """Return the name of the same column for one task or one learner rank of a run."""
+        return f"{self.name}/{member}"
+
+    def members(self, names: Iterable[str]) -> list[str]:
+        """Return whom these columns have this one of, each once and in their order."""
+        begin = self.of("")
+        found = (name.removeprefix(begin) for name in names if name.startswith(begin))
+        return [member for member in dict.fromkeys(found) if member]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """Limits how much of a server's time one peer may waste.
 
 A useful message (a new step or unroll, a request for new weights) is free. Any other message, such as a greeting, a
-question, a repetition or an invalid one, is charged with the time that it took. Every payer has a budget of `BURST_S`,
-which refills at `SHARE` of the clock. While it is empty, the payer's messages are dropped unread, and a connection that
-keeps sending is ended.
+question, a repetition or an invalid one, is charged with the time that it took, including the time in which libzmq's
+thread decrypted it. Every payer has a budget of `BURST_S`, which refills at `SHARE` of the clock. While it is empty,
+the payer's messages are dropped unread, and a connection that keeps sending is ended.
 
 A connection that has sent a useful message pays for itself. Before that, all connections of a key share one budget, and
 without keys all of them do, since a new connection costs a peer nothing. The cost of the greeting is given back at the
@@ -19,7 +19,8 @@ OWN_S, GREETING_S = 0.05, 0.05  # time that a connection begins with; most that 
 PAUSE_S = 0.02  # time that a payer without any left must have regained before it is read again
 PRUNE_EVERY_S = 1.0
 MAX_PAYERS = 65_536  # the payers charged longest ago are forgotten first
-DROPPED_MESSAGES, DROPPED_BYTES = 200, 64 << 20  # a connection is ended when so much of it was dropped
+DECRYPTION_S = 2e-9  # of libzmq's thread for each byte that it receives
+DROPPED_MESSAGES, DROPPED_BYTES = 200, 1 << 20  # a connection is ended when so much of it was dropped
 ENDED_AGAIN_S = 2.0  # for so long it is not ended again: what it had sent before is still arriving
 STRANGERS = ""
 
@@ -88,9 +89,10 @@ class RateLimiter:
         """Whether a message over this route is to be read."""
         return not self.barred or self._budget.admits(self._payer(route))
 
-    def charge(self, route: bytes, seconds: float) -> None:
-        """Charge a route's payer for a useless message that took so long."""
+    def charge(self, route: bytes, seconds: float, size: int = 0) -> None:
+        """Charge a route's payer for a useless message of `size` bytes whose handling took so long."""
         payer = self._payer(route)
+        seconds += size * DECRYPTION_S
         if isinstance(payer, str):
             _, paid = self._greetings.pop(route, (payer, 0.0))
             self._greetings[route] = payer, min(GREETING_S, paid + seconds)

@@ -64,8 +64,8 @@ class Gate(Protocol):
     def admits(self, route: bytes) -> bool:
         """Whether the next message, which came over this route, is to be read."""
 
-    def charge(self, route: bytes, seconds: float) -> None:
-        """Take note that a message over this route was useless, and how long it took to read and handle it."""
+    def charge(self, route: bytes, seconds: float, size: int) -> None:
+        """Take note that a message of `size` bytes over this route was useless, and how long its handling took."""
 
     def drop(self, route: bytes, size: int) -> None:
         """Take note that a message of `size` bytes over this route was dropped unread."""
@@ -228,7 +228,7 @@ class Channel:
                         is_useless = on_frames(frames) is False
                     end = perf_counter()
                     if is_useless and gate is not None:
-                        gate.charge(route, end - begin)
+                        gate.charge(route, end - begin, sum(map(len, frames)))
                 if self.senders is not None:
                     self.senders.add(self.sender())
                 if self._is_closed or end > stop:

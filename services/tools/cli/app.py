@@ -26,7 +26,7 @@ from seedbed.shared.runtime.modules import look_for_modules_here
 
 ORDER = (  # of the commands in --help; others come behind
     "train", "experiments", "runs", "eval", "explain", "export", "monitor", "wandb", "settings", "doctor", "bench",
-    "env", "play", "learner", "inference", "actor", "container", "keys",
+    "plan", "env", "play", "learner", "inference", "actor", "container", "keys",
 )  # fmt: skip
 
 
@@ -456,6 +456,38 @@ def bench(
     for item in names:
         for line in run_bench(item, seconds, words or [], curve=curve):
             print(line, flush=True)
+    return 0
+
+
+@app.command()
+def plan(
+    experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="A name in compose/experiments, or a path.")],
+    words: Words = None,
+    actor_machines: Annotated[int, typer.Option(min=1, help="Machines for actors.")] = 1,
+    cores: Annotated[int, typer.Option(min=1, help="Cores of each, all of them for actors.")] = 16,
+    inference_rate: Annotated[
+        float, typer.Option(min=0, help="Steps/s of one inference service on an accelerator; 0: as measured here.")
+    ] = 0.0,
+    learner_rate: Annotated[
+        float, typer.Option(min=0, help="Steps/s of one learner on an accelerator; 0: as measured here.")
+    ] = 0.0,
+    core_price: Annotated[float, typer.Option(min=0, help="Of one core for an hour.")] = 0.0,
+    accelerator_price: Annotated[float, typer.Option(min=0, help="Of one accelerator for an hour.")] = 0.0,
+    seconds: Annotated[float, typer.Option(min=5, help="How long the run is that is measured.")] = 20.0,
+) -> int:
+    """Say how many services so many machines need, and what a billion frames cost, from rates measured here."""
+    require_torch()
+    from seedbed.services.tools.cli.bench.costs import measure_costs
+    from seedbed.services.tools.cli.capacity import Fleet, plan_fleet
+    from seedbed.services.tools.cli.report import render_plan
+
+    fleet = Fleet(
+        actor_machines=actor_machines, cores=cores, core_price=core_price, accelerator_price=accelerator_price,
+        inference_rate=inference_rate, learner_rate=learner_rate,
+    )  # fmt: skip
+    with console.status(f"training {experiment} for {seconds:.0f} s, to measure it"):
+        costs = measure_costs(experiment, seconds, words or [])
+    console.print(render_plan(costs, fleet, plan_fleet(costs, fleet)))
     return 0
 
 

@@ -165,6 +165,10 @@ class Board:
         """Training steps that the present inference processes have acted."""
         return sum(process.last(inference.ACTED_STEPS.sample) or 0.0 for process in self._of("inference"))
 
+    def cpu_seconds(self, role: str) -> float:
+        """Processor time that the present processes of a role have used, seconds, without processes of their own."""
+        return sum(process.last("process_cpu_seconds_total") or 0.0 for process in self._of(role))
+
     @property
     def state(self) -> RunState:
         """Where the run is, as the learner said last."""

@@ -9,7 +9,7 @@ import csv
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -24,6 +24,7 @@ MIN_ROWS = 3
 STUCK_LOOP_MS = 20.0
 MAX_LOG_RHO_LAG0 = 0.1  # 0 to 1e-5 in float32, up to 0.07 with an LSTM; dropout of a tenth gives 0.16
 MIN_EFFECTIVE_SHARE = 0.5
+MAX_RANKS_WAIT = 0.2  # of a learner rank's time, for the others
 
 
 class Bottleneck(StrEnum):
@@ -35,6 +36,16 @@ class Bottleneck(StrEnum):
     NETWORK = "network"
     ENVIRONMENT = "environment"
     CORES = "cores"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSignals:
+    """What one of several learner ranks does with its time, shares of it."""
+
+    name: str  # "0" is the chief
+    batch_wait_share: float  # it has no batch
+    ranks_wait_share: float  # it has a batch and waits for other ranks
+    lanes_per_s: float  # trained on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +73,7 @@ class Signals:
     explained_variance: float | None = None
     log_rho_lag0: float | None = None
     cores: int | None = None
+    ranks: tuple[RankSignals, ...] = ()  # with several learner ranks
 
     @property
     def inference_busy_share(self) -> float | None:
@@ -213,6 +225,12 @@ def _remarks(signals: Signals) -> list[str]:
         )
     if signals.explained_variance is not None and signals.explained_variance < 0:
         remarks.append("the value function explains less than its mean would: check reward scale and learning rate")
+    if signals.ranks and max(rank.ranks_wait_share for rank in signals.ranks) > MAX_RANKS_WAIT:
+        slowest = max(signals.ranks, key=lambda rank: rank.batch_wait_share)
+        remarks.append(
+            f"learner rank {slowest.name} has no batch for {slowest.batch_wait_share:.0%} of the time, and the others "
+            f"wait for it: its machine or its inference services are slower than theirs"
+        )
     if signals.actor_restarts:
         remarks.append(f"actors were restarted {signals.actor_restarts:.0f} times: see logs/")
     return remarks
@@ -260,6 +278,9 @@ def summarise(
         found = values(column)
         return statistics.fmean(found) if found else None
 
+    def of_rank(column: Column, rank: str) -> float:
+        return mean(replace(column, name=column.of(rank))) or 0.0
+
     def last(column: Column) -> float:
         return next(reversed(values(column)), 0.0)
 
@@ -283,4 +304,14 @@ def summarise(
         dropped_share=dropped / max(1.0, dropped + last(columns.TRAINED_STEPS)),
         actor_restarts=last(inference.NUM_ACTOR_RESTARTS.column),
         cores=cores,
+        ranks=tuple(
+            RankSignals(
+                name=rank,
+                batch_wait_share=of_rank(columns.RANK_BATCH_WAIT, rank),
+                ranks_wait_share=of_rank(columns.RANK_RANKS_WAIT, rank),
+                lanes_per_s=of_rank(columns.RANK_TRAINED_LANES, rank),
+            )
+            for rank in columns.RANK_BATCH_WAIT.members(late[-1])
+            if finite(late[-1][columns.RANK_BATCH_WAIT.of(rank)]) is not None  # a resumed run may have fewer
+        ),
     )

@@ -1,4 +1,4 @@
-"""What `eval`, `doctor` and `explain` show their user."""
+"""What `eval`, `doctor`, `explain` and `plan` show their user."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from seedbed.learner_svc.algorithms.config import is_lag_bounded
+from seedbed.services.tools.cli.capacity import CapacityPlan, Costs, Fleet
 from seedbed.services.tools.cli.doctor import Finding, Grade
 from seedbed.services.tools.cli.experiment import Sections
 from seedbed.services.tools.cli.explain import Diagnosis, Signals, cores_of, diagnose, read_signals
@@ -76,6 +77,9 @@ def render_diagnosis(name: str, signals: Signals, diagnosis: Diagnosis) -> Rende
     ):
         if share is not None:
             grid.add_row(label, _bar(share))
+    for rank in signals.ranks:
+        waits = f"no batch {rank.batch_wait_share:.0%} of the time, waits for other ranks {rank.ranks_wait_share:.0%}"
+        grid.add_row(f"learner rank {rank.name}", f"{count(rank.lanes_per_s)} unrolls/s, {waits}")
     if signals.cycle_ms is not None:
         cycle = f"{number(signals.cycle_ms, 2)} ms: {number(signals.queue_wait_ms, 2)} waiting for a batch, "
         grid.add_row("a lane's cycle", cycle + f"{number(signals.forward_ms, 2)} forward, the rest outside inference")
@@ -91,6 +95,47 @@ def render_diagnosis(name: str, signals: Signals, diagnosis: Diagnosis) -> Rende
     if remarks:
         parts += [Text("also", LABEL_STYLE), *remarks]
     return Panel(Group(*parts), title=f"[bold]{name}[/]", box=ROUNDED, expand=False)
+
+
+def render_plan(costs: Costs, fleet: Fleet, plan: CapacityPlan) -> RenderableType:
+    """What `seedbed plan` prints: what a step costs here, what the fleet needs, and what a billion frames cost."""
+    grid = Table.grid(padding=(0, 3))
+    grid.add_column(style=LABEL_STYLE, no_wrap=True)
+    grid.add_column()
+    roles = (("actors", costs.actor_s), ("inference", costs.inference_s), ("learner", costs.learner_s))
+    grid.add_row("a step here", f"µs of a core: {', '.join(f'{role} {number(1e6 * each, 2)}' for role, each in roles)}")
+    sizes = f"{number(costs.inference_bytes, 0)} bytes to inference and back, {number(costs.learner_bytes, 0)}"
+    grid.add_row("", f"{sizes} to the learner")
+    grid.add_row(
+        "one service here",
+        f"at most {count(costs.inference_rate)} steps/s of inference, {count(costs.learner_rate)} of the learner",
+    )
+    grid.add_row("actors", f"{fleet.actor_machines * fleet.cores} cores reach {count(plan.rate)} steps/s")
+    each = f"each for {number(plan.actors_per_inference)} cores of actors, {_link(plan.inference_link)}"
+    grid.add_row("inference", f"{_things(plan.inference_services, 'service')}, {each}")
+    each = f"each for {number(plan.inference_per_learner)} inference services, {_link(plan.learner_link)}"
+    grid.add_row("learner", f"{_things(plan.learners, 'rank')}, {each}")
+    other = (
+        f"the same cores reach {count(plan.impala_rate)} steps/s, and get {_link(plan.impala_weights_link)} of weights"
+    )
+    grid.add_row("as in IMPALA", other)
+    parts: list[RenderableType] = [grid]
+    if fleet.core_price or fleet.accelerator_price:
+        prices = Table("a billion frames", "actors", "inference", "learner", "total", box=SIMPLE_HEAD)
+        for name, layout in (("seedbed", plan.seedbed), ("as in IMPALA", plan.impala)):
+            shares = (layout.actors, layout.inference, layout.learners, layout.total)
+            prices.add_row(name, *(f"{share:.3g}" for share in shares))
+        parts.append(prices)
+    return Panel(Group(*parts), title=f"[bold]{costs.env_id}[/]", box=ROUNDED, expand=False)
+
+
+def _things(number_of: int, name: str) -> str:
+    return f"{number_of} {name}{'' if number_of == 1 else 's'}"
+
+
+def _link(bytes_per_s: float) -> str:
+    """What a link carries, in megabits per second, as links are sold."""
+    return f"{number(8e-6 * bytes_per_s)} Mbit/s"
 
 
 def _bar(share: float, width: int = 24) -> Text:

@@ -4,7 +4,7 @@ import csv
 import io
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +42,7 @@ class MetricsTable:
     def _begin(self) -> None:
         self.curves = Curves(COLUMNS)
         self.tasks: tuple[str, ...] = ()  # in the table's order; none in a run with one environment
+        self.ranks: tuple[str, ...] = ()  # of the learner, "0" is the chief; none in a run with one
         self.statistics: tuple[str, ...] = ()  # of the environment's own
         self.problem = ""  # why nothing can be shown
         self.broken_lines = 0
@@ -72,11 +73,13 @@ class MetricsTable:
             missing = [name for name in AXES if name not in self._header]
             if missing:
                 self.problem = f"metrics.csv: its first line names no column {' and no '.join(missing)}"
-            self.tasks = find_tasks(self._header)
+            self.tasks = tuple(columns.RETURN_MEAN.members(self._header))[:MAX_TASKS]
+            self.ranks = tuple(columns.RANK_BATCH_WAIT.members(self._header))
             self.statistics = tuple(own_statistics(self._header))[:MAX_STATISTICS]
             own = [column(name) for name in self.statistics for column in (training_column, evaluation_column)]
             of_tasks = [f"{column}/{task}" for task in self.tasks for column in (*TASK_COLUMNS, *own)]
-            self.curves = Curves((*COLUMNS, *own, *of_tasks))
+            of_ranks = [column.of(rank) for rank in self.ranks for column in columns.RANK_COLUMNS]
+            self.curves = Curves((*COLUMNS, *own, *of_tasks, *of_ranks))
         if self.problem or not data:
             return
         places = [self._header.index(name) if name in self._header else -1 for name in self.curves.columns]
@@ -95,13 +98,6 @@ class MetricsTable:
         good = (axes >= highest).all(axis=1)
         self.broken_lines += int((~good).sum())
         return rows[good]
-
-
-def find_tasks(header: Sequence[str]) -> tuple[str, ...]:
-    """The tasks that a table has returns of, the first `MAX_TASKS`."""
-    begin = f"{TASK_COLUMNS[0]}/"
-    named = (name.removeprefix(begin) for name in header if name.startswith(begin))
-    return tuple(dict.fromkeys(name for name in named if name))[:MAX_TASKS]
 
 
 def parse_rows(data: bytes, num_columns: int) -> tuple[Array, int]:

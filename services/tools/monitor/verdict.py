@@ -6,6 +6,7 @@ from typing import Any
 from seedbed.services.tools.cli.explain import cores_of, diagnose, summarise
 from seedbed.services.tools.monitor.table import MetricsTable
 from seedbed.shared.errors import ConfigError
+from seedbed.shared.figures.columns import RANK_COLUMNS
 
 
 def judge(run_dir: Path, table: MetricsTable, max_policy_lag: float | None) -> dict[str, Any]:
@@ -14,7 +15,9 @@ def judge(run_dir: Path, table: MetricsTable, max_policy_lag: float | None) -> d
     Reads the run's versions.json.
     """
     curves = table.curves
-    columns = {name: curves.curve(name).mean.tolist() for name in curves.columns if "/" not in name}
+    of_ranks = {column.of(rank) for column in RANK_COLUMNS for rank in table.ranks}
+    names = [name for name in curves.columns if "/" not in name or name in of_ranks]
+    columns = {name: curves.curve(name).mean.tolist() for name in names}
     columns["lag_max"] = curves.curve("lag_max").high.tolist()
     rows = [
         {name: repr(value) for name, value in zip(columns, values, strict=True)}

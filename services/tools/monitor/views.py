@@ -217,6 +217,7 @@ def curves_view(run: RunReader) -> dict[str, Any]:
         "share_read": round(table.share_read, 3),
         "problem": run.table_problem,
         "tasks": list(table.tasks),
+        "ranks": list(table.ranks),
         "statistics": list(table.statistics),
         "columns": drawn,
     }

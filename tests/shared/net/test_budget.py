@@ -127,6 +127,14 @@ def test_a_connection_that_goes_on_is_ended_once() -> None:
     assert (watched.hung_up, watched.ended) == (1, [ROUTE])
 
 
+def test_bytes_are_charged_as_well() -> None:
+    """A message that is refused at a glance has been decrypted all the same."""
+    watched = WatchedLimiter()
+    for _ in range(100):
+        watched.limiter.charge(ROUTE, 0.0, 10 << 20)
+    assert not watched.limiter.admits(ROUTE)
+
+
 def test_few_messages_of_many_bytes_end_it_as_well() -> None:
     """Reading them costs as much."""
     watched = WatchedLimiter()

@@ -2,8 +2,8 @@
 
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
@@ -18,6 +18,7 @@ from seedbed.services.tools.cli.training import Stop, render_failure, run_experi
 from seedbed.shared.errors import SeedbedError
 
 MAX_START_S = 120.0  # until the first trained step
+ROLES = ("actor", "inference", "learner")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class Point:
     trained: float
     acted: float
     stolen_s: float
+    cpu_s: Mapping[str, float] = field(default_factory=dict)  # processor time by role: of actors, inference and learner
 
 
 class Stopwatch:
@@ -49,29 +51,59 @@ class Stopwatch:
             return
         figures = self._board.run()
         if figures.trained_steps and (not self.points or figures.trained_steps != self.points[-1].trained):
-            self.points.append(Point(now, figures.trained_steps, self._board.acted_steps, stolen_s()))
+            cpu_s = {role: self._board.cpu_seconds(role) for role in ROLES}
+            self.points.append(Point(now, figures.trained_steps, self._board.acted_steps, stolen_s(), cpu_s))
         started_at = self.points[0].at if self.points else None
         is_late = started_at is None and now - self._created_at > MAX_START_S
         if is_late or (started_at is not None and now - started_at >= self._seconds):
             self._stop()
 
 
+@dataclass(frozen=True, slots=True)
+class TimedRun:
+    """A whole run that was stopped after some time."""
+
+    experiment: Experiment
+    points: Sequence[Point]
+    ended: Ended
+
+
+def run_for(name: str, seconds: float, words: Sequence[str], run_dir: Path) -> TimedRun:
+    """Train an experiment until `seconds` after its first trained step.
+
+    Raises: SeedbedError if the run fails, or trains too little to be measured.
+    """
+    endless = ["run.steps=0", "run.seconds=0", "run.until_return=1e30", "launch.video=false", *words]
+    experiment = load_experiment(find_experiment(name), endless, run_dir=run_dir, resume=False)
+    watches: list[Stopwatch] = []
+
+    def make_view(board: Board, stop: Stop) -> View:
+        watches.append(Stopwatch(board, stop, seconds))
+        return watches[0]
+
+    ended = run_experiment(experiment, make_view)
+    if ended.outcome.service:
+        Console(stderr=True).print(render_failure(ended, experiment.run_dir))
+        raise SeedbedError(f"{name}: the run failed")
+    return TimedRun(experiment, watches[0].points, ended)
+
+
 def measure(name: str, seconds: float, words: Sequence[str]) -> Iterator[dict[str, str | int | float]]:
     """Trained and acted steps per second over the last half, and what made them."""
     with tempfile.TemporaryDirectory(prefix="seedbed-bench-") as folder:
-        endless = ["run.steps=0", "run.seconds=0", "run.until_return=1e30", "launch.video=false", *words]
-        experiment = load_experiment(find_experiment(name), endless, run_dir=Path(folder) / "run", resume=False)
-        watches: list[Stopwatch] = []
+        run = run_for(name, seconds, words, Path(folder) / "run")
+        yield _result(run.experiment, run.points, run.ended)
 
-        def make_view(board: Board, stop: Stop) -> View:
-            watches.append(Stopwatch(board, stop, seconds))
-            return watches[0]
 
-        ended = run_experiment(experiment, make_view)
-        if ended.outcome.service:
-            Console(stderr=True).print(render_failure(ended, experiment.run_dir))
-            raise SeedbedError(f"bench {name}: the run failed")
-        yield _result(experiment, watches[0].points, ended)
+def last_half(points: Sequence[Point]) -> tuple[Point, Point]:
+    """Return the points at which the last half of the time began and ended.
+
+    Raises: SeedbedError if there is too little to measure.
+    """
+    if len(points) < 3:
+        raise SeedbedError("nothing was trained in that time: give it more --seconds")
+    middle = (points[0].at + points[-1].at) / 2
+    return max((point for point in points if point.at <= middle), key=lambda point: point.at), points[-1]
 
 
 def rates(points: Sequence[Point]) -> tuple[float, float, float]:
@@ -79,12 +111,8 @@ def rates(points: Sequence[Point]) -> tuple[float, float, float]:
 
     Raises: SeedbedError if there is too little to measure.
     """
-    if len(points) < 3:
-        raise SeedbedError("nothing was trained in that time: give it more --seconds")
-    middle = (points[0].at + points[-1].at) / 2
-    first = max((point for point in points if point.at <= middle), key=lambda point: point.at)
-    span = points[-1].at - first.at
-    last = points[-1]
+    first, last = last_half(points)
+    span = last.at - first.at
     return (
         (last.trained - first.trained) / span,
         (last.acted - first.acted) / span,

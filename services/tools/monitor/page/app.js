@@ -5,7 +5,7 @@ import { Logs, Settings, Verdicts, endings } from "./details.js";
 import { element, swatch } from "./format.js";
 import { Screens } from "./live.js";
 import { LagPanel } from "./lag.js";
-import { PANELS, series, statisticPanel, taskPanels, taskSeries } from "./panels.js";
+import { memberPanels, memberSeries, PANELS, series, statisticPanel } from "./panels.js";
 import { Runs } from "./runs.js";
 import { map } from "./services.js";
 
@@ -140,12 +140,12 @@ function drawCurves() {
   lagPanel.update(colored().map(([name, color]) => [name, color, known(name, "")?.lag]));
 }
 
-/** After the returns, a chart for each statistic of the environments' own, and those of each run of several tasks. */
+/** After the returns, a chart for each statistic of the environments' own, and those of each run of several tasks or learner ranks. */
 function drawOwn(tables, all) {
   const statistics = [...new Set(tables.flatMap((curves) => curves.statistics))].map(statisticPanel);
   const wanted = new Map(statistics.map((panel) => [`statistic ${panel.title}`, { panel, series: () => all(panel) }]));
-  for (const curves of tables.filter((item) => item.tasks.length > 1)) {
-    for (const panel of taskPanels(curves)) wanted.set(`${panel.title} ${curves.name}`, { panel: { ...panel, isNamed: true }, series: () => taskSeries(panel, curves, view.axis) });
+  for (const curves of tables) {
+    for (const panel of memberPanels(curves)) wanted.set(`${panel.title} ${curves.name}`, { panel: { ...panel, isNamed: true }, series: () => memberSeries(panel, curves, view.axis, listed(curves.name)?.is_live) });
   }
   for (const [key, chart] of ownCharts) {
     if (wanted.has(key)) continue;
@@ -156,7 +156,7 @@ function drawOwn(tables, all) {
   for (const [key, { panel, series: made }] of wanted) {
     if (!ownCharts.has(key)) ownCharts.set(key, new Chart(panel));
     const chart = ownCharts.get(key);
-    chart.figure.className = panel.isNamed ? "tasks" : "";
+    chart.figure.className = panel.isNamed ? "members" : "";
     if (before.nextSibling !== chart.figure) before.after(chart.figure);
     chart.update(made(), view);
     before = chart.figure;

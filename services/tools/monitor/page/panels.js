@@ -13,23 +13,40 @@ export const statisticPanel = (name) => ({
   lines: [line(`episode_${name}_mean`, "training"), mark(`eval_${name}_mean`, "evaluated")],
 });
 
-/** What a run of several tasks shows of each: a panel, and the columns of a task. */
-export const taskPanels = (curves) => [
-  { title: "Return by task", unit: curves.name, training: "return_mean", evaluation: "eval_return_mean" },
-  ...curves.statistics.map((name) => ({ title: `${name} by task`, unit: curves.name, training: `episode_${name}_mean`, evaluation: `eval_${name}_mean` })),
-];
-
 const STYLES = ["line", "dashed", "dotted", "dashdot"]; // of 8 tasks each, a colour for each of them
 const NUM_COLORS = 8;
 
-/** A line and marks for each task of one run: series for `Chart.update`, without bands, which would hide one another. */
-export function taskSeries(panel, curves, axis) {
-  return curves.tasks.flatMap((task, number) => {
-    const style = STYLES[Math.floor(number / NUM_COLORS) % STYLES.length];
-    const lines = [line(`${panel.training}/${task}`, "", { style }), mark(`${panel.evaluation}/${task}`, "")];
-    return series({ lines }, { ...curves, name: task }, axis, `--run${number % NUM_COLORS}`)
-      .map((item) => ({ ...item, low: undefined, high: undefined }));
-  });
+/** A panel with a line and marks for each task of one run. */
+const byTask = (curves, title, training, evaluation) => ({
+  title, unit: curves.name, members: curves.tasks,
+  lines: (task, number) => [
+    line(`${training}/${task}`, "", { style: STYLES[Math.floor(number / NUM_COLORS) % STYLES.length] }), mark(`${evaluation}/${task}`, ""),
+  ],
+});
+
+/** What a run of several learner ranks shows of each. */
+const byRank = (curves) => ({
+  title: "Waits by learner rank", unit: "% of the time", note: `${curves.name}; dashed: for other ranks`, members: curves.ranks, prefix: "rank ",
+  lines: (rank) => [
+    line(`rank_batch_wait_share/${rank}`, "", { scale: 100, unit: "%", isRate: true }),
+    line(`rank_ranks_wait_share/${rank}`, "", { style: "dashed", scale: 100, unit: "%", isRate: true }),
+  ],
+});
+
+/** The panels that a run of several tasks or learner ranks has for itself. */
+export const memberPanels = (curves) => [
+  ...(curves.tasks.length > 1 ? [
+    byTask(curves, "Return by task", "return_mean", "eval_return_mean"),
+    ...curves.statistics.map((name) => byTask(curves, `${name} by task`, `episode_${name}_mean`, `eval_${name}_mean`)),
+  ] : []),
+  ...(curves.ranks.length > 1 ? [byRank(curves)] : []),
+];
+
+/** The lines of each task or rank of one run: series for `Chart.update`, without bands, which would hide one another. */
+export function memberSeries(panel, curves, axis, isLive) {
+  return panel.members.flatMap((member, number) =>
+    series({ lines: panel.lines(member, number) }, { ...curves, name: `${panel.prefix ?? ""}${member}` }, axis, `--run${number % NUM_COLORS}`, isLive)
+      .map((item) => ({ ...item, low: undefined, high: undefined })));
 }
 
 /** What a panel draws for one run: series for `Chart.update`. `isLive`: the newest value of a rate is that of now. */

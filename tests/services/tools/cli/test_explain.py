@@ -130,6 +130,19 @@ def test_figures_are_means_over_the_last_half_of_training(tmp_path):
     assert found.env_busy_share is None
 
 
+def test_waits_of_learner_ranks_name_the_slowest():
+    """Of the ranks that trained last: a resumed run may have fewer than before."""
+    row = {"seconds": "1", "trained_steps_per_s": "100", "rank_batch_wait_share/2": "", "rank_ranks_wait_share/2": ""}
+    waits = {"0": ("0.1", "0.5"), "1": ("0.6", "0.02")}
+    for rank, (batch, ranks) in waits.items():
+        row |= {f"rank_batch_wait_share/{rank}": batch, f"rank_ranks_wait_share/{rank}": ranks}
+        row[f"rank_lanes_per_s/{rank}"] = "64"
+    found = summarise([row] * 6, source="rows")
+    shares = [(rank.name, rank.batch_wait_share, rank.ranks_wait_share) for rank in found.ranks]
+    assert shares == [("0", pytest.approx(0.1), pytest.approx(0.5)), ("1", pytest.approx(0.6), pytest.approx(0.02))]
+    assert any("rank 1 has no batch for 60%" in remark for remark in diagnose(found).remarks)
+
+
 def test_a_run_that_is_too_young_is_told_so(tmp_path):
     """Three rows with training are the least."""
     write_metrics(tmp_path, ["1,10,0,10,10,0.1,128,1"])

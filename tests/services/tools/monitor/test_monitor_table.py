@@ -228,6 +228,18 @@ def test_a_long_table_is_read_in_turns(tmp_path):
     assert table.curves.num_rows == 60_000
 
 
+def test_the_learner_ranks_of_a_run_are_columns_of_their_own(tmp_path):
+    """In the table's order."""
+    file = tmp_path / "metrics.csv"
+    file.write_text(
+        "seconds,trained_steps,rank_batch_wait_share/0,rank_lanes_per_s/0,rank_batch_wait_share/1\n1,10,0.5,64,0.25\n"
+    )
+    table = MetricsTable(file)
+    table.advance(FOREVER)
+    assert table.ranks == ("0", "1")
+    assert table.curves.last("rank_batch_wait_share/1") == 0.25
+
+
 def test_statistics_of_the_environments_own_are_columns_of_the_run_and_of_each_task(tmp_path):
     """Whatever they are called; the run's own figures are none of them."""
     own = ["episode_success_mean", "eval_success_mean", "episode_success_mean/pong", "eval_success_mean/pong"]
