@@ -131,7 +131,19 @@ class Dealer:
         """Make socket and monitor, and dial."""
         self._reopening = None
         context = self._reactor.context
-        socket = context.socket(zmq.DEALER)
+        sockets: list[zmq.Socket[bytes]] = []
+        try:
+            sockets += [context.socket(zmq.DEALER)]
+            sockets += [context.socket(zmq.PAIR)]
+        except zmq.ZMQError as error:
+            for made in sockets:
+                made.close(0)
+            if error.errno != zmq.EMFILE or self.state == "connecting":
+                raise
+            self.refusal = "this process has no file descriptor for a connection"
+            self._open_later()
+            return
+        socket, monitor = sockets
         _set_options(socket, COMMON_OPTIONS | DEALER_OPTIONS, self.address, self._max_frame_bytes)
         # libzmq's own waits are the same for all, so that peers that lost one server would dial at the same moments.
         socket.setsockopt(zmq.RECONNECT_IVL, round(RECONNECT_FIRST_MS * spread()))
@@ -142,7 +154,6 @@ class Dealer:
             socket.setsockopt(zmq.CURVE_SERVERKEY, self._keys.server.public.encode())
         name = f"inproc://monitor-{next(_monitor_numbers)}"
         socket.monitor(name, _WATCHED)
-        monitor = context.socket(zmq.PAIR)
         monitor.setsockopt(zmq.LINGER, 0)
         monitor.connect(name)
         try:
@@ -153,6 +164,11 @@ class Dealer:
             raise ConfigError(f"cannot dial {self.address}: {error.strerror}") from error
         self._channel = self._reactor.open(socket, self._on_message)
         self._monitor = self._reactor.open(monitor, self._watch)
+
+    def _open_later(self) -> None:
+        """Open again after a wait, which doubles each time."""
+        self._reopening = self._reactor.loop.call_later(self._reopen_s * spread(), self._open)
+        self._reopen_s = min(2 * self._reopen_s, REOPEN_LONGEST_S)
 
     def _shut(self, linger_ms: int) -> None:
         """Stop the events, then close both sockets.
@@ -179,8 +195,7 @@ class Dealer:
         elif event & _HANDSHAKE_FAILURES and self._reopening is None:
             # libzmq does not always dial again after a refusal: do it on a new socket.
             self._shut(0)
-            self._reopening = self._reactor.loop.call_later(self._reopen_s * spread(), self._open)
-            self._reopen_s = min(2 * self._reopen_s, REOPEN_LONGEST_S)
+            self._open_later()
             self.state, self.refusal = "refused", self._explain(event)
             self._tell("handshake_failed")
 
