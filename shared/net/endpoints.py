@@ -8,6 +8,7 @@ protocols above number, acknowledge and repeat. High-water marks are a net under
 """
 
 import asyncio
+import errno
 import itertools
 import os
 import random
@@ -138,7 +139,7 @@ class Dealer:
         except zmq.ZMQError as error:
             for made in sockets:
                 made.close(0)
-            if error.errno != zmq.EMFILE or self.state == "connecting":
+            if error.errno != errno.EMFILE or self.state == "connecting":
                 raise
             self.refusal = "this process has no file descriptor for a connection"
             self._open_later()
