@@ -9,7 +9,7 @@ from seedbed.inference_svc.config import OutOfBounds
 from seedbed.inference_svc.engine import LaneBlock
 from seedbed.inference_svc.episodes import read_statistics
 from seedbed.inference_svc.pictures import read_picture
-from seedbed.inference_svc.row_check import RowCheck
+from seedbed.inference_svc.row_check import RowCheck, row_check
 from seedbed.inference_svc.unrolls import LatestRow, UnrollWriter
 from seedbed.shared.protocol.layout import Array, Layout
 from seedbed.shared.protocol.messages import ActBits, Step
@@ -76,7 +76,7 @@ def make_group(session: Session, record: RecordSpec, start: int, out_of_bounds: 
         session,
         lanes,
         step_layout(hello.spec, hello.lanes),
-        RowCheck(hello.spec, out_of_bounds, hello.lanes),
+        row_check(hello.spec, out_of_bounds, hello.lanes),
         none,
         none,
         wants_boundaries="boundary" in hello.capabilities,

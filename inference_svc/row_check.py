@@ -1,6 +1,7 @@
 """Checks the values of a STEP's rows before they reach the policy: finite, valid categories, and within bounds."""
 
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -25,7 +26,7 @@ class _Bounded:
 
 
 class RowCheck:
-    """Checks the rows of one group. Immutable.
+    """Checks the rows of groups with the same specification and number of lanes. Immutable; `row_check` shares them.
 
     Args:
       policy: what to do with observations outside their Box: `count` only counts them, `clip` moves them to the
@@ -74,6 +75,17 @@ class RowCheck:
             place = f"observation {bounded.leaf.path!r}, lane {lane}, element {element}"
             raise RemoteWireError(BOUNDS, f"{place}: {value} is outside [{low}, {high}]")
         return np.asarray(is_outside.any(1))
+
+
+_in_use: WeakValueDictionary[tuple[EnvSpec, OutOfBounds, int], RowCheck] = WeakValueDictionary()
+
+
+def row_check(spec: EnvSpec, policy: OutOfBounds, lanes: int) -> RowCheck:
+    """Return the `RowCheck` with these arguments that a group already uses; a new one if none does."""
+    found = _in_use.get((spec, policy, lanes))
+    if found is None:
+        found = _in_use[spec, policy, lanes] = RowCheck(spec, policy, lanes)
+    return found
 
 
 def _bounded(index: int, leaf: Leaf, lanes: int) -> _Bounded:

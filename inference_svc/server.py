@@ -107,6 +107,7 @@ class Server:
         self._greeting: dict[bytes, None] = {}  # connections that said HELLO and have no session, the newest last
         self._replies = RefusalReplies()
         self._work_age_s = work_age_s
+        self._evaluating: dict[int, Group] = {}  # evaluation groups by session, in the order of their admission
         self._actions: list[Action] = []  # decided since the last `take_actions`
 
     def take_actions(self) -> list[Action]:
@@ -223,6 +224,8 @@ class Server:
             self._lockstep.admitted(session.hello)
         if self.served_statistics is not None:
             group.lanes.greedy, group.lanes.uses_frozen_weights = self.served_statistics.greedy, False
+        if session.hello.mode == "eval":
+            self._evaluating[session.id] = group
         self._actions.append(ForgetState(group.lanes))
         return True
 
@@ -230,8 +233,7 @@ class Server:
         if self.recorded is None:
             self._send(route, Pong(sent_ms=ping.sent_ms, server_epoch=self.incarnation, work_age_ms=0, turns_away=True))
         else:
-            sessions = self.table.sessions.values()
-            if any(session.route == route and session.hello.mode == "train" for session in sessions):
+            if any(session.hello.mode == "train" for session in self.table.on_route(route)):
                 self.counters.pinged(ping.load)
             work_age_ms = int(1e3 * self._work_age_s())
             self._send(route, self.table.ping(ping, route, now, work_age_ms=work_age_ms))
@@ -366,7 +368,7 @@ class Server:
         return self.evaluations.without_groups(self._evaluation_groups())
 
     def _evaluation_groups(self) -> list[Group]:
-        return [session.attached for session in self.table.sessions.values() if session.hello.mode == "eval"]
+        return list(self._evaluating.values())
 
     # From the learner
 
@@ -475,13 +477,16 @@ class Server:
         self.flush_episodes()
 
     def probe(self, now: float) -> None:
-        """Send each connection a PONG, or BYE again, which shows whether it is still open. Call it every second."""
+        """Send each silent connection a PONG, which shows whether it is still open; after the run, BYE again to all.
+
+        Call it every second. Connections that PING need none: every answer shows it.
+        """
         if self.goodbyes is not None:
             for route in self.goodbyes.waiting(now):
                 self._send(route, Bye(session=0, reason="run_finished"))
                 self.goodbyes.bye_sent(route)
         else:
-            for route in self.table.routes():
+            for route in self.table.silent_routes(now):
                 self._send(route, Pong(sent_ms=0, server_epoch=self.incarnation, work_age_ms=0))
 
     def flush_episodes(self) -> None:
@@ -552,7 +557,7 @@ class Server:
         if self._lockstep is not None:
             self._lockstep.discard(group)
         self._slots.release(group.lanes.start, group.lanes.count)
-        if session.hello.mode == "eval":
+        if self._evaluating.pop(session.id, None) is not None:
             self.evaluations.lose(group)
 
     def _mark(self, group: Group, state: RequestState, now: float) -> None:

@@ -39,6 +39,7 @@ from seedbed.shared.errors import RejectedError, RemoteWireError, SeedbedError
 from seedbed.shared.net.addresses import look_up
 from seedbed.shared.net.dialler import Dialler
 from seedbed.shared.net.endpoints import Router
+from seedbed.shared.net.file_reserve import most_connected
 from seedbed.shared.net.keys import bind_keys, dial_keys
 from seedbed.shared.net.reactor import Reactor
 from seedbed.shared.net.reports import Reports, ShownPicture
@@ -52,6 +53,7 @@ from seedbed.shared.protocol.segment import Segment, remove_orphans
 from seedbed.shared.runtime.allocator import keep_freed_memory
 from seedbed.shared.runtime.linger import LingerTimer
 from seedbed.shared.runtime.metrics import Answer, describe_picture
+from seedbed.shared.runtime.open_files import file_limit, how_to_raise
 from seedbed.shared.runtime.refusal_log import RefusalLog
 from seedbed.shared.runtime.service import Service
 
@@ -60,6 +62,7 @@ PROBE_EVERY_BEATS = 2
 PASS_OVER_S = 5.0  # if an address does not answer HELLO for this long, the next address of the learner is tried
 FIRST_COMPLAINT_S, COMPLAIN_S = 3.0, 10.0
 LOG_EVERY_S = 10.0
+MANY_CONNECTIONS = 1024  # with fewer at most, inference warns at its start
 VERSION = __version__
 
 
@@ -505,6 +508,7 @@ async def serve(
     keep_freed_memory()
     with Reactor() as reactor:
         inference = InferenceService(settings.inference, service, reactor, served=served, lookup=lookup)
+        _check_file_limit(settings.inference, service)
         service.ready(endpoint=inference.router.endpoint, run_id=served.run_id if served else "")
         service.start(inference.beat(), "beat")
         service.start(inference.watch_compute(), "compute")
@@ -518,3 +522,11 @@ async def serve(
             inference.learner_sessions.close()
             inference.compute.close()
     return 0
+
+
+def _check_file_limit(config: InferenceConfig, service: Service) -> None:
+    """Warn if this process may have fewer connections than a large run needs."""
+    limit = file_limit()
+    connections = most_connected(limit)
+    if connections < min(MANY_CONNECTIONS, config.max_lanes):
+        service.log.warning("few_open_files", limit=limit, connections=connections, hint=how_to_raise(limit))

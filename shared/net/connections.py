@@ -4,11 +4,12 @@ libzmq names the descriptor that a message came over. Before anything is done to
 connection's by now, or a file's.
 """
 
+import errno
 import os
 import socket
 import struct
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import contextmanager
 
 TCP_INFO_BYTES = 192
 RECEIVED_AT = 128  # of u64 tcpi_bytes_received in linux/tcp.h, since Linux 4.1
@@ -16,10 +17,9 @@ RECEIVED_AT = 128  # of u64 tcpi_bytes_received in linux/tcp.h, since Linux 4.1
 
 def hang_up(descriptor: int, endpoint: str) -> bool:
     """End a connection that was accepted at this endpoint; False if the descriptor is no such connection."""
-    connection = _accepted(descriptor, endpoint)
-    if connection is None:
-        return False
-    with closing(connection):
+    with _accepted(descriptor, endpoint) as connection:
+        if connection is None:
+            return False
         try:
             connection.shutdown(socket.SHUT_RDWR)
         except OSError:  # gone
@@ -34,10 +34,9 @@ def received_bytes(endpoint: str) -> dict[tuple[int, int], int]:
     """
     found = {}
     for descriptor in _descriptors():
-        connection = _accepted(descriptor, endpoint)
-        if connection is None:
-            continue
-        with closing(connection):
+        with _accepted(descriptor, endpoint) as connection:
+            if connection is None:
+                continue
             try:
                 info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
                 place = descriptor, os.fstat(connection.fileno()).st_ino
@@ -57,27 +56,39 @@ def _descriptors() -> Iterator[int]:
     yield from map(int, names)
 
 
-def _accepted(descriptor: int, endpoint: str) -> socket.socket | None:
-    """Return a duplicate of this descriptor, for the caller to close, if it is a connection accepted at the endpoint.
+@contextmanager
+def _accepted(descriptor: int, endpoint: str) -> Iterator[socket.socket | None]:
+    """Yield the connection behind a descriptor if it was accepted at the endpoint; None if it is anything else.
 
-    None if it is anything else.
+    It is looked at through a duplicate, which stays the same connection if libzmq closes its own meanwhile. If the
+    process has no descriptor left for a duplicate, it is looked at directly.
     """
     try:
-        duplicate = os.dup(descriptor)
-    except OSError:
-        return None
+        seen = os.dup(descriptor)
+    except OSError as error:
+        if error.errno != errno.EMFILE:
+            yield None
+            return
+        seen = descriptor
     try:
-        connection = socket.socket(fileno=duplicate)
+        connection = socket.socket(fileno=seen)
     except OSError:  # a file, a pipe
-        os.close(duplicate)
-        return None
+        connection = None
     try:
-        if not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and _is_at(connection, endpoint):
-            return connection
+        yield connection if connection is not None and _is_accepted(connection, endpoint) else None
+    finally:
+        if connection is not None:
+            connection.detach()
+        if seen != descriptor:
+            os.close(seen)
+
+
+def _is_accepted(connection: socket.socket, endpoint: str) -> bool:
+    """Whether this is a connection that was accepted at the endpoint."""
+    try:
+        return not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and _is_at(connection, endpoint)
     except OSError:
-        pass
-    connection.close()
-    return None
+        return False
 
 
 def _is_at(connection: socket.socket, endpoint: str) -> bool:

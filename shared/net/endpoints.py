@@ -8,8 +8,10 @@ protocols above number, acknowledge and repeat. High-water marks are a net under
 """
 
 import asyncio
+import errno
 import itertools
 import os
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,18 +21,20 @@ from zmq.utils.monitor import parse_monitor_message
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.net import connections
 from seedbed.shared.net.addresses import check_address, lock_ipc_path, refuse_open_bind, refuse_open_dial
+from seedbed.shared.net.arrivals import Arrivals
 from seedbed.shared.net.budget import STRANGERS, Payer, RateLimiter
 from seedbed.shared.net.endless import EndlessWatch
-from seedbed.shared.net.handshakes import FailedHandshakes
+from seedbed.shared.net.file_reserve import FileReserve
 from seedbed.shared.net.keys import BindKeys, DialKeys
 from seedbed.shared.net.reactor import Buffer, Channel, Reactor
 from seedbed.shared.net.zap import KEY, USER_ID, KeyGuard
 from seedbed.shared.protocol.rows import LARGEST_MESSAGE
+from seedbed.shared.runtime import open_files
 from seedbed.shared.runtime.memory import resident_bytes
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 HIGH_WATER_MESSAGES = 1000
-MAX_PENDING_CONNECTIONS = 1024
+MAX_PENDING_CONNECTIONS = 4096  # the kernel takes net.core.somaxconn of them at most
 MAX_ROUTES = 65_536  # whose owners, or usefulness, a router remembers; those forgotten are looked up again
 REOPEN_FIRST_S, REOPEN_LONGEST_S = 0.2, 5.0
 
@@ -45,9 +49,8 @@ DEALER_OPTIONS = {
     zmq.HEARTBEAT_TIMEOUT: 1500,
     zmq.HEARTBEAT_TTL: 2000,  # after which the other side gives up a dealer that has stopped
     zmq.IMMEDIATE: 1,  # else requests queued for a dead server reach its successor
-    zmq.RECONNECT_IVL: 50,
-    zmq.RECONNECT_IVL_MAX: 500,  # what a restarted service waits for its peers, ms
 }
+RECONNECT_FIRST_MS, RECONNECT_LONGEST_MS = 50, 500  # what a restarted service waits for its peers
 # No heartbeats of its own: libzmq aborts the process if one is due on a connection that broke while its receive queue
 # was full, which any peer can bring about. Peers' silence is judged by the protocols, and broken lines by TCP.
 ROUTER_OPTIONS = {
@@ -129,15 +132,29 @@ class Dealer:
         """Make socket and monitor, and dial."""
         self._reopening = None
         context = self._reactor.context
-        socket = context.socket(zmq.DEALER)
+        sockets: list[zmq.Socket[bytes]] = []
+        try:
+            sockets += [context.socket(zmq.DEALER)]
+            sockets += [context.socket(zmq.PAIR)]
+        except zmq.ZMQError as error:
+            for made in sockets:
+                made.close(0)
+            if error.errno != errno.EMFILE or self.state == "connecting":
+                raise
+            self.refusal = "this process has no file descriptor for a connection"
+            self._open_later()
+            return
+        socket, monitor = sockets
         _set_options(socket, COMMON_OPTIONS | DEALER_OPTIONS, self.address, self._max_frame_bytes)
+        # libzmq's own waits are the same for all, so that peers that lost one server would dial at the same moments.
+        socket.setsockopt(zmq.RECONNECT_IVL, round(RECONNECT_FIRST_MS * spread()))
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, round(RECONNECT_LONGEST_MS * spread()))
         if self._keys is not None:
             socket.setsockopt(zmq.CURVE_PUBLICKEY, self._keys.pair.public.encode())
             socket.setsockopt(zmq.CURVE_SECRETKEY, self._keys.pair.secret.encode())
             socket.setsockopt(zmq.CURVE_SERVERKEY, self._keys.server.public.encode())
         name = f"inproc://monitor-{next(_monitor_numbers)}"
         socket.monitor(name, _WATCHED)
-        monitor = context.socket(zmq.PAIR)
         monitor.setsockopt(zmq.LINGER, 0)
         monitor.connect(name)
         try:
@@ -148,6 +165,11 @@ class Dealer:
             raise ConfigError(f"cannot dial {self.address}: {error.strerror}") from error
         self._channel = self._reactor.open(socket, self._on_message)
         self._monitor = self._reactor.open(monitor, self._watch)
+
+    def _open_later(self) -> None:
+        """Open again after a wait, which doubles each time."""
+        self._reopening = self._reactor.loop.call_later(self._reopen_s * spread(), self._open)
+        self._reopen_s = min(2 * self._reopen_s, REOPEN_LONGEST_S)
 
     def _shut(self, linger_ms: int) -> None:
         """Stop the events, then close both sockets.
@@ -174,20 +196,22 @@ class Dealer:
         elif event & _HANDSHAKE_FAILURES and self._reopening is None:
             # libzmq does not always dial again after a refusal: do it on a new socket.
             self._shut(0)
-            self._reopening = self._reactor.loop.call_later(self._reopen_s, self._open)
-            self._reopen_s = min(2 * self._reopen_s, REOPEN_LONGEST_S)
+            self._open_later()
             self.state, self.refusal = "refused", self._explain(event)
             self._tell("handshake_failed")
 
     def _explain(self, event: int) -> str:
         """Why the handshake failed, for people: libzmq tells a refused key apart, and little else."""
         if self._keys is None:
-            return "the handshake failed: this service has no keys (runtime.keys), the other side may ask for one"
+            return (
+                "the handshake failed: this service has no keys (runtime.keys) and the other side may ask for one, "
+                "or the other side has no room for one more connection"
+            )
         if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
             return f"key refused: {self._keys.pair.user_id} was revoked, never admitted there, or has the wrong role"
         return (
             f"the handshake failed: the other side has no keys, or is not the {self._keys.server.role} "
-            f"whose public key this service was given"
+            f"whose public key this service was given, or has no room for one more connection"
         )
 
     def _tell(self, event: str) -> None:
@@ -225,8 +249,8 @@ class Router:
           on_drained: called whenever the socket has just been emptied.
           max_frame_bytes: a peer that sends a larger frame is disconnected.
           keys: ours, and where to find those who may connect; none: this machine alone, and everyone on it.
-          on_refused: called with a short reason, and who it was, when someone was not let in, or hung up on: "flood"
-            or "endless".
+          on_refused: called with a short reason, and who it was, when someone was not let in, or hung up on: "flood",
+            "endless" or "open_files".
           on_revoked: called with the routes whose keys were revoked; no message of theirs comes any more.
           memory: returns the memory of this process, bytes.
         Raises: ConfigError if the address is malformed, open to the network without keys, or taken, or a key is wrong.
@@ -244,7 +268,13 @@ class Router:
             self._guard = KeyGuard(reactor, keys, on_refused=self._on_refused, on_changed=self._recheck_keys)
         self._lock: int | None = None
         socket = reactor.context.socket(zmq.ROUTER)
-        self._handshakes = FailedHandshakes(reactor, socket, lambda: self._on_refused("handshake", ""))
+        self._reserve = FileReserve(lambda: self._on_refused(open_files.REFUSED, ""))
+        self._arrivals = Arrivals(
+            reactor,
+            socket,
+            on_accepted=lambda descriptor: self._reserve.accepted(descriptor, self.endpoint),
+            on_failed=lambda: self._on_refused("handshake", ""),
+        )
         try:
             self._lock = lock_ipc_path(bind)
             _set_options(socket, COMMON_OPTIONS | ROUTER_OPTIONS, bind, max_frame_bytes)
@@ -334,7 +364,7 @@ class Router:
 
     def _let_go(self) -> None:
         """Close what watches the socket, and release the lock of an ipc path."""
-        self._handshakes.close()
+        self._arrivals.close()
         if self._guard is not None:
             self._guard.close()
         if self._lock is not None:
@@ -351,6 +381,11 @@ def _make_room(routes: dict[bytes, Any]) -> None:
 
 def _nobody_asks(_reason: str, _peer: str) -> None:
     """Do nothing about a refusal: the default of `on_refused`."""
+
+
+def spread() -> float:
+    """Return a random factor, 0.5 to 1, for a wait: so that many peers that wait alike do not all act at once."""
+    return random.uniform(0.5, 1.0)
 
 
 def _set_options(

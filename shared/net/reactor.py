@@ -26,6 +26,7 @@ import zmq
 MAX_DRAIN_MESSAGES = 256
 MAX_DRAIN_S = 0.002
 MAX_FRAMES = 640  # an UNROLL of 256 leaves, with stacks of all of them, has some more than 512
+MAX_SOCKETS = 8192  # libzmq's own limit is 1023, of which a process with many connections to dial has two for each
 STALL_S = 0.5  # a loop that was late by more than this may not judge its peers' silence
 LAG_PERIOD_S = 0.1
 WORST_LAG_TICKS = 10
@@ -262,6 +263,7 @@ class Reactor:
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.loop = loop or asyncio.get_running_loop()
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
         if hasattr(os, "SCHED_BATCH"):  # libzmq's own thread then lets us finish, and takes what we sent in one go
             self.context.set(zmq.THREAD_SCHED_POLICY, os.SCHED_BATCH)
         self._channels: set[Channel] = set()

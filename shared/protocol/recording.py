@@ -9,6 +9,7 @@ Shape suffixes: R rows, L lanes.
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 
 from seedbed.shared.protocol.layout import Field, Layout
 from seedbed.shared.protocol.rows import EnvSpec, step_layout
@@ -92,8 +93,12 @@ class RecordSpec:
 
     def layout(self, lanes: int) -> Layout:
         """Return the layout of UNROLL's arrays, time first, in one frame."""
-        fields = [Field(item.name, item.dtype, item.array_shape(self.num_rows, lanes)) for item in self.fields]
-        return Layout(fields, single_frame=True)
+        return _layout(self.fields, self.num_rows, lanes)
+
+
+@lru_cache(maxsize=256)
+def _layout(fields: tuple[RecordField, ...], rows: int, lanes: int) -> Layout:
+    return Layout([Field(item.name, item.dtype, item.array_shape(rows, lanes)) for item in fields], single_frame=True)
 
 
 def step_fields(spec: EnvSpec) -> list[RecordField]:

@@ -72,6 +72,10 @@ class SessionBook(Generic[S]):
         """Return the connections that have sessions."""
         return list(self._by_route)
 
+    def silent_routes(self, since: float) -> list[bytes]:
+        """Return the connections with sessions, none of which has been heard since that time."""
+        return [route for route, here in self._by_route.items() if max(item.heard_at for item in here.values()) < since]
+
     def named(self, session: int, route: bytes) -> list[S]:
         """Return the sessions that a BYE over this connection names: one, or with 0 all of the connection."""
         here = self._by_route.get(route, {})

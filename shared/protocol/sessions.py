@@ -286,6 +286,14 @@ class SessionTable:
         """The connections that have sessions."""
         return self._book.routes()
 
+    def silent_routes(self, now: float) -> list[bytes]:
+        """Return the connections with sessions from which nothing has come for longer than a beat."""
+        return self._book.silent_routes(now - self.limits.beat_s)
+
+    def on_route(self, route: bytes) -> list[Session]:
+        """Return the sessions of one connection."""
+        return self._book.on_route(route)
+
     def unroutable(self, route: bytes, now: float) -> list[Session]:
         """Note that a connection is closed; its sessions may resume on another within `detach_s`."""
         return self._book.closed(route, now)

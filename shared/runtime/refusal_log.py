@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 from seedbed.shared.figures.service import REFUSED_PEERS
+from seedbed.shared.runtime import open_files
 from seedbed.shared.runtime.logs import Log
 from seedbed.shared.runtime.metrics import Metrics
 
@@ -27,4 +28,11 @@ class RefusalLog:
         if now >= self._tell_at.get(reason, now):
             self._tell_at[reason] = now + TELL_EVERY_S
             self._untold[reason] = 0
-            self._log.warning("peer_refused", reason=reason, peer=peer, times=untold)
+            hint = {"hint": _open_files_hint()} if reason == open_files.REFUSED else {}
+            self._log.warning("peer_refused", reason=reason, peer=peer, times=untold, **hint)
+
+
+def _open_files_hint() -> str:
+    limit = open_files.file_limit()
+    most = f"this service may have {limit} open files, of which each connection is one"
+    return f"{most}: {open_files.how_to_raise(limit)}"

@@ -32,6 +32,7 @@ from seedbed.shared.runtime.files import writing
 from seedbed.shared.runtime.health import leave_cause
 from seedbed.shared.runtime.metrics import Metrics
 from seedbed.shared.runtime.modules import look_for_modules_here
+from seedbed.shared.runtime.open_files import raise_file_limit
 from seedbed.shared.runtime.worker import Worker
 
 DIE_WITH_PARENT = "SEEDBED_DIE_WITH_PARENT"  # the parent's process id, or 1 when it is not to be checked
@@ -274,8 +275,9 @@ def leave(code: int) -> NoReturn:
 def run_service(main: Callable[[Service], Awaitable[int]], runtime: RuntimeConfig, service: str) -> int:
     """Run `main` as a service on an event loop of its own and return its exit code."""
     os.nice(runtime.nice)
-    if service != "actor":  # not for simulators, whose own threads would wait for each other
+    if service != "actor":  # not for simulators: their own threads would wait for each other, and they may use `select`
         share_one_arena()
+        raise_file_limit()
     sys.setswitchinterval(0.0005)  # a busy thread beside the loop hands over this soon, seconds
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop if runtime.uvloop else None) as runner:

@@ -19,6 +19,7 @@ from seedbed.shared.protocol.messages import (
     Error,
     Evaluation,
     Get,
+    Ping,
     Pong,
     ProducerHello,
     Reject,
@@ -101,7 +102,7 @@ def test_why_each_group_ended_is_counted(driver: ServerDriver) -> None:
     for _ in range(5):
         driver.tell(Step(session=sessions[2], seq=0, bits=0), [b"short"], route=b"2")
     driver.gone.add(b"3")
-    driver.server.probe(0.0)
+    driver.server.probe(1.5)
     driver.perform()
     driver.server.beat(4.0, drained=True, stalled_until=0.0)
     assert driver.counters.groups_ended == {"stopped": 1, "bye": 1, "broken_messages": 1, "closed": 1}
@@ -310,7 +311,7 @@ def test_a_silent_group_is_freed_after_its_lease_and_a_closed_one_sooner(driver:
     driver.hello(0)
     driver.hello(1, route=b"s")
     driver.gone.add(b"s")
-    driver.server.probe(0.0)
+    driver.server.probe(1.5)
     driver.perform()
     driver.server.beat(3.5, drained=True, stalled_until=0.0)
     assert driver.server.used_slots == 2
@@ -789,3 +790,17 @@ def test_a_policy_that_tells_tasks_apart_acts_only_for_these(driver: ServerDrive
     assert isinstance(driver.last(), Welcome)
     (lanes,) = driver.forgotten
     assert lanes.task == "tennis"
+
+
+def test_only_connections_that_are_silent_are_asked_whether_they_are_there(driver: ServerDriver) -> None:
+    """The answers to PINGs show it for the others, so that a thousand actors cost no message each a second."""
+    driver.serve()
+    for group, route in enumerate((b"pings", b"steps", b"silent")):
+        session = driver.hello(group, lanes=1, route=route)
+        if route == b"steps":
+            driver.step(session.session, 0, (0,), now=1.5, route=route)
+    driver.tell(Ping(sent_ms=1), route=b"pings", now=1.5)
+    before = len(driver.sent)
+    driver.server.probe(2.0)
+    ((route, probe),) = driver.sent[before:]
+    assert (route, probe) == (b"silent", Pong(sent_ms=0, server_epoch=99, work_age_ms=0))

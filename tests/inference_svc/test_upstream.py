@@ -79,10 +79,10 @@ def test_nothing_is_sent_without_a_connection() -> None:
 
 
 def test_hello_is_repeated_ever_more_slowly_until_a_welcome(link: LearnerLink) -> None:
-    """A lost HELLO or WELCOME costs a moment: asked again after 0.2 s, 0.4 s, … at most 2 s apart."""
+    """A lost HELLO or WELCOME costs a moment: asked again after up to 0.2 s, 0.4 s, … at most 2 s apart."""
     times = [step / 100 for step in range(1000) if link.poll(step / 100)]
     gaps = [later - earlier for earlier, later in pairwise(times)]
-    assert gaps[:3] == pytest.approx([0.2, 0.4, 0.8], abs=0.02)
+    assert all(longest / 2 - 0.02 < gap < longest + 0.02 for gap, longest in zip(gaps, (0.2, 0.4, 0.8), strict=False))
     assert max(gaps) < 2.02
 
 

@@ -74,7 +74,7 @@ class Session {
   void hello_stayed(double now) {
     waits_for_ = "a connection";
     backoff_s_ = first_backoff_s;
-    hello_due_ = now + first_backoff_s;
+    hello_due_ = now + spread(first_backoff_s);
   }
 
   Orders on(const Welcome& m, double now) {
@@ -155,7 +155,7 @@ class Session {
     waits_for_ = "inference, which ended the session: " + m.reason;
     if (active_) {  // not at once: whoever leaves needs a moment to be gone
       begin_greeting(now);
-      hello_due_ = now + first_backoff_s;
+      hello_due_ = now + spread(first_backoff_s);
     }
     orders.elsewhere = true;
     return orders;
@@ -186,10 +186,13 @@ class Session {
     greeting_since_ = now;
   }
 
+  // Half of a wait to all of it, by the nonce: clients that lost one service do not all say HELLO at the same moments.
+  double spread(double wait_s) const { return wait_s * (1.0 - 0.5 * static_cast<double>(nonce_ % 997) / 997.0); }
+
   std::uint64_t new_nonce() { return random_() | 1; }  // 0 would be "answers no HELLO"
 
   void say_hello(double now, Orders& orders) {
-    hello_due_ = now + backoff_s_;
+    hello_due_ = now + spread(backoff_s_);
     backoff_s_ = std::min(2 * backoff_s_, max_backoff_s);
     orders.hello = true;
   }

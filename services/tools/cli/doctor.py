@@ -21,6 +21,7 @@ import psutil
 
 from seedbed.services.tools.cli.machine import has_nvidia_driver, usable_cores
 from seedbed.shared.runtime.memory import memory_limit
+from seedbed.shared.runtime.open_files import how_to_raise, most_files
 
 if TYPE_CHECKING:
     import torch
@@ -82,8 +83,7 @@ class MachineFacts:
     can_bind_loopback: bool
     ephemeral_ports: int
     taken_ports: frozenset[int]  # of the usual ones
-    max_files: int
-    max_files_hard: int
+    max_files: int  # that a service may have open: it raises its own limit as far as it may
     cpu_flags: frozenset[str]
     clock_source: str
     clock_resolution_s: float
@@ -98,7 +98,6 @@ MODULES = ("ale_py", "envpool", "cv2", "pygame", "imageio", "imageio_ffmpeg", "m
 
 def gather(folder: Path) -> MachineFacts:
     """Look at this machine; takes a second or two where torch is installed."""
-    soft, hard = _file_limits()
     memory, swap = psutil.virtual_memory(), psutil.swap_memory()
     return MachineFacts(
         python=sys.version_info[:2],
@@ -112,8 +111,7 @@ def gather(folder: Path) -> MachineFacts:
         can_bind_loopback=_can_bind_loopback(),
         ephemeral_ports=_ephemeral_ports(),
         taken_ports=frozenset(port for port in USUAL_PORTS if not _can_bind_loopback(port)),
-        max_files=soft,
-        max_files_hard=hard,
+        max_files=most_files(),
         cpu_flags=_cpu_flags(),
         clock_source=_read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
         clock_resolution_s=_clock_resolution(),
@@ -189,7 +187,7 @@ def _judge_ports(facts: MachineFacts) -> Judgement:
 def _judge_files(facts: MachineFacts) -> Judgement:
     found = f"{facts.max_files} open files"
     if facts.max_files < 1024:
-        return Grade.ADVICE, found, f"ulimit -n {min(4096, facts.max_files_hard)}  before many actors dial in"
+        return Grade.ADVICE, found, f"before many actors dial in, {how_to_raise(facts.max_files)}"
     return Grade.OK, found, ""
 
 
@@ -266,12 +264,6 @@ def _read(path: str) -> str:
         return Path(path).read_text().strip()
     except OSError:
         return ""
-
-
-def _file_limits() -> tuple[int, int]:
-    import resource  # not on Windows, and nowhere else needed
-
-    return resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
 def _can_bind_loopback(port: int = 0) -> bool:

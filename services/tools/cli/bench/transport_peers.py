@@ -27,7 +27,7 @@ from seedbed.shared.net.roles import Role
 from seedbed.shared.protocol.codec import decode, encode, encode_act
 from seedbed.shared.protocol.layout import Layout
 from seedbed.shared.protocol.messages import Hello, Ping, Step, Welcome
-from seedbed.shared.protocol.rows import EnvSpec, act_layout, step_layout
+from seedbed.shared.protocol.rows import EnvSpec, Flags, act_layout, step_layout
 from seedbed.shared.protocol.sessions import Session, SessionTable, StepVerdict
 from seedbed.shared.protocol.spaces import space_from_gymnasium
 
@@ -139,17 +139,24 @@ class TransportServer:
 
 
 class Client:
-    """Groups on one connection, each sending its next STEP as soon as it has its ACT."""
+    """Groups on one connection, each sending its next STEP as soon as it has its ACT, or at most once in `period_s`."""
 
     def __init__(
-        self, reactor: Reactor, address: str, groups: int, lanes: int, spec: EnvSpec = SPEC, keys: Path | None = None
-    ) -> None:
-        self._spec = spec
+        self, reactor: Reactor, address: str, groups: int, lanes: int, spec: EnvSpec = SPEC, keys: Path | None = None,
+        *, mode: str = "play", period_s: float = 0.0,
+    ) -> None:  # fmt: skip
+        self._spec, self._mode, self._period_s = spec, mode, period_s
         self.latencies_s: list[float] = []
         self.begun = asyncio.Event()
+        self.served_by = [0] * groups  # server_epoch of the service that sent the newest ACT of each group; 0: none did
         self._loop = reactor.loop
-        self._rows = [bytes(frame) for frame in step_layout(spec, lanes).allocate()]
+        layout = step_layout(spec, lanes)
+        self._rows = [bytes(frame) for frame in layout.allocate()]
+        first = layout.allocate()
+        layout.views(first)[-1][:] = int(Flags.FIRST)
+        self._first_rows = [bytes(frame) for frame in first]
         self._sent_at = [0.0] * groups
+        self._due_at = [self._loop.time() + random.random() * period_s for _ in range(groups)]  # of the next STEP
         self._connection = ConnectionClient(address, self._loop.time())
         self._groups = [self._make_group(number, lanes) for number in range(groups)]
         self._dealer = Dealer(
@@ -169,7 +176,7 @@ class Client:
     def _make_group(self, number: int, lanes: int) -> GroupClient:
         hello = Hello(
             library_version="0", actor="bench", incarnation=secrets.randbits(52), group=number, lanes=lanes, nonce=0,
-            mode="play", spec=self._spec,
+            mode=self._mode, spec=self._spec,
         )  # fmt: skip
         return GroupClient(hello, lambda: random.getrandbits(52) | 1)
 
@@ -190,13 +197,27 @@ class Client:
         for action in actions:
             if type(action) is Send:
                 self._dealer.send([encode(action.message), *action.payload])
-            elif type(action) is StepLanes or type(action) is StartLanes:
-                now = time.perf_counter()
-                if type(action) is StepLanes:
-                    self.latencies_s.append(now - self._sent_at[action.group])
-                    self.begun.set()
-                self._sent_at[action.group] = now
-                self._perform(self._groups[action.group].submit(self._rows, 0, self._loop.time()))
+            elif type(action) is StepLanes:
+                self.latencies_s.append(time.perf_counter() - self._sent_at[action.group])
+                self.served_by[action.group] = self._groups[action.group].server_epoch
+                self.begun.set()
+                self._submit_when_due(action.group, self._rows)
+            elif type(action) is StartLanes:
+                self._submit_when_due(action.group, self._first_rows)
+
+    def _submit_when_due(self, group: int, rows: Sequence[bytes]) -> None:
+        """Submit a group's rows, now or when its period is over."""
+        now = self._loop.time()
+        due_at = self._due_at[group]
+        self._due_at[group] = max(now - self._period_s, due_at) + self._period_s  # late ones keep their phase
+        if due_at > now:
+            self._loop.call_at(due_at, self._submit, group, rows)
+        else:
+            self._submit(group, rows)
+
+    def _submit(self, group: int, rows: Sequence[bytes]) -> None:
+        self._sent_at[group] = time.perf_counter()
+        self._perform(self._groups[group].submit(rows, 0, self._loop.time()))
 
 
 async def serve(keys: Path | None) -> ServerReport:
