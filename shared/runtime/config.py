@@ -300,6 +300,9 @@ def load_settings(
 ) -> S:
     """Return the model, filled from recipe, file, environment variables and words, the later over the earlier.
 
+    Where variables or words name another algorithm than the file, the file's settings of its own are left out, as
+    those of a recipe are (`recipes.lay`).
+
     Args:
       model: the model whose fields are the sections that the caller reads.
       file: the experiment's TOML file, or None.
@@ -316,16 +319,22 @@ def load_settings(
                 name = "tasks.NAME" if section == "tasks" else section
                 raise ConfigError(f"{file}: {section} is a table: write [{name}] and its keys below")
             merged[section] = table
+    placed: list[tuple[list[str], str, str]] = []  # path, text and origin
     for variable, text in sorted(os.environ.items()):
         _check_underscores(variable)
         if variable.startswith(ENVIRONMENT_PREFIX) and "__" in variable:
             path = variable.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
-            _place(merged, origins, path, text, f"environment variable {variable}", model)
+            placed.append((path, text, f"environment variable {variable}"))
     for word in overrides:
         name, equals, text = word.partition("=")
         if not equals or "." not in name:
             raise ConfigError(f"{word!r} is not section.key=value, for example learner.batch=32")
-        _place(merged, origins, name.strip().split("."), text, f"command line {word!r}", model)
+        placed.append((name.strip().split("."), text, f"command line {word!r}"))
+    named = [text for path, text, _ in placed if path == ["algorithm", "name"]]
+    if named:
+        merged = recipes.fitting_algorithm(merged, {"name": parse_value(named[-1])})
+    for path, text, origin in placed:
+        _place(merged, origins, path, text, origin, model)
     merged = recipes.lay(merged, over=_find_recipe(merged) if below is None else below)
     chosen = {
         name: merged.get(name, {})

@@ -83,10 +83,7 @@ def lay(tables: Mapping[str, Any], *, over: Mapping[str, Any]) -> dict[str, Any]
     left out, and how often its [learner] uses a batch. So are `network_kwargs` below another `policy.network`, and
     `value_network` below an LSTM.
     """
-    joined: dict[str, Any] = dict(over)
-    if _is_other_algorithm(tables.get("algorithm"), over.get("algorithm")):
-        joined["algorithm"] = {}
-        joined["learner"] = {key: value for key, value in over.get("learner", {}).items() if key not in PASSES}
+    joined = fitting_algorithm(over, tables.get("algorithm"))
     for section, table in tables.items():
         below = joined.get(section)
         if isinstance(table, Mapping) and isinstance(below, Mapping):
@@ -94,6 +91,15 @@ def lay(tables: Mapping[str, Any], *, over: Mapping[str, Any]) -> dict[str, Any]
         else:
             joined[section] = table
     return joined
+
+
+def fitting_algorithm(tables: Mapping[str, Any], above: Any) -> dict[str, Any]:
+    """Return these sections without settings of another algorithm than the section [algorithm] `above` them names."""
+    fitting = dict(tables)
+    if _is_other_algorithm(above, tables.get("algorithm")):
+        fitting["algorithm"] = {}
+        fitting["learner"] = {key: value for key, value in tables.get("learner", {}).items() if key not in PASSES}
+    return fitting
 
 
 def _is_other_algorithm(above: Any, below: Any) -> bool:

@@ -79,6 +79,16 @@ def test_words_are_stronger_than_variables_and_these_than_the_file(file, monkeyp
     assert experiment.settings.actor.lanes == 4
 
 
+def test_another_algorithm_on_the_command_line_leaves_out_the_settings_of_the_files_own(tmp_path, monkeypatch):
+    """`seedbed train FILE algorithm.name=appo` needs no edit of a file that is written for V-trace."""
+    monkeypatch.chdir(tmp_path)
+    file = find_experiment("cartpole")
+    settings = load(file, "algorithm.name=appo", "algorithm.learning_rate=1e-3").settings
+    assert (settings.algorithm.name, settings.algorithm.learning_rate) == ("appo", 1e-3)
+    assert settings.actor.lanes == load(file).settings.actor.lanes
+    assert load(file, "algorithm.name=vtrace").settings.algorithm == load(file).settings.algorithm
+
+
 def test_the_snapshot_says_the_same_as_the_merged_experiment(file, tmp_path):
     """What the services read back is what was checked."""
     experiment = load(file, "learner.batch=64", 'actor.upstream=["tcp://a:1", "tcp://b:2"]', "policy.squash=false")
