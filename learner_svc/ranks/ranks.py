@@ -33,6 +33,8 @@ MAX_RANKS = 1024
 class RankLostError(SeedbedError):
     """Another rank has died or does not answer. All ranks start again from the newest checkpoint."""
 
+    exit_code = 75  # EX_TEMPFAIL of sysexits.h
+
 
 class Ranks:
     """A learner that trains alone: nothing is sent. The base of `ConnectedRanks`, which several have."""
