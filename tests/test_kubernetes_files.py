@@ -1,12 +1,16 @@
 """What the Kubernetes manifests say of pods, keys, names and links, by the schemas and our own code; no cluster."""
 
 import copy
+import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from seedbed.services.tools.cli.settings import list_settings
 from seedbed.services.tools.container.role import ContainerRole
+from seedbed.shared.figures import learner as learner_figures
 from seedbed.shared.net.keyring import Keyring
 from seedbed.shared.net.keys import bind_keys, dial_keys
 from seedbed.shared.net.roles import Role as KeyRole
@@ -14,7 +18,10 @@ from seedbed.shared.net.roles import Role as KeyRole
 yaml = pytest.importorskip("yaml", reason="PyYAML comes with the development extra")
 validator = pytest.importorskip("kubernetes_validate", reason="it comes with the development extra")
 
-BASE = Path(__file__).resolve().parents[1] / "compose" / "kubernetes" / "base"
+FOLDER = Path(__file__).resolve().parents[1] / "compose" / "kubernetes"
+BASE = FOLDER / "base"
+COMPONENTS = ("autoscaling", "gpu")
+VERSIONS = ("1.27", "1.37")
 KUSTOMIZATION = yaml.safe_load((BASE / "kustomization.yaml").read_text())
 WORKLOADS = ("Deployment", "StatefulSet")
 LINKS = {
@@ -22,6 +29,7 @@ LINKS = {
     ("monitor", "learner"),
 }  # fmt: skip
 NAME = "app.kubernetes.io/name"
+CHIEF = "learner-0."
 
 
 def merge(base, patch):
@@ -64,9 +72,15 @@ def container(name):
     return found
 
 
+def workload(name):
+    """The Deployment or StatefulSet of a name."""
+    (found,) = [item for item in OBJECTS if item["metadata"]["name"] == name and item["kind"] in WORKLOADS]
+    return found
+
+
 def variables(name):
     """The environment that its manifest gives it."""
-    return {item["name"]: item["value"] for item in container(name)["env"]}
+    return {item["name"]: item["value"] for item in container(name)["env"] if "value" in item}
 
 
 def selects(selector, name):
@@ -76,7 +90,7 @@ def selects(selector, name):
 
 
 @pytest.mark.parametrize("item", OBJECTS, ids=lambda item: f"{item['kind']}-{item['metadata']['name']}")
-@pytest.mark.parametrize("version", ["1.25", "1.37"])
+@pytest.mark.parametrize("version", VERSIONS)
 def test_every_object_is_one_that_a_cluster_takes(item, version):
     """By Kubernetes' own schemas, of an old version and a new one; unknown fields are errors."""
     validator.validate(item, version, strict=True)
@@ -159,10 +173,10 @@ def test_links_go_where_the_services_are_and_the_network_lets_nothing_else_throu
     """Each dialled name is a Service without an address of its own, so that all replicas are found."""
     services = {item["metadata"]["name"]: item["spec"] for item in OBJECTS if item["kind"] == "Service"}
     dialled = {
-        (name, value.removeprefix("tcp://").partition(":")[0], int(value.rpartition(":")[2]))
+        (name, re.split(r"[:.]", value.removeprefix("tcp://").removeprefix(CHIEF))[0], int(value.rpartition(":")[2]))
         for name in PODS
         for key, value in variables(name).items()
-        if value.startswith("tcp://") and not key.endswith("BIND")
+        if value.startswith("tcp://") and not key.endswith(("BIND", "ADVERTISE"))
     }
     assert {(name, server) for name, server, _ in dialled} == LINKS
     for _, server, port in dialled:
@@ -180,17 +194,85 @@ def test_links_go_where_the_services_are_and_the_network_lets_nothing_else_throu
             for side in rule[far]
             for peer in PODS
             if "podSelector" in side and selects(side["podSelector"], peer)
-            for port in rule["ports"]
+            for port in rule.get("ports", [{"port": "any"}])
         }
-        assert let == {(a, b, port) if way == "egress" else (b, a, port) for a, b, port in dialled}
+        links = {(a, b, port) if way == "egress" else (b, a, port) for a, b, port in dialled}
+        assert let == links | {("learner", "learner", "any")}
     assert any(policy["podSelector"] == {} and "Ingress" in policy["policyTypes"] for policy in POLICIES)
+
+
+def test_ranks_meet_at_the_chief_and_say_where_inference_finds_each():
+    """By the names of the pods in their service; the number of ranks is the number of replicas."""
+    learner = workload("learner")
+    given = variables("learner")
+    assert given["MASTER_ADDR"] == f"{CHIEF}{learner['spec']['serviceName']}"
+    assert given["SEEDBED_LEARNER__ADVERTISE"] == f"tcp://$(POD).{learner['spec']['serviceName']}:5556"
+    (pod,) = [item["valueFrom"] for item in container("learner")["env"] if item["name"] == "POD"]
+    assert pod == {"fieldRef": {"fieldPath": "metadata.name"}}
+    (run,) = KUSTOMIZATION["configMapGenerator"]
+    assert f"WORLD_SIZE={learner['spec']['replicas']}" in run["literals"]
+    for name in ("inference", "monitor"):
+        assert f"tcp://{CHIEF}learner:5556" in variables(name).values()
+
+
+def test_evictions_leave_most_of_a_run_and_hold_no_node_back_when_it_is_over():
+    """One learner or inference at a time; pods that are not ready, as all are at the end, may be evicted."""
+    budgets = {item["metadata"]["name"]: item["spec"] for item in OBJECTS if item["kind"] == "PodDisruptionBudget"}
+    assert {name: budget["maxUnavailable"] for name, budget in budgets.items()} == {
+        "learner": 1, "inference": 1, "actor": "25%",
+    }  # fmt: skip
+    for name, budget in budgets.items():
+        assert selects(budget["selector"], name)
+        assert budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+
+
+def test_the_autoscaler_asks_for_a_metric_that_is_made_of_one_of_ours():
+    """Autoscaler and adapter use one name for it, and it is computed from a metric of the learner."""
+    scaler = yaml.safe_load((FOLDER / "autoscaling" / "actors.yaml").read_text())["spec"]
+    (rule,) = yaml.safe_load((FOLDER / "autoscaling" / "adapter.yaml").read_text())["rules"]["external"]
+    (metric,) = scaler["metrics"]
+    assert scaler["scaleTargetRef"]["name"] in PODS
+    assert metric["external"]["metric"]["name"] == rule["name"]["as"]
+    series = f"seedbed_{learner_figures.UPDATE_SECONDS.name}_sum"
+    assert rule["seriesQuery"] == series
+    assert set(re.findall(r"seedbed_\w+", rule["metricsQuery"])) == {series}
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+def test_kustomize_makes_objects_that_a_cluster_takes_with_all_components(tmp_path):
+    """As a user combines them, with two learner ranks."""
+    shutil.copytree(FOLDER, tmp_path / "kubernetes", ignore=shutil.ignore_patterns("keys"))
+    Keyring(tmp_path / "kubernetes" / "base" / "keys").init()
+    mine = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": ["../kubernetes/base"],
+        "components": [f"../kubernetes/{name}" for name in COMPONENTS], "replicas": [{"name": "learner", "count": 2}],
+        "configMapGenerator": [{"name": "run", "behavior": "merge", "literals": ["WORLD_SIZE=2"]}],
+    }  # fmt: skip
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "kustomization.yaml").write_text(yaml.safe_dump(mine))
+    made = subprocess.run(
+        ["kubectl", "kustomize", tmp_path / "mine"], check=True, capture_output=True, text=True
+    ).stdout
+    found = {(item["kind"], item["metadata"]["name"]): item for item in yaml.safe_load_all(made)}
+    for item in found.values():
+        for version in VERSIONS:
+            validator.validate(item, version, strict=True)
+    assert found["StatefulSet", "learner"]["spec"]["replicas"] == 2
+    (run,) = [item["data"] for (kind, _), item in found.items() if kind == "ConfigMap"]
+    assert run["WORLD_SIZE"] == "2"
+    assert run["EXPERIMENT"] == "cartpole"
+    assert "replicas" not in found["Deployment", "actor"]["spec"]
+    for kind, name in (("StatefulSet", "learner"), ("Deployment", "inference"), ("Deployment", "actor")):
+        limits = found[kind, name]["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
+        assert limits.get("nvidia.com/gpu") == (None if name == "actor" else 1)
+    (monitor,) = found["Deployment", "monitor"]["spec"]["template"]["spec"]["containers"]
+    assert "SEEDBED_MONITOR__TOKEN" in {item["name"] for item in monitor["env"]}
 
 
 def test_nobody_is_started_again_when_the_run_is_over_and_one_learner_writes_a_run():
     """A Deployment starts whoever ends; so they stay."""
     assert all(variables(name)["SEEDBED_STAY"] == "1" for name in PODS)
-    (learner,) = [item for item in OBJECTS if item["metadata"]["name"] == "learner" and item["kind"] == "StatefulSet"]
-    assert learner["spec"]["replicas"] == 1
+    assert workload("learner")["spec"]["replicas"] == 1
 
 
 @pytest.mark.parametrize("name", PODS)

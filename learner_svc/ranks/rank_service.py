@@ -218,6 +218,8 @@ class RankService:
     async def leave(self) -> None:
         """Say BYE to the producers; of a finished run, wait until they have left."""
         is_finished = self.run.state == RunState.FINISHED
+        if not is_finished:
+            self.service.stop("the chief was asked to stop")
         self.socket.perform(self.producers.credits(everyone=True))
         self.socket.perform(self.producers.farewell("run_finished" if is_finished else "draining"))
         deadline = self.loop.time() + (self.config.farewell_s if is_finished else 0.0)

@@ -34,6 +34,8 @@ SMALL_BYTES = 1 << 16  # a tensor that goes by way of the chief: fewer messages 
 class RankLostError(SeedbedError):
     """Another rank has died or does not answer. All ranks start again from the newest checkpoint."""
 
+    exit_code = 75  # EX_TEMPFAIL of sysexits.h
+
 
 class Ranks:
     """A learner that trains alone: nothing is sent. The base of `ConnectedRanks`, which several have."""

@@ -34,8 +34,9 @@ class CrashCounter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        is_for_good = isinstance(error, SeedbedError) and error.exit_code != SeedbedError.exit_code
-        if isinstance(error, Exception) and not is_for_good:
+        # Other codes: no restart follows, or another rank was lost, which is no error of this one's.
+        is_counted = not isinstance(error, SeedbedError) or error.exit_code == SeedbedError.exit_code
+        if isinstance(error, Exception) and is_counted:
             record_crash(self._folder, self._saved_update(), f"{type(error).__name__}: {error}")
 
 

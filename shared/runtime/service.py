@@ -2,7 +2,7 @@
 
 Phases: configure logs and metrics; run until the work ends or `stopping` is set; drain, at most `MAX_DRAIN_S`
 (`SAVE_DRAIN_S` for a learner); end the tasks; close. Exit codes: 0 finished or stopped, 78 wrong configuration and
-74 files of the run that cannot be written (no restart helps), 1 anything else.
+74 files of the run that cannot be written (no restart helps), 75 another learner rank was lost, 1 anything else.
 """
 
 import asyncio

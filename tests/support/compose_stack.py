@@ -100,6 +100,18 @@ def run_compose(words: Sequence[str], variables: dict[str, str], timeout_s: floa
     return done.stdout + done.stderr
 
 
+def progress(run_dir: Path) -> tuple[float, float]:
+    """(epoch, trained steps) of the last row of a run's table in which something was trained; zeros before it."""
+    try:
+        lines = (run_dir / "metrics.csv").read_text().split("\n")[:-1]
+    except FileNotFoundError:
+        return 0.0, 0.0
+    for row in reversed(list(csv.DictReader(lines))):
+        if float(row.get("trained_steps_per_s") or 0) > 0:
+            return float(row["epoch"]), float(row["trained_steps"])
+    return 0.0, 0.0
+
+
 class Stack:
     """One deployment. A context manager that leaves no container, network or volume."""
 
@@ -221,14 +233,7 @@ class Stack:
 
         A learner that is back counts on from its checkpoint, so from less, but in the next epoch.
         """
-        try:
-            lines = (self.runs / run / "metrics.csv").read_text().split("\n")[:-1]
-        except FileNotFoundError:
-            return 0.0, 0.0
-        for row in reversed(list(csv.DictReader(lines))):
-            if float(row.get("trained_steps_per_s") or 0) > 0:
-                return float(row["epoch"]), float(row["trained_steps"])
-        return 0.0, 0.0
+        return progress(self.runs / run)
 
     def wait_trained(self, run: str, steps: float) -> float:
         """Until so many more steps are trained than now; how many there are then."""

@@ -120,6 +120,30 @@ def test_a_learner_that_waits_for_other_ranks_can_be_stopped(tmp_path):
         process.wait()
 
 
+@pytest.mark.parametrize("asked", [0, 1])
+def test_all_ranks_leave_when_one_is_asked_to_stop_and_none_says_that_the_run_is_over(tmp_path, asked):
+    """In a container a rank that says so is not started again, and the others would wait for it."""
+    common = {name: value for name, value in os.environ.items() if not name.startswith("SEEDBED_")}
+    common |= {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    words = [f"run.dir={tmp_path / 'run'}", "env.id=CartPole-v1", "learner.bind=tcp://127.0.0.1:0"]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "seedbed.learner_svc", *words, f"runtime.status_file={tmp_path / f'{rank}.json'}"],
+            env=common | {"RANK": str(rank), "SEEDBED_CAUSE_FILE": str(tmp_path / f"cause-{rank}")},
+        )
+        for rank in (0, 1)
+    ]
+    try:
+        wait_until(lambda: all((tmp_path / f"{rank}.json").exists() for rank in (0, 1)), "both ranks are ready")
+        processes[asked].terminate()
+        assert [process.wait(20) for process in processes] == [0, 0]
+        assert not list(tmp_path.glob("cause-*"))
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
 def can_connect(port: int) -> bool:
     """Whether somebody listens there."""
     with socket.socket() as found:

@@ -43,7 +43,7 @@ def served(argv: Sequence[str]) -> int:
 def main(argv: Sequence[str]) -> int:
     """Run the service; its exit code, unless it is not to be started again, which starts `hold` instead."""
     code = service_main(argv[0])(argv[1:])
-    if hold.is_for_good(code):
+    if hold.is_held(code):
         hold.execute(code)
     return code
 

@@ -2,8 +2,10 @@
 
 An exit would be a loop of restarts in which the cause is lost. What was refused may be fixed outside: a folder, a file
 of settings, a key. So whoever waits here needs nobody to start it again. A service that has nothing left to do stays as
-well, where an orchestrator starts again whatever ends (`STAY_VARIABLE`). Nothing but the standard library is imported,
-so that what waits here is small. `execute` replaces the process, and keeps its id.
+well, where an orchestrator starts again whatever ends (`STAY_VARIABLE`). A learner rank that lost another one is tried
+again at once: an orchestrator waits longer after each restart, for each rank by itself, so that ranks might never meet.
+Nothing but the standard library is imported, so that what waits here is small. `execute` replaces the process, and
+keeps its id.
 """
 
 import json
@@ -16,6 +18,7 @@ from seedbed.shared.runtime.health import CAUSE_VARIABLE, read_cause
 
 FIRST_S, LONGEST_S = 5.0, 60.0  # before the first attempt, doubled before each further one
 EXIT = 78  # EX_CONFIG: no restart helps
+RANK_LOST, RANK_LOST_S = 75, 1.0  # EX_TEMPFAIL, as RankLostError has it; until the next attempt
 STAY_VARIABLE = "SEEDBED_STAY"  # set: stay, too, when there is nothing left to do
 COMMAND_VARIABLE = "SEEDBED_START_COMMAND"  # a JSON list: what is tried again
 ATTEMPT_VARIABLE = "SEEDBED_START_ATTEMPT"
@@ -23,13 +26,13 @@ RESTART = "restart"  # leave after a while, so that the engine starts the contai
 RESTART_S = 20.0
 
 
-def is_for_good(code: int) -> bool:
-    """Whether a service that ended with this code is not to be started again.
+def is_held(code: int) -> bool:
+    """Whether a service that ended with this code stays here, and is not left to whoever starts again what ends.
 
     One that was asked to stop ends with 0 as well, but leaves no cause.
     """
     is_over = code == 0 and bool(os.environ.get(STAY_VARIABLE) and read_cause(os.environ.get(CAUSE_VARIABLE, "")))
-    return code == EXIT or is_over
+    return code in (EXIT, RANK_LOST) or is_over
 
 
 def remember_command() -> None:
@@ -58,7 +61,10 @@ def hold(code: int = EXIT, *, is_restarted: bool = False) -> int:
         asked.get()
         return code
     attempt = int(os.environ.get(ATTEMPT_VARIABLE, "0"))
-    wait_s = RESTART_S if is_restarted else min(FIRST_S * 2**attempt, LONGEST_S)
+    if code == RANK_LOST:
+        attempt, wait_s = -1, RANK_LOST_S  # the next one counts as the first
+    else:
+        wait_s = RESTART_S if is_restarted else min(FIRST_S * 2**attempt, LONGEST_S)
     said = f"this is tried again in {wait_s:.0f} s, and goes on by itself once it is fixed"
     print(f"seedbed: {said}", file=sys.stderr, flush=True)
     try:

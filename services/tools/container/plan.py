@@ -25,12 +25,16 @@ _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """Where a service finds itself. `service`: the folder of services/ that the image was built for."""
+    """Where a service finds itself.
+
+    `service`: the folder of services/ that the image was built for; `ranks`: how many learner ranks there are.
+    """
 
     host: str
     service: str
     cores: int
     runs: Path
+    ranks: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,14 +81,31 @@ def plan_service(
         given["inference.name"] = label
     elif role is ContainerRole.EVALUATOR:
         given["actor.mode"] = "eval"
+    variables = {"OMP_NUM_THREADS": str(count), "OMP_WAIT_POLICY": "PASSIVE"}
+    if role is ContainerRole.LEARNER and container.ranks > 1:
+        variables |= _rank_variables(container.host, container.ranks)
     served = (_served_run(container.runs, name), serve) if serve and role is ContainerRole.INFERENCE else ()
     return Start(
         package=SERVED if served else role.package,
         words=(*served, str(file), *(word(key, value) for key, value in given.items()), *words),
-        environment={"OMP_NUM_THREADS": str(count), "OMP_WAIT_POLICY": "PASSIVE"},
+        environment=variables,
         label=label,
         tasks=_choose_tasks(settings) if role.package == "actor" else (),
     )
+
+
+def _rank_variables(host: str, ranks: int) -> Mapping[str, str]:
+    """The learner's rank, as torchrun would set it: the number at the end of its host's name, as in learner-1.
+
+    Raises: ConfigError if the name has no such number, or one that is too large.
+    """
+    number = host.rpartition("-")[2]
+    if not number.isdecimal() or int(number) >= ranks:
+        raise ConfigError(
+            f"WORLD_SIZE is {ranks}, so the hosts of the learners must be called learner-0 to learner-{ranks - 1}, and "
+            f"this one is {host!r}: set WORLD_SIZE to the number of learners, which in Kubernetes are the replicas"
+        )
+    return {"RANK": number}
 
 
 def _served_run(runs: Path, name: str) -> str:

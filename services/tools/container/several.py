@@ -76,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, pass_on)
     code = wait(parts)
-    if hold.is_for_good(code):
+    if hold.is_held(code):
         hold.execute(code)
     return code
 

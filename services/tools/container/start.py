@@ -37,11 +37,12 @@ def start(
     cause = os.environ.get(CAUSE_VARIABLE)
     if cause:
         Path(cause).unlink(missing_ok=True)  # an earlier life's
-    container = Container(
-        host=socket.gethostname(), service=os.environ.get(SERVICE_VARIABLE, ANY_IMAGE), cores=usable_cores(), runs=runs
-    )
     user = User.current()
     try:
+        container = Container(
+            host=socket.gethostname(), service=os.environ.get(SERVICE_VARIABLE, ANY_IMAGE), cores=usable_cores(),
+            runs=runs, ranks=_num_ranks(),
+        )  # fmt: skip
         told = [*([word("actor.task", task)] if task else []), *words]
         chosen = _plan(role, experiment, told, run, container, serve)
         if role is ContainerRole.LEARNER:
@@ -57,6 +58,16 @@ def start(
         if as_owner and os.getuid() == 0:
             command = command_as(user, command)
         os.execvpe(command[0], command, {**os.environ, **chosen.environment})
+
+
+def _num_ranks() -> int:
+    """The number of learner ranks, from the variable that torchrun would set. Raises: ConfigError."""
+    text = os.environ.get("WORLD_SIZE", "1")
+    if not text.isdecimal() or int(text) < 1:
+        raise ConfigError(
+            f"WORLD_SIZE is {text!r} in the environment: set it to the number of learner ranks, 1 or more"
+        )
+    return int(text)
 
 
 def _plan(

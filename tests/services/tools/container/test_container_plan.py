@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from seedbed.learner_svc.ranks.ranks import place_of
 from seedbed.services.tools.cli.experiment import EXPERIMENTS
 from seedbed.services.tools.container.plan import OVERRIDES, Container, plan_service
 from seedbed.services.tools.container.role import ContainerRole
@@ -34,6 +35,21 @@ def test_a_host_that_is_called_by_its_role_is_not_called_so_twice(here):
     """Kubernetes names pods by what they run."""
     said = settings_of(plan_service(ContainerRole.LEARNER, "cartpole", [], "", replace(here, host="learner-0")))
     assert said["runtime.name"] == "learner-0"
+
+
+def test_a_learners_rank_is_the_number_of_its_host(here):
+    """As a StatefulSet names its pods; other services have no rank."""
+    several = replace(here, ranks=3)
+    start = plan_service(ContainerRole.LEARNER, "cartpole", [], "", replace(several, host="learner-2"))
+    assert place_of({**start.environment, "WORLD_SIZE": "3", "MASTER_ADDR": "a", "MASTER_PORT": "1"}) == (2, 3)
+    for start in (
+        plan_service(ContainerRole.LEARNER, "cartpole", [], "", replace(here, host="learner-0")),
+        plan_service(ContainerRole.INFERENCE, "cartpole", [], "", several),
+    ):
+        assert "RANK" not in start.environment
+    for host in ("learner-3", "4f5e"):
+        with pytest.raises(ConfigError, match="WORLD_SIZE"):
+            plan_service(ContainerRole.LEARNER, "cartpole", [], "", replace(several, host=host))
 
 
 def test_the_run_goes_to_a_folder_of_the_experiments_or_the_given_name(here):

@@ -10,6 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from seedbed.learner_svc.ranks.ranks import RankLostError
+from seedbed.services.tools.container.hold import LONGEST_S, is_held
 from tests.support.deployment import ServiceProcess, wait_until
 
 TIMEOUT_S = 60
@@ -70,6 +72,16 @@ def test_whoever_was_refused_goes_on_by_itself_once_that_is_mended(environment, 
             wait_until(lambda: health(environment) == (True, "ready\n"), "it is healthy")
         finally:
             process.kill()
+
+
+def test_a_rank_that_lost_another_is_tried_again_at_once_however_often(environment):
+    """After a second, also if many attempts failed for other reasons before: all ranks have to meet."""
+    again = [sys.executable, "-c", "import os; print(os.environ['SEEDBED_START_ATTEMPT'])"]
+    given = {"SEEDBED_START_COMMAND": json.dumps(again), "SEEDBED_START_ATTEMPT": "7"}
+    command = [sys.executable, "-m", "seedbed.services.tools.container.hold", str(RankLostError.exit_code)]
+    assert is_held(RankLostError.exit_code)
+    done = subprocess.run(command, env=environment | given, capture_output=True, timeout=LONGEST_S / 2, check=True)
+    assert done.stdout.split() == [b"0"]
 
 
 @pytest.fixture
