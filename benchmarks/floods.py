@@ -1,6 +1,6 @@
 """What one peer that floods a run costs the others: trained steps and memory, for each kind of flood and each key.
 
-    .venv/bin/python benchmarks/floods.py                    # all kinds and keys, some ten minutes
+    .venv/bin/python benchmarks/floods.py                    # all kinds and keys, some forty minutes
     .venv/bin/python benchmarks/floods.py --only look,parts  # some kinds
 
 CartPole trains under CURVE. A peer with a key of each role sends as fast as it can, over one connection, to the

@@ -124,7 +124,7 @@ class Services:
 
     @property
     def process(self) -> psutil.Process:
-        """The inference process."""
+        """The inference process, to read its processor time and memory."""
         return psutil.Process(int(str(self.inference["pid"])))
 
     def start_inference(self) -> None:

@@ -37,6 +37,7 @@ from seedbed.learner_svc.link.producer_sessions import Identity, ProducerSession
 from seedbed.learner_svc.link.publish import Publisher
 from seedbed.learner_svc.run.run import Run
 from seedbed.learner_svc.sources.queue import QueueSource
+from seedbed.services.tools.cli.bench.transport_peers import input_ended
 from seedbed.services.tools.cli.doctor import machine_label
 from seedbed.services.tools.cli.scrape import read_page, read_status
 from seedbed.shared.net.dialler import Dialler
@@ -229,11 +230,8 @@ async def receive(record: RecordSpec, batch: int, keys: Path | None) -> dict[str
     with Reactor() as reactor:
         end = LearnerEnd(reactor, record, batch, keys)
         print(end.router.endpoint, flush=True)
-        ended = asyncio.Event()
-        reactor.loop.add_reader(sys.stdin.fileno(), ended.set)
         began = time.process_time()
-        await ended.wait()
-        reactor.loop.remove_reader(sys.stdin.fileno())
+        await input_ended()
         end.sessions.close()
         end.router.close()
         return {"learner_ms_per_mb": 1e3 * (time.process_time() - began) / (end.received_bytes / MB)}

@@ -113,7 +113,7 @@ class Load:
 
     @property
     def name(self) -> str:
-        """Its name in PING."""
+        """The name under which PING carries it: the column's, without what all of them begin with."""
         return self.column.name.removeprefix("inference_")
 
 

@@ -106,7 +106,7 @@ class Channel:
 
     @property
     def is_closed(self) -> bool:
-        """Whether `close` was called."""
+        """Whether `close` was called: nothing is received or sent any more."""
         return self._is_closed
 
     def is_drained(self) -> bool:

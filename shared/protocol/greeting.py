@@ -33,7 +33,7 @@ class Greeting:
         self.nonce = self._nonces()
 
     def is_due(self, now: float) -> bool:
-        """Whether HELLO is due."""
+        """Whether HELLO is to be sent: for the first time, or again because its wait is over."""
         return now >= self._due_at
 
     def said(self, now: float) -> None:

@@ -188,7 +188,7 @@ class SegmentReader:
         return frame
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; its memory is freed once the producer has given it up as well. Call it once."""
         os.close(self._file)
 
 

@@ -1,5 +1,6 @@
 """The limit of this process on open files, of which each connection is one."""
 
+import contextlib
 import resource
 import sys
 
@@ -14,7 +15,8 @@ def raise_file_limit() -> int:
     """
     wanted = min(USEFUL_FILES, most_files())
     if file_limit() < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        with contextlib.suppress(ValueError):  # macOS has a lower limit of its own: there it stays as it is
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     return file_limit()
 
 

@@ -1,5 +1,7 @@
 """Records and specifications with every feature of the protocol, for golden vectors, properties and fuzzing."""
 
+from dataclasses import replace
+
 import gymnasium
 import numpy as np
 
@@ -92,6 +94,15 @@ STATE_FIELDS = (
     RecordField("state/stack", "uint8", (1, 3), Per.LANE),
 )
 
+CREDIT = Credit(
+    session=1,
+    epoch=2,
+    granted_through=128,
+    acked_through=41,
+    episodes_acked_through=3,
+    state=RunState.TRAINING,
+    trained_steps=1_000_000,
+)
 MESSAGES: dict[str, Message] = {
     "hello": Hello(
         library_version="0.1.0",
@@ -228,25 +239,8 @@ MESSAGES: dict[str, Message] = {
         session=1, seq=42, lanes=64, actor="actor-0", group=7, segment=0x0123456789ABCDEF, offset=8192, length=4096
     ),
     "episodes": Episodes(session=1, seq=3, mode="train", evaluation=0, count=2, aborted=1, acted_steps=4096),
-    "credit": Credit(
-        session=1,
-        epoch=2,
-        granted_through=128,
-        acked_through=41,
-        episodes_acked_through=3,
-        state=RunState.TRAINING,
-        trained_steps=1_000_000,
-    ),
-    "credit_received": Credit(
-        session=1,
-        epoch=2,
-        granted_through=128,
-        acked_through=41,
-        episodes_acked_through=3,
-        state=RunState.TRAINING,
-        trained_steps=1_000_000,
-        received_through=43,
-    ),
+    "credit": CREDIT,
+    "credit_received": replace(CREDIT, received_through=43),
     "credit_evaluation": Credit(
         session=1,
         epoch=2,

@@ -58,7 +58,7 @@ class FramePrice:
 
     @property
     def total(self) -> float:
-        """The price of everything."""
+        """The price of actors, inference and learners together."""
         return self.actors + self.inference + self.learners
 
 

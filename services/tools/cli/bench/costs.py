@@ -14,7 +14,7 @@ import torch
 
 from seedbed.actor_svc.envs import make_group
 from seedbed.learner_svc.algorithms.registry import recording_of
-from seedbed.services.tools.cli.bench.experiment import ROLES, TimedRun, last_half, run_for
+from seedbed.services.tools.cli.bench.experiment import ROLES, TimedRun, last_half, load_endless, run_for
 from seedbed.services.tools.cli.capacity import Costs
 from seedbed.services.tools.cli.evaluate import TrainedPolicy, load_policy, play
 from seedbed.services.tools.cli.explain import read_signals
@@ -27,15 +27,21 @@ WARMUP_TICKS = 8  # of one thread alone
 def measure_costs(name: str, seconds: float, words: Sequence[str]) -> Costs:
     """Train an experiment for `seconds`, then act for a fifth of that time in one thread.
 
-    Raises: ConfigError for several tasks or a service in another language; SeedbedError if it fails to train.
+    Raises: ConfigError for several tasks, several learners, no actors or a service in another language; SeedbedError if
+      the run fails, or trains too little to be measured.
     """
     with tempfile.TemporaryDirectory(prefix="seedbed-plan-") as folder:
         still = ["eval.every_s=0", "eval.every_steps=0", "launch.eval_actors=0"]
-        run = run_for(name, seconds, [*words, *still], Path(folder) / "run")
-        settings = run.experiment.settings
+        experiment = load_endless(name, [*words, *still], Path(folder) / "run")
+        settings = experiment.settings
         if settings.tasks or settings.env.service:
             raise ConfigError(f"{name}: a plan is for one environment in Python, not for tasks or another language")
-        trained = load_policy(run.experiment.run_dir, device="cpu")
+        if settings.launch.actors < 1 or settings.launch.learners > 1:
+            raise ConfigError(
+                f"{name}: a plan measures one learner and its actors: set launch.learners=1, launch.actors=1"
+            )
+        run = run_for(experiment, seconds)
+        trained = load_policy(experiment.run_dir, device="cpu")
         return _costs(run, trained, _impala_s(trained, settings.actor.lanes, seconds / 5))
 
 
@@ -44,19 +50,20 @@ def _costs(run: TimedRun, trained: TrainedPolicy, impala_s: float) -> Costs:
     first, last = last_half(run.points)
     acted, took_s = last.acted - first.acted, last.at - first.at
     signals = read_signals(run.experiment.run_dir)
-    if acted <= 0 or not signals.inference_busy_share or not signals.update_busy_share:
+    used_s = {role: last.cpu_s[role] - first.cpu_s[role] for role in ROLES}
+    is_measured = acted > 0 and min(used_s.values()) > 0
+    if not is_measured or not signals.inference_busy_share or not signals.update_busy_share:
         raise SeedbedError("too little was trained in that time: give it more --seconds")
     length, lanes = settings.learner.unroll_length, settings.actor.lanes
     record = recording_of(settings.algorithm, length).make_record(policy.spec, policy.state_fields)
     exchanged = step_layout(policy.spec, lanes).num_bytes + act_layout(policy.spec, lanes).num_bytes
     rate = acted / took_s
-    used_s = {role: (last.cpu_s[role] - first.cpu_s[role]) / acted for role in ROLES}
     return Costs(
         env_id=settings.env.id,
         frames_per_step=settings.env.frame_skip if settings.env.is_atari else 1,
-        actor_s=used_s["actor"],
-        inference_s=used_s["inference"],
-        learner_s=used_s["learner"],
+        actor_s=used_s["actor"] / acted,
+        inference_s=used_s["inference"] / acted,
+        learner_s=used_s["learner"] / acted,
         impala_s=impala_s,
         inference_rate=rate / signals.inference_busy_share / signals.inference_services,
         learner_rate=rate / signals.update_busy_share,

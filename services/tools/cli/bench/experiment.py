@@ -68,13 +68,14 @@ class TimedRun:
     ended: Ended
 
 
-def run_for(name: str, seconds: float, words: Sequence[str], run_dir: Path) -> TimedRun:
-    """Train an experiment until `seconds` after its first trained step.
-
-    Raises: SeedbedError if the run fails, or trains too little to be measured.
-    """
+def load_endless(name: str, words: Sequence[str], run_dir: Path) -> Experiment:
+    """Load an experiment whose run would never end by itself. Raises: ConfigError."""
     endless = ["run.steps=0", "run.seconds=0", "run.until_return=1e30", "launch.video=false", *words]
-    experiment = load_experiment(find_experiment(name), endless, run_dir=run_dir, resume=False)
+    return load_experiment(find_experiment(name), endless, run_dir=run_dir, resume=False)
+
+
+def run_for(experiment: Experiment, seconds: float) -> TimedRun:
+    """Train an experiment until `seconds` after its first trained step. Raises: SeedbedError if the run fails."""
     watches: list[Stopwatch] = []
 
     def make_view(board: Board, stop: Stop) -> View:
@@ -84,14 +85,14 @@ def run_for(name: str, seconds: float, words: Sequence[str], run_dir: Path) -> T
     ended = run_experiment(experiment, make_view)
     if ended.outcome.service:
         Console(stderr=True).print(render_failure(ended, experiment.run_dir))
-        raise SeedbedError(f"{name}: the run failed")
+        raise SeedbedError(f"{experiment.settings.run.name}: the run failed")
     return TimedRun(experiment, watches[0].points, ended)
 
 
 def measure(name: str, seconds: float, words: Sequence[str]) -> Iterator[dict[str, str | int | float]]:
     """Trained and acted steps per second over the last half, and what made them."""
     with tempfile.TemporaryDirectory(prefix="seedbed-bench-") as folder:
-        run = run_for(name, seconds, words, Path(folder) / "run")
+        run = run_for(load_endless(name, words, Path(folder) / "run"), seconds)
         yield _result(run.experiment, run.points, run.ended)
 
 

@@ -220,16 +220,23 @@ class Client:
         self._perform(self._groups[group].submit(rows, 0, self._loop.time()))
 
 
+async def input_ended() -> None:
+    """Wait until standard input ends, by which whoever started this process asks it to report and leave."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(sys.stdin.fileno(), ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(sys.stdin.fileno())
+
+
 async def serve(keys: Path | None) -> ServerReport:
     """Say the address, serve until standard input ends."""
     with Reactor() as reactor:
         server = TransportServer(reactor, keys)
         print(server.router.endpoint, flush=True)
-        ended = asyncio.Event()
-        reactor.loop.add_reader(sys.stdin.fileno(), ended.set)
         started = time.process_time()
-        await ended.wait()
-        reactor.loop.remove_reader(sys.stdin.fileno())
+        await input_ended()
         return ServerReport(requests=server.requests, cpu_s=time.process_time() - started)
 
 

@@ -39,7 +39,9 @@ def test_rates_of_an_accelerator_replace_those_that_were_measured():
     assert plan.seedbed.actors == pytest.approx(steps * 100e-6 * 1e-5)
     assert plan.seedbed.inference == pytest.approx(steps / 100_000 * 1e-3)
     assert plan.impala.actors == pytest.approx(steps * 800e-6 * 1e-5)
-    assert plan.impala.total < plan.impala.actors + plan.seedbed.total
+    learning = steps / 100_000 * 1e-3
+    assert plan.seedbed.total == pytest.approx(plan.seedbed.actors + plan.seedbed.inference + learning)
+    assert plan.impala.total == pytest.approx(plan.impala.actors + learning)
 
 
 def test_the_weights_of_a_learner_go_to_every_service():
