@@ -38,7 +38,7 @@ def measure_costs(name: str, seconds: float, words: Sequence[str]) -> Costs:
             raise ConfigError(f"{name}: a plan is for one environment in Python, not for tasks or another language")
         if settings.launch.actors < 1 or settings.launch.learners > 1:
             raise ConfigError(
-                f"{name}: a plan measures one learner and its actors: set launch.learners=1, launch.actors=1"
+                f"{name}: a plan measures one learner with actors: set launch.learners=1, launch.actors=1"
             )
         run = run_for(experiment, seconds)
         trained = load_policy(experiment.run_dir, device="cpu")
