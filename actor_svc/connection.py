@@ -24,6 +24,7 @@ class ConnectionClient:
     def __init__(self, address: str, now: float, *, beat_s: float = 1.0, lease_s: float = 10.0, detach_s: float = 3.0):
         self.address = address
         self.groups: list[GroupClient] = []
+        self._by_session: dict[int, GroupClient] = {}  # where ACTs went; sessions change, so each entry is checked
         self.is_listed = True  # whether the configured names still resolve to this address
         self.is_connected = False
         self.was_connected = False
@@ -46,6 +47,7 @@ class ConnectionClient:
     def remove(self, group: GroupClient, reason: str) -> Actions:
         """Take a group away and return the BYE for its session."""
         self.groups.remove(group)
+        self._by_session.clear()
         return group.leave(reason)
 
     # Events
@@ -75,10 +77,10 @@ class ConnectionClient:
         """
         self.heard_at = now
         if type(message) is Act:
-            for group in self.groups:
-                if group.session == message.session:
-                    return group.receive(message, frames, now)
-            return ()
+            group = self._by_session.get(message.session)
+            if group is None or group.session != message.session:
+                group = self._find(message.session)
+            return group.receive(message, frames, now) if group is not None else ()
         if type(message) is Pong:
             return self._pong(message, now)
         if type(message) is Ping:
@@ -130,6 +132,16 @@ class ConnectionClient:
         return next((f"{self.address}: {group.refusal}" for group in self.groups if group.refusal), "")
 
     # Within
+
+    def _find(self, session: int) -> GroupClient | None:
+        """Look a session up among the groups, and remember whose it is."""
+        for group in self.groups:
+            if group.session == session:
+                if len(self._by_session) > 2 * len(self.groups):
+                    self._by_session.clear()
+                self._by_session[session] = group
+                return group
+        return None
 
     def _deliver(self, message: Message, frames: Received, now: float) -> Actions:
         """Pass a message to the group whose nonce or session it names, or a BYE for session 0 to all groups."""

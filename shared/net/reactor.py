@@ -140,11 +140,14 @@ class Channel:
             return False
         if not self._is_draining and not self._is_armed:
             self._arm()
+        send, last = self._raw_send, len(frames) - 1
         for attempt in (1, 2):
-            position, last = 0, len(frames) - 1
+            position = 0
             try:
-                for position, frame in enumerate(frames):
-                    self._raw_send(frame, _MORE if position < last else _LAST)
+                while position < last:
+                    send(frames[position], _MORE)
+                    position += 1
+                send(frames[last], _LAST)
                 self.sent += 1
                 return True
             except zmq.Again:
