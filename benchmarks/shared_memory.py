@@ -1,13 +1,15 @@
-"""What a megabyte of unrolls costs inference and learner, through shared memory and over loopback TCP.
+"""What a megabyte of unrolls or weights costs inference and learner, through shared memory and over loopback TCP.
 
     .venv/bin/python benchmarks/shared_memory.py              # Pong's unrolls, five pairs
+    .venv/bin/python benchmarks/shared_memory.py --weights    # Pong's weights
     .venv/bin/python benchmarks/shared_memory.py --curve      # the socket's side encrypted
     .venv/bin/python benchmarks/shared_memory.py --run pong   # whole runs in turn, with and without shared memory
 
 A producer sends unrolls of noise as fast as credit allows; the learner's end receives them and copies their lanes into
-batches, which nobody trains on. Both ends run the code of the services: outbox, sockets, sessions, ledger and queue.
-The two ways take turns, in processes of their own. Prints one JSON object for each, with processor time of all threads
-of a process in milliseconds for 10^6 bytes; at the end one with the ratio of the two ways, the median over the pairs.
+batches, which nobody trains on. With --weights the learner's end publishes weights as fast as they are asked for. Both
+ends run the code of the services: outbox, sockets, sessions, ledger and queue. The two ways take turns, in processes of
+their own. Prints one JSON object for each, with processor time of all threads of a process in milliseconds for 10^6
+bytes; at the end one with the ratio of the two ways, the median over the pairs.
 With --run they are trained steps per second, and processor time of inference and learner for 1000 of them, in the last
 --seconds of each run; the ratio is that of the trained steps.
 """
@@ -22,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -32,7 +35,7 @@ import uvloop
 
 from seedbed.inference_svc.learner_sessions import LearnerSessions
 from seedbed.inference_svc.rank_connections import send_unrolls
-from seedbed.inference_svc.upstream import no_segment
+from seedbed.inference_svc.upstream import LearnerLink, no_segment
 from seedbed.learner_svc.link.producer_sessions import Identity, ProducerSessions, SendToProducer, UnrollReceived
 from seedbed.learner_svc.link.publish import Publisher
 from seedbed.learner_svc.run.run import Run
@@ -48,6 +51,7 @@ from seedbed.shared.net.reactor import Reactor
 from seedbed.shared.net.roles import Role
 from seedbed.shared.protocol.codec import decode
 from seedbed.shared.protocol.ledger import Ledger
+from seedbed.shared.protocol.messages import Get
 from seedbed.shared.protocol.recording import RecordSpec
 from seedbed.shared.protocol.rows import EnvSpec
 from seedbed.shared.protocol.segment import Segment
@@ -61,13 +65,16 @@ WAYS = ("shared_memory", "socket")
 LOOK_S = 0.2
 START_S, MIN_TRAINED = 120.0, 20_000  # a run is measured from so many trained steps on
 SERVERS = {"learner": "learner", "inference": "inference-0"}
+NUM_WEIGHTS = 2  # different ones, as a learner has just written what it publishes
 NUM_BUFFERS_MB = 64  # what the producer sends in turn: more than the processor's caches have
 
 
 def main() -> None:
     """Run the pairs, and print what each way took and the ratio."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mb", type=float, default=1500.0, help="megabytes of unrolls that each measurement sends")
+    parser.add_argument("--mb", type=float, default=1500.0, help="megabytes that each measurement sends")
+    parser.add_argument("--weights", action="store_true", help="weights instead of unrolls")
+    parser.add_argument("--weights-mb", type=float, default=2.7, help="megabytes of the weights")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--lanes", type=int, default=24, help="of an unroll")
     parser.add_argument("--batch", type=int, default=12, help="lane-unrolls of a batch")
@@ -167,7 +174,11 @@ def run_end(chosen: argparse.Namespace) -> None:
     keys = Path(chosen.keys) if chosen.keys else None
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         if end == "learner":
-            found = runner.run(receive(record, chosen.batch, keys))
+            weights = round(chosen.weights_mb * MB) if chosen.weights else 0
+            found = runner.run(receive(record, chosen.batch, keys, weights))
+        elif chosen.weights:
+            number = max(1, round(chosen.mb / chosen.weights_mb))
+            found = runner.run(take_weights(record, end, way, chosen.weights_mb, number, keys))
         else:
             size = record.layout(chosen.lanes).num_bytes
             num_unrolls = max(1, round(chosen.mb * MB / size / chosen.batch)) * chosen.batch  # so that batches are full
@@ -185,16 +196,24 @@ def a_spec(pixels: int) -> EnvSpec:
 
 
 class LearnerEnd:
-    """A learner's socket, sessions and batches, without an update thread: full batches are given back at once."""
+    """A learner's socket, sessions and batches, without an update thread: full batches are given back at once.
 
-    def __init__(self, reactor: Reactor, record: RecordSpec, batch: int, keys: Path | None) -> None:
-        self.received_bytes = 0
+    With `weights` it publishes others of so many bytes for each GET.
+    """
+
+    def __init__(self, reactor: Reactor, record: RecordSpec, batch: int, keys: Path | None, weights: int) -> None:
+        self.num_bytes = 0  # that came or went
+        self._weights = (
+            [secrets.token_bytes(weights) for _ in range(1 + NUM_BUFFERS_MB * MB // weights)] if weights else []
+        )
+        self._publisher = Publisher()
+        self._publisher.describe("bench", "{}")
         self._loop = reactor.loop
         self._ledger = Ledger(epoch=1, window_lanes=2 * batch, lease_s=60.0)
         run = Run(RunConfig(), EvalConfig(), epoch=1, patience_s=60.0)
         identity = Identity(1, "bench", 1, record.unroll_length, 1.0, 60.0)
         self.sessions = ProducerSessions(
-            identity, EnvConfig(id=ENV_ID), self._ledger, Publisher(), run, work_age_s=lambda: 0.0
+            identity, EnvConfig(id=ENV_ID), self._ledger, self._publisher, run, work_age_s=lambda: 0.0
         )
         self._source: QueueSource[tuple[int, int]] = QueueSource(record, batch=batch)
         self.sessions.adopt(record.spec, self._source.check)
@@ -205,11 +224,15 @@ class LearnerEnd:
         )  # fmt: skip
 
     def _receive(self, route: bytes, frames: list[bytes]) -> None:
+        if self._weights and isinstance(decode(frames[0]), Get):
+            version = self._publisher.version + 1
+            self._publisher.publish(version, self._weights[version % len(self._weights)])
+            self.num_bytes += len(self._weights[0])
         for action in self.sessions.receive(route, frames, self._loop.time()):
             if isinstance(action, SendToProducer):
                 self.router.send(action.route, action.frames)
             elif isinstance(action, UnrollReceived):
-                self.received_bytes += len(action.frame)
+                self.num_bytes += len(action.frame)
                 self._source.offer((action.key.producer.id, action.key.seq), action.lanes, action.frame)
 
     def _drained(self) -> None:
@@ -225,16 +248,16 @@ class LearnerEnd:
             self.router.send(item.route, item.frames)
 
 
-async def receive(record: RecordSpec, batch: int, keys: Path | None) -> dict[str, float]:
-    """Say the address, receive until standard input ends, and return the processor time for 10^6 bytes."""
+async def receive(record: RecordSpec, batch: int, keys: Path | None, weights: int) -> dict[str, float]:
+    """Say the address, receive or publish until standard input ends, and return the processor time for 10^6 bytes."""
     with Reactor() as reactor:
-        end = LearnerEnd(reactor, record, batch, keys)
+        end = LearnerEnd(reactor, record, batch, keys, weights)
         print(end.router.endpoint, flush=True)
         began = time.process_time()
         await input_ended()
         end.sessions.close()
         end.router.close()
-        return {"learner_ms_per_mb": 1e3 * (time.process_time() - began) / (end.received_bytes / MB)}
+        return {"learner_ms_per_mb": 1e3 * (time.process_time() - began) / (end.num_bytes / MB)}
 
 
 async def send(
@@ -244,33 +267,56 @@ async def send(
     size = record.layout(lanes).num_bytes
     noise = np.random.default_rng(1)
     buffers = [bytearray(noise.bytes(size)) for _ in range(max(2, NUM_BUFFERS_MB * MB // size))]
+
+    def advance(link: LearnerLink) -> bool:
+        outbox = link.outbox
+        pushed = outbox.acked_unrolls + outbox.unacked_lanes // lanes
+        while pushed < num_unrolls and outbox.can_send(lanes):
+            outbox.push(lanes, [buffers[pushed % len(buffers)]])
+            pushed += 1
+        return outbox.acked_unrolls == num_unrolls
+
+    link, found = await be_inference(record, address, way, keys, num_unrolls * size / MB, advance)
+    return found | {"unroll_mb": size / MB, "shared": link.outbox.shared_unrolls / num_unrolls}
+
+
+async def take_weights(
+    record: RecordSpec, address: str, way: str, mb: float, number: int, keys: Path | None
+) -> dict[str, float]:
+    """Ask for weights of `mb` megabytes so many times, and return the processor time for 10^6 bytes."""
+
+    def advance(link: LearnerLink) -> bool:
+        return link.have_version >= number  # each GET gets another version
+
+    link, found = await be_inference(record, address, way, keys, number * mb, advance)
+    return found | {"weights_mb": mb, "shared": link.shared_weights / number}
+
+
+async def be_inference(
+    record: RecordSpec, address: str, way: str, keys: Path | None, mb: float, advance: Callable[[LearnerLink], bool]
+) -> tuple[LearnerLink, dict[str, float]]:
+    """Connect to the learner's end and call `advance` after each message, until it says that all `mb` have passed."""
     sessions = LearnerSessions(
         name="bench", incarnation=secrets.randbits(50), library_version="0", load=lambda: (),
         make_segment=partial(Segment, 32 << 20) if way == "shared_memory" else no_segment,
     )  # fmt: skip
-    outbox = sessions.main.outbox
     with Reactor() as reactor:
         ended = asyncio.Event()
 
-        def advance() -> None:
-            now = reactor.loop.time()
-            for frames in sessions.poll(now):
+        def go_on() -> None:
+            for frames in sessions.poll(reactor.loop.time()):
                 dialler.send(frames)
-            pushed = outbox.acked_unrolls + outbox.unacked_lanes // lanes
-            while pushed < num_unrolls and outbox.can_send(lanes):
-                outbox.push(lanes, [buffers[pushed % len(buffers)]])
-                pushed += 1
-            send_unrolls(sessions, dialler)
-            if outbox.acked_unrolls == num_unrolls:
+            if advance(sessions.main):
                 ended.set()
+            send_unrolls(sessions, dialler)
 
         def take(frames: list[bytes]) -> None:
             sessions.receive(decode(frames[0]), frames[1:], reactor.loop.time())
-            advance()
+            go_on()
 
         def changed(event: str) -> None:
             (sessions.connected if event == "connected" else sessions.disconnected)(reactor.loop.time())
-            advance()
+            go_on()
 
         sessions.introduce("", record.spec, reactor.loop.time())
         began, started = time.process_time(), time.perf_counter()
@@ -281,18 +327,14 @@ async def send(
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
                     await ended.wait()
-            advance()
+            go_on()
         seconds, processor_s = time.perf_counter() - started, time.process_time() - began
         found_way = sessions.main.describe_way().get("unrolls_by")
         if found_way != way:
             raise SystemExit(f"the unrolls went by {found_way}: {sessions.main.describe_way()}")
         sessions.close()
         dialler.close()
-    sent = num_unrolls * size / MB
-    return {
-        "inference_ms_per_mb": 1e3 * processor_s / sent, "mb_per_s": sent / seconds, "unroll_mb": size / MB,
-        "shared": outbox.shared_unrolls / num_unrolls,
-    }  # fmt: skip
+    return sessions.main, {"inference_ms_per_mb": 1e3 * processor_s / mb, "mb_per_s": mb / seconds}
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ def register(
         inference.DROPPED_MESSAGES: lambda: reactor.statistics().dropped,
         inference.UNROLLS_ACKED: total(lambda link: link.outbox.acked_unrolls),
         inference.UNROLLS_SHARED: total(lambda link: link.outbox.shared_unrolls),
+        inference.WEIGHTS_SHARED: total(lambda link: link.shared_weights),
         inference.UNROLLS_RESENT: total(lambda link: link.outbox.resent_unrolls),
         inference.DISCARDED_LANES: total(lambda link: link.discarded_lanes),
         inference.PICTURES: lambda: server.pictures.count,

@@ -13,7 +13,7 @@ again from the numbers that the new WELCOME names.
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from seedbed.shared.protocol.codec import encode
 from seedbed.shared.protocol.greeting import FIRST_RETRY_S, Greeting, Heartbeat
@@ -112,7 +112,8 @@ class LearnerLink:
 
     Large because it is the whole protocol of one producer: session, heartbeats, weights and evaluations.
 
-    The link of a task carries unrolls, episodes and credit only; heartbeats and weights use the link without a task.
+    The link of a task carries unrolls, episodes and credit only; heartbeats and weights use the link without a task,
+    which carries unrolls only in a run without tasks.
     Streams other than 0, for further learner ranks, carry unrolls, credit and heartbeats only.
     """
 
@@ -136,6 +137,8 @@ class LearnerLink:
         self._segment: Segment | None = None  # offered in the newest HELLO, or in use
         self._reason = ""  # why there is none
         self._may_share = self._carries_unrolls = True
+        self.shared_weights = 0  # how often new weights came through a segment
+        self._weight_bytes = 0  # size of the newest weights; 0: not known yet
         self._greeting = Greeting(lambda: random.getrandbits(63))
         self._heartbeat = Heartbeat(0.0)
         self.is_connected = False
@@ -269,19 +272,34 @@ class LearnerLink:
         if isinstance(message, NotModified):
             self._get_deadline = None
             return []
-        if isinstance(message, Weights) and len(payload) == 1:
-            if message.version == self._former and message.version < self.have_version:
-                self._former = 0
-                return [FormerWeightsReceived(message.version, message.manifest_digest, payload[0])]
+        if isinstance(message, Weights) and len(payload) == (message.segment == 0):
+            return self._take_weights(message, payload)
+        return []
+
+    def _take_weights(self, message: Weights, payload: Sequence[bytes]) -> list[Event]:
+        is_former = message.version == self._former and message.version < self.have_version
+        if not is_former:
             self._get_deadline = None
             if message.version <= self.have_version:
                 return []  # weights never go back to an older version
             if not message.manifest and message.manifest_digest != self.have_manifest:
                 self.have_manifest = ""
                 return []
-            self.have_version, self.have_manifest = message.version, message.manifest_digest
-            return [WeightsReceived(message.version, message.manifest_digest, message.manifest, payload[0])]
-        return []
+        segment = self._segment
+        if payload:
+            buffer: bytes | None = payload[0]
+        else:
+            is_shared = segment is not None and segment.id == message.segment
+            buffer = segment.take_weights(message.version) if segment is not None and is_shared else None
+        if buffer is None:
+            return []
+        if is_former:
+            self._former = 0
+            return [FormerWeightsReceived(message.version, message.manifest_digest, buffer)]
+        self.have_version, self.have_manifest = message.version, message.manifest_digest
+        self._weight_bytes = len(buffer)
+        self.shared_weights += not payload
+        return [WeightsReceived(message.version, message.manifest_digest, message.manifest, buffer)]
 
     def _welcomed(self, welcome: ProducerWelcome, now: float) -> list[Event]:
         if welcome.nonce != self.nonce or welcome.role != "learner":
@@ -307,9 +325,14 @@ class LearnerLink:
             return {"unrolls_by": "shared_memory"}
         return {"unrolls_by": "socket", "because": self._reason}
 
+    @property
+    def _needs_segment(self) -> bool:
+        """Whether the link carries unrolls or weights."""
+        return self._carries_unrolls or not (self.task or self.stream)
+
     def _offer_segment(self) -> Segment | None:
         """Return the segment to name in HELLO; one for each greeting, however often HELLO is repeated."""
-        if self._segment is None and self._may_share and self._carries_unrolls:
+        if self._segment is None and self._may_share and self._needs_segment:
             try:
                 self._segment = self._make_segment()
             except NoSegmentError as error:
@@ -322,9 +345,9 @@ class LearnerLink:
         segment = self._segment
         if segment is None:
             return
-        if self._carries_unrolls and welcome.segment_secret == segment.secret:
+        if self._needs_segment and welcome.segment_secret == segment.secret:
             segment.withdraw()
-            self.outbox.segment = segment
+            self.outbox.segment = segment if self._carries_unrolls else None
             return
         self._drop_segment()
         self._reason = "the learner cannot open the segment: it is on another host, has another /dev/shm or user"
@@ -365,8 +388,14 @@ class LearnerLink:
         return self._ask_for(welcome, 0)
 
     def _ask_for(self, welcome: ProducerWelcome, exact: int) -> Frames:
-        session, have = welcome.session, self.have_version
-        return [encode(Get(session=session, have_version=have, have_manifest=self.have_manifest, exact=exact))]
+        get = Get(
+            session=welcome.session, have_version=self.have_version, have_manifest=self.have_manifest, exact=exact
+        )
+        if self._segment is not None and self._weight_bytes and not exact:
+            place = self._segment.place_for_weights(self._weight_bytes)
+            if place is not None:
+                get = replace(get, segment=place.segment, offset=place.offset, length=place.length)
+        return [encode(get)]
 
     def bye(self, reason: str) -> Frames:
         """Return a BYE for every session of the connection."""

@@ -38,9 +38,10 @@ from seedbed.shared.protocol.messages import (
     SessionReport,
     TaskEnv,
     Unroll,
+    Weights,
 )
 from seedbed.shared.protocol.rows import EnvSpec, episodes_layout
-from seedbed.shared.protocol.segment import SegmentReader
+from seedbed.shared.protocol.segment import OpenedSegment
 from seedbed.shared.protocol.session_book import revoked
 from seedbed.shared.runtime.config import EnvConfig
 from seedbed.shared.runtime.tasks import MULTI_TASK_ENV_ID
@@ -136,7 +137,7 @@ class ProducerSessions:
     def __init__(
         self, identity: Identity, env: EnvConfig, ledger: Ledger, publisher: Publisher, run: Run,
         work_age_s: Callable[[], float], check_size: Callable[[EnvSpec], Incompatibility | None] = lambda _spec: None,
-        open_segment: Callable[[int, int], SegmentReader | None] = SegmentReader.open,
+        open_segment: Callable[[int, int], OpenedSegment | None] = OpenedSegment.open,
     ) -> None:  # fmt: skip
         """`check_size` returns why the first environments of the run are too large for it, or None."""
         self._check_size = check_size
@@ -151,7 +152,7 @@ class ProducerSessions:
         self._strikes: dict[bytes, int] = {}
         self._check_unroll: Callable[[int, int], None] | None = None
         self._open_segment = open_segment
-        self._segments: dict[Producer, SegmentReader] = {}  # of sessions whose unrolls come through shared memory
+        self._segments: dict[Producer, OpenedSegment] = {}  # of sessions whose unrolls come through shared memory
 
     def adopt(self, spec: EnvSpec, check_unroll: Callable[[int, int], None]) -> None:
         """Refuse other specifications from now on, because the policy was built for this one.
@@ -205,7 +206,7 @@ class ProducerSessions:
         for answer in answers:
             producer = self.ledger.sessions.get(answer.message.session)
             if producer is not None and producer.is_reachable:
-                frames = [encode(answer.message), *answer.frames]
+                frames = self._frames_of(answer, producer)
                 sends.append(SendToProducer(producer.route, frames, is_useful=answer.is_new))
         return sends
 
@@ -262,6 +263,7 @@ class ProducerSessions:
         if found is None:
             return [self._challenge(message.session, route)]
         if isinstance(message, Get):
+            self._note_place(found, message)
             answer = self.publisher.get(message, now)
             return [*self.answers([answer])] if answer else []
         num_frames = 0 if isinstance(message, Unroll) and message.segment else 1
@@ -427,10 +429,27 @@ class ProducerSessions:
                 self._segments[producer] = reader
         return reader.secret if reader is not None else 0
 
+    def _note_place(self, producer: Producer, get: Get) -> None:
+        """Note where in its segment a producer wants the next weights."""
+        segment = self._segments.get(producer)
+        if segment is not None and not get.exact:
+            try:
+                segment.request_weights(get.segment, get.offset, get.length)
+            except RemoteWireError:
+                self._close_segment(producer)
+                raise
+
+    def _frames_of(self, answer: WeightsReply, producer: Producer) -> Frames:
+        """Return what to send for an answer, without the weights if they could be put into the producer's segment."""
+        message, segment = answer.message, self._segments.get(producer)
+        if isinstance(message, Weights) and segment and segment.put_weights(message.version, answer.frames[0]):
+            return [encode(replace(message, segment=segment.id))]
+        return [encode(message), *answer.frames]
+
     def _close_segment(self, producer: Producer) -> None:
-        reader = self._segments.pop(producer, None)
-        if reader is not None:
-            reader.close()
+        segment = self._segments.pop(producer, None)
+        if segment is not None:
+            segment.close()
 
     def _episodes(self, producer: Producer, episodes: Episodes, frame: bytes) -> list[Action]:
         self._check_task(producer)

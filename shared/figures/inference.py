@@ -31,6 +31,7 @@ LOST_GROUPS = counter("lost_groups", "Groups whose lease ended.", loss="groups w
 OUT_OF_BOUNDS = counter("out_of_bounds", "Rows with observations outside their bounds.")
 UNROLLS_ACKED = counter("unrolls_acked", "UNROLLs that the learner acknowledged.")
 UNROLLS_SHARED = counter("unrolls_shared", "UNROLLs sent through shared memory; all others go over the socket.")
+WEIGHTS_SHARED = counter("weights_shared", "Weights received through shared memory; all others come over the socket.")
 UNROLLS_RESENT = counter("unrolls_resent", "UNROLLs sent again.", loss="unrolls sent again")
 DISCARDED_LANES = counter(
     "discarded_lanes", "Lane-unrolls that fit the learner no more.", loss="lane-unrolls that fit the learner no more"

@@ -402,7 +402,9 @@ class ProducerHello:
         LATER,
         "numbers the producer's streams of unrolls, one for each learner rank: stream s goes to rank s mod W of W",
     ] = 0
-    segment: Annotated[Id, LATER, "names the file of a segment of shared memory for UNROLLs, section 7; 0: none"] = 0
+    segment: Annotated[
+        Id, LATER, "names the file of a segment of shared memory for UNROLLs and WEIGHTS, section 7; 0: none"
+    ] = 0
     segment_bytes: Annotated[Count, LATER, "size of the segment, without what its file begins with"] = 0
 
 
@@ -526,17 +528,25 @@ class Get:
     have_version: Annotated[Count, "0: none"]
     have_manifest: Annotated[Label, "digest of the manifest that you have; empty: none"]
     exact: Annotated[Count, LATER, "the policy_version that an evaluation asks for; 0: the newest"] = 0
+    segment: Annotated[
+        Id, LATER, "of PRODUCER_HELLO: the weights may be put into it, at the place that follows; 0: send them"
+    ] = 0
+    offset: Annotated[Count, LATER, "of that place in the segment, bytes"] = 0
+    length: Annotated[Count, LATER, "of that place, bytes: what lies before the weights there, and the weights"] = 0
 
 
 @header(MessageType.WEIGHTS, "down", 1024 * 1024)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """Learner → inference: the newest weights. Payload: one frame, the flat buffer."""
+    """Learner → inference: the newest weights. Payload: one frame, the flat buffer; none if GET's place has it."""
 
     session: Id
     version: Annotated[Count, "policy_version"]
     manifest_digest: Label
     manifest: Annotated[str, text(MAX_MANIFEST), "JSON; empty if you have it"] = ""
+    segment: Annotated[
+        Id, LATER, "of GET: the weights are at the place that it named, and no frame follows; 0: a frame follows"
+    ] = 0
 
 
 @header(MessageType.NOT_MODIFIED, "down")

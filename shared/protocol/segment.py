@@ -1,4 +1,5 @@
-"""A segment of shared memory, through which unrolls reach a learner on the same machine without a socket.
+"""A segment of shared memory, through which unrolls reach a learner on the same machine without a socket, and weights
+come back.
 
 1. The producer makes a file that begins with a secret number, and PRODUCER_HELLO names it. The learner opens the file
    if it can, and PRODUCER_WELCOME repeats the secret. Without it the unrolls travel over the socket: the learner is on
@@ -13,6 +14,9 @@
 6. The learner reads by pread, so a producer that truncates the file causes a short read; with a map the learner would
    die by SIGBUS. The producer maps the file, since writing to a map takes a third of the time of pwrite. Its space is
    reserved before it is written to, and only a process of the same user could take it away.
+7. GET names a place at the segment's end, once the producer knows how large the weights are, and the learner may put
+   them there. A late answer may meet the place while it is read, so it begins with the version of what is there, which
+   the learner writes last; the producer reads it before and after, and asks again if the two differ.
 """
 
 import contextlib
@@ -33,7 +37,8 @@ MAX_SEGMENT_BYTES = 1 << 30
 _PREFIX = "seedbed-"
 _MAGIC = b"seedbed1"
 _WORD = 8  # bytes of magic and secret each
-_HEADER_BYTES = 4096  # before the first place, which then begins a page
+_PAGE = 4096
+_HEADER_BYTES = _PAGE  # before the first place, which then begins a page
 
 
 class NoSegmentError(Exception):
@@ -57,8 +62,9 @@ class _Taken(NamedTuple):
 class Segment:
     """The producer's end. Owned by inference's loop; memory: at most `num_bytes` in /dev/shm, as far as it is used.
 
-    Places are taken in the order of unrolls and freed in that order, so they are a ring. When all are free, the next
-    place is the first one again, so that a learner that keeps up reads what the processor's cache still has.
+    Places of unrolls are taken in the order of unrolls and freed in that order, so they are a ring. When all are free,
+    the next place is the first one again, so that a learner that keeps up reads what the processor's cache still has.
+    The place of weights is behind the ring.
     """
 
     def __init__(self, num_bytes: int, folder: Path = FOLDER) -> None:
@@ -67,6 +73,8 @@ class Segment:
         self.num_bytes = min(num_bytes, MAX_SEGMENT_BYTES)
         self._path = _path_of(self.id, folder)
         self._taken: deque[_Taken] = deque()
+        self._ring_bytes = self.num_bytes
+        self._weights: SharedPlace | None = None
         self._num_reserved = 0  # bytes from the first place on that the kernel has promised
         try:
             space = os.statvfs(folder)
@@ -112,6 +120,31 @@ class Segment:
         while self._taken and self._taken[0].seq < received_through:
             self._taken.popleft()
 
+    def place_for_weights(self, num_bytes: int) -> SharedPlace | None:
+        """Return the place where the learner may put weights of so many bytes; None if there is no room for it.
+
+        Unrolls keep at least half of the segment. The place stays the same, and weights of another size get none: they
+        are of another learner, which gets another segment.
+        """
+        length = _WORD + num_bytes
+        if self._weights is None:
+            begin = (self.num_bytes - length) // _PAGE * _PAGE
+            is_free = all(taken.end <= begin for taken in self._taken)
+            if begin < self.num_bytes // 2 or not is_free or not self._reserve_range(begin, length):
+                return None
+            self._weights, self._ring_bytes = SharedPlace(self.id, begin, length), begin
+        return self._weights if self._weights.length == length else None
+
+    def take_weights(self, version: int) -> bytes | None:
+        """Return a copy of the weights that the learner has put there; None unless they are of this version."""
+        if self._weights is None:
+            return None
+        begin = _HEADER_BYTES + self._weights.offset
+        expected = version.to_bytes(_WORD, "little")
+        before = self._map[begin : begin + _WORD]
+        buffer = self._map[begin + _WORD : begin + self._weights.length]
+        return buffer if before == expected == self._map[begin : begin + _WORD] else None
+
     def withdraw(self) -> None:
         """Remove the file's name; whoever has it open keeps it. Idempotent."""
         with contextlib.suppress(OSError):
@@ -126,18 +159,23 @@ class Segment:
     def _reserve(self, end: int) -> bool:
         """Reserve memory up to `end`, and return whether there is any: writing to a map without it ends the process."""
         if end > self._num_reserved:
-            try:
-                os.posix_fallocate(self._file, _HEADER_BYTES + self._num_reserved, end - self._num_reserved)
-            except OSError:
+            if not self._reserve_range(self._num_reserved, end - self._num_reserved):
                 return False
             self._num_reserved = end
         return True
 
+    def _reserve_range(self, begin: int, length: int) -> bool:
+        try:
+            os.posix_fallocate(self._file, _HEADER_BYTES + begin, length)
+        except OSError:
+            return False
+        return True
+
     def _find_room(self, length: int) -> int | None:
         if not self._taken:
-            return 0 if 0 < length <= self.num_bytes else None
+            return 0 if 0 < length <= self._ring_bytes else None
         first, end = self._taken[0].offset, self._taken[-1].end
-        if first < end and end + length <= self.num_bytes:
+        if first < end and end + length <= self._ring_bytes:
             return end
         begin = 0 if first < end else end
         return begin if begin + length <= first else None
@@ -146,21 +184,22 @@ class Segment:
         return SharedPlace(self.id, taken.offset, taken.end - taken.offset)
 
 
-class SegmentReader:
+class OpenedSegment:
     """The learner's end of a segment. Owned by the learner's loop."""
 
     def __init__(self, file: int, segment: int, num_bytes: int, secret: int) -> None:
         self.id, self.secret, self._file, self._num_bytes = segment, secret, file, num_bytes
+        self._place: SharedPlace | None = None  # where the producer wants the next weights
 
     @classmethod
     def open(cls, segment: int, num_bytes: int, folder: Path = FOLDER) -> Self | None:
-        """Open the file of a segment and remove its name; None if there is none here that this user may read.
+        """Open the file of a segment and remove its name; None if there is none here that is this user's.
 
         Never blocks, and opens only a regular file of this user that begins as a segment does.
         """
         path = _path_of(segment, folder)
         try:
-            file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return None
         status, header = os.fstat(file), b""
@@ -175,10 +214,7 @@ class SegmentReader:
 
     def read(self, offset: int, length: int) -> bytes:
         """Return a copy of what lies at a place. Raises: RemoteWireError if that is not within the segment or file."""
-        if offset + length > self._num_bytes:
-            raise RemoteWireError(
-                "segment", f"an UNROLL at {offset} of {length} bytes, in a segment of {self._num_bytes}"
-            )
+        self._check(offset, length, "an UNROLL")
         try:
             frame = os.pread(self._file, length, _HEADER_BYTES + offset)
         except OSError as error:
@@ -186,6 +222,30 @@ class SegmentReader:
         if len(frame) != length:
             raise RemoteWireError("segment", f"the segment's file ends within an UNROLL at {offset}")
         return frame
+
+    def request_weights(self, segment: int, offset: int, length: int) -> None:
+        """Note where the next weights may be put: nowhere, if the place is not in this segment.
+
+        Raises: RemoteWireError if the place is not within the segment.
+        """
+        self._place = SharedPlace(segment, offset, length) if segment == self.id else None
+        self._check(offset, length, "WEIGHTS")
+
+    def put_weights(self, version: int, weights: bytes) -> bool:
+        """Put weights at the requested place, once for each request; return whether that was possible."""
+        place, self._place = self._place, None
+        if place is None or place.length != _WORD + len(weights):
+            return False
+        begin = _HEADER_BYTES + place.offset
+        parts = (bytes(_WORD), begin), (weights, begin + _WORD), (version.to_bytes(_WORD, "little"), begin)
+        try:
+            return all(os.pwrite(self._file, data, at) == len(data) for data, at in parts)
+        except OSError:
+            return False
+
+    def _check(self, offset: int, length: int, what: str) -> None:
+        if offset + length > self._num_bytes:
+            raise RemoteWireError("segment", f"{what} at {offset} of {length} bytes, in a segment of {self._num_bytes}")
 
     def close(self) -> None:
         """Close the file; its memory is freed once the producer has given it up as well. Call it once."""

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -36,7 +37,7 @@ from seedbed.shared.protocol.messages import (
     pack_version,
 )
 from seedbed.shared.protocol.outbox import Frame
-from seedbed.shared.protocol.segment import Segment, SegmentReader
+from seedbed.shared.protocol.segment import OpenedSegment, Segment
 from tests.support.specs import make_spec
 from tests.support.unroll_link import credit, producer_welcome
 
@@ -231,11 +232,12 @@ def test_a_beat_carries_the_load(link: LearnerLink) -> None:
 # Shared memory
 
 
-def a_link(folder: Path) -> LearnerLink:
+def a_link(folder: Path, num_bytes: int = 4096, stream: int = 0) -> LearnerLink:
     """A link that offers segments in a folder."""
     made = LearnerLink(
-        name="i", incarnation=7, library_version="0", load=lambda: (), make_segment=lambda: Segment(4096, folder)
-    )
+        name="i", incarnation=7, library_version="0", load=lambda: (), stream=stream,
+        make_segment=lambda: Segment(num_bytes, folder),
+    )  # fmt: skip
     made.connected(0.0)
     return made
 
@@ -244,12 +246,12 @@ def names(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir()]
 
 
-def open_sharing(link: LearnerLink, folder: Path) -> SegmentReader:
+def open_sharing(link: LearnerLink, folder: Path, **changes: Any) -> OpenedSegment:
     """The learner's end of a segment that it has opened and proved to have."""
     hello = hello_of(link, 0.0)
-    reader = SegmentReader.open(hello.segment, hello.segment_bytes, folder)
+    reader = OpenedSegment.open(hello.segment, hello.segment_bytes, folder)
     assert reader is not None
-    link.receive(replace(welcome_to(hello), segment_secret=reader.secret), [], 0.0)
+    link.receive(replace(welcome_to(hello), segment_secret=reader.secret, **changes), [], 0.0)
     link.outbox.credit(credit(100))
     return reader
 
@@ -279,6 +281,37 @@ def test_unrolls_go_through_a_segment_that_the_learner_has_open(shm_folder: Path
     assert link.outbox.unacked_lanes == 3, "they are kept until they are acknowledged"
     link.close()
     reader.close()
+
+
+def get_of(link: LearnerLink, now: float) -> Get:
+    """The GET that is due."""
+    (get,) = [message for message in map(decode, (frames[0] for frames in link.poll(now))) if isinstance(message, Get)]
+    return get
+
+
+@pytest.mark.parametrize("tasks", [(), (TaskEnv(name="pong", env_id="P"),)])
+def test_weights_come_through_the_segment_once_their_size_is_known(
+    shm_folder: Path, tasks: tuple[TaskEnv, ...]
+) -> None:
+    """The first ones by the socket; those that were written over while they were read are asked for again."""
+    link = a_link(shm_folder, num_bytes=1 << 16)
+    opened = open_sharing(link, shm_folder, tasks=tasks)
+    assert get_of(link, 0.0).segment == 0
+    assert link.receive(weights(pack_version(1, 1)), [b"one"], 0.1)
+    for number, data in ((2, b"two"), (3, b"tri")):
+        get = get_of(link, 0.1)
+        assert get.segment == opened.id
+        opened.request_weights(get.segment, get.offset, get.length)
+        assert opened.put_weights(pack_version(1, number), data)
+        answer = replace(weights(pack_version(1, number)), segment=opened.id)
+        (received,) = link.receive(answer, [], 0.2)
+        assert isinstance(received, WeightsReceived)
+        assert received.buffer == data
+    assert link.shared_weights == 2
+    assert link.receive(replace(weights(pack_version(1, 4)), segment=opened.id), [], 0.3) == []
+    assert get_of(link, 0.3).have_version == pack_version(1, 3)
+    link.close()
+    opened.close()
 
 
 def test_an_unroll_that_finds_no_place_goes_over_the_socket(shm_folder: Path) -> None:
@@ -329,7 +362,7 @@ def test_what_a_lost_learner_had_not_applied_is_sent_again_through_a_new_segment
     assert link.outbox.next_outgoing() is None
     link.connected(2.0)
     hello = hello_of(link, 2.0)
-    reader = SegmentReader.open(hello.segment, hello.segment_bytes, shm_folder)
+    reader = OpenedSegment.open(hello.segment, hello.segment_bytes, shm_folder)
     assert reader is not None
     welcome = replace(welcome_to(hello, session=9, epoch=2), next_seq=1, segment_secret=reader.secret)
     link.receive(welcome, [], 2.0)
@@ -393,11 +426,11 @@ def test_no_name_stays_while_nobody_answers(shm_folder: Path) -> None:
     assert names(shm_folder) == []
 
 
-def test_the_session_that_carries_no_unrolls_has_no_segment(shm_folder: Path) -> None:
-    """In a run with tasks it is for weights; it offers one only until it knows."""
-    link = a_link(shm_folder)
+def test_the_session_that_carries_nothing_large_has_no_segment(shm_folder: Path) -> None:
+    """That of a further learner rank, in a run with tasks; it offers one only until it knows."""
+    link = a_link(shm_folder, stream=1)
     hello = hello_of(link, 0.0)
-    reader = SegmentReader.open(hello.segment, hello.segment_bytes, shm_folder)
+    reader = OpenedSegment.open(hello.segment, hello.segment_bytes, shm_folder)
     assert reader is not None
     tasks = (TaskEnv(name="pong", env_id="P"),)
     link.receive(replace(welcome_to(hello), segment_secret=reader.secret, tasks=tasks), [], 0.0)

@@ -53,7 +53,7 @@ from seedbed.shared.protocol.messages import (
 )
 from seedbed.shared.protocol.recording import RecordSpec
 from seedbed.shared.protocol.rows import EnvSpec, episodes_layout
-from seedbed.shared.protocol.segment import FOLDER, Segment, SegmentReader, SharedPlace
+from seedbed.shared.protocol.segment import FOLDER, OpenedSegment, Segment, SharedPlace
 from seedbed.shared.runtime.config import EnvConfig, EvalConfig, RunConfig
 from tests.support.specs import make_spec
 
@@ -85,7 +85,7 @@ class SessionsDriver:
         )  # fmt: skip
         self.producers = ProducerSessions(
             identity, EnvConfig(id="e"), self.ledger, self.publisher, self.run, lambda: 0.25,
-            open_segment=partial(SegmentReader.open, folder=folder),
+            open_segment=partial(OpenedSegment.open, folder=folder),
         )  # fmt: skip
         if has_policy:
             source: QueueSource[object] = QueueSource(RecordSpec(a_spec(), T), batch=4)
@@ -493,7 +493,7 @@ class SharedDriver(SessionsDriver):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder=folder)
         self.folder = folder
-        self.segment = Segment(4096, folder)
+        self.segment = Segment(4 * 4096, folder)
         self.file = os.open(folder / f"seedbed-{self.segment.id:016x}", os.O_RDWR)
         self.session = self.greet(self.segment).session
 
@@ -594,6 +594,40 @@ def test_an_unroll_in_a_place_that_is_none_is_refused_by_code(shared: SharedDriv
     codes = {"offset": "segment", "truncated": "segment", "with a frame": "frames"}
     assert (error.code, error.retryable) == (codes.get(fault, "frame_size"), True)
     assert len(shared.say(Unroll(session=shared.session, seq=0, lanes=2, actor="a"), an_unroll_frame())) == 1
+
+
+def test_weights_are_put_where_get_wants_them(shared: SharedDriver) -> None:
+    """Without a frame then; a GET that names no place, or one of another size, gets a frame."""
+    place = shared.segment.place_for_weights(len(b"weights"))
+    assert place is not None
+    get = Get(
+        session=shared.session, have_version=0, have_manifest="", segment=place.segment, offset=place.offset,
+        length=place.length,
+    )  # fmt: skip
+    (sent,) = shared.say(get)
+    assert isinstance(sent, SendToProducer)
+    answer = decode(sent.frames[0])
+    assert isinstance(answer, Weights)
+    assert (len(sent.frames), answer.segment, answer.version, sent.is_useful) == (1, shared.segment.id, 7, True)
+    assert shared.segment.take_weights(7) == b"weights"
+    for again in (replace(get, length=place.length - 1), Get(session=shared.session, have_version=0, have_manifest="")):
+        (sent,) = shared.say(again, now=2.0)
+        assert isinstance(sent, SendToProducer)
+        assert sent.frames[1:] == [b"weights"]
+        shared.producers.publisher.forget(shared.session)
+
+
+def test_a_place_for_weights_beyond_the_segment_is_an_error(shared: SharedDriver) -> None:
+    """And nothing is written there."""
+    get = Get(
+        session=shared.session, have_version=0, have_manifest="", segment=shared.segment.id,
+        offset=shared.segment.num_bytes, length=15,
+    )  # fmt: skip
+    (error,) = shared.ask(get)
+    assert isinstance(error, Error)
+    assert (error.code, error.retryable) == ("segment", True)
+    assert os.fstat(shared.file).st_size == 4096 + shared.segment.num_bytes
+    assert len(shared.say(replace(get, segment=0))) == 1
 
 
 def test_a_spoiled_place_spoils_only_the_senders_own_rows(shared: SharedDriver) -> None:

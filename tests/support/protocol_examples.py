@@ -253,7 +253,13 @@ MESSAGES: dict[str, Message] = {
     ),
     "get": Get(session=1, have_version=0, have_manifest=""),
     "get_exact": Get(session=1, have_version=9, have_manifest="m", exact=7),
+    "get_segment": Get(
+        session=1, have_version=9, have_manifest="m", segment=0x0123456789ABCDEF, offset=32_768_000, length=524_296
+    ),
     "weights": Weights(session=1, version=pack_version(2, 1), manifest_digest="0123456789abcdef", manifest='{"a":1}'),
+    "weights_segment": Weights(
+        session=1, version=pack_version(2, 2), manifest_digest="0123456789abcdef", segment=0x0123456789ABCDEF
+    ),
     "not_modified": NotModified(session=1, version=pack_version(2, 1)),
     "look": Look(wants_page=True, wants_picture=False, have_picture=3),
     "report": Report(

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from seedbed.shared.errors import RemoteWireError
-from seedbed.shared.protocol.segment import NoSegmentError, Segment, SegmentReader, remove_orphans
+from seedbed.shared.protocol.segment import NoSegmentError, OpenedSegment, Segment, remove_orphans
 
 SIZE = 100
+PAGE = 4096
 
 
 @pytest.fixture
@@ -21,15 +22,15 @@ def segment(shm_folder: Path) -> Segment:
     made.close()
 
 
-def open_reader(segment: Segment, folder: Path) -> SegmentReader:
-    reader = SegmentReader.open(segment.id, segment.num_bytes, folder)
+def open_segment(segment: Segment, folder: Path) -> OpenedSegment:
+    reader = OpenedSegment.open(segment.id, segment.num_bytes, folder)
     assert reader is not None
     return reader
 
 
 def test_what_is_put_at_a_place_is_read_there(segment: Segment, shm_folder: Path) -> None:
     """Whoever has the file open knows its secret."""
-    reader = open_reader(segment, shm_folder)
+    reader = open_segment(segment, shm_folder)
     assert reader.secret == segment.secret
     place = segment.put(0, [b"ab", bytearray(b"cd")])
     assert place is not None
@@ -40,9 +41,9 @@ def test_what_is_put_at_a_place_is_read_there(segment: Segment, shm_folder: Path
 def test_the_name_is_gone_once_the_learner_has_opened_the_file(segment: Segment, shm_folder: Path) -> None:
     """So a process that is killed from then on leaves nothing."""
     assert list(shm_folder.iterdir())
-    open_reader(segment, shm_folder).close()
+    open_segment(segment, shm_folder).close()
     assert not list(shm_folder.iterdir())
-    assert SegmentReader.open(segment.id, SIZE, shm_folder) is None
+    assert OpenedSegment.open(segment.id, SIZE, shm_folder) is None
 
 
 def test_the_producer_removes_the_name_by_itself(segment: Segment, shm_folder: Path) -> None:
@@ -75,6 +76,74 @@ def test_an_unroll_keeps_its_place_until_it_is_freed(segment: Segment) -> None:
     assert segment.put(7, [b"abc"]) is not None
 
 
+@pytest.fixture
+def large(shm_folder: Path) -> Segment:
+    """A segment with room for weights, which begin a page."""
+    made = Segment(4 * PAGE, shm_folder)
+    yield made
+    made.close()
+
+
+def test_weights_are_put_at_the_place_that_was_named(large: Segment, shm_folder: Path) -> None:
+    """Once for each request, and only weights of that size; none are there before."""
+    opened = open_segment(large, shm_folder)
+    place = large.place_for_weights(5)
+    assert place is not None
+    assert large.take_weights(7) is None
+    opened.request_weights(*place)
+    assert opened.put_weights(7, b"seven")
+    assert (large.take_weights(7), large.take_weights(8)) == (b"seven", None)
+    assert not opened.put_weights(8, b"eight"), "the producer may still read the former"
+    opened.request_weights(*place)
+    assert not opened.put_weights(8, b"longer")
+    assert large.take_weights(7) == b"seven"
+    opened.close()
+
+
+def test_weights_that_change_while_they_are_read_are_not_taken(large: Segment, shm_folder: Path) -> None:
+    """As by a late answer: the version that is there says so."""
+    opened = open_segment(large, shm_folder)
+    place = large.place_for_weights(5)
+    assert place is not None
+    for version, weights in ((7, b"seven"), (8, b"eight")):
+        opened.request_weights(*place)
+        assert opened.put_weights(version, weights)
+    assert (large.take_weights(7), large.take_weights(8)) == (None, b"eight")
+    opened.close()
+
+
+def test_unrolls_and_weights_do_not_meet(large: Segment, shm_folder: Path) -> None:
+    """The ring ends before the weights, which wait for unrolls that lie there."""
+    unroll = large.put(0, [bytes(4 * PAGE)])
+    assert unroll is not None
+    assert large.place_for_weights(5) is None
+    large.free(1)
+    place = large.place_for_weights(5)
+    assert place is not None
+    assert (place.offset, place.length) == (3 * PAGE, 13)
+    assert large.put(1, [bytes(4 * PAGE)]) is None
+    assert large.put(2, [bytes(3 * PAGE)]) is not None
+    assert large.put(3, [bytes(1)]) is None
+
+
+@pytest.mark.parametrize("num_bytes", [2 * PAGE, 4 * PAGE, 1 << 40])
+def test_weights_larger_than_half_a_segment_find_no_place(large: Segment, num_bytes: int) -> None:
+    """Nor do others, once there is a place."""
+    assert large.place_for_weights(num_bytes) is None
+    assert large.place_for_weights(PAGE) is not None
+    assert large.place_for_weights(PAGE + 1) is None
+
+
+def test_a_request_for_weights_is_judged(large: Segment, shm_folder: Path) -> None:
+    """A place beyond the segment is an error; one in another segment is none."""
+    opened = open_segment(large, shm_folder)
+    with pytest.raises(RemoteWireError):
+        opened.request_weights(large.id, 4 * PAGE, 13)
+    opened.request_weights(large.id + 1, 0, 13)
+    assert not opened.put_weights(7, b"seven")
+    opened.close()
+
+
 def test_an_unroll_larger_than_the_segment_finds_no_place(segment: Segment) -> None:
     assert segment.put(0, [bytes(SIZE + 1)]) is None
     assert segment.put(1, [bytes(SIZE)]) is not None
@@ -82,7 +151,7 @@ def test_an_unroll_larger_than_the_segment_finds_no_place(segment: Segment) -> N
 
 @pytest.mark.parametrize(("offset", "length"), [(0, SIZE + 1), (SIZE, 1), (2**62, 8), (1, 2**62)])
 def test_a_place_beyond_the_segment_is_refused(segment: Segment, shm_folder: Path, offset: int, length: int) -> None:
-    reader = open_reader(segment, shm_folder)
+    reader = open_segment(segment, shm_folder)
     with pytest.raises(RemoteWireError) as refused:
         reader.read(offset, length)
     assert refused.value.code == "segment"
@@ -93,7 +162,7 @@ def test_a_file_that_was_cut_off_is_refused(segment: Segment, shm_folder: Path) 
     """By a short read: with a map the process would get SIGBUS."""
     path = next(shm_folder.iterdir())
     file = os.open(path, os.O_RDWR)
-    reader = open_reader(segment, shm_folder)
+    reader = open_segment(segment, shm_folder)
     place = segment.put(0, [b"abcd"])
     assert place is not None
     os.ftruncate(file, 10)
@@ -106,7 +175,7 @@ def test_a_file_that_was_cut_off_is_refused(segment: Segment, shm_folder: Path) 
 
 def test_a_copy_does_not_change_with_its_place(segment: Segment, shm_folder: Path) -> None:
     """What is judged is the copy, so writing to a place that was given away is of no use."""
-    reader = open_reader(segment, shm_folder)
+    reader = open_segment(segment, shm_folder)
     place = segment.put(0, [b"good"])
     assert place is not None
     copy = reader.read(place.offset, place.length)
@@ -132,7 +201,7 @@ def test_only_a_segment_is_opened(shm_folder: Path, kind: str) -> None:
             os.mkfifo(path)
         case "link":
             path.symlink_to(elsewhere)
-    assert SegmentReader.open(7, SIZE, shm_folder) is None
+    assert OpenedSegment.open(7, SIZE, shm_folder) is None
     with_secret.close()
 
 

@@ -15,7 +15,7 @@ import pytest
 from seedbed.shared.protocol.ledger import Ledger, Producer, ProducerRecord
 from seedbed.shared.protocol.messages import Episodes, Get, ProducerHello, ProducerWelcome, RunState, Unroll
 from seedbed.shared.protocol.outbox import Frame, Outbox
-from seedbed.shared.protocol.segment import Segment, SegmentReader
+from seedbed.shared.protocol.segment import OpenedSegment, Segment
 from tests.support.simulated_network import NetworkFaults, SimulatedNetwork
 from tests.support.unroll_link import producer_welcome
 
@@ -111,7 +111,7 @@ class SimulatedLearner:
     ) -> None:
         records, lineage, episodes = saved
         self.folder = folder
-        self.readers: dict[Producer, SegmentReader] = {}
+        self.readers: dict[Producer, OpenedSegment] = {}
         self.num_shared = 0  # unrolls that came through shared memory
         self.epoch, self.send = epoch, send
         self.ledger = Ledger(epoch=epoch, window_lanes=WINDOW, lease_s=50.0)
@@ -130,7 +130,7 @@ class SimulatedLearner:
         if reader is None or reader.id != hello.segment:
             if reader is not None:
                 self.readers.pop(producer).close()
-            reader = SegmentReader.open(hello.segment, hello.segment_bytes, self.folder)
+            reader = OpenedSegment.open(hello.segment, hello.segment_bytes, self.folder)
             if reader is not None:
                 self.readers[producer] = reader
         return reader.secret if reader is not None else 0
