@@ -45,8 +45,8 @@ class InferenceConfig(Section):
         32 * 1024 * 1024,
         ge=0,
         le=MAX_SEGMENT_BYTES,
-        description="most of /dev/shm that unrolls take on their way to a learner on this machine, bytes, for each "
-        "learner rank and task; 0: they go over the socket, as they do to other machines",
+        description="most of /dev/shm that unrolls and weights take between here and a learner on this machine, bytes, "
+        "for each learner rank and task; 0: they go over the socket, as they do to other machines",
     )
     beat_s: float = Field(1.0, gt=0, description="environments PING this often, s")
     lease_s: float = Field(10.0, gt=0, description="a connected but silent group is freed after this, s")
