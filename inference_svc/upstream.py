@@ -302,7 +302,8 @@ class LearnerLink:
         return [WeightsReceived(message.version, message.manifest_digest, message.manifest, buffer)]
 
     def _welcomed(self, welcome: ProducerWelcome, now: float) -> list[Event]:
-        if welcome.nonce != self.nonce or welcome.role != "learner":
+        # A second answer to one HELLO is of another life of the learner, which has not heard what the first one applied.
+        if welcome.nonce != self.nonce or self.welcome is not None or welcome.role != "learner":
             return []
         if self.run_id and welcome.run_id != self.run_id:
             self.have_version, self.have_manifest = 0, ""  # another run is another policy

@@ -95,6 +95,15 @@ def test_the_answer_to_an_older_hello_opens_nothing(link: LearnerLink) -> None:
     assert link.receive(welcome_to(second), [], 0.6) != []
 
 
+def test_only_the_first_answer_to_a_hello_counts(link: LearnerLink) -> None:
+    """A second one is of a learner that died since: it expects unrolls that the first one had applied, and are gone."""
+    hello = hello_of(link, 0.0)
+    link.outbox.push(1, [b"u"])
+    assert link.receive(replace(welcome_to(hello), next_seq=1), [], 0.1) != []
+    assert link.receive(welcome_to(hello, session=9, epoch=2), [], 0.2) == []
+    assert (link.outbox.session, link.outbox.oldest_seq) == (1, 1)
+
+
 @pytest.mark.parametrize("when", ["before hello", "between hello and welcome", "after welcome"])
 def test_a_learner_without_policy_always_learns_the_specification(link: LearnerLink, when: str) -> None:
     """Whenever the first environments come, the learner hears of them: else nothing would ever start."""

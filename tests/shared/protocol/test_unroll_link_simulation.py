@@ -75,7 +75,7 @@ class SimulatedProducer:
 
     def receive(self, message: Any) -> None:
         if isinstance(message, ProducerWelcome):
-            if message.nonce != self.nonce:
+            if message.nonce != self.nonce or self.is_welcome:
                 return
             self.is_welcome = True
             self.outbox.welcome(message)
