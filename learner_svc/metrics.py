@@ -40,6 +40,7 @@ def register(
         learner.SECONDS: lambda: run.counters.seconds,
         learner.RETURN_MEAN: lambda: _known(run.return_mean),
         learner.EVAL_RETURN_MEAN: lambda: _last_evaluation(run),
+        learner.EVAL_NORMALISED: lambda: _normalised(run),
         learner.LAG_MEAN: lambda: figures.last.get(columns.LAG_MEAN.name, 0.0),
         learner.LAG_MAX: lambda: figures.last.get(columns.LAG_MAX.name, 0.0),
         learner.LOG_RHO_LAG0: lambda: figures.last.get(
@@ -146,3 +147,9 @@ def _known(value: float | None) -> float:
 
 def _last_evaluation(run: Run) -> float:
     return math.nan if run.last_result is None else run.last_result.return_mean
+
+
+def _normalised(run: Run) -> float:
+    figures = run.normalised_figures
+    column = columns.EVAL_NORMALISED_MEAN if run.tasks.is_multi_task else columns.EVAL_NORMALISED
+    return _known(figures.get(column.name))

@@ -35,6 +35,10 @@ STATE = gauge("learner_state", "0 starting, 1 training, 2 finishing, 3 finished.
 SECONDS = gauge("learner_seconds", "Time of training, over all restarts.")
 RETURN_MEAN = gauge("learner_return_mean", "Mean return of the last 100 training episodes.")
 EVAL_RETURN_MEAN = gauge("learner_eval_return_mean", "Mean return of the last evaluation.")
+EVAL_NORMALISED = gauge(
+    "learner_eval_normalised",
+    "The same between random and human score, 0 to 1; with tasks the mean over them; NaN where these are not known.",
+)
 LAG_MEAN = gauge("learner_policy_lag_mean", "Updates between acting and learning.")
 LAG_MAX = gauge("learner_policy_lag_max", "The most of them in the last update.")
 LOG_RHO_LAG0 = gauge("learner_log_rho_lag0", "Mean |log rho| of rows acted by the weights updated.")
