@@ -91,6 +91,7 @@ class InferenceService:
             library_version=VERSION,
             load=self._load,
             make_segment=partial(Segment, config.shared_memory_bytes) if config.shared_memory_bytes else no_segment,
+            is_lockstep=config.lockstep_groups > 0,
         )
         remove_orphans()
         self.compute = compute = Compute(

@@ -404,6 +404,9 @@ class ProducerHello:
     ] = 0
     segment: Annotated[Id, LATER, "names the file of a segment of shared memory for UNROLLs, section 7; 0: none"] = 0
     segment_bytes: Annotated[Count, LATER, "size of the segment, without what its file begins with"] = 0
+    is_lockstep: Annotated[
+        Boolean, LATER, "its training groups act in lockstep, as a deterministic run needs and no other may"
+    ] = False
 
 
 @header(MessageType.PRODUCER_WELCOME, "down", 1024 * 1024)

@@ -238,6 +238,13 @@ def test_what_cannot_be_deterministic_is_refused_by_name(file, words, complaint)
         load(file, "run.recipe=none", "run.deterministic=true", *words)
 
 
+def test_lockstep_without_a_deterministic_run_is_refused_by_name(file):
+    """With it, the number may be given."""
+    with pytest.raises(ConfigError, match=r"inference\.lockstep_groups.*run\.deterministic"):
+        load(file, "run.recipe=none", "inference.lockstep_groups=2")
+    load(file, "run.recipe=none", "inference.lockstep_groups=2", "run.deterministic=true")
+
+
 def test_a_deterministic_run_cannot_be_resumed(file):
     """It would not be the same as one that never stopped."""
     make_run(Path("runs/small-20250101-000000"))
