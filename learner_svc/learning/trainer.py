@@ -102,7 +102,7 @@ class Trainer:
         self.updater = Updater(
             policy, self.parameters, settings.algorithm, passes=settings.learner.reuse,
             minibatches=settings.learner.minibatches, seed=settings.run.seed, run_steps=settings.run.steps,
-            tasks=tuple(settings.tasks.values()), epoch_start_step=self.step, crash_folder=crash_folder, ranks=ranks,
+            tasks=settings.tasks, epoch_start_step=self.step, crash_folder=crash_folder, ranks=ranks,
         )  # fmt: skip
         if checkpoint:
             self.updater.load_state(checkpoint.arrays, checkpoint.meta["updater"])

@@ -81,4 +81,11 @@ TASK_ABORTED_EPISODES = counter("learner_task_aborted_episodes", "Those that a r
 TASK_WEIGHT = gauge("learner_task_weight", "A task's share of every batch, as configured.", "task")
 TASK_RETURN_MEAN = gauge("learner_task_return_mean", "Mean return of a task's last 100 training episodes.", "task")
 TASK_EVAL_RETURN_MEAN = gauge("learner_task_eval_return_mean", "Mean return of a task's last evaluation.", "task")
+TASK_EXPLAINED_VARIANCE = gauge(
+    "learner_task_explained_variance", "1 - Var(v - V)/Var(v) within a task, of its newest update.", "task"
+)
+TASK_VALUE_UNIT_MEAN = gauge(
+    "learner_task_value_unit_mean", "Moving mean of a task's value targets, where values are normalised.", "task"
+)
+TASK_VALUE_UNIT_STD = gauge("learner_task_value_unit_std", "Their moving deviation.", "task")
 TASK_EVAL_NORMALISED = gauge("learner_task_eval_normalised", "The same between random and human score.", "task")

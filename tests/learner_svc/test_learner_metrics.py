@@ -1,4 +1,4 @@
-"""The learner's page of metrics: the normalised scores of its evaluations."""
+"""The learner's page of metrics: normalised scores, and what it shows of each task."""
 
 import asyncio
 import math
@@ -67,3 +67,16 @@ def test_the_normalised_score_of_several_tasks_is_their_mean(tmp_path: Path) -> 
     book.evaluated("breakout", 1, a_result(59.3))
     assert read(tmp_path, run, learner.EVAL_NORMALISED) == pytest.approx(1.5)
     assert read(tmp_path, run, learner.TASK_EVAL_NORMALISED, task="pong") == 1.0
+
+
+def test_values_of_each_task_are_gauges(tmp_path: Path) -> None:
+    """Of the newest update that had lanes of it; not a number before the first."""
+    book = TaskBook({"pong": TaskConfig(env=PONG), "breakout": TaskConfig(env=BREAKOUT)}, EvalConfig())
+    figures = UpdateMetrics()
+    figures.last |= {"explained_variance/pong": 0.5, "value_unit_mean/pong": 3.0, "value_unit_std/pong": 2.0}
+    shown = {
+        metric: [read(tmp_path, make_run(tasks=book), metric, figures, task=task) for task in book.records]
+        for metric in (learner.TASK_EXPLAINED_VARIANCE, learner.TASK_VALUE_UNIT_MEAN, learner.TASK_VALUE_UNIT_STD)
+    }
+    assert [pong for pong, _ in shown.values()] == [0.5, 3.0, 2.0]
+    assert all(math.isnan(breakout) for _, breakout in shown.values())
