@@ -15,8 +15,6 @@ from seedbed.shared.protocol.messages import Error, Hello, Reject
 
 AWAIT_S = 5.0  # a group that keeps all the others waiting for longer is named
 RESTART = "start the run anew, or without run.deterministic"
-
-
 Name = tuple[str, int]  # actor, and number of its group
 
 

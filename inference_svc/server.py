@@ -479,7 +479,8 @@ class Server:
             self.actors.mark_lost(session.hello.actor, now)
             self._release(session, "silent" if session.is_reachable else "closed")
         self.actors.forget_lost(now)
-        self.awaited_groups = self._lockstep.awaited(now) if self._lockstep is not None else []
+        lockstep = None if self.table.is_draining else self._lockstep  # groups that were dismissed are not awaited
+        self.awaited_groups = lockstep.awaited(now) if lockstep is not None else []
         self.flush_episodes()
 
     def probe(self, now: float) -> None:

@@ -193,3 +193,13 @@ def test_a_group_that_was_cut_off_goes_on_and_one_that_is_gone_is_named(driver: 
     for session in (sessions[0], sessions[2]):
         driver.step(session, 1, now=1.0, route=b"new" if session == sessions[0] else b"r")
     assert awaited(driver, 1.0 + AWAIT_S) == ["group 1 of a, which is gone"]
+
+
+@pytest.mark.parametrize("reason", ["run_finished", "draining"])
+def test_groups_that_were_dismissed_are_not_awaited(driver: ServerDriver, reason: str) -> None:
+    """The run is over, or this service is."""
+    sessions = join(driver)
+    driver.step(sessions[0], 0)
+    assert len(awaited(driver, AWAIT_S)) == 2
+    driver.server.dismiss(reason)
+    assert awaited(driver, 2 * AWAIT_S) == []
