@@ -89,7 +89,7 @@ LEARNING = {
     "appo": Case(policy="masked", algorithm={"name": "appo", "kl_target": 0.01}, passes=3, minibatches=2),
     "appo, gae": Case(
         policy="colour stack with lstm",
-        algorithm={"name": "appo", "targets": "gae", "value_clip": 0.2, "entropy_target": 1.0},
+        algorithm={"name": "appo", "kl_target": 0.0, "targets": "gae", "value_clip": 0.2, "entropy_target": 1.0},
         passes=2, minibatches=3,
     ),
 }  # fmt: skip
