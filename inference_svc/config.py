@@ -31,7 +31,7 @@ class InferenceConfig(Section):
         0,
         ge=0,
         description="deterministic mode: so many training groups, and no others, act together; `seedbed train` sets it "
-        "with run.deterministic; 0: off",
+        "with run.deterministic, and the learner refuses a service where only one of the two is set; 0: off",
     )
     inline_ms: float = Field(
         1.0, ge=0, description="on a CPU, batches shorter than this run in the network loop, not in a thread; 0: none"

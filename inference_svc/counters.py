@@ -31,12 +31,14 @@ class InferenceCounters:
     env_busy_pings: int = 0
 
     def load(
-        self, since: "InferenceCounters", *, sessions: int, lanes: int, actor_restarts: int, loop_lag_ms: float
-    ) -> tuple[tuple[str, float], ...]:
+        self, since: "InferenceCounters", *, sessions: int, lanes: int, awaited_groups: int, actor_restarts: int,
+        loop_lag_ms: float,
+    ) -> tuple[tuple[str, float], ...]:  # fmt: skip
         """Return the metrics for the learner: present numbers, and means over the time since the copy `since`."""
         figures = {
             inference.NUM_SESSIONS.name: float(sessions),
             inference.NUM_LANES.name: float(lanes),
+            inference.NUM_AWAITED_GROUPS.name: float(awaited_groups),
             inference.NUM_ACTOR_RESTARTS.name: float(actor_restarts),
             inference.LOOP_LAG.name: loop_lag_ms,
         }

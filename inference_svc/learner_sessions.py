@@ -84,20 +84,23 @@ class LearnerSessions:
 
     def __init__(
         self, *, name: str, incarnation: int, library_version: str, load: Callable[[], tuple[tuple[str, float], ...]],
-        stream: int = 0, make_segment: Callable[[], Segment] = no_segment,
+        stream: int = 0, make_segment: Callable[[], Segment] = no_segment, is_lockstep: bool = False,
     ) -> None:  # fmt: skip
-        """`make_segment` makes a segment of shared memory for a session, or raises NoSegmentError."""
+        """`make_segment` makes a segment of shared memory for a session, or raises NoSegmentError.
+
+        `is_lockstep`: whether training groups act in lockstep.
+        """
 
         def link(task: str) -> LearnerLink:
             return LearnerLink(
                 name=name, incarnation=incarnation, library_version=library_version, load=load, task=task,
-                stream=stream, make_segment=make_segment,
+                stream=stream, make_segment=make_segment, is_lockstep=is_lockstep,
             )  # fmt: skip
 
         def other(number: int) -> "LearnerSessions":
             return LearnerSessions(
                 name=name, incarnation=incarnation, library_version=library_version, load=lambda: (), stream=number,
-                make_segment=make_segment,
+                make_segment=make_segment, is_lockstep=is_lockstep,
             )  # fmt: skip
 
         self._link, self._other = link, other

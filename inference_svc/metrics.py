@@ -42,6 +42,7 @@ def register(
         inference.SESSIONS: lambda: server.num_sessions,
         inference.LANES: lambda: server.used_slots,
         inference.UNACKED_LANES: total(lambda link: link.outbox.unacked_lanes),
+        inference.AWAITED_GROUPS: lambda: len(server.awaited_groups),
         inference.EVAL_PLAYED: lambda: server.evaluations.progress[0],
         inference.EVAL_ASKED: lambda: server.evaluations.progress[1],
         inference.POLICY_EPOCH: lambda: unpack_version(server.version)[0],

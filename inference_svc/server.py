@@ -100,6 +100,7 @@ class Server:
         self.evaluations = Evaluations()
         self.pictures = Pictures()
         self.actors = ActorRegistry()
+        self.awaited_groups: list[str] = []  # in deterministic mode, those that keep all others waiting, in words
         self.known_tasks: tuple[str, ...] = ()  # that the policy tells apart
         self._batcher: Batcher[Group] = Batcher(config.idle_deadline_ms / 1e3)
         self._lockstep = Lockstep(config.lockstep_groups) if config.lockstep_groups else None
@@ -197,7 +198,7 @@ class Server:
                 self._send(route, refusal)
             return
         if self._lockstep is not None and not self.table.has_session(hello):
-            refusal = self._lockstep.refuse(hello)
+            refusal = self._lockstep.refuse(hello, now)
             if refusal is not None:
                 self.counters.refused(refusal.code)
                 self._send(route, refusal)
@@ -206,14 +207,14 @@ class Server:
         if isinstance(answer, Welcome):
             self.actors.register(hello.actor, hello.incarnation, is_start=not hello.group and not hello.run_id)
             session = self.table.sessions[answer.session]
-            if session.attached is None and not self._admit(session, self.recorded):
+            if session.attached is None and not self._admit(session, self.recorded, now):
                 return
             del self._greeting[route]
         else:
             self.counters.refused(answer.code)
         self._send(route, answer)
 
-    def _admit(self, session: Session, record: RecordSpec) -> bool:
+    def _admit(self, session: Session, record: RecordSpec, now: float) -> bool:
         """Give a new session its group and slots; return whether there were enough slots in a row."""
         start = self._slots.allocate(session.lanes)
         if start is None:  # the free slots are not contiguous: the actor asks again
@@ -221,7 +222,7 @@ class Server:
             return False
         session.attached = group = make_group(session, record, start, self.config.out_of_bounds)
         if self._lockstep is not None:
-            self._lockstep.admitted(session.hello)
+            self._lockstep.admitted(session.hello, now)
         if self.served_statistics is not None:
             group.lanes.greedy, group.lanes.uses_frozen_weights = self.served_statistics.greedy, False
         if session.hello.mode == "eval":
@@ -444,6 +445,8 @@ class Server:
     ) -> None:
         """Answer the groups of a batch that is done, and start the next one."""
         self._batcher.finished()
+        if self._lockstep is not None and any(isinstance(group.lanes.rows, UnrollWriter) for group in groups):
+            self._lockstep.acted(now)
         for group, payload, version in zip(groups, payloads, versions, strict=True):
             if not group.session.is_ended:
                 wants_picture = group.session.hello.mode != "train" and self.pictures.wants(group.session, now)
@@ -463,7 +466,9 @@ class Server:
     # Time
 
     def beat(self, now: float, *, drained: bool, stalled_until: float) -> None:
-        """End the sessions whose lease is over, and send ended episodes to the learner. Call it twice a second.
+        """End the sessions whose lease is over, see who is awaited, and send ended episodes to the learner.
+
+        Call it twice a second.
 
         Args:
           drained: whether every message that has arrived was read.
@@ -474,6 +479,8 @@ class Server:
             self.actors.mark_lost(session.hello.actor, now)
             self._release(session, "silent" if session.is_reachable else "closed")
         self.actors.forget_lost(now)
+        lockstep = None if self.table.is_draining else self._lockstep  # groups that were dismissed are not awaited
+        self.awaited_groups = lockstep.awaited(now) if lockstep is not None else []
         self.flush_episodes()
 
     def probe(self, now: float) -> None:

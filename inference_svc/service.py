@@ -62,6 +62,7 @@ PROBE_EVERY_BEATS = 2
 PASS_OVER_S = 5.0  # if an address does not answer HELLO for this long, the next address of the learner is tried
 FIRST_COMPLAINT_S, COMPLAIN_S = 3.0, 10.0
 LOG_EVERY_S = 10.0
+MAX_LOGGED_GROUPS = 10
 MANY_CONNECTIONS = 1024  # with fewer at most, inference warns at its start
 VERSION = __version__
 
@@ -91,6 +92,7 @@ class InferenceService:
             library_version=VERSION,
             load=self._load,
             make_segment=partial(Segment, config.shared_memory_bytes) if config.shared_memory_bytes else no_segment,
+            is_lockstep=config.lockstep_groups > 0,
         )
         remove_orphans()
         self.compute = compute = Compute(
@@ -111,6 +113,7 @@ class InferenceService:
         self._farewell: LingerTimer | None = None  # set once the run is over
         self._alarm: asyncio.TimerHandle | None = None  # at most one is set
         self._pass_over_at = self._complain_at = math.inf  # finite while there is no session with the learner
+        self._awaits_groups = False  # whether that was logged
         self._miss_at = math.inf  # when to log that an evaluation has no groups
         self._logged_episodes, self._log_at = 0, 0.0  # when the episodes of a served policy are logged again
         self.router = Router(
@@ -361,6 +364,7 @@ class InferenceService:
             self._counters_at_ping,
             sessions=self.server.num_sessions,
             lanes=self.server.training_lanes,
+            awaited_groups=len(self.server.awaited_groups),
             actor_restarts=self.server.actors.num_restarts,
             loop_lag_ms=1e3 * self.reactor.statistics().worst_loop_lag_s,
         )
@@ -387,6 +391,7 @@ class InferenceService:
             self._await_learner(now)
             self.ranks.complain(now)
             self._await_evaluators(now)
+            self._await_groups()
             self._log_served_episodes(now)
 
     def _await_learner(self, now: float) -> None:
@@ -418,6 +423,16 @@ class InferenceService:
                     "evaluation_awaited", episodes=episodes, **({"task": task} if task else {}),
                     hint="no evaluation group is connected here: start an actor with actor.mode=eval",
                 )  # fmt: skip
+
+    def _await_groups(self) -> None:
+        """Log once for each wait which groups keep all others of a deterministic run waiting."""
+        awaited = self.server.awaited_groups
+        if awaited and not self._awaits_groups:
+            self.service.log.warning(
+                "groups_awaited", number=len(awaited), groups=awaited[:MAX_LOGGED_GROUPS],
+                hint="the run goes on when they do; where one is gone, start the run anew",
+            )  # fmt: skip
+        self._awaits_groups = bool(awaited)
 
     def _report_stuck(self, seconds: float) -> None:
         self.service.log.error(

@@ -119,9 +119,12 @@ class LearnerLink:
 
     def __init__(
         self, *, name: str, incarnation: int, library_version: str, load: Callable[[], tuple[tuple[str, float], ...]],
-        task: str = "", stream: int = 0, make_segment: Callable[[], Segment] = no_segment,
+        task: str = "", stream: int = 0, make_segment: Callable[[], Segment] = no_segment, is_lockstep: bool = False,
     ) -> None:  # fmt: skip
-        """`make_segment` makes a segment of shared memory to offer to the learner, or raises NoSegmentError."""
+        """`make_segment` makes a segment of shared memory to offer to the learner, or raises NoSegmentError.
+
+        `is_lockstep`: whether training groups act in lockstep.
+        """
         self.outbox = Outbox()
         self.spec: EnvSpec | None = None
         self.refused: dict[EnvSpec, Reject] = {}  # refused specifications with the learner's answer, the newest last
@@ -133,7 +136,7 @@ class LearnerLink:
         self.have_manifest = ""
         self._name, self._incarnation, self._library_version, self._load = name, incarnation, library_version, load
         self.task, self.stream = task, stream
-        self._make_segment = make_segment
+        self._make_segment, self._is_lockstep = make_segment, is_lockstep
         self._segment: Segment | None = None  # offered in the newest HELLO, or in use
         self._reason = ""  # why there is none
         self._may_share = self._carries_unrolls = True
@@ -381,6 +384,7 @@ class LearnerLink:
             stream=self.stream,
             segment=segment.id if segment is not None else 0,
             segment_bytes=segment.num_bytes if segment is not None else 0,
+            is_lockstep=self._is_lockstep,
         )
         return [[encode(hello)]]
 

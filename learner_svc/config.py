@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -33,11 +33,13 @@ class LearnerConfig(Section):
     )
     unroll_length: int = Field(32, ge=1, le=4096, description="T: transitions of an unroll.")
     batch: int = Field(32, ge=1, description="B: lane-unrolls of an update.")
-    reuse: int = Field(1, ge=1, le=64, description="Passes over each batch.")
-    minibatches: int = Field(
-        1,
-        ge=1,
-        description="Parts, as even as can be, that each pass cuts a batch's lanes into, in a new order; a step each.",
+    reuse: Annotated[int, Field(ge=1, le=64)] | Literal["auto"] = Field(
+        "auto", description="Passes over each batch; auto: 4 with appo, else 1."
+    )
+    minibatches: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        "auto",
+        description="Parts, as even as can be, that each pass cuts a batch's lanes into, in a new order; a step each; "
+        "auto: 4 with appo, else 1.",
     )
     echo: int = Field(
         1, ge=1, le=64, description="Data echoing: each unroll is used in so many batches; 1: in one. Not with replay."
@@ -99,6 +101,13 @@ class LearnerSettings(RunSettings, Section):
     def built_policy(self) -> PolicyConfig:
         """The section [policy] of the policy that is built, in which `value_heads` is decided."""
         return decide_value_heads(self.policy, self.algorithm, len(self.tasks))
+
+    @property
+    def passes(self) -> tuple[int, int]:
+        """The passes over each batch and the minibatches of each; where they are "auto", those of the algorithm."""
+        chosen, default = (self.learner.reuse, self.learner.minibatches), self.algorithm.default_passes
+        reuse, minibatches = (other if one == "auto" else one for one, other in zip(chosen, default, strict=True))
+        return reuse, minibatches
 
 
 def check_deterministic(

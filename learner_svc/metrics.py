@@ -13,7 +13,7 @@ from seedbed.learner_svc.run.run import Run
 from seedbed.learner_svc.run.tasks import TaskRecord
 from seedbed.learner_svc.run.writer import RunWriter
 from seedbed.shared.figures import columns, learner
-from seedbed.shared.figures.declare import Metric
+from seedbed.shared.figures.declare import Column, Metric
 from seedbed.shared.figures.service import LOOP_LAG
 from seedbed.shared.net.reactor import Reactor
 from seedbed.shared.protocol.messages import unpack_version
@@ -40,6 +40,7 @@ def register(
         learner.SECONDS: lambda: run.counters.seconds,
         learner.RETURN_MEAN: lambda: _known(run.return_mean),
         learner.EVAL_RETURN_MEAN: lambda: _last_evaluation(run),
+        learner.EVAL_NORMALISED: lambda: _normalised(run),
         learner.LAG_MEAN: lambda: figures.last.get(columns.LAG_MEAN.name, 0.0),
         learner.LAG_MAX: lambda: figures.last.get(columns.LAG_MAX.name, 0.0),
         learner.LOG_RHO_LAG0: lambda: figures.last.get(
@@ -55,7 +56,7 @@ def register(
     )  # fmt: skip
     _register_statistics(metrics, run)
     if run.tasks.records:
-        _register_tasks(metrics, run)
+        _register_tasks(metrics, run, figures)
     return metrics.histogram(learner.UPDATE_SECONDS.name, learner.UPDATE_SECONDS.meaning)
 
 
@@ -105,7 +106,7 @@ def _register_statistics(metrics: Metrics, run: Run) -> None:
     metrics.read_labelled(learner.EVAL_STATISTIC, lambda: _own(run.last_result.means) if run.last_result else {})
 
 
-def _register_tasks(metrics: Metrics, run: Run) -> None:
+def _register_tasks(metrics: Metrics, run: Run, figures: UpdateMetrics) -> None:
     """Register the metrics of each task, under the label `task`."""
     records = run.tasks.records
 
@@ -116,6 +117,9 @@ def _register_tasks(metrics: Metrics, run: Run) -> None:
         return lambda: {
             (task, name): mean for task, record in records.items() for name, mean in _own(read(record)).items()
         }
+
+    def newest(column: Column) -> Callable[[], dict[str, float]]:
+        return lambda: {name: figures.last.get(column.of(name), math.nan) for name in records}
 
     readers: Mapping[Metric, Callable[[TaskRecord], float]] = {
         learner.TASK_TRAINED_STEPS: lambda task: task.trained_steps,
@@ -130,6 +134,9 @@ def _register_tasks(metrics: Metrics, run: Run) -> None:
     }
     for metric, read in readers.items():
         metrics.read_labelled(metric, of_each(read))
+    metrics.read_labelled(learner.TASK_EXPLAINED_VARIANCE, newest(columns.EXPLAINED_VARIANCE))
+    metrics.read_labelled(learner.TASK_VALUE_UNIT_MEAN, newest(columns.VALUE_UNIT_MEAN))
+    metrics.read_labelled(learner.TASK_VALUE_UNIT_STD, newest(columns.VALUE_UNIT_STD))
     metrics.read_labelled(learner.TASK_STATISTIC, statistics(lambda task: task.training.means))
     metrics.read_labelled(
         learner.TASK_EVAL_STATISTIC, statistics(lambda task: task.evaluation.means if task.evaluation else {})
@@ -146,3 +153,9 @@ def _known(value: float | None) -> float:
 
 def _last_evaluation(run: Run) -> float:
     return math.nan if run.last_result is None else run.last_result.return_mean
+
+
+def _normalised(run: Run) -> float:
+    figures = run.normalised_figures
+    column = columns.EVAL_NORMALISED_MEAN if run.tasks.is_multi_task else columns.EVAL_NORMALISED
+    return _known(figures.get(column.name))

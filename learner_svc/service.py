@@ -102,7 +102,9 @@ class LearnerService:
         self.worker, self.record = Worker("update"), Worker("record")
         self.producers = ProducerSessions(
             identity, settings.env, self.ledger, publisher, self.run, self.worker.busy_s,
-            check_size=lambda spec: check_size(spec, config, available_bytes(), overlap=recording.overlap),
+            check_size=lambda spec: check_size(
+                spec, config, available_bytes(), minibatches=settings.passes[1], overlap=recording.overlap
+            ),
         )  # fmt: skip
         self.restarts = RestartCounter(self.producers.incarnations)
         if self.checkpoint is not None:

@@ -25,6 +25,8 @@ from seedbed.shared.policy.distributions import ActionEvaluation
 from seedbed.shared.policy.policy import Policy, PolicyOutput
 
 MAX_LOG_RHO = 20.0  # bound for the metrics only; the targets clip ω themselves
+MIN_VARIANCE = 1e-12  # of targets: below there is nothing to explain
+NUM_SUMS = 12  # of an update that are not of single tasks
 ENTROPY_PARAMETER_BOUND = 20.0  # |m·p| of the adaptive entropy cost, so that exp stays finite
 
 
@@ -52,6 +54,11 @@ class ActorCritic(Algorithm):
         self._entropy: AdaptiveEntropyCost | None = None
         if config.entropy_target is not None:
             self._entropy = AdaptiveEntropyCost(config, config.entropy_target, device)
+
+    @property
+    def value_tasks(self) -> tuple[str, ...]:
+        """The tasks that have a value output of their own; none if they share one."""
+        return self.policy.tasks if self._num_tasks else ()
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors that a resume needs, without a copy."""
@@ -121,10 +128,12 @@ class ActorCritic(Algorithm):
         self, experience: Experience, log_rho_TB: Tensor, target_TB: Tensor, error_TB: Tensor, advantage_TB: Tensor,
         *, rho_clip: float,
     ) -> Tensor:  # fmt: skip
-        """Return this rank's part of the sums that the metrics need, f32 [12].
+        """Return this rank's part of the sums that the metrics need, f32 [12 + 2·N + M].
 
-        The first is a shift near the mean target, the last |log ρ| summed over rows of lag 0; all others are sums over
-        trained rows. `error` and the spread of the targets are in units of the value head.
+        The first is a shift near the mean target, the twelfth |log ρ| summed over rows of lag 0; the others of the
+        first twelve are sums over trained rows. Then come, of the run's N tasks, the variances of targets and of
+        errors; then mean and std of the value head's units (M = 2, 2·K of K tasks, 0 without units of its own).
+        `error` is in units of the value head.
         """
         log_rho_TB = log_rho_TB.clamp(-MAX_LOG_RHO, MAX_LOG_RHO)
         omega_TB, distance_TB = log_rho_TB.exp(), log_rho_TB.abs()
@@ -154,7 +163,20 @@ class ActorCritic(Algorithm):
             if experience.num_current
             else torch.zeros_like(shift)
         )
-        return torch.cat([self._part(shift).reshape(1), sums, current.reshape(1)])
+        more = self._part(torch.cat([self._variances(experience, target_TB, error_TB), *self._flat_units()]))
+        return torch.cat([self._part(shift).reshape(1), sums, current.reshape(1), more])
+
+    def _variances(self, experience: Experience, *series_TB: Tensor) -> Tensor:
+        """Return the variance of each series of trained rows within each task, f32 [series·N], 0 in absent tasks."""
+        if not experience.tasks:
+            return series_TB[0].new_zeros(0)
+        trained_TB, task_B, number = experience.trained_TB, experience.lane_tasks, len(experience.tasks)
+        moments = [moments_by_task(item_TB, trained_TB, task_B, number, self.ranks) for item_TB in series_TB]
+        return torch.cat([item.variance for item in moments]).float()
+
+    def _flat_units(self) -> list[Tensor]:
+        """Return mean and std of the value head's units, f32 [1], or [K] of K tasks; none if they are the reward's."""
+        return [] if self._value is None else [item.float().reshape(-1) for item in (self._value.mean, self._value.std)]
 
     def _part(self, number: Tensor) -> Tensor:
         """Return this rank's part of a number that all ranks know, which adds up to the number."""
@@ -193,19 +215,28 @@ def moments_by_task(
     return TargetMoments(mean_K, variance_K, number_K > 0)
 
 
-def describe_update(scalars: Sequence[float], sums: Sequence[float], experience: Experience) -> dict[str, float]:
+def describe_update(
+    scalars: Sequence[float], sums: Sequence[float], experience: Experience, value_tasks: Sequence[str]
+) -> dict[str, float]:
     """Return the metrics of an update by name.
+
+    The explained variance of a run with several tasks is the mean of those within each task. One over all rows would
+    be that of the tasks with the largest rewards, and high as soon as values tell tasks apart; in the units of the
+    value head it could still not be told which task's value is not learned, and would depend on statistics that lag.
 
     Args:
       scalars: policy loss, value loss, entropy and its cost.
       sums: from `ActorCritic._sums`.
+      value_tasks: the tasks that have a value output and its units of their own.
     """
     policy_loss, value_loss, entropy, entropy_cost = scalars
     number = max(1, experience.num_trained)
-    shift, *totals = sums
+    shift, *totals = sums[:NUM_SUMS]
     clipped, omega, omega_square, kl, log_rho, target, target_square, error, error_square, advantage_square = (
         total / number for total in totals[:10]
     )
+    variances, units = sums[NUM_SUMS:][: 2 * len(experience.tasks)], sums[NUM_SUMS + 2 * len(experience.tasks) :]
+    explained = _explained_by_task(experience.tasks, variances) if experience.tasks else {}
     target_variance = max(0.0, target_square - target**2)
     error_variance = max(0.0, error_square - error**2)
     figures = {
@@ -221,11 +252,27 @@ def describe_update(scalars: Sequence[float], sums: Sequence[float], experience:
         columns.VALUE_ERROR_MEAN.name: error,
         columns.ADVANTAGE_RMS.name: math.sqrt(max(0.0, advantage_square)),
     }
-    if target_variance > 1e-12:
+    if explained:
+        figures[columns.EXPLAINED_VARIANCE.name] = sum(explained.values()) / len(explained)
+        figures |= {columns.EXPLAINED_VARIANCE.of(task): share for task, share in explained.items()}
+    elif not experience.tasks and target_variance > MIN_VARIANCE:
         figures[columns.EXPLAINED_VARIANCE.name] = 1.0 - error_variance / target_variance
+    for column, values in zip(columns.VALUE_UNITS, _halves(units), strict=True):
+        names = [column.of(task) for task in value_tasks] or [column.name]
+        figures |= dict(zip(names, values, strict=False))  # none without units
     if experience.num_current:
         figures[columns.LOG_RHO_LAG0.name] = totals[10] / experience.num_current
     return figures
+
+
+def _explained_by_task(tasks: Sequence[str], variances: Sequence[float]) -> dict[str, float]:
+    """Return the explained variance within each task whose targets differ."""
+    explained = zip(tasks, *_halves(variances), strict=True)
+    return {task: 1.0 - error / target for task, target, error in explained if target > MIN_VARIANCE}
+
+
+def _halves(values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
+    return values[: len(values) // 2], values[len(values) // 2 :]
 
 
 class AdaptiveEntropyCost:

@@ -153,7 +153,7 @@ class Appo(ActorCritic):
     def report(self, diagnostics: Sequence[float], experience: Experience) -> dict[str, float]:
         """Return the metrics of a step by name, from the host's copy of the diagnostics."""
         kl_step, clipped = diagnostics[4:6]
-        figures = describe_update(diagnostics[:4], diagnostics[6:], experience)
+        figures = describe_update(diagnostics[:4], diagnostics[6:], experience, self.value_tasks)
         return figures | {columns.KL_STEP.name: kl_step, columns.POLICY_CLIPPED_SHARE.name: clipped}
 
     def state(self) -> dict[str, Tensor]:

@@ -17,10 +17,12 @@ class AlgorithmSettings(Section):
 
     Losses are means over steps, so `eps` and `grad_clip` refer to gradients of means. `is_lag_bounded`: whether
     experience that is too old is masked. `can_have_value_heads`: whether it can learn a value output for each task.
+    `default_passes`: over a batch, and into how many minibatches each of them cuts it.
     """
 
     is_lag_bounded: ClassVar[bool] = True
     can_have_value_heads: ClassVar[bool] = True
+    default_passes: ClassVar[tuple[int, int]] = (1, 1)
 
     name: str = Field("", description=NAME)
     reward_scale: float = Field(1.0, gt=0, description="Multiplies rewards before the clip.")
@@ -90,6 +92,8 @@ class VTraceConfig(ActorCriticConfig):
 class AppoConfig(ActorCriticConfig):
     """The section [algorithm] with name = "appo"."""
 
+    default_passes: ClassVar[tuple[int, int]] = (4, 4)
+
     name: Literal["appo"] = Field("appo", description=NAME)
     lam: float = Field(0.95, ge=0, le=1, description="λ of the returns.")
     entropy_cost: float = Field(0.003, ge=0, description="Weight of the entropy bonus; its start if it adapts.")
@@ -117,7 +121,7 @@ class AppoConfig(ActorCriticConfig):
         0.0, ge=0, description="A value may move this far from the one before the batch, its head's units; 0: no clip."
     )
     kl_target: float = Field(
-        0.0,
+        0.01,
         ge=0,
         description="KL of one batch's updates that the learning rate is adapted to; 0: the rate is not adapted.",
     )
@@ -175,6 +179,7 @@ class OwnAlgorithmConfig(Section):
 
     is_lag_bounded: ClassVar[bool] = True
     can_have_value_heads: ClassVar[bool] = True
+    default_passes: ClassVar[tuple[int, int]] = (1, 1)
 
     name: str = Field(pattern=r"^[\w.]+:\w+$", description="module:Class of your own.")
 

@@ -87,7 +87,7 @@ class VTrace(ActorCritic):
 
     def report(self, diagnostics: Sequence[float], experience: Experience) -> dict[str, float]:
         """Return the metrics of a step by name, from the host's copy of the diagnostics."""
-        return describe_update(diagnostics[:4], diagnostics[4:], experience)
+        return describe_update(diagnostics[:4], diagnostics[4:], experience, self.value_tasks)
 
 
 def kl_to_behaviour(log_rho: Tensor) -> Tensor:

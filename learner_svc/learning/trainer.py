@@ -99,10 +99,11 @@ class Trainer:
         recording = recording_of(settings.algorithm, settings.learner.unroll_length)
         self.record = recording.make_record(policy.spec, policy.state_fields)
         self.manifest = make_manifest(policy, recording)
+        passes, minibatches = settings.passes
         self.updater = Updater(
-            policy, self.parameters, settings.algorithm, passes=settings.learner.reuse,
-            minibatches=settings.learner.minibatches, seed=settings.run.seed, run_steps=settings.run.steps,
-            tasks=tuple(settings.tasks.values()), epoch_start_step=self.step, crash_folder=crash_folder, ranks=ranks,
+            policy, self.parameters, settings.algorithm, passes=passes, minibatches=minibatches,
+            seed=settings.run.seed, run_steps=settings.run.steps,
+            tasks=settings.tasks, epoch_start_step=self.step, crash_folder=crash_folder, ranks=ranks,
         )  # fmt: skip
         if checkpoint:
             self.updater.load_state(checkpoint.arrays, checkpoint.meta["updater"])
@@ -158,7 +159,7 @@ class Trainer:
 def _built(settings: LearnerSettings, spec: EnvSpec, device: torch.device, folder: Path) -> Policy:
     policy = Policy(spec, settings.built_policy, tuple(settings.tasks))
     learner = settings.learner
-    rows = (learner.unroll_length + 1) * -(-learner.batch // learner.minibatches)
+    rows = (learner.unroll_length + 1) * -(-learner.batch // settings.passes[1])
     cache = folder / PRECISION
     policy.use(
         choose_precision(

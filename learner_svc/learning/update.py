@@ -78,7 +78,7 @@ class Updater:
         minibatches: int = 1,
         seed: int = 0,
         run_steps: int = 0,
-        tasks: Sequence[TaskConfig] = (),
+        tasks: Mapping[str, TaskConfig] | None = None,
         epoch_start_step: int = 0,
         crash_folder: Path | None = None,
         ranks: Ranks = ALONE,
@@ -91,7 +91,7 @@ class Updater:
           minibatches: number of even parts into which each pass splits the lanes; at most one for each lane.
           seed: seed of the order of lanes in minibatches; a resumed run repeats the order of each update.
           run_steps: the run's configured length in trained steps, 0 for none; the learning rate may decay over it.
-          tasks: the tasks of the run in the order of their numbers, for their reward settings.
+          tasks: the tasks of the run in the order of their numbers, for their names and reward settings.
           epoch_start_step: the step that this learner epoch resumed from.
           crash_folder: where a batch whose loss is not finite is saved.
           ranks: the others that train the same policy, with the same configuration.
@@ -105,8 +105,9 @@ class Updater:
         self.optimiser = FlatOptimiser(self.config, parameters.trained, parameters.grad)
         self._networks = {name: _Network(self.config, module) for name, module in self.algorithm.networks().items()}
         self.normaliser = ObservationNormaliser(policy.normalisers())
-        self._rewards = TrainingRewards(self.config, tasks, self.device)
-        self._num_tasks = len(tasks)
+        tasks = tasks or {}
+        self._rewards = TrainingRewards(self.config, tuple(tasks.values()), self.device)
+        self._tasks = tuple(tasks)
         self._passes, self._minibatches, self._seed = passes, minibatches, seed
         self._run_steps = run_steps
         self._epoch_start_step = epoch_start_step
@@ -142,7 +143,7 @@ class Updater:
         masks = _Masks(valid=valid, trained=trained, current=trained & (lag.lag == 0))
         order = np.random.Generator(np.random.Philox(key=(self._seed, step)))  # a resumed run repeats it
         lanes = list(_lanes_of_steps(order, batch.num_lanes, self._passes, min(self._minibatches, batch.num_lanes)))
-        counts = _Counts.over(self._ranks, masks, lag, lanes, _by_task(trained, task_B, self._num_tasks))
+        counts = _Counts.over(self._ranks, masks, lag, lanes, _by_task(trained, task_B, len(self._tasks)))
         if counts.num_trained:
             batch = batch.to(self.device)
             tasks, weights = (None if array is None else self._on_device(array) for array in (task_B, weight_B))
@@ -169,6 +170,7 @@ class Updater:
             num_current=num_current,
             reward_TB=reward_TB,
             task_B=task_B,
+            tasks=self._tasks if task_B is not None else (),
             weight_B=weight_B,
         )
 
@@ -381,9 +383,9 @@ def _lanes_of_steps(
 
 
 def merge_metrics(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the mean over a batch's optimiser steps of each metric that the first one reported."""
+    """Return the mean of each metric over those of a batch's optimiser steps that reported it."""
     merged = {}
-    for name in reports[0]:
+    for name in dict.fromkeys(name for report in reports for name in report):
         found = [report[name] for report in reports if name in report]
         merged[name] = sum(found) / len(found)
     return merged

@@ -308,6 +308,8 @@ class ProducerSessions:
                 f"the learner {self.identity.protocol_min} to {LEARNER_PROTOCOL_MAX}",
                 hint="install one version of seedbed everywhere",
             )  # fmt: skip
+        if hello.is_lockstep != self.identity.is_deterministic:
+            return _lockstep_mismatch(hello)
         if self.identity.is_deterministic and set().union(*self.incarnations.values()) - {hello.incarnation}:
             return Reject(
                 nonce=hello.nonce, code="deterministic", retryable=False,
@@ -478,3 +480,14 @@ class ProducerSessions:
         self.publisher.forget(producer.id)
         self.loads.pop(producer.incarnation, None)
         self._close_segment(producer)
+
+
+def _lockstep_mismatch(hello: ProducerHello) -> Reject:
+    """Return the REJECT for an inference service of which only one side is deterministic."""
+    if hello.is_lockstep:
+        message = "inference.lockstep_groups is set, and the learner has run.deterministic = false"
+        hint = "set run.deterministic = true for the learner, or leave inference.lockstep_groups out"
+    else:
+        message = "the learner has run.deterministic = true, and inference.lockstep_groups is not set"
+        hint = "set inference.lockstep_groups to the number of groups of all training actors"
+    return Reject(nonce=hello.nonce, code="deterministic", retryable=False, message=message, hint=hint)

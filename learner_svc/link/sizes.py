@@ -12,12 +12,13 @@ FLOAT_BYTES = 4  # an update reads observations as float32
 
 
 def check_size(
-    spec: EnvSpec, config: LearnerConfig, available_bytes: int | None, *, overlap: int = 0
+    spec: EnvSpec, config: LearnerConfig, available_bytes: int | None, *, minibatches: int = 1, overlap: int = 0
 ) -> Incompatibility | None:
     """Return why unrolls or batches of this environment are too large; None if they fit.
 
     Args:
       available_bytes: memory that the learner may still take; None: unknown, so that only messages are checked.
+      minibatches: in so many parts a batch is trained on.
       overlap: transitions that an unroll stores beyond `learner.unroll_length`.
     """
     record = RecordSpec(spec, config.unroll_length, overlap)
@@ -29,7 +30,7 @@ def check_size(
             "make the observations smaller, lower learner.unroll_length, or raise learner.max_frame_bytes",
         )
     elements = sum(prod(leaf.wire_shape) for leaf in spec.observation.leaves())
-    floats = config.batch * record.num_rows * elements * FLOAT_BYTES // config.minibatches
+    floats = config.batch * record.num_rows * elements * FLOAT_BYTES // minibatches
     needed = config.buffers * config.batch * unroll + floats
     if available_bytes is None or needed <= MAX_SHARE * available_bytes:
         return None

@@ -74,7 +74,9 @@ class RankService:
         self.worker = Worker("update")
         self.producers = ProducerSessions(
             identity, settings.env, self.ledger, Publisher(), self.run, self.worker.busy_s,
-            check_size=lambda spec: check_size(spec, config, available_bytes(), overlap=recording.overlap),
+            check_size=lambda spec: check_size(
+                spec, config, available_bytes(), minibatches=settings.passes[1], overlap=recording.overlap
+            ),
         )  # fmt: skip
         self.update_seconds = register_rank(service.metrics, self.producers, reactor)
         self.trainer: Trainer | None = None  # set in the update thread, in the round in which the chief has built it

@@ -174,6 +174,7 @@ class Experience:
     num_current: int
     reward_TB: Tensor  # f32: what each transition earned, scaled, clipped and transformed as the settings say
     task_B: Tensor | None = None  # i64: number of each lane's task; None in a run without tasks
+    tasks: tuple[str, ...] = ()  # names of the run's tasks, in the order of their numbers
     weight_B: Tensor | None = None  # f32: factor for the loss of each lane; None: 1
 
     @property

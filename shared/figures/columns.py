@@ -50,7 +50,15 @@ LOG_RHO_LAG0 = Column(
 VALUE_TARGET_MEAN = Column("value_target_mean", "", "mean value target of trained rows")
 VALUE_ERROR_MEAN = Column("value_error_mean", "", "mean of target − value, of trained rows")
 ADVANTAGE_RMS = Column("advantage_rms", "", "root mean square of the advantages of trained rows")
-EXPLAINED_VARIANCE = Column("explained_variance", "≤ 1", "1 − Var(v − V)/Var(v)")
+EXPLAINED_VARIANCE = Column(
+    "explained_variance", "≤ 1", "1 − Var(v − V)/Var(v); in a run with several tasks the mean of those within each"
+)
+VALUE_UNITS = (  # of each task where it has a value output of its own
+    VALUE_UNIT_MEAN := Column(
+        "value_unit_mean", "reward", "with `value_normalisation`: moving mean of the value targets, 0 of the value head"
+    ),
+    VALUE_UNIT_STD := Column("value_unit_std", "reward", "their moving deviation, the unit of the value head"),
+)
 Q_MEAN = Column("q_mean", "", "with `r2d2`: mean Q of the actions taken, in the units of the network")
 Q_TARGET_MEAN = Column("q_target_mean", "", "with `r2d2`: mean target of these Q")
 TD_ERROR_MEAN = Column("td_error_mean", "", "with `r2d2`: mean \\|target − Q\\|")

@@ -41,6 +41,9 @@ ACTOR_RESTARTS = counter("actor_restarts", "Actor process lives beyond the first
 SESSIONS = gauge("sessions", "Groups that are in.")
 LANES = gauge("lanes", "Lanes of these groups: slots in use.")
 UNACKED_LANES = gauge("unacked_lanes", "Lane-unrolls kept until acknowledged.")
+AWAITED_GROUPS = gauge(
+    "awaited_groups", "In deterministic mode, training groups that have kept all others waiting for some seconds."
+)
 EVAL_PLAYED = gauge("eval_played", "Episodes played of the evaluation under way.")
 EVAL_ASKED = gauge("eval_asked", "Episodes of the evaluation under way; 0: none is.")
 POLICY_EPOCH = gauge("policy_epoch", "Learner epoch of the weights that act.")
@@ -64,6 +67,12 @@ MEANS = tuple((Load(item.column, Combine.MEAN), item) for item in (BATCH_FILL, Q
 LOOP_LAG = Load(Column("inference_loop_lag_ms", "ms", "how late a timer of the service's loop was"), Combine.MEAN)
 NUM_SESSIONS = Load(Column("inference_sessions", "", "groups that are in"), Combine.SUM)
 NUM_LANES = Load(Column("inference_lanes", "", "environments that are in"), Combine.SUM)
+NUM_AWAITED_GROUPS = Load(
+    Column(
+        "inference_awaited_groups", "",
+        "in [deterministic mode](reproducible_runs.md), groups that have kept all others waiting for some seconds",
+    ), Combine.SUM,
+)  # fmt: skip
 NUM_ACTOR_RESTARTS = Load(
     Column("inference_actor_restarts", "", "lives of actors beyond the first, as inference saw them"), Combine.SUM
 )
@@ -71,4 +80,6 @@ ENV_BUSY = Load(
     Column("inference_env_busy_share", "0…1", "of the time, how much training actors stepped environments"),
     Combine.MEAN,
 )
-LOADS = (NUM_SESSIONS, NUM_LANES, NUM_ACTOR_RESTARTS, *(load for load, _ in MEANS), LOOP_LAG, ENV_BUSY)
+LOADS = (
+    NUM_SESSIONS, NUM_LANES, NUM_AWAITED_GROUPS, NUM_ACTOR_RESTARTS, *(load for load, _ in MEANS), LOOP_LAG, ENV_BUSY,
+)  # fmt: skip

@@ -35,6 +35,10 @@ STATE = gauge("learner_state", "0 starting, 1 training, 2 finishing, 3 finished.
 SECONDS = gauge("learner_seconds", "Time of training, over all restarts.")
 RETURN_MEAN = gauge("learner_return_mean", "Mean return of the last 100 training episodes.")
 EVAL_RETURN_MEAN = gauge("learner_eval_return_mean", "Mean return of the last evaluation.")
+EVAL_NORMALISED = gauge(
+    "learner_eval_normalised",
+    "The same between random and human score, 0 to 1; with tasks the mean over them; NaN where these are not known.",
+)
 LAG_MEAN = gauge("learner_policy_lag_mean", "Updates between acting and learning.")
 LAG_MAX = gauge("learner_policy_lag_max", "The most of them in the last update.")
 LOG_RHO_LAG0 = gauge("learner_log_rho_lag0", "Mean |log rho| of rows acted by the weights updated.")
@@ -77,4 +81,11 @@ TASK_ABORTED_EPISODES = counter("learner_task_aborted_episodes", "Those that a r
 TASK_WEIGHT = gauge("learner_task_weight", "A task's share of every batch, as configured.", "task")
 TASK_RETURN_MEAN = gauge("learner_task_return_mean", "Mean return of a task's last 100 training episodes.", "task")
 TASK_EVAL_RETURN_MEAN = gauge("learner_task_eval_return_mean", "Mean return of a task's last evaluation.", "task")
+TASK_EXPLAINED_VARIANCE = gauge(
+    "learner_task_explained_variance", "1 - Var(v - V)/Var(v) within a task, of its newest update.", "task"
+)
+TASK_VALUE_UNIT_MEAN = gauge(
+    "learner_task_value_unit_mean", "Moving mean of a task's value targets, where values are normalised.", "task"
+)
+TASK_VALUE_UNIT_STD = gauge("learner_task_value_unit_std", "Their moving deviation.", "task")
 TASK_EVAL_NORMALISED = gauge("learner_task_eval_normalised", "The same between random and human score.", "task")

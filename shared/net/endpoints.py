@@ -94,7 +94,8 @@ class Dealer:
           on_message: called with each message's frames.
           on_event: called with "connected", "disconnected" or "handshake_failed".
           max_frame_bytes: a peer that sends a larger frame is disconnected.
-          keys: ours and the server's; none: the address must be on this machine.
+          keys: ours and the server's, read from their files again after a refusal; none: the address must be on this
+            machine.
         Raises: ConfigError if the address is malformed, or across the network without keys.
         """
         check_address(address)
@@ -104,6 +105,7 @@ class Dealer:
         self.state = "connecting"
         self.refusal = ""
         self._keys = keys
+        self._keys_problem = ""  # why the files of the keys could not be read again
         self._reactor = reactor
         self._on_message, self._on_event = on_message, on_event
         self._max_frame_bytes = max_frame_bytes
@@ -130,7 +132,6 @@ class Dealer:
 
     def _open(self) -> None:
         """Make socket and monitor, and dial."""
-        self._reopening = None
         context = self._reactor.context
         sockets: list[zmq.Socket[bytes]] = []
         try:
@@ -168,8 +169,17 @@ class Dealer:
 
     def _open_later(self) -> None:
         """Open again after a wait, which doubles each time."""
-        self._reopening = self._reactor.loop.call_later(self._reopen_s * spread(), self._open)
+        self._reopening = self._reactor.loop.call_later(self._reopen_s * spread(), self._reopen)
         self._reopen_s = min(2 * self._reopen_s, REOPEN_LONGEST_S)
+
+    def _reopen(self) -> None:
+        """Open again with the keys as their files are now; with the former ones if those cannot be read."""
+        self._reopening, self._keys_problem = None, ""
+        try:
+            self._keys = self._keys and self._keys.reread()
+        except ConfigError as error:
+            self._keys_problem = f"; and its key cannot be read again: {error}"
+        self._open()
 
     def _shut(self, linger_ms: int) -> None:
         """Stop the events, then close both sockets.
@@ -208,11 +218,13 @@ class Dealer:
                 "or the other side has no room for one more connection"
             )
         if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-            return f"key refused: {self._keys.pair.user_id} was revoked, never admitted there, or has the wrong role"
-        return (
-            f"the handshake failed: the other side has no keys, or is not the {self._keys.server.role} "
-            f"whose public key this service was given, or has no room for one more connection"
-        )
+            why = f"key refused: {self._keys.pair.user_id} was revoked, never admitted there, or has the wrong role"
+        else:
+            why = (
+                f"the handshake failed: the other side has no keys, or is not the {self._keys.server.role} "
+                f"whose public key this service was given, or has no room for one more connection"
+            )
+        return why + self._keys_problem
 
     def _tell(self, event: str) -> None:
         """Call `on_event`, if there is one."""

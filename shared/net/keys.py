@@ -52,10 +52,21 @@ class KeyPair(PublicKey):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DialKeys:
-    """The keys that a dealer needs: its own pair, and the public key of the one server that it will talk to."""
+    """The keys that a dealer needs: its own pair, and the public key of the one server that it will talk to.
+
+    `folder`: the role's own, which they were read from; None: from nowhere.
+    """
 
     pair: KeyPair
     server: PublicKey
+    folder: Path | None = None
+
+    def reread(self) -> "DialKeys":
+        """Return the keys of the same role as their files are now, which may have been replaced.
+
+        Raises: ConfigError as `dial_keys` does.
+        """
+        return dial_keys(self.folder, self.pair.role, self.server.role) or self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +91,7 @@ def dial_keys(folder: Path | None, role: Role, server: Role) -> DialKeys | None:
     pair, public = read_pair(own / CLIENT_KEY), read_public(own / f"{server}.pub")
     _expect(pair, role, own / CLIENT_KEY)
     _expect(public, server, own / f"{server}.pub")
-    return DialKeys(pair=pair, server=public)
+    return DialKeys(pair=pair, server=public, folder=own)
 
 
 def bind_keys(folder: Path | None, role: Role) -> BindKeys | None:

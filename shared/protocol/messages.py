@@ -406,6 +406,9 @@ class ProducerHello:
         Id, LATER, "names the file of a segment of shared memory for UNROLLs and WEIGHTS, section 7; 0: none"
     ] = 0
     segment_bytes: Annotated[Count, LATER, "size of the segment, without what its file begins with"] = 0
+    is_lockstep: Annotated[
+        Boolean, LATER, "its training groups act in lockstep, as a deterministic run needs and no other may"
+    ] = False
 
 
 @header(MessageType.PRODUCER_WELCOME, "down", 1024 * 1024)

@@ -89,7 +89,7 @@ LEARNING = {
     "appo": Case(policy="masked", algorithm={"name": "appo", "kl_target": 0.01}, passes=3, minibatches=2),
     "appo, gae": Case(
         policy="colour stack with lstm",
-        algorithm={"name": "appo", "targets": "gae", "value_clip": 0.2, "entropy_target": 1.0},
+        algorithm={"name": "appo", "kl_target": 0.0, "targets": "gae", "value_clip": 0.2, "entropy_target": 1.0},
         passes=2, minibatches=3,
     ),
 }  # fmt: skip
@@ -165,16 +165,17 @@ def run(case: Case) -> dict[str, Any]:
     torch.manual_seed(11)
     policy = Policy(spec, config)
     parameters = FlatParameters(policy)
-    scales = list(case.task_scales.values())
+    names = list(case.task_scales)
+    configs = {name: TaskConfig(env=EnvConfig(id="x"), reward_scale=scale) for name, scale in case.task_scales.items()}
     updater = Updater(
         policy, parameters, TypeAdapter(AlgorithmConfig).validate_python({"learning_rate": 0.01, **case.algorithm}),
         passes=case.passes, minibatches=case.minibatches, seed=1, run_steps=10_000,
-        tasks=[TaskConfig(env=EnvConfig(id="x"), reward_scale=scale) for scale in scales] if len(scales) > 1 else (),
+        tasks=configs if len(names) > 1 else None,
     )  # fmt: skip
     tasks = dict.fromkeys(case.task_scales, 1 / len(case.task_scales))
     inference = Inference(policy, parameters.export())
     source: QueueSource[int] = QueueSource(inference.record, batch=BATCH, weights=tasks)
-    names, task_of = list(tasks), {}
+    task_of = {}
     updates: list[dict[str, str]] = []
     seen: list[Any] = []
     step = trained = keys = 0

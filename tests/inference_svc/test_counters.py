@@ -9,7 +9,7 @@ from seedbed.inference_svc.counters import InferenceCounters
 
 def load(counters: InferenceCounters, since: InferenceCounters) -> dict[str, float]:
     """The figures of one beat."""
-    return dict(counters.load(since, sessions=1, lanes=8, actor_restarts=0, loop_lag_ms=0.5))
+    return dict(counters.load(since, sessions=1, lanes=8, awaited_groups=0, actor_restarts=0, loop_lag_ms=0.5))
 
 
 def test_means_are_over_the_time_since_the_last_beat():

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from seedbed.shared.protocol.messages import Bye, Error, Reject, Welcome
+from seedbed.inference_svc.lockstep import AWAIT_S
+from seedbed.shared.protocol.messages import Bye, Error, Ping, Reject, Welcome
 from tests.support.server_driver import ServerDriver, T, hello
 
 
@@ -120,3 +121,85 @@ def test_a_lost_group_stops_the_others(driver: ServerDriver) -> None:
     driver.tell(Bye(session=sessions[0], reason="stopped"))
     driver.step(sessions[2], 0)
     assert not driver.batches
+
+
+def awaited(driver: ServerDriver, now: float) -> list[str]:
+    """Who keeps the others waiting at a time."""
+    driver.server.beat(now, drained=True, stalled_until=0.0)
+    return driver.server.awaited_groups
+
+
+def test_a_group_without_new_rows_is_named_until_it_has_some(driver: ServerDriver) -> None:
+    """Some seconds after all were answered, and not while a batch of them is computed."""
+    sessions = join(driver)
+    for session in sessions:
+        driver.step(session, 0)
+    assert awaited(driver, 8.0) == []
+    driver.answer(now=8.0)
+    for session in sessions[1:]:
+        driver.step(session, 1, now=8.1)
+    driver.tell(Ping(sent_ms=1), now=8.1)  # its actor lives
+    assert awaited(driver, 8.0 + 0.9 * AWAIT_S) == []
+    assert awaited(driver, 8.0 + AWAIT_S) == ["group 0 of a"]
+    driver.step(sessions[0], 1, now=14.0)
+    assert awaited(driver, 14.0) == []
+    assert [group.session.id for group in driver.answer(now=14.0)] == sessions
+
+
+def test_groups_that_wait_for_credit_are_not_awaited(driver: ServerDriver) -> None:
+    """All have new rows, and the learner has not granted anything."""
+    sessions = join(driver)
+    for seq in range(T):
+        for session in sessions:
+            driver.step(session, seq)
+        driver.answer()
+    for session in sessions:
+        driver.step(session, T)
+    assert not driver.batches
+    assert awaited(driver, AWAIT_S) == []
+
+
+def test_all_groups_are_named_if_none_steps(driver: ServerDriver) -> None:
+    """One actor may have all of them, and hang."""
+    sessions = join(driver)
+    for session in sessions:
+        driver.step(session, 0)
+    driver.answer()
+    assert awaited(driver, AWAIT_S) == ["group 0 of a", "group 1 of a", "group 2 of a"]
+
+
+def test_groups_that_do_not_come_are_counted(driver: ServerDriver) -> None:
+    """Nobody knows their names; then the one whose turn it is."""
+    driver.tell(hello(0))
+    assert awaited(driver, AWAIT_S) == ["one that has not connected"] * 2
+    for group in (1, 2):
+        driver.tell(hello(group), now=10.0)
+    assert awaited(driver, 10.0) == []
+    assert awaited(driver, 10.0 + AWAIT_S) == ["group 0 of a"]
+
+
+def test_a_group_that_was_cut_off_goes_on_and_one_that_is_gone_is_named(driver: ServerDriver) -> None:
+    """Over a new connection it keeps its session; after BYE it has none."""
+    sessions = join(driver)
+    driver.tell(hello(0), route=b"new", now=1.0)
+    answer = driver.last()
+    assert isinstance(answer, Welcome)
+    assert (answer.session, answer.resumed) == (sessions[0], True)
+    driver.step(sessions[0], 0, now=1.0, route=b"new")
+    for session in sessions[1:]:
+        driver.step(session, 0, now=1.0)
+    assert len(driver.answer(now=1.0)) == len(sessions)
+    driver.tell(Bye(session=sessions[1], reason="stopped"), now=1.0)
+    for session in (sessions[0], sessions[2]):
+        driver.step(session, 1, now=1.0, route=b"new" if session == sessions[0] else b"r")
+    assert awaited(driver, 1.0 + AWAIT_S) == ["group 1 of a, which is gone"]
+
+
+@pytest.mark.parametrize("reason", ["run_finished", "draining"])
+def test_groups_that_were_dismissed_are_not_awaited(driver: ServerDriver, reason: str) -> None:
+    """The run is over, or this service is."""
+    sessions = join(driver)
+    driver.step(sessions[0], 0)
+    assert len(awaited(driver, AWAIT_S)) == 2
+    driver.server.dismiss(reason)
+    assert awaited(driver, 2 * AWAIT_S) == []

@@ -292,7 +292,7 @@ class NotingProducer(ScriptedProducer):
     """Notes the update of its newest weights whenever it has credit for an unroll."""
 
     def __init__(self, reactor: Reactor, address: str, spec: EnvSpec) -> None:
-        super().__init__(reactor, address, spec)
+        super().__init__(reactor, address, spec, is_lockstep=True)
         self.noted: list[int] = []
 
     def _push(self) -> None:

@@ -441,12 +441,24 @@ def test_a_task_in_a_run_without_tasks_is_refused() -> None:
 def test_a_deterministic_run_has_one_inference_service() -> None:
     """It may greet as often as it likes; another one, or a new life of it, is told to start the run anew."""
     driver = SessionsDriver(is_deterministic=True)
-    session = driver.enter()
+    session = driver.enter(is_lockstep=True)
     driver.say(Bye(session=session, reason="draining"))
-    assert isinstance(driver.ask(a_hello())[0], ProducerWelcome)
-    (reject,) = driver.ask(a_hello(incarnation=8))
+    assert isinstance(driver.ask(a_hello(is_lockstep=True))[0], ProducerWelcome)
+    (reject,) = driver.ask(a_hello(incarnation=8, is_lockstep=True))
     assert isinstance(reject, Reject)
     assert (reject.code, reject.retryable) == ("deterministic", False)
+
+
+@pytest.mark.parametrize("is_deterministic", [True, False])
+def test_learner_and_inference_are_deterministic_together_or_not_at_all(is_deterministic: bool) -> None:
+    """Whichever side it was forgotten for, both settings are named, and no restart helps."""
+    driver = SessionsDriver(is_deterministic=is_deterministic)
+    (reject,) = driver.ask(a_hello(is_lockstep=not is_deterministic))
+    assert isinstance(reject, Reject)
+    assert (reject.code, reject.retryable) == ("deterministic", False)
+    assert "inference.lockstep_groups" in reject.message
+    assert "run.deterministic" in reject.message
+    assert driver.enter(is_lockstep=is_deterministic)
 
 
 @pytest.mark.parametrize(("stream", "is_ours"), [(0, False), (1, True), (2, False), (3, True)])

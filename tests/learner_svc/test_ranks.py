@@ -59,7 +59,7 @@ def test_two_ranks_train_as_one_with_twice_the_batch(tmp_path, config):
 
 def count_tasks(ranks):
     """What one update counts of each of two tasks, whose lanes are not evenly spread over the ranks."""
-    tasks = [TaskConfig.model_validate({"env": {"id": name}}) for name in ("easy", "hard")]
+    tasks = {name: TaskConfig.model_validate({"env": {"id": name}}) for name in ("easy", "hard")}
     updater = make_updater(tasks=tasks, ranks=ranks)
     batch = make_batch(updater.policy, lanes=8, version=pack_version(EPOCH, 0))
     share = 8 // ranks.size

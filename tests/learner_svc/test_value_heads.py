@@ -15,6 +15,8 @@ from seedbed.learner_svc.sources.batch import first_rows
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.policy.config import PolicyConfig
 from seedbed.shared.protocol.messages import pack_version
+from seedbed.shared.runtime.config import EnvConfig
+from seedbed.shared.runtime.tasks import TaskConfig
 from tests.learner_svc.test_vtrace import drift, make_experience
 from tests.support.experience import EPOCH, make_batch, make_policy, make_updater
 
@@ -181,6 +183,55 @@ def test_loss_and_gradient_equal_those_of_a_run_with_that_task_alone():
         assert not several.policy.head.weight.grad[[2, 4]].any()
     for name, tensor in alone.state().items():
         torch.testing.assert_close(several.state()[name][1], tensor, atol=0, rtol=1e-5)
+
+
+def update_of_tasks(algorithm, policy, seed=0):
+    """Metrics of an update on lanes of two tasks, those of task "far" earning a thousand times more."""
+    tasks = {name: TaskConfig(env=EnvConfig(id=name)) for name in TASKS}
+    updater = make_updater(policy=policy, tasks=tasks, **algorithm)
+    metrics = []
+    for step in range(2):
+        version = pack_version(EPOCH, step)
+        batch = make_batch(updater.policy, seed=seed, task_B=TASK_B if updater.policy.tasks else (), version=version)
+        batch["reward"][:, torch.tensor(TASK_B) == 1] *= 1000.0
+        result = updater.update(
+            batch, step=step, trained_steps=0, max_policy_lag=8, version_now=version, task_B=np.array(TASK_B)
+        )
+        metrics.append(result.metrics)
+    return metrics, updater
+
+
+@pytest.mark.parametrize("kind", ["vtrace", "appo"])
+@pytest.mark.parametrize("policy", [PER_TASK, {}], ids=["per_task", "shared"])
+def test_explained_variance_is_within_each_task_and_their_mean_over_all(kind, policy):
+    """The values know nothing of the targets yet: near 0 in each task, not what differences between tasks explain."""
+    (metrics, _), _ = update_of_tasks({"name": kind, "value_normalisation": "none"}, policy)
+    shares = [metrics[f"explained_variance/{task}"] for task in ("near", "far")]
+    assert "explained_variance/absent" not in metrics
+    assert metrics["explained_variance"] == pytest.approx(sum(shares) / 2)
+    assert abs(shares[1]) < 0.01  # values near 0 leave targets in the thousands as they are
+    assert abs(shares[0]) > abs(shares[1])
+
+
+@pytest.mark.parametrize("kind", ["vtrace", "appo"])
+def test_the_units_of_each_tasks_values_are_metrics(kind):
+    """As the state that a resume needs has them; a task without lanes keeps its first ones."""
+    (_, metrics), updater = update_of_tasks({"name": kind, "value_normalisation": "popart"}, PER_TASK)
+    assert metrics["value_unit_std/far"] > 100 * metrics["value_unit_std/near"] > 0
+    assert (metrics["value_unit_mean/absent"], metrics["value_unit_std/absent"]) == (0.0, 1.0)
+    assert "value_unit_std" not in metrics
+    if kind == "appo":  # whose statistics change before the step, and not after it
+        state = updater.algorithm.state()
+        means = [metrics[f"value_unit_mean/{task}"] for task in TASKS]
+        assert means == pytest.approx(state["value.mean"].tolist(), rel=1e-6)
+
+
+@pytest.mark.parametrize("value_normalisation", ["none", "popart"])
+def test_values_that_all_share_have_one_unit(value_normalisation):
+    """In units of reward there is nothing to show."""
+    (_, metrics), _ = update_of_tasks({"value_normalisation": value_normalisation}, {})
+    assert ("value_unit_std" in metrics) == (value_normalisation == "popart")
+    assert not any(name.startswith("value_unit_std/") for name in metrics)
 
 
 @pytest.mark.parametrize("algorithm", [{}, {"name": "appo"}], ids=["vtrace", "appo"])

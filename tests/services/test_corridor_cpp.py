@@ -23,6 +23,7 @@ from seedbed.services.tools.cli.scrape import read_page, read_status
 from seedbed.services.tools.cli.service_folder import ServiceFolder, ServiceManifest
 from seedbed.shared.net.keyring import Keyring
 from seedbed.shared.net.reactor import Reactor
+from seedbed.shared.net.roles import Role
 from seedbed.shared.protocol.codec import encode
 from seedbed.shared.protocol.messages import Act, Bye, Message, Pong, RequestState, Welcome
 from seedbed.shared.protocol.messages import SessionReport as Report
@@ -606,6 +607,26 @@ def test_links_with_keys(built: Path, tmp_path: Path) -> None:
             status, said = await ended(process)
             assert status == REFUSED
             assert f"chmod 600 {secret}" in said
+
+    played(test)
+
+
+def test_a_replaced_key_is_read_without_a_restart(built: Path, tmp_path: Path) -> None:
+    """A key that was revoked is refused until the one that replaces it has come to the folder."""
+    folder, own, status_file = tmp_path / "keys", tmp_path / "own", tmp_path / "status"
+    ring = Keyring(folder)
+    ring.init()
+    shutil.copytree(folder / "environment" / "default", own)
+    ring.revoke("environment:default")
+
+    async def test(reactor: Reactor) -> None:
+        inference = InferenceByHand(reactor, keys=folder)
+        words = {"actor__groups": 1, "runtime__keys": own, "runtime__status_file": status_file}
+        async with corridor(built, inference.address, **words):
+            wait_until(status_file.is_file, "it has read its keys")
+            ring.new(Role.ENVIRONMENT, "default")
+            shutil.copytree(folder / "environment" / "default", own, dirs_exist_ok=True)
+            assert (await inference.begin())[0].seq == 0
 
     played(test)
 

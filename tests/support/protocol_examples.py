@@ -200,6 +200,9 @@ MESSAGES: dict[str, Message] = {
         segment=0x0123456789ABCDEF,
         segment_bytes=33_554_432,
     ),
+    "producer_hello_lockstep": ProducerHello(
+        library_version="0.1.0", name="inference-0", incarnation=17, nonce=21, is_lockstep=True
+    ),
     "producer_welcome_tasks": ProducerWelcome(
         nonce=18,
         session=2,

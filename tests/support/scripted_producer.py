@@ -36,12 +36,15 @@ def a_spec(env_id: str = "CartPole-v1") -> EnvSpec:
 class ScriptedProducer:
     """One inference, as far as a learner can tell. Use it in a running loop."""
 
-    def __init__(self, reactor: Reactor, address: str, spec: EnvSpec, keys: DialKeys | None = None) -> None:
+    def __init__(
+        self, reactor: Reactor, address: str, spec: EnvSpec, keys: DialKeys | None = None, *, is_lockstep: bool = False
+    ) -> None:
         self.spec = spec
         self.loop = asyncio.get_running_loop()
         self.link = LearnerLink(
-            name="scripted", incarnation=random.getrandbits(50), library_version="0", load=lambda: (("lanes", 6.0),)
-        )
+            name="scripted", incarnation=random.getrandbits(50), library_version="0", load=lambda: (("lanes", 6.0),),
+            is_lockstep=is_lockstep,
+        )  # fmt: skip
         self.link.introduce(spec, self.loop.time())
         self.versions: list[int] = []
         self.refusals: list[str] = []  # codes, and messages about specifications

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from seedbed.learner_svc.run.checkpoint import load_latest
-from tests.support.deployment import Deployment
+from tests.support.deployment import Deployment, at_least, wait_until
+from tests.system.conftest import unruly
 
 WORDS = (
     "run.deterministic=true", "actor.lanes=24", "actor.groups=3", "launch.actors=2", "actor.warmup_steps=9",
@@ -68,3 +69,21 @@ def test_a_service_that_comes_back_is_refused(tmp_path):
             service.start()
             assert service.wait_ended() == 78, role
             assert "deterministic" in service.errors()
+
+
+@pytest.mark.slow
+def test_an_environment_that_hangs_is_named_while_all_wait_for_it(tmp_path):
+    """Once in inference's log, and as long as it hangs in its metrics and in those of the run."""
+    words = ("run.deterministic=true", "inference.lockstep_groups=2", "inference.lease_s=30", "actor.max_stall_s=30")
+    with Deployment(tmp_path, *words, env=unruly(tmp_path)) as deployment:
+        deployment.add_actor("actor")
+        deployment.start().wait_trained(500)
+        assert deployment.inference.metric("awaited_groups") == 0
+        (tmp_path / "hang").touch()
+        awaited = wait_until(lambda: at_least(deployment.inference.metric("awaited_groups"), 1), "it is counted")
+        wait_until(
+            lambda: float(deployment.rows()[-1]["inference_awaited_groups"] or 0) == awaited, "the learner knows it"
+        )
+        (event,) = deployment.inference.events("groups_awaited")
+        assert event["number"] == awaited
+        assert all(group.endswith("of actor") for group in event["groups"])

@@ -277,12 +277,23 @@ class Actor {
     return is_taken;
   }
 
-  // libzmq does not always dial again after a handshake that was refused: do it on a new socket.
+  // libzmq does not always dial again after a handshake that was refused: do it on a new socket, with the keys as their
+  // files are now.
   void redial(double now) {
     for (auto& connection : connections_) {
       if (connection.closed_s(now) < redial_s) continue;
+      reread_keys();
       connection.socket = dial(connection.address);
       connection.closed_at = now;
+    }
+  }
+
+  // Goes on with the former keys if the files cannot be read now.
+  void reread_keys() {
+    try {
+      keys_ = read_keys(config_.keys);
+    } catch (const Refused& problem) {
+      std::fprintf(stderr, "%s\n", problem.what());
     }
   }
 

@@ -80,6 +80,7 @@ class RunFigures:
     dropped_steps: float
     eval_played: float = 0.0  # episodes of the evaluation under way
     eval_asked: float = 0.0  # 0: none is under way
+    awaited_groups: float = 0.0  # of a deterministic run, that keep all others waiting
     tasks: tuple[TaskFigures, ...] = ()
     statistics: tuple[StatisticFigures, ...] = ()
 
@@ -224,6 +225,12 @@ class Board:
             dropped_steps=self._learner(learner.DROPPED_STEPS) or 0.0,
             eval_played=eval_played,
             eval_asked=eval_asked,
+            awaited_groups=self._sum(
+                process.last(inference.AWAITED_GROUPS.sample)
+                for process in self._of("inference")
+                if not process.is_gone
+            )
+            or 0.0,
             tasks=self._tasks(),
             statistics=self._statistics(learner.STATISTIC, learner.EVAL_STATISTIC),
         )

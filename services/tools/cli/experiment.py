@@ -383,6 +383,10 @@ def check_processes(settings: LaunchSettings, *, resume: bool) -> None:
         settings.run.model_copy(update={"resume": resume}), settings.learner, settings.tasks, num_ranks=launch.learners
     )
     if not settings.run.deterministic:
+        if settings.inference.lockstep_groups:
+            raise ConfigError(
+                "inference.lockstep_groups: it is for run.deterministic = true alone: set that too, or leave it out"
+            )
         return
     if launch.inference > 1 or launch.eval_actors > 1:
         name = "launch.inference" if launch.inference > 1 else "launch.eval_actors"

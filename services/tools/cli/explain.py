@@ -68,6 +68,7 @@ class Signals:
     max_policy_lag: float | None = None
     dropped_share: float = 0.0  # of acted steps that were too old to train on
     actor_restarts: float = 0.0
+    awaited_groups: float = 0.0  # at the end, of a deterministic run: that all others wait for
     effective_sample_size: float | None = None  # share of a batch
     entropy: float | None = None
     explained_variance: float | None = None
@@ -164,7 +165,8 @@ COLUMNS = tuple(  # that are read here
     for column in (
         columns.SECONDS, columns.TRAINED_STEPS_PER_S, columns.ENV_STEPS_PER_S, columns.TRAINED_STEPS,
         columns.ENV_STEPS, columns.DROPPED_STEPS,
-        columns.INFERENCE_SERVICES, columns.LAG_MAX, inference.NUM_ACTOR_RESTARTS.column, *MEANS.values(),
+        columns.INFERENCE_SERVICES, columns.LAG_MAX, inference.NUM_ACTOR_RESTARTS.column,
+        inference.NUM_AWAITED_GROUPS.column, *MEANS.values(),
     )
 )  # fmt: skip
 
@@ -206,6 +208,11 @@ KNOBS: Mapping[Bottleneck, tuple[str, ...]] = {
 def _remarks(signals: Signals) -> list[str]:
     """What else a person should know."""
     remarks = []
+    if signals.awaited_groups:
+        remarks.append(
+            f"the deterministic run waits for {signals.awaited_groups:.0f} training groups, and all others with it: "
+            f"inference's log names them (groups_awaited)"
+        )
     if signals.dropped_share > 0.01:
         remarks.append(
             f"{signals.dropped_share:.1%} of the acted steps were too old to train on: fewer lanes, a larger "
@@ -268,6 +275,7 @@ def summarise(
     if len(trained_at) < MIN_ROWS:
         problem = f"only {len(trained_at)} rows with training in it; let the run go on for some seconds"
         raise ConfigError(f"{source}: {problem}")
+    awaited = finite(rows[-1].get(inference.NUM_AWAITED_GROUPS.column.name)) or 0.0  # then nothing is trained
     rows = rows[trained_at[0] : trained_at[-1] + 1]  # where an update takes long, rows without one lie between
     late = rows[len(rows) // 2 :]
 
@@ -303,6 +311,7 @@ def summarise(
         max_policy_lag=max_policy_lag,
         dropped_share=dropped / max(1.0, dropped + last(columns.TRAINED_STEPS)),
         actor_restarts=last(inference.NUM_ACTOR_RESTARTS.column),
+        awaited_groups=awaited,
         cores=cores,
         ranks=tuple(
             RankSignals(

@@ -20,6 +20,7 @@ from seedbed.services.tools.cli.explain import Diagnosis, Signals, cores_of, dia
 from seedbed.services.tools.cli.machine import usable_cores
 from seedbed.services.tools.cli.runs import RECORD
 from seedbed.services.tools.cli.table import LABEL_STYLE, count, number, percent
+from seedbed.services.tools.cli.unroll_links import UnrollLink, read_links
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.runtime.config import load_settings
 from seedbed.shared.scores.scale import ScoreScale
@@ -27,6 +28,7 @@ from seedbed.shared.scores.scale import ScoreScale
 if TYPE_CHECKING:  # torch costs a second that `doctor` and `explain` do not need
     from seedbed.services.tools.cli.evaluate import PlayedEpisodes, TrainedPolicy
 
+MAX_LINKS = 16  # between inference and learner, whose unrolls' way is shown
 MARKS = {Grade.OK: ("✓", "green"), Grade.ADVICE: ("!", "yellow"), Grade.PROBLEM: ("✗", "bold red")}
 
 
@@ -59,11 +61,13 @@ def report_bottleneck(run_dir: Path, console: Console) -> None:
     signals = read_signals(
         run_dir, max_policy_lag=None if lag is None else float(lag), cores=cores_of(run_dir) or usable_cores()
     )
-    console.print(render_diagnosis(run_dir.name, signals, diagnose(signals)))
+    console.print(render_diagnosis(run_dir.name, signals, diagnose(signals), read_links(run_dir)))
 
 
-def render_diagnosis(name: str, signals: Signals, diagnosis: Diagnosis) -> RenderableType:
-    """What `seedbed explain` prints: figures, what limits the run, settings to change, remarks."""
+def render_diagnosis(
+    name: str, signals: Signals, diagnosis: Diagnosis, links: Sequence[UnrollLink] = ()
+) -> RenderableType:
+    """What `seedbed explain` prints: figures, ways of unrolls, what limits the run, settings to change, remarks."""
     grid = Table.grid(padding=(0, 3))
     grid.add_column(style=LABEL_STYLE, no_wrap=True)
     grid.add_column()
@@ -85,6 +89,8 @@ def render_diagnosis(name: str, signals: Signals, diagnosis: Diagnosis) -> Rende
         grid.add_row("a lane's cycle", cycle + f"{number(signals.forward_ms, 2)} forward, the rest outside inference")
     if signals.batch_fill is not None:
         grid.add_row("batch fill", f"{number(signals.batch_fill, 0)} of {number(signals.lanes, 0)} lanes")
+    for label, text in _describe_links(links):
+        grid.add_row(label, text)
     if signals.lag_mean is not None:
         grid.add_row("policy lag", f"{number(signals.lag_mean)} mean, {number(signals.lag_max, 0)} max")
     verdict = Text.assemble(("bottleneck  ", LABEL_STYLE), (diagnosis.bottleneck.value, "bold yellow"))
@@ -95,6 +101,21 @@ def render_diagnosis(name: str, signals: Signals, diagnosis: Diagnosis) -> Rende
     if remarks:
         parts += [Text("also", LABEL_STYLE), *remarks]
     return Panel(Group(*parts), title=f"[bold]{name}[/]", box=ROUNDED, expand=False)
+
+
+def _describe_links(links: Sequence[UnrollLink]) -> list[tuple[str, Text]]:
+    """A label and the way of the unrolls of each link, the first MAX_LINKS of them."""
+    has_ranks = any(link.rank for link in links)
+    rows = []
+    for link in links[:MAX_LINKS]:
+        to = f" → rank {link.rank}" if has_ranks else ""
+        tasks = f" ({len(link.tasks)} tasks)" if len(link.tasks) > 1 else "".join(f" ({task})" for task in link.tasks)
+        rows.append(
+            (f"unrolls of {link.service}{to}", Text(f"{link.way}{tasks}" + f": {link.reason}" * bool(link.reason)))
+        )
+    if len(links) > MAX_LINKS:
+        rows.append(("", Text(f"… {len(links) - MAX_LINKS} more", LABEL_STYLE)))
+    return rows
 
 
 def render_plan(costs: Costs, fleet: Hardware, plan: CapacityPlan) -> RenderableType:

@@ -188,6 +188,12 @@ def evaluated_part(figures: RunFigures) -> str:
     return f"episode {figures.eval_played:.0f} of {figures.eval_asked:.0f}"
 
 
+def awaited_part(figures: RunFigures) -> str:
+    """What a deterministic run waits for."""
+    groups = "1 group" if figures.awaited_groups == 1 else f"{figures.awaited_groups:.0f} groups"
+    return f"waits for {groups} of environments"
+
+
 def render_services(supervisor: Supervisor, board: Board, now: float, *, is_short: bool = False) -> RenderableType:
     """One line for each service; short: those that are up share one."""
     table = Table(box=SIMPLE_HEAD, expand=True, padding=(0, 1), header_style=LABEL_STYLE, show_edge=False)
@@ -229,6 +235,8 @@ def render_run(
     """The whole picture; short: services that are up share a line."""
     figures = board.run()
     parts: list[RenderableType] = [render_progress(figures, run), "", render_figures(figures, run), ""]
+    if figures.awaited_groups:
+        parts += [Text(f"● {awaited_part(figures)}; inference's log names them", "yellow"), ""]
     parts += [render_tasks(figures.tasks), ""] if figures.tasks else []
     parts.append(render_services(supervisor, board, now, is_short=is_short))
     parts += [Text(f"• {event}", "yellow", no_wrap=True, overflow="ellipsis") for event in events]
@@ -244,6 +252,7 @@ def render_line(figures: RunFigures, run: RunConfig) -> str:
         f"{duration(figures.seconds):>7}",
         STATE_WORDS[figures.state][0],
         *([evaluated_part(figures)] if figures.state is RunState.FINISHING and figures.eval_asked else []),
+        *([awaited_part(figures)] if figures.awaited_groups else []),
         f"trained {count(figures.trained_steps)} ({count(figures.trained_steps_per_s)}/s)",
         f"acted {count(figures.acted_steps_per_s)}/s",
         f"return {score(figures.return_mean)}",

@@ -281,6 +281,38 @@ def test_a_new_key_is_let_in_without_a_restart(folder):
     visit(folder, test)
 
 
+def test_a_dealer_that_was_refused_takes_the_key_that_replaces_its_own(folder):
+    """Its files are read again before each dial, and while they are away it goes on and says what it misses."""
+
+    async def test(door):
+        former, own = door.robot(), folder / "environment" / "robot" / "client.key"
+        Keyring(folder).revoke("robot")
+        door.router._guard.reload()
+        dealer, heard = door.knock(former)
+        await heard.until(lambda: str(own.parent) in dealer.refusal)
+        Keyring(folder).new(Role.ENVIRONMENT, "robot")
+        await heard.until(lambda: dealer.is_connected)
+        assert dealer.refusal == ""
+        assert door.robot().pair.public != former.pair.public
+
+    visit(folder, test)
+
+
+def test_a_dealer_finds_a_server_whose_key_was_replaced(folder):
+    """Once the server's new public key has come to its folder."""
+
+    async def test(door):
+        good, file = door.robot(), folder / "environment" / "robot" / "inference.pub"
+        content, public = file.read_bytes(), stranger(Role.INFERENCE, "main", good.server).pair.public
+        file.write_bytes(content.replace(good.server.public.encode(), public.encode()))
+        dealer, heard = door.knock(door.robot())
+        await heard.until(lambda: "handshake_failed" in heard.events)
+        file.write_bytes(content)
+        await heard.until(lambda: dealer.is_connected)
+
+    visit(folder, test)
+
+
 def test_a_file_that_is_mended_by_its_mode_alone_counts_again(folder):
     """Whoever follows the error's advice needs no restart."""
     listed = folder / "inference" / "clients" / "environment-robot.pub"

@@ -79,7 +79,7 @@ def test_unknown_trailing_fields_are_ignored(name: str) -> None:
     empty: dict[str, object] = {
         "first_lane": 0, "start": 0, "task": "", "tasks": [], "turns_away": False, "exact": 0,
         "stream": 0, "ranks": [], "segment": 0, "segment_bytes": 0, "segment_secret": 0, "offset": 0, "length": 0,
-        "received_through": 0,
+        "received_through": 0, "is_lockstep": False,
     }  # fmt: skip
     left_out = [empty[field] for field in later(kind)][len(values) - 1 - required(kind) :]
     assert decode(msgpack.packb([*values, *left_out, "later", {"a": 1}])) == MESSAGES[name]

@@ -251,6 +251,15 @@ def test_the_final_evaluation_shows_its_progress(board):
         assert "ETA" not in text
 
 
+def test_groups_that_a_deterministic_run_waits_for_are_counted(board):
+    """In the picture and in the line, as long as they keep the others waiting."""
+    supervisor, run = Supervisor(list(ROLES), final="learner"), RunConfig(seconds=10)
+    for now, awaited in ((11, 0), (12, 2)):
+        board.observe("inference-0", inference_samples(now) | {"seedbed_awaited_groups": awaited}, now)
+        for text in (render(render_run("small", supervisor, board, run, [], now)), render_line(board.run(), run)):
+            assert ("waits for 2 groups" in text) == (awaited == 2)
+
+
 def test_without_a_terminal_there_are_lines(board):
     """One now and then, and one for each event."""
     console = Console(file=io.StringIO(), force_terminal=False, width=80)

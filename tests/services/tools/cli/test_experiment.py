@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from seedbed.learner_svc.config import LearnerSettings
 from seedbed.learner_svc.run.folder import to_toml
 from seedbed.services.tools.cli.experiment import experiment_names, find_experiment, load_experiment, write_words
 from seedbed.services.tools.cli.runs import RECORD, Need, resolve_run
@@ -87,6 +88,24 @@ def test_another_algorithm_on_the_command_line_leaves_out_the_settings_of_the_fi
     assert (settings.algorithm.name, settings.algorithm.learning_rate) == ("appo", 1e-3)
     assert settings.actor.lanes == load(file).settings.actor.lanes
     assert load(file, "algorithm.name=vtrace").settings.algorithm == load(file).settings.algorithm
+
+
+@pytest.mark.parametrize(
+    ("words", "passes"),
+    [
+        ((), (1, 1)),
+        (("algorithm.name=appo",), (4, 4)),
+        (("algorithm.name=appo", "learner.reuse=2"), (2, 4)),
+        (("algorithm.name=r2d2",), (1, 1)),
+        (("learner.minibatches=3",), (1, 3)),
+    ],
+)
+def test_passes_over_a_batch_are_the_algorithms_own_unless_they_are_given(tmp_path, monkeypatch, words, passes):
+    """Those of APPO are several, also where a file that is written for V-trace names none."""
+    monkeypatch.chdir(tmp_path)
+    settings = load(find_experiment("cartpole"), *words).settings
+    read = LearnerSettings(env=settings.env, learner=settings.learner, algorithm=settings.algorithm)
+    assert read.passes == passes
 
 
 def test_the_snapshot_says_the_same_as_the_merged_experiment(file, tmp_path):
@@ -236,6 +255,13 @@ def test_what_cannot_be_deterministic_is_refused_by_name(file, words, complaint)
     load(file, "run.recipe=none", *words)
     with pytest.raises(ConfigError, match=complaint):
         load(file, "run.recipe=none", "run.deterministic=true", *words)
+
+
+def test_lockstep_without_a_deterministic_run_is_refused_by_name(file):
+    """With it, the number may be given."""
+    with pytest.raises(ConfigError, match=r"inference\.lockstep_groups.*run\.deterministic"):
+        load(file, "run.recipe=none", "inference.lockstep_groups=2")
+    load(file, "run.recipe=none", "inference.lockstep_groups=2", "run.deterministic=true")
 
 
 def test_a_deterministic_run_cannot_be_resumed(file):

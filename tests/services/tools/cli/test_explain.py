@@ -76,6 +76,16 @@ def test_what_else_is_wrong_is_remarked(figures, words):
     assert any(words in remark for remark in diagnose(signals(**figures)).remarks)
 
 
+def test_groups_that_a_deterministic_run_waits_for_at_its_end_are_remarked():
+    """Nothing is trained any more, so their number is in the rows after the last update."""
+    row = {"seconds": "1", "trained_steps_per_s": "10", "env_steps_per_s": "10", "inference_awaited_groups": "0"}
+    hung = {**row, "trained_steps_per_s": "0", "inference_awaited_groups": "2"}
+    assert summarise([row] * 4, source="s").awaited_groups == 0
+    signals = summarise([*[row] * 4, hung], source="s")
+    assert signals.awaited_groups == 2
+    assert "groups_awaited" in diagnose(signals).remarks[0]
+
+
 def test_a_healthy_run_gets_no_remarks():
     """Nothing is invented."""
     assert diagnose(signals(lag_max=5.0, max_policy_lag=64.0, explained_variance=0.9)).remarks == ()
