@@ -305,7 +305,7 @@ class LearnerLink:
         return [WeightsReceived(message.version, message.manifest_digest, message.manifest, buffer)]
 
     def _welcomed(self, welcome: ProducerWelcome, now: float) -> list[Event]:
-        # A second answer to one HELLO is of another life of the learner, which has not heard what the first one applied.
+        # A second answer to one HELLO is of another life of the learner, which has not applied what the first one has.
         if welcome.nonce != self.nonce or self.welcome is not None or welcome.role != "learner":
             return []
         if self.run_id and welcome.run_id != self.run_id:

@@ -115,14 +115,15 @@ class Rounds(Generic[B]):
         self._loop = asyncio.get_running_loop()
         self._pending: Offer[B] | None = None
         self._owes_ledger = self._ends = self._is_meeting = False
+        self._trains = True  # what the newest order says
         self._timer: asyncio.TimerHandle | None = None
         self._asked_at = self._loop.time()
         self._batch_wait_s = self._ranks_wait_s = self._trained_lanes = 0.0
 
     @property
     def may_be_training(self) -> bool:
-        """Whether a round is under way in which this rank's batch may be trained on."""
-        return self._is_meeting and self._pending is not None
+        """Whether a round is under way in which the chief's batch may be trained on. Only the chief can tell."""
+        return self._is_meeting and self._trains and self._pending is not None
 
     def begin(self) -> None:
         """Go into the first round. Until then `poll` does nothing, because the ranks still agree on what to train."""
@@ -130,14 +131,17 @@ class Rounds(Generic[B]):
         self.poll()
 
     def poll(self) -> None:
-        """Begin the next round, if this rank has a batch and no round is under way."""
+        """Begin the next round, if this rank has a batch and no round is under way.
+
+        While the chief does not train, rounds are IDLE_S apart although there are batches.
+        """
         if self._is_meeting or self.is_over or not self.has_begun:
             return
         if self._pending is None and not self._ends:
             self._pending = self._offer()
             if self._pending is not None:
                 self._batch_wait_s += self._loop.time() - self._asked_at
-        if self._pending is not None or self._ends or self._owes_ledger:
+        if (self._pending is not None and self._trains) or self._ends or self._owes_ledger:
             self._meet()
         elif self._timer is None:
             self._timer = self._loop.call_later(IDLE_S, self._meet)
@@ -154,6 +158,8 @@ class Rounds(Generic[B]):
         order = self._order() if ranks.is_chief else Order()
         if offer is not None and offer.wants_ledgers:
             order = replace(order, wants_ledgers=True)
+        if ranks.is_chief:
+            self._trains = order.trains
         told = RankFigures(
             batch_wait_s=self._batch_wait_s, ranks_wait_s=self._ranks_wait_s, trained_lanes=self._trained_lanes
         )
@@ -186,6 +192,7 @@ class Rounds(Generic[B]):
     def _finished(self, meeting: Meeting) -> None:
         self._is_meeting = False
         self._ranks_wait_s += meeting.waited_s
+        self._trains = meeting.order.trains
         was_last = self._ends
         self._owes_ledger = (meeting.order.wants_ledgers or meeting.order.ends) and not was_last
         self._ends = self._ends or meeting.order.ends
