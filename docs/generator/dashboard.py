@@ -11,6 +11,7 @@ from typing import Any
 
 from seedbed.shared.figures import actor, inference, learner, monitor, service
 from seedbed.shared.figures.declare import Metric, Quotient
+from seedbed.shared.figures.panels import PANELS, Panel
 
 FILE = Path(__file__).resolve().parents[2] / "compose" / "grafana" / "dashboards" / "seedbed.json"
 SOURCE = {"type": "prometheus", "uid": "seedbed-prometheus"}
@@ -64,7 +65,22 @@ def quantile(share: float, figure: Metric, by: str) -> str:
     return f"histogram_quantile({share}, {rate(f'{figure.family}_bucket', by)})"
 
 
-CHARTS = (
+def chart(panel: Panel) -> Chart:
+    """Return a chart of the page as Grafana shows it: the newest values of its columns."""
+    return Chart(
+        title=panel.title,
+        description=f"{panel.unit}; {panel.note}" if panel.note else panel.unit,
+        queries=[
+            (
+                f'{learner.COLUMN.sample}{{run=~"$run",column="{line.column.name}"}}',
+                " ".join(filter(None, ("{{run}}", line.label))),
+            )
+            for line in panel.lines
+        ],
+    )
+
+
+CHARTS = (  # of metrics that are no columns of metrics.csv, or that say more than these
     Chart(
         title="Return",
         description="Sum of an episode's rewards: last 100 training episodes, and the last evaluation.",
@@ -192,6 +208,9 @@ CHARTS = (
 )
 
 
+BOARD = (*CHARTS, *(chart(panel) for panel in PANELS if panel.title not in {made.title for made in CHARTS}))
+
+
 def dashboard() -> dict[str, Any]:
     """What Grafana reads."""
     runs = {
@@ -210,7 +229,7 @@ def dashboard() -> dict[str, Any]:
 
 def _panels() -> list[dict[str, Any]]:
     panels, x, y = [], 0, 0
-    for number, chart in enumerate(CHARTS, 1):
+    for number, chart in enumerate(BOARD, 1):
         if x + chart.width > COLUMNS * WIDTH:
             x, y = 0, y + HEIGHT
         place = {"x": x, "y": y, "w": chart.width, "h": HEIGHT}
