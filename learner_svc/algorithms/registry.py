@@ -1,12 +1,7 @@
-"""The registry of algorithms by name."""
-
-from collections.abc import Mapping
+"""Finds the algorithm that a configuration names: a built-in one, or one of the user's own."""
 
 from seedbed.learner_svc.algorithms.algorithm import Algorithm
-from seedbed.learner_svc.algorithms.appo import Appo
-from seedbed.learner_svc.algorithms.config import AlgorithmConfig, AlgorithmSettings, OwnAlgorithmConfig
-from seedbed.learner_svc.algorithms.r2d2 import R2D2
-from seedbed.learner_svc.algorithms.vtrace import VTrace
+from seedbed.learner_svc.algorithms.config import BUILT_IN, AlgorithmConfig, AlgorithmSettings, OwnAlgorithmConfig
 from seedbed.learner_svc.sources.source import K, Source, SourcePlan
 from seedbed.shared.policy.acting import Recording
 from seedbed.shared.policy.policy import Policy
@@ -14,7 +9,7 @@ from seedbed.shared.protocol.recording import RecordSpec
 from seedbed.shared.runtime.config import read_section
 from seedbed.shared.runtime.modules import load_class
 
-REGISTRY: Mapping[str, type[Algorithm]] = {"vtrace": VTrace, "appo": Appo, "r2d2": R2D2}
+PACKAGE = __name__.rpartition(".")[0]
 
 
 def find_algorithm(config: AlgorithmConfig) -> tuple[type[Algorithm], AlgorithmSettings]:
@@ -22,9 +17,10 @@ def find_algorithm(config: AlgorithmConfig) -> tuple[type[Algorithm], AlgorithmS
 
     Raises: ConfigError naming the file and line, or the setting, at fault.
     """
+    setting = f"[algorithm] name = {config.name!r}"
     if not isinstance(config, OwnAlgorithmConfig):
-        return REGISTRY[config.name], config
-    kind = load_class(config.name, f"[algorithm] name = {config.name!r}", known=REGISTRY, base=Algorithm)
+        return load_class(f"{PACKAGE}.{config.implementation}", setting, known=BUILT_IN, base=Algorithm), config
+    kind = load_class(config.name, setting, known=BUILT_IN, base=Algorithm)
     return kind, read_section("algorithm", kind.Settings, config.model_dump())
 
 
