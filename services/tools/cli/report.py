@@ -19,7 +19,7 @@ from seedbed.services.tools.cli.experiment import Sections
 from seedbed.services.tools.cli.explain import Diagnosis, Signals, cores_of, diagnose, read_signals
 from seedbed.services.tools.cli.machine import usable_cores
 from seedbed.services.tools.cli.runs import RECORD
-from seedbed.services.tools.cli.table import LABEL_STYLE, count, number, percent
+from seedbed.services.tools.cli.table import LABEL_STYLE, count, labelled_grid, number, percent
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.runtime.config import load_settings
 from seedbed.shared.scores.scale import ScoreScale
@@ -64,9 +64,7 @@ def report_bottleneck(run_dir: Path, console: Console) -> None:
 
 def render_diagnosis(name: str, signals: Signals, diagnosis: Diagnosis) -> RenderableType:
     """What `seedbed explain` prints: figures, what limits the run, settings to change, remarks."""
-    grid = Table.grid(padding=(0, 3))
-    grid.add_column(style=LABEL_STYLE, no_wrap=True)
-    grid.add_column()
+    grid = labelled_grid()
     grid.add_row(
         "speed", f"{count(signals.trained_steps_per_s)} trained, {count(signals.acted_steps_per_s)} acted steps/s"
     )
@@ -99,9 +97,7 @@ def render_diagnosis(name: str, signals: Signals, diagnosis: Diagnosis) -> Rende
 
 def render_plan(costs: Costs, fleet: Hardware, plan: CapacityPlan) -> RenderableType:
     """What `seedbed plan` prints: what a step costs here, what the fleet needs, and what a billion frames cost."""
-    grid = Table.grid(padding=(0, 3))
-    grid.add_column(style=LABEL_STYLE, no_wrap=True)
-    grid.add_column()
+    grid = labelled_grid()
     roles = (("actors", costs.actor_s), ("inference", costs.inference_s), ("learner", costs.learner_s))
     grid.add_row("a step here", f"µs of a core: {', '.join(f'{role} {number(1e6 * each, 2)}' for role, each in roles)}")
     sizes = f"{number(costs.inference_bytes, 0)} bytes to inference and back, {number(costs.learner_bytes, 0)}"
