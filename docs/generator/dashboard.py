@@ -43,25 +43,25 @@ class Chart:
 
 
 def value(metric: Metric | str) -> str:
-    """As it is now; a text is the name of a metric of Prometheus' own."""
+    """Return the expression of a metric's present value; a text is the name of a metric of Prometheus' own."""
     return (metric if isinstance(metric, str) else metric.sample) + RUN
 
 
 def rate(metric: Metric | str, by: str = "") -> str:
-    """What a counter rises by in a second."""
+    """Return the expression of a counter's rise in a second."""
     risen = f"rate({value(metric)}{WINDOW})"
     return f"sum by ({by}) ({risen})" if by else risen
 
 
 def mean(figure: Metric | Quotient) -> str:
-    """Of a quotient's or a histogram's values."""
+    """Return the expression of the mean of a quotient's or a histogram's values."""
     if isinstance(figure, Quotient):
         return f"{rate(figure.total)} / {rate(figure.count)}"
     return f"{rate(f'{figure.family}_sum')} / {rate(f'{figure.family}_count')}"
 
 
 def quantile(share: float, figure: Metric, by: str) -> str:
-    """Of a histogram's values."""
+    """Return the expression of a quantile of a histogram's values."""
     return f"histogram_quantile({share}, {rate(f'{figure.family}_bucket', by)})"
 
 
@@ -212,7 +212,7 @@ BOARD = (*CHARTS, *(chart(panel) for panel in PANELS if panel.title not in {made
 
 
 def dashboard() -> dict[str, Any]:
-    """What Grafana reads."""
+    """Return the dashboard as JSON values."""
     runs = {
         "name": "run", "label": "run", "type": "query", "datasource": SOURCE,
         "query": {"query": f"label_values({service.INFO.sample}, run)", "refId": "run"},

@@ -80,7 +80,7 @@ class EchoSource(Source[K]):
         self._is_fresh[places] = False
 
     def release(self, batch: FilledBatch[K], priorities_B: Array | None = None) -> None:
-        """It was trained on: lanes after their last use are done with. Priorities are of no use."""
+        """Take a batch back: lanes after their last use can be acknowledged. Priorities are ignored."""
         places = self._drawn.pop(batch.index)
         self._free.append(batch.index)
         self._in_flight[places] -= 1

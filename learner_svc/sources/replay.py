@@ -143,7 +143,7 @@ class ReplaySource(Source[K]):
         return stored
 
     def release(self, batch: FilledBatch[K], priorities_B: Array | None = None) -> None:
-        """It was trained on: its sequences get these priorities, but for those that gave way meanwhile."""
+        """Take a batch back: its sequences get these priorities, except those that have been replaced since."""
         drawn = self._drawn.pop(batch.index)
         self._free.append(batch.index)
         if priorities_B is None:

@@ -72,7 +72,7 @@ class Signals:
 
     @property
     def inference_busy_share(self) -> float | None:
-        """Of one compute thread: forward passes per second times their length."""
+        """Share of the time in which a compute thread runs forward passes: passes per second times their length."""
         if not self.batch_fill or self.forward_ms is None:
             return None
         passes_per_s = self.acted_steps_per_s / self.batch_fill / max(1.0, self.inference_services)

@@ -75,7 +75,7 @@ def needs_trial(experiment: Experiment, *, is_resumed: bool) -> bool:
 
 
 def _environments(experiment: Experiment) -> dict[str, EnvConfig]:
-    """Those that actors on this machine will step, by task."""
+    """Return the environments that actors on this machine will step, by task."""
     tasks = dict.fromkeys(task for _, _, task in plan_actors(experiment.settings))
     return {task: experiment.settings.env_of(task) for task in tasks}
 

@@ -187,7 +187,7 @@ def report_evaluation(
 def _play_all(
     players: "Mapping[str, TrainedPolicy]", episodes: int, console: Console, *, greedy: bool, seed: int
 ) -> "dict[str, PlayedEpisodes]":
-    """So many episodes of each, with a bar."""
+    """Play so many episodes of each task with its policy, and show a progress bar."""
     from seedbed.services.tools.cli.evaluate import play_episodes
 
     columns = (TextColumn("playing"), BarColumn(), TextColumn("{task.completed:.0f} of {task.total:.0f} episodes"))

@@ -169,7 +169,7 @@ class RunReader:
 
     @property
     def lag_histogram(self) -> LagHistogram | None:
-        """Of the last minute while the run is live, of all of it when it is over."""
+        """The policy lags of the last minute while the run is live, and of the whole run when it is over."""
         return self._lag.recent() if self.is_live else read_summary(self.facts.summary)
 
     @property

@@ -183,7 +183,7 @@ class RunWatch:
                 run.forget_table()
 
     def _alerts(self) -> list[Alert]:
-        """Of the disk and of every run, the worst first."""
+        """Return the alerts of the disk and of every run, the worst first."""
         alerts = [alert for run in self._runs.values() for alert in run.alerts()]
         try:
             usage = shutil.disk_usage(self._folder)

@@ -62,7 +62,7 @@ class Drills(Life):
             self.end(failed("finished", f"still there {self.options.patience_s:.0f} s after BYE(run_finished)"))
 
     def on_exit(self, status: int, last_words: str) -> None:
-        """As it was told, or in the middle of an exercise."""
+        """Judge how the service left: because it was told to, or in the middle of an exercise."""
         what = f"it left with {describe_status(status)}{quote(last_words)}"
         if self._dismissed_at is not None:
             if status != 0:
@@ -131,7 +131,7 @@ class Drills(Life):
         return bool(self.drills)
 
     def _is_late(self, now: float) -> bool:
-        """Those groups that are there have waited long enough for the others."""
+        """Return whether the groups that are there have waited long enough for the others."""
         return now - max(drill.progress_at for drill in self.drills.values()) > self.options.patience_s
 
     def _cut_if_all_are_ready(self, now: float) -> None:
@@ -151,7 +151,7 @@ class Drills(Life):
         return self.send(route, Pong(sent_ms=0, server_epoch=self.table.server_epoch, work_age_ms=0))
 
     def _judge_hello(self) -> list[Result]:
-        """What HELLO said, and what was asked for."""
+        """Compare what HELLO said with what was asked for."""
         if not self.hellos:
             return []
         hello, expected = next(iter(self.hellos.values())), self.expected
@@ -194,7 +194,7 @@ class UnknownVersion(Life):
             self.end(passed("unknown version", "it stays and does not step"))
 
     def on_exit(self, status: int, last_words: str) -> None:
-        """So it should, with a reason."""
+        """Judge how the service left: it should leave, with an exit status above 0 and a reason."""
         what = f"it left with {describe_status(status)}{quote(last_words)}"
         is_clear = status > 0 and bool(last_words)
         self.end(passed("unknown version", what) if is_clear else failed("unknown version", what))
@@ -247,7 +247,7 @@ def _problem_of(hello: Hello, expected: Expected | None) -> str:
 
 
 def describe_hello(hello: Hello) -> str:
-    """Who it is and what it can do, in one line."""
+    """Return who the service is and what it can do, in one line."""
     leaves = len(hello.spec.observation.leaves()), len(hello.spec.action.leaves())
     capabilities = ", ".join(hello.capabilities) or "none"
     return (
