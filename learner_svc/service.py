@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from seedbed.learner_svc.algorithms.registry import make_source, recording_of
-from seedbed.learner_svc.config import LearnerSettings, check_deterministic
+from seedbed.learner_svc.config import LearnerSettings, check_deterministic, check_update_time
 from seedbed.learner_svc.finished import tell_finished
 from seedbed.learner_svc.learning.trainer import Trainer
 from seedbed.learner_svc.learning.update_metrics import UpdateMetrics
@@ -45,7 +45,7 @@ from seedbed.learner_svc.run.tasks import TaskBook, task_environments
 from seedbed.learner_svc.run.writer import RestartCounter, RunWriter, finished_before, producer_records, restore
 from seedbed.learner_svc.sources.source import FilledBatch, Source, SourcePlan
 from seedbed.learner_svc.training import Parts, Training
-from seedbed.shared.errors import CheckpointError, ConfigError, SeedbedError
+from seedbed.shared.errors import CheckpointError, ConfigError
 from seedbed.shared.net.reactor import Reactor
 from seedbed.shared.policy.acting import Recording
 from seedbed.shared.protocol.ledger import Ledger
@@ -331,12 +331,8 @@ class LearnerService:
             now = self.loop.time()
             calm = now >= self.reactor.last_stall_end(now) + self.config.beat_s
             self.socket.perform(self.producers.beat(now, may_expire=calm and self.socket.is_drained()))
-            limit_s = self.config.max_compute_s + (0.0 if self.ranks.is_alone else self.config.rank_timeout_s)
-            if self.worker.busy_s() > limit_s and self.run.counters.updates > 0:
-                raise SeedbedError(
-                    f"an update has been running for {self.worker.busy_s():.0f} s (learner.max_compute_s is "
-                    f"{self.config.max_compute_s:g}): raise it if an update takes so long, else the thread is stuck"
-                )
+            if self.run.counters.updates > 0:
+                check_update_time(self.config, self.worker.busy_s(), waits_for_ranks=not self.ranks.is_alone)
             if self.training is not None:
                 self.training.beat(now)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from seedbed.learner_svc.algorithms.registry import make_source, recording_of
-from seedbed.learner_svc.config import LearnerSettings
+from seedbed.learner_svc.config import LearnerSettings, check_update_time
 from seedbed.learner_svc.learning.trainer import ChiefPolicy, Trained, Trainer
 from seedbed.learner_svc.link.producer_sessions import (
     Identity,
@@ -31,7 +31,6 @@ from seedbed.learner_svc.run.tasks import TaskBook, lane_tasks, task_environment
 from seedbed.learner_svc.run.writer import of_rank
 from seedbed.learner_svc.sources.batch import Batch
 from seedbed.learner_svc.sources.source import FilledBatch, Origin, Source, SourcePlan
-from seedbed.shared.errors import SeedbedError
 from seedbed.shared.net.reactor import Reactor
 from seedbed.shared.protocol.ledger import Ledger
 from seedbed.shared.protocol.messages import RANKS_PROTOCOL, RunState
@@ -196,9 +195,8 @@ class RankService:
             now = self.loop.time()
             calm = now >= self.reactor.last_stall_end(now) + self.config.beat_s
             self.socket.perform(self.producers.beat(now, may_expire=calm and self.socket.is_drained()))
-            patience_s = self.config.max_compute_s + self.config.rank_timeout_s
-            if self.worker.busy_s() > patience_s and self.run.counters.updates > 0:
-                raise SeedbedError(f"an update has been running for {self.worker.busy_s():.0f} s")
+            if self.run.counters.updates > 0:
+                check_update_time(self.config, self.worker.busy_s(), waits_for_ranks=True)
             if self.service.stopping.is_set():
                 self.rounds.wants_end = True
             self._pump()
