@@ -96,6 +96,11 @@ class LearnerSettings(RunSettings, Section):
         return self
 
     @property
+    def window_lanes(self) -> int:
+        """Lane-unrolls for which producers have credit at a time; 1 always admits one unroll, however many it has."""
+        return 1 if self.run.deterministic else max(1, round(self.learner.queue_batches * self.learner.batch))
+
+    @property
     def built_policy(self) -> PolicyConfig:
         """The section [policy] of the policy that is built, in which `value_heads` is decided."""
         return decide_value_heads(self.policy, self.algorithm, len(self.tasks))
