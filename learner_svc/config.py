@@ -13,7 +13,7 @@ from seedbed.learner_svc.algorithms.config import (
     decide_value_heads,
     task_problem,
 )
-from seedbed.shared.errors import ConfigError
+from seedbed.shared.errors import ConfigError, SeedbedError
 from seedbed.shared.policy.config import PolicyConfig
 from seedbed.shared.runtime.config import EvalConfig, RunConfig, RuntimeConfig, Section
 from seedbed.shared.runtime.tasks import RunSettings, TaskConfig
@@ -98,6 +98,11 @@ class LearnerSettings(RunSettings, Section):
         return self
 
     @property
+    def window_lanes(self) -> int:
+        """Lane-unrolls for which producers have credit at a time; 1 always admits one unroll, however many it has."""
+        return 1 if self.run.deterministic else max(1, round(self.learner.queue_batches * self.learner.batch))
+
+    @property
     def built_policy(self) -> PolicyConfig:
         """The section [policy] of the policy that is built, in which `value_heads` is decided."""
         return decide_value_heads(self.policy, self.algorithm, len(self.tasks))
@@ -130,6 +135,20 @@ def check_deterministic(
     for name, (why, fix, is_set) in refused.items():
         if is_set:
             raise ConfigError(f"{name}: with run.deterministic = true it cannot be used, because {why}: {fix}")
+
+
+def check_update_time(config: LearnerConfig, busy_s: float, *, waits_for_ranks: bool) -> None:
+    """Raise SeedbedError if an update takes longer than `learner.max_compute_s`.
+
+    Args:
+      busy_s: how long it has been running.
+      waits_for_ranks: whether it may have to wait for other learner ranks, for `learner.rank_timeout_s` at most.
+    """
+    if busy_s > config.max_compute_s + (config.rank_timeout_s if waits_for_ranks else 0.0):
+        raise SeedbedError(
+            f"an update has been running for {busy_s:.0f} s (learner.max_compute_s is {config.max_compute_s:g}): raise "
+            "it if an update takes so long, else the thread is stuck"
+        )
 
 
 def check_lag(config: LearnerConfig, lanes: int, *, task: str = "", share: float = 1.0, num_ranks: int = 1) -> None:

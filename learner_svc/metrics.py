@@ -54,6 +54,7 @@ def register(
         learner.POLICY_LAG.name, learner.POLICY_LAG.meaning, LAG_BOUNDS,
         lambda: (run.counters.lag_histogram, run.counters.lag_sum),
     )  # fmt: skip
+    metrics.read_labelled(learner.COLUMN, lambda: _of_the_run(figures.newest))
     _register_statistics(metrics, run)
     if run.tasks.records:
         _register_tasks(metrics, run, figures)
@@ -94,6 +95,11 @@ def _register_link(metrics: Metrics, producers: ProducerSessions, reactor: React
     }
     for metric, read in readers.items():
         metrics.read(metric, read)
+
+
+def _of_the_run(newest: Mapping[str, float]) -> dict[str, float]:
+    """Return the columns without those of tasks and ranks, which have metrics of their own."""
+    return {name: value for name, value in tuple(newest.items()) if "/" not in name}
 
 
 def _own(means: Means) -> dict[str, float]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from seedbed.learner_svc.algorithms.registry import make_source, recording_of
-from seedbed.learner_svc.config import LearnerSettings, check_deterministic
+from seedbed.learner_svc.config import LearnerSettings, check_deterministic, check_update_time
 from seedbed.learner_svc.finished import tell_finished
 from seedbed.learner_svc.learning.trainer import Trainer
 from seedbed.learner_svc.learning.update_metrics import UpdateMetrics
@@ -43,9 +43,9 @@ from seedbed.learner_svc.run.run import Run
 from seedbed.learner_svc.run.standstill import CrashCounter
 from seedbed.learner_svc.run.tasks import TaskBook, task_environments
 from seedbed.learner_svc.run.writer import RestartCounter, RunWriter, finished_before, producer_records, restore
-from seedbed.learner_svc.sources.source import FilledBatch, Source, SourcePlan
+from seedbed.learner_svc.sources.source import FilledBatch, Source
 from seedbed.learner_svc.training import Parts, Training
-from seedbed.shared.errors import CheckpointError, ConfigError, SeedbedError
+from seedbed.shared.errors import CheckpointError, ConfigError
 from seedbed.shared.net.reactor import Reactor
 from seedbed.shared.policy.acting import Recording
 from seedbed.shared.protocol.ledger import Ledger
@@ -54,7 +54,7 @@ from seedbed.shared.protocol.rows import EnvSpec
 from seedbed.shared.protocol.statistics import GIVEN
 from seedbed.shared.runtime.linger import LingerTimer
 from seedbed.shared.runtime.memory import available_bytes
-from seedbed.shared.runtime.service import Service
+from seedbed.shared.runtime.service import Service, wait_unless_failed
 from seedbed.shared.runtime.tasks import normalised_weights
 from seedbed.shared.runtime.worker import Worker
 from seedbed.shared.scores.published import published_scale
@@ -147,11 +147,10 @@ class LearnerService:
         )  # fmt: skip
 
     def _new_ledger(self) -> Ledger:
-        window = max(1, round(self.config.queue_batches * self.config.batch))
-        if self.settings.run.deterministic:
-            window = 1  # of one unroll, however many lanes it has
-        weights = normalised_weights(self.settings.tasks)
-        return Ledger(epoch=self.epoch, window_lanes=window, lease_s=self.config.lease_s, weights=weights)
+        return Ledger(
+            epoch=self.epoch, window_lanes=self.settings.window_lanes, lease_s=self.config.lease_s,
+            weights=normalised_weights(self.settings.tasks),
+        )  # fmt: skip
 
     def _check_restorable(self, checkpoint: checkpoints.Checkpoint) -> None:
         """Try to restore a checkpoint into copies that are not used. Raises: CheckpointError."""
@@ -208,13 +207,7 @@ class LearnerService:
         settings, folder, origin = self.settings, self.folder, self._origin
         assert origin is not None
         trainer = Trainer(settings, folder.path, folder.crash, epoch=self.epoch, origin=origin, ranks=self.ranks)
-        plan = SourcePlan(
-            batch=settings.learner.batch,
-            num_buffers=1 if settings.run.deterministic else settings.learner.buffers,
-            weights=normalised_weights(settings.tasks), folder=folder.path, seed=settings.run.seed,
-            echo=settings.learner.echo, echo_batches=settings.learner.echo_batches,
-        )  # fmt: skip
-        source: Source[UnrollKey] = make_source(settings.algorithm, trainer.record, plan)
+        source: Source[UnrollKey] = make_source(settings, trainer.record, folder.path)
         self._construction = trainer, source, trainer.weights()[1]
 
     def _constructed(self) -> None:
@@ -282,14 +275,7 @@ class LearnerService:
             return
         self._ends = True
         self.parts.rounds.poll()
-        left = asyncio.ensure_future(self.ranks_left.wait())
-        waits: list[asyncio.Future[Any]] = [left, self.worker.failed]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            left.cancel()
-        if self.worker.failed.done():
-            self.worker.failed.result()
+        await wait_unless_failed(self.ranks_left, self.worker)
 
     def _built(self, trainer: Trainer, source: Source[UnrollKey], weights: bytes) -> None:
         limit = self.config.max_frame_bytes
@@ -333,12 +319,8 @@ class LearnerService:
             now = self.loop.time()
             calm = now >= self.reactor.last_stall_end(now) + self.config.beat_s
             self.socket.perform(self.producers.beat(now, may_expire=calm and self.socket.is_drained()))
-            limit_s = self.config.max_compute_s + (0.0 if self.ranks.is_alone else self.config.rank_timeout_s)
-            if self.worker.busy_s() > limit_s and self.run.counters.updates > 0:
-                raise SeedbedError(
-                    f"an update has been running for {self.worker.busy_s():.0f} s (learner.max_compute_s is "
-                    f"{self.config.max_compute_s:g}): raise it if an update takes so long, else the thread is stuck"
-                )
+            if self.run.counters.updates > 0:
+                check_update_time(self.config, self.worker.busy_s(), waits_for_ranks=not self.ranks.is_alone)
             if self.training is not None:
                 self.training.beat(now)
 

@@ -64,7 +64,6 @@ class VectorBackend:
         )
         call_environment(sample.close)
         self._leaves = self.traits.observation.leaves()
-        self._action_leaves = self.traits.action.leaves()
         self._all_lanes = np.arange(lanes)
         self.ended, self.first = NO_LANES, self._all_lanes
         self._lives: Array = np.zeros(lanes, np.int64)

@@ -11,6 +11,7 @@ from typing import Any
 
 from seedbed.shared.figures import actor, inference, learner, monitor, service
 from seedbed.shared.figures.declare import Metric, Quotient
+from seedbed.shared.figures.panels import PANELS, Panel
 
 FILE = Path(__file__).resolve().parents[2] / "compose" / "grafana" / "dashboards" / "seedbed.json"
 SOURCE = {"type": "prometheus", "uid": "seedbed-prometheus"}
@@ -42,29 +43,44 @@ class Chart:
 
 
 def value(metric: Metric | str) -> str:
-    """As it is now; a text is the name of a metric of Prometheus' own."""
+    """Return the expression of a metric's present value; a text is the name of a metric of Prometheus' own."""
     return (metric if isinstance(metric, str) else metric.sample) + RUN
 
 
 def rate(metric: Metric | str, by: str = "") -> str:
-    """What a counter rises by in a second."""
+    """Return the expression of a counter's rise in a second."""
     risen = f"rate({value(metric)}{WINDOW})"
     return f"sum by ({by}) ({risen})" if by else risen
 
 
 def mean(figure: Metric | Quotient) -> str:
-    """Of a quotient's or a histogram's values."""
+    """Return the expression of the mean of a quotient's or a histogram's values."""
     if isinstance(figure, Quotient):
         return f"{rate(figure.total)} / {rate(figure.count)}"
     return f"{rate(f'{figure.family}_sum')} / {rate(f'{figure.family}_count')}"
 
 
 def quantile(share: float, figure: Metric, by: str) -> str:
-    """Of a histogram's values."""
+    """Return the expression of a quantile of a histogram's values."""
     return f"histogram_quantile({share}, {rate(f'{figure.family}_bucket', by)})"
 
 
-CHARTS = (
+def chart(panel: Panel) -> Chart:
+    """Return a chart of the page as Grafana shows it: the newest values of its columns."""
+    return Chart(
+        title=panel.title,
+        description=f"{panel.unit}; {panel.note}" if panel.note else panel.unit,
+        queries=[
+            (
+                f'{learner.COLUMN.sample}{{run=~"$run",column="{line.column.name}"}}',
+                " ".join(filter(None, ("{{run}}", line.label))),
+            )
+            for line in panel.lines
+        ],
+    )
+
+
+CHARTS = (  # of metrics that are no columns of metrics.csv, or that say more than these
     Chart(
         title="Return",
         description="Sum of an episode's rewards: last 100 training episodes, and the last evaluation.",
@@ -192,8 +208,11 @@ CHARTS = (
 )
 
 
+BOARD = (*CHARTS, *(chart(panel) for panel in PANELS if panel.title not in {made.title for made in CHARTS}))
+
+
 def dashboard() -> dict[str, Any]:
-    """What Grafana reads."""
+    """Return the dashboard as JSON values."""
     runs = {
         "name": "run", "label": "run", "type": "query", "datasource": SOURCE,
         "query": {"query": f"label_values({service.INFO.sample}, run)", "refId": "run"},
@@ -210,7 +229,7 @@ def dashboard() -> dict[str, Any]:
 
 def _panels() -> list[dict[str, Any]]:
     panels, x, y = [], 0, 0
-    for number, chart in enumerate(CHARTS, 1):
+    for number, chart in enumerate(BOARD, 1):
         if x + chart.width > COLUMNS * WIDTH:
             x, y = 0, y + HEIGHT
         place = {"x": x, "y": y, "w": chart.width, "h": HEIGHT}

@@ -48,7 +48,7 @@ def commands() -> str:
 
 
 def metrics(module: ModuleType) -> str:
-    """Those that a kind of service has."""
+    """Return the table of the metrics that a module declares."""
     rows = [
         (f"`{item.sample}`", item.kind, ", ".join(f"`{label}`" for label in item.labels), _cell(item.meaning))
         for item in declared(module)

@@ -40,7 +40,7 @@ class TargetMoments:
 
 
 class ActorCritic(Algorithm):
-    """State and computations that V-trace and APPO share. Owned by the update thread."""
+    """State and computations that actor-critic algorithms share. Owned by the update thread."""
 
     def __init__(self, config: ActorCriticConfig, policy: Policy) -> None:
         super().__init__(config, policy)
@@ -51,6 +51,7 @@ class ActorCritic(Algorithm):
         if config.value_normalisation != "none":
             shape = (self._num_tasks,) if self._num_tasks else ()
             self._value = ValueNormaliser(config.value_normalisation_rate, device, shape)
+        self._target_moments: TargetMoments | None = None  # of the last policy gradient, for normalised values
         self._entropy: AdaptiveEntropyCost | None = None
         if config.entropy_target is not None:
             self._entropy = AdaptiveEntropyCost(config, config.entropy_target, device)
@@ -114,6 +115,49 @@ class ActorCritic(Algorithm):
             scale, shift = self._value.update(moments.mean, moments.variance, moments.is_present)
             if self._shared.value_normalisation == "popart":
                 self.policy.rescale_value_(scale, shift)
+
+    def _policy_gradient(
+        self, experience: Experience, output: PolicyOutput, evaluation: ActionEvaluation, log_rho_TB: Tensor,
+        target_TB: Tensor, advantage_TB: Tensor, *, rho_clip: float = 1.0,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """Return the loss -log π·A + baseline_cost·½(v - V)² - entropy_cost·H, and the diagnostics for `report`.
+
+        Args:
+          output, evaluation: of the present policy, from `_evaluate` over all T+1 rows.
+          log_rho_TB: log π - log μ of the actions, for the metrics alone, f32 [T, B], detached.
+          target_TB, advantage_TB: v and A in units of reward, f32 [T, B], detached.
+          rho_clip: ratios π/μ above this are counted as clipped.
+        """
+        config, trained_TB, number = self._shared, experience.trained_TB, max(1, experience.num_trained)
+        raw_target_TB = target_TB
+        target_TB, advantage_TB = self._in_head_units(target_TB, advantage_TB, experience)
+        if config.normalise_advantage:
+            advantage_TB = standardise(advantage_TB, trained_TB, number, ranks=self.ranks)
+        advantage_TB = torch.where(trained_TB, advantage_TB, 0.0)
+        error_TB = torch.where(trained_TB, target_TB - output.value[: len(target_TB)], 0.0)
+        gain_TB = torch.where(trained_TB, evaluation.log_prob, 0.0) * advantage_TB
+        policy_loss = -gain_TB.sum() / number
+        value_loss = torch.sum(error_TB.square()) * (0.5 / number)
+        entropy, entropy_cost = self._entropy_bonus(evaluation, trained_TB, number)
+        loss = policy_loss + config.baseline_cost * value_loss - entropy_cost * entropy
+        with torch.no_grad():
+            scalars = torch.stack([policy_loss, value_loss, entropy, self._part(entropy_cost)])
+            sums = self._sums(experience, log_rho_TB, raw_target_TB, error_TB, advantage_TB, rho_clip=rho_clip)
+            if self._value is not None:
+                by_task = self._moments_by_task(raw_target_TB, experience)
+                self._target_moments = by_task or moments_from_sums(self.ranks.sum(sums), number)
+        return loss, torch.cat([scalars.detach(), sums])
+
+    def after_step(self, learning_rate: float) -> None:
+        """Update the target statistics by the targets of `_policy_gradient`, and the adaptive entropy cost."""
+        if self._target_moments is not None:
+            self._move_value_statistics(self._target_moments)
+        if self._entropy is not None:
+            self._entropy.step(learning_rate)
+
+    def report(self, diagnostics: Sequence[float], experience: Experience) -> dict[str, float]:
+        """Return the metrics of a step by name, from the host's copy of the diagnostics of `_policy_gradient`."""
+        return describe_update(diagnostics[:4], diagnostics[4:], experience, self.value_tasks)
 
     def _entropy_bonus(self, evaluation: ActionEvaluation, trained_TB: Tensor, number: int) -> tuple[Tensor, Tensor]:
         """Return the mean entropy of trained rows, this rank's part of it, and the cost of entropy, both scalars."""

@@ -123,11 +123,6 @@ class Appo(ActorCritic):
             (change_TB.abs() > torch.tensor(1.0 + self.config.policy_clip).log()).float().sum(),
         ]
 
-    def after_step(self, learning_rate: float) -> None:
-        """Update the entropy cost if it is adaptive."""
-        if self._entropy is not None:
-            self._entropy.step(learning_rate)
-
     def is_too_far(self, report: Mapping[str, float]) -> bool:
         """Whether KL(π₀‖π) is so large that more steps on this batch would do harm."""
         return 0.0 < MUCH_TOO_FAR * self.config.kl_target < report[columns.KL_STEP.name]

@@ -1,7 +1,11 @@
-"""The section [algorithm]: settings of each algorithm and its optimiser. Imports no torch, so it is fast to check."""
+"""The section [algorithm]: settings of each algorithm and its optimiser, and the registry of algorithms.
+
+The registry is the union `AlgorithmConfig`: a line for each algorithm, with the model of its settings, which names the
+class that trains. This module imports no torch, so that settings are checked fast.
+"""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 
@@ -15,14 +19,14 @@ NAME = "Which algorithm turns unrolls into weights; module:Class of your own."
 class AlgorithmSettings(Section):
     """The settings of every algorithm: its name, the rewards that it trains on and its optimiser.
 
-    Losses are means over steps, so `eps` and `grad_clip` refer to gradients of means. `is_lag_bounded`: whether
-    experience that is too old is masked. `can_have_value_heads`: whether it can learn a value output for each task.
-    `default_passes`: over a batch, and into how many minibatches each of them cuts it.
+    Losses are means over steps, so `eps` and `grad_clip` refer to gradients of means.
     """
 
-    is_lag_bounded: ClassVar[bool] = True
-    can_have_value_heads: ClassVar[bool] = True
-    default_passes: ClassVar[tuple[int, int]] = (1, 1)
+    implementation: ClassVar[str] = ""  # module:Class of a built-in algorithm; modules are in this package
+    is_lag_bounded: ClassVar[bool] = True  # whether experience that is too old is masked
+    can_have_value_heads: ClassVar[bool] = True  # whether it can learn a value output for each task
+    takes_every_policy: ClassVar[bool] = True  # False: it is tried on the policy before a run starts, and may refuse it
+    default_passes: ClassVar[tuple[int, int]] = (1, 1)  # over a batch, and into how many minibatches each cuts it
 
     name: str = Field("", description=NAME)
     reward_scale: float = Field(1.0, gt=0, description="Multiplies rewards before the clip.")
@@ -78,6 +82,8 @@ class ActorCriticConfig(AlgorithmSettings):
 class VTraceConfig(ActorCriticConfig):
     """The section [algorithm] with name = "vtrace"."""
 
+    implementation: ClassVar[str] = "vtrace:VTrace"
+
     name: Literal["vtrace"] = Field("vtrace", description=NAME)
     rho_clip: float = Field(1.0, gt=0, description="ρ̄: which policy's value is learned; 1 as in the paper.")
     c_clip: float = Field(1.0, gt=0, description="c̄: how far corrections carry back.")
@@ -92,6 +98,7 @@ class VTraceConfig(ActorCriticConfig):
 class AppoConfig(ActorCriticConfig):
     """The section [algorithm] with name = "appo"."""
 
+    implementation: ClassVar[str] = "appo:Appo"
     default_passes: ClassVar[tuple[int, int]] = (4, 4)
 
     name: Literal["appo"] = Field("appo", description=NAME)
@@ -130,8 +137,10 @@ class AppoConfig(ActorCriticConfig):
 class R2D2Config(AlgorithmSettings):
     """[algorithm] with name = "r2d2". `learner.unroll_length` is what is trained of a sequence, after its burn-in."""
 
+    implementation: ClassVar[str] = "r2d2:R2D2"
     is_lag_bounded: ClassVar[bool] = False
     can_have_value_heads: ClassVar[bool] = False
+    takes_every_policy: ClassVar[bool] = False
 
     name: Literal["r2d2"] = Field("r2d2", description=NAME)
     discount: float = Field(0.997, ge=0, le=1, description="γ, for each agent step.")
@@ -180,6 +189,7 @@ class OwnAlgorithmConfig(Section):
     is_lag_bounded: ClassVar[bool] = True
     can_have_value_heads: ClassVar[bool] = True
     default_passes: ClassVar[tuple[int, int]] = (1, 1)
+    takes_every_policy: ClassVar[bool] = False
 
     name: str = Field(pattern=r"^[\w.]+:\w+$", description="module:Class of your own.")
 
@@ -191,20 +201,22 @@ def _name(value: Any) -> str:
 
 
 OWN = "module:Class"
-AlgorithmConfig = Annotated[
+AlgorithmConfig = Annotated[  # the registry
     Annotated[VTraceConfig, Tag("vtrace")]
     | Annotated[AppoConfig, Tag("appo")]
     | Annotated[R2D2Config, Tag("r2d2")]
     | Annotated[OwnAlgorithmConfig, Tag(OWN)],
     Discriminator(_name),
 ]
+BUILT_IN: Mapping[str, type[AlgorithmSettings]] = {
+    tag.tag: kind for kind, tag in map(get_args, get_args(get_args(AlgorithmConfig)[0])) if tag.tag != OWN
+}
 
 
 def is_lag_bounded(section: Mapping[str, Any]) -> bool:
     """Whether `learner.max_policy_lag` says anything about a run with this section [algorithm], as its file has it."""
-    kinds: tuple[type[AlgorithmSettings], ...] = (VTraceConfig, AppoConfig, R2D2Config)
-    known = {kind.model_fields["name"].default: kind.is_lag_bounded for kind in kinds}
-    return known.get(_name(dict(section)), True)
+    kind = BUILT_IN.get(_name(dict(section)))
+    return kind is None or kind.is_lag_bounded
 
 
 def decide_value_heads(policy: PolicyConfig, algorithm: AlgorithmConfig, num_tasks: int) -> PolicyConfig:
@@ -225,8 +237,9 @@ def task_problem(policy: PolicyConfig, algorithm: AlgorithmConfig, *, has_tasks:
     if not has_tasks and (problem := without_tasks(policy)):
         return problem
     if policy.value_heads == "per_task" and not algorithm.can_have_value_heads:
+        able = " and ".join(repr(name) for name, kind in BUILT_IN.items() if kind.can_have_value_heads)
         return (
-            f"policy.value_heads = 'per_task' is for algorithms with a value head, such as 'vtrace' and 'appo': with "
+            f"policy.value_heads = 'per_task' is for algorithms with a value head, such as {able}: with "
             f"algorithm.name = {algorithm.name!r} leave it out, whose value_rescaling makes up for scales of rewards"
         )
     return ""

@@ -1,20 +1,19 @@
-"""The registry of algorithms by name."""
+"""Finds the algorithm that a configuration names: a built-in one, or one of the user's own."""
 
-from collections.abc import Mapping
+from pathlib import Path
 
 from seedbed.learner_svc.algorithms.algorithm import Algorithm
-from seedbed.learner_svc.algorithms.appo import Appo
-from seedbed.learner_svc.algorithms.config import AlgorithmConfig, AlgorithmSettings, OwnAlgorithmConfig
-from seedbed.learner_svc.algorithms.r2d2 import R2D2
-from seedbed.learner_svc.algorithms.vtrace import VTrace
+from seedbed.learner_svc.algorithms.config import BUILT_IN, AlgorithmConfig, AlgorithmSettings, OwnAlgorithmConfig
+from seedbed.learner_svc.config import LearnerSettings
 from seedbed.learner_svc.sources.source import K, Source, SourcePlan
 from seedbed.shared.policy.acting import Recording
 from seedbed.shared.policy.policy import Policy
 from seedbed.shared.protocol.recording import RecordSpec
 from seedbed.shared.runtime.config import read_section
 from seedbed.shared.runtime.modules import load_class
+from seedbed.shared.runtime.tasks import normalised_weights
 
-REGISTRY: Mapping[str, type[Algorithm]] = {"vtrace": VTrace, "appo": Appo, "r2d2": R2D2}
+PACKAGE = __name__.rpartition(".")[0]
 
 
 def find_algorithm(config: AlgorithmConfig) -> tuple[type[Algorithm], AlgorithmSettings]:
@@ -22,9 +21,10 @@ def find_algorithm(config: AlgorithmConfig) -> tuple[type[Algorithm], AlgorithmS
 
     Raises: ConfigError naming the file and line, or the setting, at fault.
     """
+    setting = f"[algorithm] name = {config.name!r}"
     if not isinstance(config, OwnAlgorithmConfig):
-        return REGISTRY[config.name], config
-    kind = load_class(config.name, f"[algorithm] name = {config.name!r}", known=REGISTRY, base=Algorithm)
+        return load_class(f"{PACKAGE}.{config.implementation}", setting, known=BUILT_IN, base=Algorithm), config
+    kind = load_class(config.name, setting, known=BUILT_IN, base=Algorithm)
     return kind, read_section("algorithm", kind.Settings, config.model_dump())
 
 
@@ -40,7 +40,16 @@ def recording_of(config: AlgorithmConfig, unroll_length: int) -> Recording:
     return kind.recording(settings, unroll_length)
 
 
-def make_source(config: AlgorithmConfig, record: RecordSpec, plan: SourcePlan) -> Source[K]:
-    """The source of batches that an algorithm learns from. Raises: ConfigError, StorageError."""
-    kind, settings = find_algorithm(config)
-    return kind.make_source(settings, record, plan)
+def make_source(settings: LearnerSettings, record: RecordSpec, folder: Path, *, rank: int = 0) -> Source[K]:
+    """Make the source of batches that a learner rank trains on, with files in `folder` if it has any.
+
+    Raises: ConfigError, StorageError.
+    """
+    kind, own = find_algorithm(settings.algorithm)
+    run, learner = settings.run, settings.learner
+    plan = SourcePlan(
+        batch=learner.batch, num_buffers=1 if run.deterministic else learner.buffers,
+        weights=normalised_weights(settings.tasks), folder=folder, seed=run.seed + rank,
+        echo=learner.echo, echo_batches=learner.echo_batches,
+    )  # fmt: skip
+    return kind.make_source(own, record, plan)

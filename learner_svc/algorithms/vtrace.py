@@ -7,23 +7,15 @@ Shape suffixes: T transitions, R = T+1 rows, B lane-unrolls.
 """
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from seedbed.learner_svc.algorithms.actor_critic import (
-    ActorCritic,
-    TargetMoments,
-    describe_update,
-    moments_from_sums,
-    standardise,
-)
+from seedbed.learner_svc.algorithms.actor_critic import ActorCritic
 from seedbed.learner_svc.algorithms.algorithm import LossOutput, Prepared
 from seedbed.learner_svc.algorithms.config import VTraceConfig
 from seedbed.learner_svc.algorithms.returns import vtrace
 from seedbed.learner_svc.sources.batch import Experience, discounts
-from seedbed.shared.policy.policy import Policy
 
 MAX_KL_LOG_RHO = 3.0  # bounds the gradient of one row where ω is very large
 
@@ -34,15 +26,10 @@ class VTrace(ActorCritic):
     Settings = VTraceConfig
     config: VTraceConfig
 
-    def __init__(self, config: VTraceConfig, policy: Policy) -> None:
-        super().__init__(config, policy)
-        self._target_moments: TargetMoments | None = None  # of the last loss
-
     def loss(self, experience: Experience, prepared: Prepared) -> LossOutput:
         """Return the loss of one batch, and the sums that `report` turns into metrics."""
         config, batch = self.config, experience.batch
-        length, trained_TB, number = batch.num_transitions, experience.trained_TB, max(1, experience.num_trained)
-        output, evaluation = self._evaluate(experience, length + 1)
+        output, evaluation = self._evaluate(experience, batch.num_transitions + 1)
         log_rho_TB = torch.where(experience.valid_TB, evaluation.log_prob - batch.log_prob, 0.0)
         targets = vtrace(
             log_rho_TB,
@@ -55,39 +42,14 @@ class VTrace(ActorCritic):
             pg_rho_clip=config.pg_rho_clip,
             lam=config.lam,
         )
-        target_TB, advantage_TB = self._in_head_units(targets.value_target_TB, targets.pg_advantage_TB, experience)
-        if config.normalise_advantage:
-            advantage_TB = standardise(advantage_TB, trained_TB, number, ranks=self.ranks)
-        advantage_TB = torch.where(trained_TB, advantage_TB, 0.0)
-        error_TB = torch.where(trained_TB, target_TB - output.value[:length], 0.0)
-        gain_TB = torch.where(trained_TB, evaluation.log_prob, 0.0) * advantage_TB
-        policy_loss = -gain_TB.sum() / number
-        value_loss = torch.sum(error_TB.square()) * (0.5 / number)
-        entropy, entropy_cost = self._entropy_bonus(evaluation, trained_TB, number)
-        loss = policy_loss + config.baseline_cost * value_loss - entropy_cost * entropy
+        loss, diagnostics = self._policy_gradient(
+            experience, output, evaluation, log_rho_TB.detach(), targets.value_target_TB, targets.pg_advantage_TB,
+            rho_clip=config.rho_clip,
+        )  # fmt: skip
         if config.kl_cost:
-            loss = loss + (config.kl_cost / number) * kl_to_behaviour(torch.where(trained_TB, log_rho_TB, 0.0)).sum()
-        with torch.no_grad():
-            scalars = torch.stack([policy_loss, value_loss, entropy, self._part(entropy_cost)])
-            sums = self._sums(
-                experience, log_rho_TB.detach(), targets.value_target_TB, error_TB, advantage_TB,
-                rho_clip=config.rho_clip,
-            )  # fmt: skip
-            if self._value is not None:
-                by_task = self._moments_by_task(targets.value_target_TB, experience)
-                self._target_moments = by_task or moments_from_sums(self.ranks.sum(sums), number)
-        return LossOutput(loss, torch.cat([scalars.detach(), sums]))
-
-    def after_step(self, learning_rate: float) -> None:
-        """Update the target statistics and the adaptive entropy cost."""
-        if self._target_moments is not None:
-            self._move_value_statistics(self._target_moments)
-        if self._entropy is not None:
-            self._entropy.step(learning_rate)
-
-    def report(self, diagnostics: Sequence[float], experience: Experience) -> dict[str, float]:
-        """Return the metrics of a step by name, from the host's copy of the diagnostics."""
-        return describe_update(diagnostics[:4], diagnostics[4:], experience, self.value_tasks)
+            number, log_rho_TB = max(1, experience.num_trained), torch.where(experience.trained_TB, log_rho_TB, 0.0)
+            loss = loss + (config.kl_cost / number) * kl_to_behaviour(log_rho_TB).sum()
+        return LossOutput(loss, diagnostics)
 
 
 def kl_to_behaviour(log_rho: Tensor) -> Tensor:

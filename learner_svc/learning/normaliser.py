@@ -4,7 +4,7 @@ They change after the update that used them, never during it, so that one update
 on the policy's device, so no update waits for the host.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -53,11 +53,6 @@ class RunningMoments:
         """Return the tensors that a resume needs, without a copy."""
         return {"count": self.count, "mean": self.mean, "square_sum": self.square_sum}
 
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restore what `state` returned, in place."""
-        for name, tensor in self.state().items():
-            tensor.copy_(state[name])
-
 
 class ObservationNormaliser:
     """Maintains the policy's observation statistics from rows 1…T of each batch, so that every row counts once."""
@@ -86,11 +81,6 @@ class ObservationNormaliser:
     def state(self) -> dict[str, Tensor]:
         """Return the tensors that a resume needs, without a copy."""
         return {f"{leaf}.{name}": x for leaf, moments in self._moments.items() for name, x in moments.state().items()}
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restore what `state` returned, in place."""
-        for name, tensor in self.state().items():
-            tensor.copy_(state[name])
 
 
 class ValueNormaliser:
@@ -135,8 +125,3 @@ class ValueNormaliser:
         return {
             "weight": self._weight, "first": self._first, "second": self._second, "mean": self.mean, "std": self.std,
         }  # fmt: skip
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restore what `state` returned, in place."""
-        for name, tensor in self.state().items():
-            tensor.copy_(state[name])

@@ -4,8 +4,6 @@
 times as long as the kernel that it calls.
 """
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
@@ -63,11 +61,6 @@ class FlatOptimiser:
     def state(self) -> dict[str, Tensor]:
         """Return the tensors that a resume needs, without a copy."""
         return {"count": self._count, "mean": self._mean, "mean_square": self._mean_square}
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restore what `state` returned, in place."""
-        for name, tensor in self.state().items():
-            tensor.copy_(state[name])
 
 
 def learning_rate_at(config: AlgorithmSettings, trained_steps: int, run_steps: int) -> float:

@@ -20,6 +20,7 @@ class UpdateMetrics:
     sums: dict[str, float] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     last: dict[str, float] = field(default_factory=dict)  # metrics of the newest update, for /metrics
+    newest: dict[str, float] = field(default_factory=dict)  # value of each column in the newest row that has one
     num_updates: int = 0
     num_batches: int = 0
     busy_s: float = 0.0
@@ -78,6 +79,7 @@ class UpdateMetrics:
         row |= others
         if self.evaluation is not None:
             row |= evaluation_figures(self.evaluation)
+        self.newest |= {name: value for name, value in row.items() if value is not None}
         self.sums, self.counts, self.evaluation = {}, {}, None
         self.num_updates, self.num_batches, self.busy_s = 0, 0, 0.0
         self._at, self._counters = now, _copy(counters)

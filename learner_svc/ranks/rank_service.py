@@ -8,10 +8,9 @@ import asyncio
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from seedbed.learner_svc.algorithms.registry import make_source, recording_of
-from seedbed.learner_svc.config import LearnerSettings
+from seedbed.learner_svc.config import LearnerSettings, check_update_time
 from seedbed.learner_svc.learning.trainer import ChiefPolicy, Trained, Trainer
 from seedbed.learner_svc.link.producer_sessions import (
     Identity,
@@ -30,13 +29,12 @@ from seedbed.learner_svc.run.run import Run
 from seedbed.learner_svc.run.tasks import TaskBook, lane_tasks, task_environments
 from seedbed.learner_svc.run.writer import of_rank
 from seedbed.learner_svc.sources.batch import Batch
-from seedbed.learner_svc.sources.source import FilledBatch, Origin, Source, SourcePlan
-from seedbed.shared.errors import SeedbedError
+from seedbed.learner_svc.sources.source import FilledBatch, Origin, Source
 from seedbed.shared.net.reactor import Reactor
 from seedbed.shared.protocol.ledger import Ledger
 from seedbed.shared.protocol.messages import RANKS_PROTOCOL, RunState
 from seedbed.shared.runtime.memory import available_bytes
-from seedbed.shared.runtime.service import Service
+from seedbed.shared.runtime.service import Service, wait_unless_failed
 from seedbed.shared.runtime.tasks import normalised_weights
 from seedbed.shared.runtime.worker import Worker
 
@@ -57,7 +55,7 @@ class RankService:
         self.over = asyncio.Event()
         self.folder = Path(told.folder) / f"rank-{ranks.rank}"  # for replay files and crashes
         self.ledger = Ledger(
-            epoch=told.epoch, window_lanes=max(1, round(config.queue_batches * config.batch)), lease_s=config.lease_s,
+            epoch=told.epoch, window_lanes=settings.window_lanes, lease_s=config.lease_s,
             weights=normalised_weights(settings.tasks),
         )  # fmt: skip
         self.ledger.restore(of_rank(told.producers, ranks.rank, ranks.size))
@@ -111,13 +109,7 @@ class RankService:
         self.trainer = Trainer(
             self.settings, self.folder, crash_folder, epoch=self.told.epoch, origin=origin, ranks=self.ranks
         )
-        settings = self.settings
-        plan = SourcePlan(
-            batch=settings.learner.batch, num_buffers=settings.learner.buffers,
-            weights=normalised_weights(settings.tasks), folder=self.folder, seed=settings.run.seed + self.ranks.rank,
-            echo=settings.learner.echo, echo_batches=settings.learner.echo_batches,
-        )  # fmt: skip
-        self._made_source = make_source(settings.algorithm, self.trainer.record, plan)
+        self._made_source = make_source(self.settings, self.trainer.record, self.folder, rank=self.ranks.rank)
 
     def _serve(self, trainer: Trainer, source: Source[UnrollKey]) -> None:
         """Take unrolls from now on."""
@@ -198,9 +190,8 @@ class RankService:
             now = self.loop.time()
             calm = now >= self.reactor.last_stall_end(now) + self.config.beat_s
             self.socket.perform(self.producers.beat(now, may_expire=calm and self.socket.is_drained()))
-            patience_s = self.config.max_compute_s + self.config.rank_timeout_s
-            if self.worker.busy_s() > patience_s and self.run.counters.updates > 0:
-                raise SeedbedError(f"an update has been running for {self.worker.busy_s():.0f} s")
+            if self.run.counters.updates > 0:
+                check_update_time(self.config, self.worker.busy_s(), waits_for_ranks=True)
             if self.service.stopping.is_set():
                 self.rounds.wants_end = True
             self._pump()
@@ -208,14 +199,7 @@ class RankService:
     async def work(self) -> None:
         """Train until the chief ends it. Raises: RankLostError if another rank is lost."""
         self.rounds.begin()
-        over = asyncio.ensure_future(self.over.wait())
-        waits: list[asyncio.Future[Any]] = [over, self.worker.failed]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            over.cancel()
-        if self.worker.failed.done():
-            self.worker.failed.result()
+        await wait_unless_failed(self.over, self.worker)
 
     async def leave(self) -> None:
         """Say BYE to the producers; of a finished run, wait until they have left."""

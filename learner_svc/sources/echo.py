@@ -5,19 +5,16 @@ random, without a lane twice, whenever it is full; a lane leaves it after its la
 times, and shuffled within what the buffer holds. Source: Choi et al. 2019, arXiv 1907.05550.
 """
 
-from collections import deque
-from typing import Generic
-
 import numpy as np
 
 from seedbed.learner_svc.sources.queue import QueueSource
 from seedbed.learner_svc.sources.sequences import SequenceMemory
-from seedbed.learner_svc.sources.source import UNNAMED, FilledBatch, K, Origin, SourcePlan, allocate
+from seedbed.learner_svc.sources.source import UNNAMED, FilledBatch, K, Origin, Source, SourcePlan
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.protocol.recording import RecordSpec
 
 
-class EchoSource(Generic[K]):
+class EchoSource(Source[K]):
     """Batches of B lane-unrolls, each used `plan.echo` times. Owned by the learner's loop.
 
     Memory: `plan.echo_batches` batches that are shuffled, one that is filled, `plan.num_buffers` that are trained on,
@@ -25,7 +22,7 @@ class EchoSource(Generic[K]):
     """
 
     def __init__(self, record: RecordSpec, plan: SourcePlan) -> None:
-        self.record = record
+        super().__init__(record, batch=plan.batch, num_buffers=plan.num_buffers)
         self._plan, self._queue = plan, QueueSource[K](record, batch=plan.batch, num_buffers=1, weights=plan.weights)
         capacity = plan.batch * max(plan.echo_batches, plan.num_buffers + 2)  # so that a batch can always be drawn
         self._memory = SequenceMemory(record, capacity, None)
@@ -35,20 +32,7 @@ class EchoSource(Generic[K]):
         self._is_fresh = np.zeros(capacity, bool)  # its lane was in no batch yet
         self._keys: dict[int, K] = {}  # by place
         self._tasks = [""] * capacity
-        self._buffers = [allocate(record, plan.batch) for _ in range(plan.num_buffers)]
-        self._free = deque(range(plan.num_buffers))
         self._drawn: dict[int, Array] = {}  # places, by buffer
-        self._full: deque[FilledBatch[K]] = deque()
-        self._used: list[tuple[K, int]] = []
-
-    @property
-    def buffers(self) -> list[list[Array]]:
-        """The arrays of every buffer, by index: what wraps them may be made once."""
-        return self._buffers
-
-    def check(self, lanes: int, num_bytes: int) -> None:
-        """Raise RemoteWireError unless an unroll of `lanes` lanes has so many bytes."""
-        self._queue.check(lanes, num_bytes)
 
     def offer(
         self, key: K, lanes: int, frame: bytes, *, skip: int = 0, task: str = "", origin: Origin = UNNAMED
@@ -95,31 +79,13 @@ class EchoSource(Generic[K]):
         self._in_flight[places] += 1
         self._is_fresh[places] = False
 
-    def take(self) -> FilledBatch[K] | None:
-        """The oldest full batch, if there is one; it is the caller's until `release`."""
-        return self._full.popleft() if self._full else None
-
     def release(self, batch: FilledBatch[K], priorities_B: Array | None = None) -> None:
-        """It was trained on: lanes after their last use are done with. Priorities are of no use."""
+        """Take a batch back: lanes after their last use can be acknowledged. Priorities are ignored."""
         places = self._drawn.pop(batch.index)
         self._free.append(batch.index)
         self._in_flight[places] -= 1
         done = places[(self._uses_left[places] == 0) & (self._in_flight[places] == 0)]
         self._used += [(self._keys[place], 1) for place in done.tolist()]
-
-    def used(self) -> list[tuple[K, int]]:
-        """(unroll, lanes) whose last use is over, since the last call."""
-        used, self._used = self._used, []
-        return used
-
-    @property
-    def has_more(self) -> bool:
-        """Never: what waits, waits for a free batch."""
-        return False
-
-    def metrics(self) -> dict[str, float]:
-        """Return no metrics: those of batches and credit say everything."""
-        return {}
 
     def describe(self) -> dict[str, int | str]:
         """How often lanes are used, and what they are shuffled within."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Generic
 
 from seedbed.learner_svc.sources.fair_share import FairShare
-from seedbed.learner_svc.sources.source import UNNAMED, FilledBatch, K, Origin, UnrollLayouts, allocate
+from seedbed.learner_svc.sources.source import UNNAMED, FilledBatch, K, Origin, Source
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.protocol.ledger import SINGLE_TASK
 from seedbed.shared.protocol.recording import Per, RecordSpec
@@ -32,7 +32,7 @@ class _Waiting(Generic[K]):
         return self.lanes - self.next_lane
 
 
-class QueueSource(Generic[K]):
+class QueueSource(Source[K]):
     """Batches of B lane-unrolls, each used once. Owned by the learner's loop.
 
     A batch belongs to the caller of `take` until `release`. Memory: `num_buffers` batches, and the waiting unrolls,
@@ -42,32 +42,17 @@ class QueueSource(Generic[K]):
     def __init__(
         self, record: RecordSpec, *, batch: int, num_buffers: int = 2, weights: Mapping[str, float] = SINGLE_TASK
     ) -> None:
-        self.record = record
-        self._batch = batch
-        self._layouts = UnrollLayouts(record)
-        self._buffers = [allocate(record, batch) for _ in range(num_buffers)]
-        self._free = deque(range(num_buffers))
+        super().__init__(record, batch=batch, num_buffers=num_buffers)
         self._filling: FilledBatch[K] | None = None
         self._num_filled = 0  # filled lanes of `_filling`
         self._waiting: dict[str, deque[_Waiting[K]]] = {task: deque() for task in weights}
         self._shares = FairShare(weights, catch_up_lanes=batch)
-        self._full: deque[FilledBatch[K]] = deque()
-        self._used: list[tuple[K, int]] = []
-
-    @property
-    def buffers(self) -> list[list[Array]]:
-        """The arrays of every buffer by its index; they stay the same, so tensors on them may be made once."""
-        return self._buffers
 
     def offer(
         self, key: K, lanes: int, frame: bytes, *, skip: int = 0, task: str = "", origin: Origin = UNNAMED
     ) -> None:
         """Take a task's unroll of `lanes` lanes, of which the first `skip` are not used. Call `check` first."""
         self._waiting[task].append(_Waiting(key, lanes, skip, self._layouts.of(lanes).views([frame])))
-
-    def check(self, lanes: int, num_bytes: int) -> None:
-        """Raise RemoteWireError unless an unroll of `lanes` lanes has so many bytes."""
-        self._layouts.check(lanes, num_bytes)
 
     def fill(self) -> list[K]:
         """Copy as many lanes as fit; return the unrolls whose last lane was copied, whose frames are freed."""
@@ -100,32 +85,10 @@ class QueueSource(Generic[K]):
             if not lanes:
                 return
 
-    def take(self) -> FilledBatch[K] | None:
-        """Return the oldest full batch, or None; it belongs to the caller until `release`."""
-        return self._full.popleft() if self._full else None
-
     def release(self, batch: FilledBatch[K], priorities_B: Array | None = None) -> None:
         """Take a batch back after it was trained on; its arrays are overwritten. Priorities are ignored."""
         self._free.append(batch.index)
         self._used += batch.parts
-
-    def used(self) -> list[tuple[K, int]]:
-        """Return (unroll, lanes) of the batches that were released since the last call."""
-        used, self._used = self._used, []
-        return used
-
-    @property
-    def has_more(self) -> bool:
-        """Never: what waits, waits for a free batch."""
-        return False
-
-    def metrics(self) -> dict[str, float]:
-        """Return no metrics: those of batches and credit say everything."""
-        return {}
-
-    def describe(self) -> dict[str, int | str]:
-        """Return nothing: a queue has no room of its own to speak of."""
-        return {}
 
     def _open(self) -> FilledBatch[K] | None:
         """Return the batch being filled, or a new one if a buffer is free; else None."""

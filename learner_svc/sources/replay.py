@@ -17,7 +17,7 @@ from typing import Generic
 import numpy as np
 
 from seedbed.learner_svc.sources.sequences import SequenceMemory, sequence_bytes
-from seedbed.learner_svc.sources.source import UNNAMED, FilledBatch, K, Origin, SourcePlan, UnrollLayouts, allocate
+from seedbed.learner_svc.sources.source import UNNAMED, FilledBatch, K, Origin, Source, SourcePlan
 from seedbed.learner_svc.sources.sum_tree import SumTree
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.figures import columns
@@ -51,7 +51,7 @@ class _Drawn:
     num_copied: int = 0
 
 
-class ReplaySource(Generic[K]):
+class ReplaySource(Source[K]):
     """A ring of sequences. Owned by the learner's loop; a batch is its taker's until `release`.
 
     Memory: the sequences, stated in the log, a tree of sums, `num_buffers` batches, and unrolls that wait, which credit
@@ -81,8 +81,7 @@ class ReplaySource(Generic[K]):
           start: training begins once so many are there.
           first_priorities: those of an unroll's lanes, f32 [L], from its fields by name.
         """
-        self.record = record
-        self._batch, self._ratio = plan.batch, ratio
+        self._ratio = ratio
         self._alpha, self._beta = priority_exponent, importance_exponent
         size = min(capacity, max_bytes // sequence_bytes(record))
         if size < max(start, plan.batch):
@@ -97,6 +96,7 @@ class ReplaySource(Generic[K]):
                 f"replay takes {size * sequence_bytes(record)} bytes when it is full, and {available} are free: lower "
                 "algorithm.replay_bytes or replay_sequences, or set algorithm.replay_file = true"
             )
+        super().__init__(record, batch=plan.batch, num_buffers=plan.num_buffers)
         self._start = max(start, plan.batch)
         self._tasks = {task: index for index, task in enumerate(plan.weights)}
         self._names = list(plan.weights)
@@ -105,14 +105,9 @@ class ReplaySource(Generic[K]):
         self._was_drawn = np.zeros(size, bool)
         self._generator = np.random.default_rng([plan.seed, 0x5EED])
         self._first_priorities = first_priorities
-        self._layouts = UnrollLayouts(record)
-        self._buffers = [allocate(record, plan.batch) for _ in range(plan.num_buffers)]
-        self._free = deque(range(plan.num_buffers))
         self._drawn: dict[int, _Drawn] = {}  # by buffer
         self._filling: FilledBatch[K] | None = None
         self._waiting: deque[_UnstoredUnroll[K]] = deque()
-        self._full: deque[FilledBatch[K]] = deque()
-        self._used: list[tuple[K, int]] = []
         self.num_stored = self.num_drawn = 0  # since training began, in this process: the ratio is between them
         self._next_number = 1
         self._take_over()
@@ -127,15 +122,6 @@ class ReplaySource(Generic[K]):
         self._size = len(there)
         self._known = set(zip(*(entries[name][there].tolist() for name in ("incarnation", "seq", "lane")), strict=True))
         self.num_recovered, self.num_torn = len(there), self._memory.num_torn
-
-    @property
-    def buffers(self) -> list[list[Array]]:
-        """The arrays of every buffer, by index: what wraps them may be made once."""
-        return self._buffers
-
-    def check(self, lanes: int, num_bytes: int) -> None:
-        """Raise RemoteWireError unless an unroll of `lanes` lanes has so many bytes."""
-        self._layouts.check(lanes, num_bytes)
 
     def offer(
         self, key: K, lanes: int, frame: bytes, *, skip: int = 0, task: str = "", origin: Origin = UNNAMED
@@ -156,12 +142,8 @@ class ReplaySource(Generic[K]):
             budget -= self._copy(filling, budget)
         return stored
 
-    def take(self) -> FilledBatch[K] | None:
-        """The oldest full batch, if there is one; it is the caller's until `release`."""
-        return self._full.popleft() if self._full else None
-
     def release(self, batch: FilledBatch[K], priorities_B: Array | None = None) -> None:
-        """It was trained on: its sequences get these priorities, but for those that gave way meanwhile."""
+        """Take a batch back: its sequences get these priorities, except those that have been replaced since."""
         drawn = self._drawn.pop(batch.index)
         self._free.append(batch.index)
         if priorities_B is None:
@@ -170,11 +152,6 @@ class ReplaySource(Generic[K]):
         places, priorities = drawn.places[is_there], np.asarray(priorities_B, np.float64)[is_there]
         self._memory.entries["priority"][places] = priorities
         self._tree.set(places, self._power(priorities))
-
-    def used(self) -> list[tuple[K, int]]:
-        """(unroll, lanes) that were stored since the last call."""
-        used, self._used = self._used, []
-        return used
 
     @property
     def has_more(self) -> bool:

@@ -1,9 +1,10 @@
-"""The interface of a source of batches."""
+"""The base of sources of batches: what they have in common, and what each of them defines."""
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -50,58 +51,67 @@ class SourcePlan:
     echo_batches: int = 4  # batches' worth that these uses are shuffled within
 
 
-class Source(Protocol[K]):
-    """Collects unrolls into batches. Pure; owned by the learner's loop. `K` identifies an unroll.
+class Source(Generic[K]):
+    """Collects unrolls into batches of lanes. Pure; owned by the learner's loop. `K` identifies an unroll.
 
     The learner calls `check` and `offer` for each unroll, then `fill`, `take` while there are batches, `release`
-    for each batch that was trained on, and `used` after `fill` and `release`.
+    for each batch that was trained on, and `used` after `fill` and `release`. A subclass defines `offer`, `fill` and
+    `release`. Memory: `num_buffers` batches of `batch` lanes, and what the subclass keeps.
     """
 
-    record: RecordSpec
+    def __init__(self, record: RecordSpec, *, batch: int, num_buffers: int) -> None:
+        self.record = record
+        self._batch = batch
+        self._layouts = UnrollLayouts(record)
+        self._buffers = [allocate(record, batch) for _ in range(num_buffers)]
+        self._free = deque(range(num_buffers))  # buffers
+        self._full: deque[FilledBatch[K]] = deque()
+        self._used: list[tuple[K, int]] = []
 
     @property
     def buffers(self) -> list[list[Array]]:
         """The arrays of every batch buffer by its index; they stay the same, so tensors on them may be made once."""
-        ...
+        return self._buffers
 
     def check(self, lanes: int, num_bytes: int) -> None:
         """Raise RemoteWireError unless an unroll of `lanes` lanes has so many bytes."""
-        ...
+        self._layouts.check(lanes, num_bytes)
 
     def offer(
         self, key: K, lanes: int, frame: bytes, *, skip: int = 0, task: str = "", origin: Origin = UNNAMED
     ) -> None:
-        """Take a task's unroll of `lanes` lanes, of which the first `skip` are not used."""
-        ...
+        """Take a task's unroll of `lanes` lanes, of which the first `skip` are not used. Call `check` first."""
+        raise NotImplementedError
 
     def fill(self) -> list[K]:
         """Copy as many lanes as fit; return the unrolls whose frames are freed, so that their credit returns."""
-        ...
+        raise NotImplementedError
 
     def take(self) -> FilledBatch[K] | None:
-        """Return the next full batch, or None; it belongs to the caller until `release`."""
-        ...
+        """Return the oldest full batch, or None; it belongs to the caller until `release`."""
+        return self._full.popleft() if self._full else None
 
     def release(self, batch: FilledBatch[K], priorities_B: Array | None = None) -> None:
         """Take a batch back after it was trained on, with new priorities f32 [B] if the algorithm gives any."""
-        ...
+        raise NotImplementedError
 
     def used(self) -> list[tuple[K, int]]:
         """Return (unroll, lanes) that were used since the last call and can be acknowledged."""
-        ...
+        used, self._used = self._used, []
+        return used
 
     @property
     def has_more(self) -> bool:
         """Whether `fill` stopped so as not to hold the loop up, and is to be called again soon."""
-        ...
+        return False
 
     def metrics(self) -> dict[str, float]:
-        """Figures of its own, by column of metrics.csv."""
-        ...
+        """Return metrics of its own by column of metrics.csv, besides those of batches and credit."""
+        return {}
 
     def describe(self) -> dict[str, int | str]:
-        """What it has room for and what it found, for the log; empty if there is nothing to say."""
-        ...
+        """Return what it has room for and what it found, for the log; empty if there is nothing to say."""
+        return {}
 
 
 class UnrollLayouts:

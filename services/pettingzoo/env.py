@@ -7,8 +7,6 @@ from seedbed.actor_svc.envs import load_function
 from seedbed.services.pettingzoo.backend import AgentBackend
 from seedbed.shared.errors import ConfigError
 
-MakeWorld = Callable[[], Any]  # returns a pettingzoo.ParallelEnv
-
 
 def make(
     env: str,

@@ -1,7 +1,9 @@
 """The columns of metrics.csv, without those of a custom algorithm and of an environment's own statistics."""
 
 from seedbed.shared.figures import inference
-from seedbed.shared.figures.declare import Column
+from seedbed.shared.figures.declare import Column, Plot, Remark
+
+MAX_LOG_RHO_LAG0 = 0.1  # 0 to 1e-5 in float32, up to 0.07 with an LSTM; dropout of a tenth gives 0.16
 
 # The run so far, over all restarts
 SECONDS = Column("seconds", "s", "time of training, without the final evaluation, for which training is held")
@@ -30,29 +32,54 @@ LOST_EPOCH_STEPS = Column("lost_epoch_steps", "steps", "dropped transitions whos
 ABORTED_EPISODES = Column("aborted_episodes", "", "episodes cut short because their environment was built again")
 
 # Means over the updates since the previous row
-LOSS = Column("loss", "", "the loss; [algorithms.md](algorithms.md) has the definitions")
+LOSS = Column(
+    "loss", "", "the loss; [algorithms.md](algorithms.md) has the definitions", plot=Plot("Loss", "per transition")
+)
 POLICY_LOSS = Column("policy_loss", "", "the policy's part of the loss")
 VALUE_LOSS = Column("value_loss", "", "the value's part of the loss, in units of the value head")
-GRAD_NORM = Column("grad_norm", "", "norm of the gradient before the clip")
+GRAD_NORM = Column(
+    "grad_norm", "", "norm of the gradient before the clip", plot=Plot("Gradient norm", "before clipping")
+)
 LEARNING_RATE = Column("learning_rate", "", "the present learning rate")
 ENTROPY_COST = Column("entropy_cost", "", "the present weight of the entropy bonus")
-ENTROPY = Column("entropy", "nats", "mean entropy of the policy")
+ENTROPY = Column("entropy", "nats", "mean entropy of the policy", plot=Plot("Entropy", "nats"))
 RHO_CLIPPED_SHARE = Column("rho_clipped_share", "0…1", "share of rows whose ratio is over `rho_clip`")
 KL_STEP = Column("kl_step", "nats", "with `appo`: KL between the policy before the batch and in its passes")
 POLICY_CLIPPED_SHARE = Column("policy_clipped_share", "0…1", "with `appo`: share of rows beyond the clip")
-EFFECTIVE_SAMPLE_SIZE = Column("effective_sample_size", "0…1", "(mean ω)²/mean ω²: 1 on-policy")
-KL = Column("kl", "nats", "estimate of KL(behaviour‖policy), from the actions taken")
+EFFECTIVE_SAMPLE_SIZE = Column(
+    "effective_sample_size", "0…1", "(mean ω)²/mean ω²: 1 on-policy",
+    remark=Remark(
+        least=0.5,
+        text="importance weights differ so much that a batch is worth {:.0%} of its steps: the behaviour is far from "
+        "the policy; lower the lag or algorithm.learning_rate",
+    ),
+)  # fmt: skip
+KL = Column(
+    "kl", "nats", "estimate of KL(behaviour‖policy), from the actions taken",
+    plot=Plot("KL divergence", "nats, behaviour to target"),
+)  # fmt: skip
 LOG_RHO_MEAN_ABS = Column("log_rho_mean_abs", "", "mean \\|log π − log μ\\|")
 LOG_RHO_LAG0 = Column(
     "log_rho_mean_abs_lag0", "",
     "the same over rows acted by the very weights the update starts from, where it is 0 up to rounding",
+    plot=Plot("Disagreement", "|log ρ| at lag 0", "near 0 is right"),
+    remark=Remark(
+        most=MAX_LOG_RHO_LAG0,
+        text="learner and inference disagree on the same weights (|log ρ| at lag 0 is {:.2g}): the network must give "
+        "the same output for the same input",
+    ),
 )  # fmt: skip
 VALUE_TARGET_MEAN = Column("value_target_mean", "", "mean value target of trained rows")
 VALUE_ERROR_MEAN = Column("value_error_mean", "", "mean of target − value, of trained rows")
 ADVANTAGE_RMS = Column("advantage_rms", "", "root mean square of the advantages of trained rows")
 EXPLAINED_VARIANCE = Column(
-    "explained_variance", "≤ 1", "1 − Var(v − V)/Var(v); in a run with several tasks the mean of those within each"
-)
+    "explained_variance", "≤ 1", "1 − Var(v − V)/Var(v); in a run with several tasks the mean of those within each",
+    plot=Plot("Explained variance", "share, 1 is best"),
+    remark=Remark(
+        least=0.0,
+        text="the value function explains less than its mean would: check reward scale and learning rate",
+    ),
+)  # fmt: skip
 VALUE_UNITS = (  # of each task where it has a value output of its own
     VALUE_UNIT_MEAN := Column(
         "value_unit_mean", "reward", "with `value_normalisation`: moving mean of the value targets, 0 of the value head"
@@ -63,7 +90,7 @@ Q_MEAN = Column("q_mean", "", "with `r2d2`: mean Q of the actions taken, in the 
 Q_TARGET_MEAN = Column("q_target_mean", "", "with `r2d2`: mean target of these Q")
 TD_ERROR_MEAN = Column("td_error_mean", "", "with `r2d2`: mean \\|target − Q\\|")
 TD_ERROR_MAX = Column("td_error_max", "", "with `r2d2`: largest \\|target − Q\\| of a batch")
-UPDATE_TIME = Column("update_ms", "ms", "duration of one update")
+UPDATE_TIME = Column("update_ms", "ms", "duration of one update", plot=Plot("Update", "ms"))
 LAG_MEAN = Column("lag_mean", "updates", "mean number of updates between acting and learning, of trained rows")
 LAG_MAX = Column("lag_max", "updates", "the largest lag of a trained row")
 VALID_SHARE = Column("valid_share", "0…1", "share of a batch's rows that are transitions")

@@ -1,7 +1,11 @@
-"""Kinds of declarations: a metric at /metrics, a column of metrics.csv, or a quotient of two counters for both."""
+"""Kinds of declarations: a metric at /metrics, a column of metrics.csv, or a quotient of two counters for both.
 
+A column may have a chart of its own, for the web page and Grafana, and a remark, for `seedbed explain`.
+"""
+
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import ModuleType
 
@@ -60,17 +64,47 @@ def histogram(name: str, meaning: str) -> Metric:
 
 
 @dataclass(frozen=True, slots=True)
+class Plot:
+    """A chart that shows one column alone: its title, and under it the unit and a note."""
+
+    title: str
+    unit: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remark:
+    """What `seedbed explain` says of a run in which a column's mean is outside its limits.
+
+    Args:
+      text: what is wrong and what to do; `{}` stands for the mean, with a format as in `str.format`.
+    """
+
+    text: str
+    least: float = -math.inf
+    most: float = math.inf
+
+    def of(self, mean: float) -> str:
+        """Return the text with this mean in it; empty if the mean is within the limits."""
+        return "" if self.least <= mean <= self.most else self.text.format(mean)
+
+
+@dataclass(frozen=True, slots=True)
 class Column:
     """One column of metrics.csv.
 
     Args:
       unit: empty for a plain number.
       meaning: for the table of docs/figures.md, in Markdown.
+      plot: its own chart on the web page and in Grafana, if it has one.
+      remark: when `seedbed explain` has something to say about it, and what.
     """
 
     name: str
     unit: str
     meaning: str
+    plot: Plot | None = field(default=None, kw_only=True)
+    remark: Remark | None = field(default=None, kw_only=True)
 
     def of(self, member: str) -> str:
         """Return the name of the same column for one task or one learner rank of a run."""

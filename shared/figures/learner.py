@@ -42,6 +42,7 @@ EVAL_NORMALISED = gauge(
 LAG_MEAN = gauge("learner_policy_lag_mean", "Updates between acting and learning.")
 LAG_MAX = gauge("learner_policy_lag_max", "The most of them in the last update.")
 LOG_RHO_LAG0 = gauge("learner_log_rho_lag0", "Mean |log rho| of rows acted by the weights updated.")
+COLUMN = gauge("learner_column", "The newest value of a column of metrics.csv.", "column")
 POLICY_STEP = gauge("learner_policy_step", "Update number of the published weights.")
 POLICY_EPOCH = gauge("learner_policy_epoch", "How many learners this run has had.")
 PRODUCERS = gauge("learner_producers", "Inference services that are in.")

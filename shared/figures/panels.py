@@ -37,6 +37,13 @@ class Panel:
     is_optional: bool = False  # of some algorithms alone: left out where no run that is shown has a value
 
 
+def plotted(column: Column) -> Panel:
+    """Return the chart of a column that is declared with one. Raises: ValueError if it is not."""
+    if column.plot is None:
+        raise ValueError(f"column {column.name} has no plot: give it one in shared/figures/columns.py")
+    return Panel(column.plot.title, column.plot.unit, (Line(column),), column.plot.note, is_optional=True)
+
+
 EPISODES = "training: of the last 100 episodes"
 
 RETURN = Panel(
@@ -61,10 +68,6 @@ SPEED = Panel(
 )  # fmt: skip
 LENGTH = Panel("Episode length", "steps, mean", (Line(columns.LENGTH_MEAN),))
 LAG = Panel("Policy lag", "updates", (Line(columns.LAG_MEAN, "mean"), Line(columns.LAG_MAX, "most", "dashed")))
-ENTROPY = Panel("Entropy", "nats", (Line(columns.ENTROPY),), is_optional=True)
-EXPLAINED_VARIANCE = Panel(
-    "Explained variance", "share, 1 is best", (Line(columns.EXPLAINED_VARIANCE),), is_optional=True
-)
 
 PANELS = (  # of the page, in its order
     RETURN,
@@ -80,7 +83,6 @@ PANELS = (  # of the page, in its order
         "Inference", "ms",
         (Line(inference.QUEUE_WAIT.column, "queue"), Line(inference.FORWARD.column, "forward", "dashed")),
     ),
-    Panel("Update", "ms", (Line(columns.UPDATE_TIME),)),
     Panel(
         "Busy", "% of the time",
         (
@@ -89,10 +91,7 @@ PANELS = (  # of the page, in its order
         ),
     ),
     Panel("Dropped", "% of the steps, too old", (Line(columns.DROPPED_SHARE, scale=100.0, unit="%"),)),
-    ENTROPY,
-    EXPLAINED_VARIANCE,
-    Panel("KL divergence", "nats, behaviour to target", (Line(columns.KL),), is_optional=True),
-    Panel("Disagreement", "|log ρ| at lag 0", (Line(columns.LOG_RHO_LAG0),), "near 0 is right", is_optional=True),
+    *(plotted(column) for column in columns.COLUMNS if column.plot is not None),
     Panel(
         "Q", "of the actions taken",
         (Line(columns.Q_MEAN, "Q"), Line(columns.Q_TARGET_MEAN, "target", "dashed")), is_optional=True,
@@ -110,7 +109,7 @@ PANELS = (  # of the page, in its order
         (Line(columns.REPLAY_PRIORITY_MEAN, "mean"), Line(columns.REPLAY_PRIORITY_MAX, "most", "dashed")),
         is_optional=True,
     ),
-    Panel("Loss", "per transition", (Line(columns.LOSS),)),
-    Panel("Gradient norm", "before clipping", (Line(columns.GRAD_NORM),)),
 )  # fmt: skip
-PICTURE = (RETURN, LENGTH, SPEED, ENTROPY, EXPLAINED_VARIANCE, LAG)  # of curves.png
+PICTURE = (  # of curves.png
+    RETURN, LENGTH, SPEED, plotted(columns.ENTROPY), plotted(columns.EXPLAINED_VARIANCE), LAG,
+)  # fmt: skip

@@ -60,7 +60,7 @@ class Gate(Protocol):
 
     @property
     def barred(self) -> Mapping[Any, Any]:
-        """Those whose messages are dropped, always the same object. While it is empty, the gate need not be asked."""
+        """The peers whose messages are dropped, always in one object; while it is empty the gate need not be asked."""
 
     def admits(self, route: bytes) -> bool:
         """Whether the next message, which came over this route, is to be read."""

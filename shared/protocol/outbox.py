@@ -252,11 +252,6 @@ class Outbox:
                     self._num_episodes_sent = 0
                 return
 
-    def _sent_end(self) -> int:
-        if self._num_sent < len(self._unrolls):
-            return self._unrolls[self._num_sent].position
-        return self._next_start
-
     def _forget(self, acked_through: int, episodes_acked_through: int) -> None:
         while self._unrolls and self._unrolls[0].seq < acked_through:
             self._unacked_lanes -= self._unrolls.popleft().lanes

@@ -343,6 +343,18 @@ def split_words(argv: Sequence[str]) -> tuple[Path | None, list[str]]:
     return None, words
 
 
+async def wait_unless_failed(event: asyncio.Event, worker: Worker) -> None:
+    """Wait until the event is set. Raises: what a job of the worker raised, if that comes first."""
+    is_set = asyncio.ensure_future(event.wait())
+    waits: list[asyncio.Future[Any]] = [is_set, worker.failed]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        is_set.cancel()
+    if worker.failed.done():
+        worker.failed.result()
+
+
 def die_with_parent() -> None:
     """If the parent requested it, make the kernel kill this process when the parent ends."""
     asked = os.environ.get(DIE_WITH_PARENT, "")

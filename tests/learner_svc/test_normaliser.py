@@ -80,7 +80,8 @@ def test_statistics_resume_exactly():
     published = [LeafNormaliser(0, torch.zeros(2), torch.ones(2)) for _ in range(2)]
     first, second = (ObservationNormaliser([item]) for item in published)
     first.update((leaves[0],), None)
-    second.load_state({k: v.clone() for k, v in first.state().items()})
+    for name, tensor in second.state().items():
+        tensor.copy_(first.state()[name])
     for leaf in leaves[1:]:
         first.update((leaf,), None)
         second.update((leaf,), None)

@@ -53,7 +53,9 @@ def test_an_evaluation_is_in_one_row() -> None:
     row = figures.row(Counters(), Returns(), [], epoch=1, now=1.0, others={})
     assert (row["eval_return_mean"], row["eval_return_median"], row["eval_return_max"]) == (4.0, 2.5, 10.0)
     assert (row["eval_episodes"], row["eval_version"], row["eval_length_mean"]) == (4, 9, 5.0)
-    assert "eval_episodes" not in figures.row(Counters(), Returns(), [], epoch=1, now=2.0, others={})
+    assert "eval_episodes" not in figures.row(Counters(), Returns(), [], epoch=1, now=2.0, others={"x": None})
+    assert (figures.newest["eval_return_mean"], figures.newest["seconds"]) == (4.0, 0.0)  # for /metrics
+    assert "x" not in figures.newest
 
 
 def test_lanes_that_would_be_too_old_are_refused_with_a_remedy() -> None:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from seedbed.learner_svc.algorithms.config import VTraceConfig
-from seedbed.learner_svc.algorithms.registry import REGISTRY
+from seedbed.learner_svc.algorithms.config import BUILT_IN, AlgorithmConfig, VTraceConfig
+from seedbed.learner_svc.algorithms.registry import find_algorithm
 from seedbed.learner_svc.algorithms.returns import vtrace
 from seedbed.learner_svc.algorithms.vtrace import VTrace, kl_to_behaviour
 from seedbed.learner_svc.learning.rewards import TrainingRewards
@@ -255,9 +255,15 @@ def test_the_distance_to_the_behaviour_is_never_negative_and_pulls_back(log_rho)
     assert abs(x.grad.item()) < 20
 
 
-def test_the_registry_knows_vtrace_and_the_configuration_refuses_nonsense():
-    """One line per algorithm; an entropy target needs a cost to start from."""
-    assert REGISTRY["vtrace"] is VTrace
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_an_algorithm_is_found_by_its_name(name):
+    """Its settings name it, and it reads these settings."""
+    kind, settings = find_algorithm(TypeAdapter(AlgorithmConfig).validate_python({"name": name}))
+    assert (kind.Settings, settings.name) == (BUILT_IN[name], name)
+
+
+def test_the_configuration_refuses_nonsense():
+    """An entropy target needs a cost to start from, and unknown names are refused."""
     with pytest.raises(ValidationError, match="entropy_cost above 0"):
         VTraceConfig(entropy_target=1.0, entropy_cost=0.0)
     with pytest.raises(ValidationError, match="learning_rat"):

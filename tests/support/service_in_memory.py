@@ -9,7 +9,7 @@ from seedbed.actor_svc.client import Finished, GroupClient, ResetLanes, Send, St
 from seedbed.actor_svc.connection import ConnectionClient
 from seedbed.actor_svc.envs import make_group
 from seedbed.services.tools.cli.env.in_process import CheckOptions
-from seedbed.services.tools.cli.env.kit import Drills
+from seedbed.services.tools.cli.env.kit import ScriptedLife
 from seedbed.services.tools.cli.env.life import Expected, Life, ServiceLink
 from seedbed.shared.errors import RejectedError, RemoteWireError
 from seedbed.shared.protocol.codec import decode, encode
@@ -48,7 +48,7 @@ class ServiceInMemory:
     """Two groups on one connection."""
 
     def __init__(
-        self, kind: type[Life] = Drills, broken: BrokenRules | None = None, options: CheckOptions = OPTIONS
+        self, kind: type[Life] = ScriptedLife, broken: BrokenRules | None = None, options: CheckOptions = OPTIONS
     ) -> None:
         self.broken = broken or BrokenRules()
         self.network = SimulatedNetwork(faults=NetworkFaults(min_delay_s=DELAY_S, max_delay_s=DELAY_S))

@@ -21,7 +21,7 @@ TABLES = [reference.TABLES[f"{role}_metrics"]() for role in ("actor", "inference
 BOARD = COMPOSE / "grafana" / "dashboards" / "seedbed.json"
 ALERTS = COMPOSE / "prometheus-alerts.yml"
 METRIC = re.compile(r"\b(?:seedbed|process|python)_[a-z0-9_]+\b")
-LABELS = {"run", "service", "name", "incarnation", "alert", "level", "le", "job", "statistic"}
+LABELS = {"run", "service", "name", "incarnation", "alert", "level", "le", "job", "statistic", "column"}
 
 
 def get(where, path):

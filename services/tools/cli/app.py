@@ -503,7 +503,7 @@ def options(
 
 
 def list_console() -> Console:
-    """For a list that may go through a pipe, where no line is to be cut off."""
+    """Return the console for a list; if it goes through a pipe, the console is so wide that no line is cut off."""
     return console if console.is_terminal else Console(width=200)
 
 
@@ -520,7 +520,7 @@ def service_words(words: Sequence[str] | None, config: Path | None) -> list[str]
 
 
 def log_warnings_only() -> None:
-    """What this command itself does is told in its own words; a service that it becomes sets up logs of its own."""
+    """Log warnings and errors alone, to standard error, until a service sets up logs of its own."""
     structlog.reset_defaults()  # whatever was set up in this process before
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),

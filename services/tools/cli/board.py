@@ -117,7 +117,7 @@ class _Process:
         return self.history[-1][1].get(name) if self.history else None
 
     def known(self, name: str) -> float | None:
-        """The same, None also where it is NaN."""
+        """Return the newest value of a sample, or None if there was none or it is NaN."""
         value = self.last(name)
         return None if value is None or math.isnan(value) else value
 

@@ -90,7 +90,7 @@ def plan_fleet(costs: Costs, fleet: Hardware) -> CapacityPlan:
     impala_versions_per_s = impala_rate / (costs.steps_per_update * math.ceil(impala_rate / of_learner))
 
     def price(core_s: float, accelerator_rate: float) -> float:
-        """Of a billion frames for which each step takes so much of a core, or of an accelerator of this rate."""
+        """Return what a billion frames cost, if a step takes so much of a core or an accelerator has this rate."""
         steps = BILLION / costs.frames_per_step
         if accelerator_rate:
             return steps / accelerator_rate / HOUR_S * fleet.accelerator_price

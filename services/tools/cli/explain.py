@@ -9,7 +9,7 @@ import csv
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -22,8 +22,6 @@ BUSY = 0.8  # a share of time above this leaves no room
 SLACK = 0.5  # below this there is plenty
 MIN_ROWS = 3
 STUCK_LOOP_MS = 20.0
-MAX_LOG_RHO_LAG0 = 0.1  # 0 to 1e-5 in float32, up to 0.07 with an LSTM; dropout of a tenth gives 0.16
-MIN_EFFECTIVE_SHARE = 0.5
 MAX_RANKS_WAIT = 0.2  # of a learner rank's time, for the others
 
 
@@ -69,16 +67,13 @@ class Signals:
     dropped_share: float = 0.0  # of acted steps that were too old to train on
     actor_restarts: float = 0.0
     awaited_groups: float = 0.0  # at the end, of a deterministic run: that all others wait for
-    effective_sample_size: float | None = None  # share of a batch
-    entropy: float | None = None
-    explained_variance: float | None = None
-    log_rho_lag0: float | None = None
+    remarked: Mapping[str, float] = field(default_factory=dict)  # column that may have a remark → mean
     cores: int | None = None
     ranks: tuple[RankSignals, ...] = ()  # with several learner ranks
 
     @property
     def inference_busy_share(self) -> float | None:
-        """Of one compute thread: forward passes per second times their length."""
+        """Share of the time in which a compute thread runs forward passes: passes per second times their length."""
         if not self.batch_fill or self.forward_ms is None:
             return None
         passes_per_s = self.acted_steps_per_s / self.batch_fill / max(1.0, self.inference_services)
@@ -155,18 +150,15 @@ MEANS: Mapping[str, Column] = {  # signals that are a column's mean
     "inference_lag_ms": inference.LOOP_LAG.column,
     "env_busy_share": inference.ENV_BUSY.column,
     "lag_mean": columns.LAG_MEAN,
-    "effective_sample_size": columns.EFFECTIVE_SAMPLE_SIZE,
-    "entropy": columns.ENTROPY,
-    "explained_variance": columns.EXPLAINED_VARIANCE,
-    "log_rho_lag0": columns.LOG_RHO_LAG0,
 }
+REMARKED = {column.name: column for column in columns.COLUMNS if column.remark is not None}
 COLUMNS = tuple(  # that are read here
     column.name
     for column in (
         columns.SECONDS, columns.TRAINED_STEPS_PER_S, columns.ENV_STEPS_PER_S, columns.TRAINED_STEPS,
         columns.ENV_STEPS, columns.DROPPED_STEPS,
         columns.INFERENCE_SERVICES, columns.LAG_MAX, inference.NUM_ACTOR_RESTARTS.column,
-        inference.NUM_AWAITED_GROUPS.column, *MEANS.values(),
+        inference.NUM_AWAITED_GROUPS.column, *MEANS.values(), *REMARKED.values(),
     )
 )  # fmt: skip
 
@@ -220,18 +212,7 @@ def _remarks(signals: Signals) -> list[str]:
         )
     elif signals.lag_max is not None and signals.max_policy_lag and signals.lag_max > 0.8 * signals.max_policy_lag:
         remarks.append(f"policy lag reaches {signals.lag_max:.0f} of at most {signals.max_policy_lag:.0f} updates")
-    if signals.effective_sample_size is not None and signals.effective_sample_size < MIN_EFFECTIVE_SHARE:
-        remarks.append(
-            f"importance weights differ so much that a batch is worth {signals.effective_sample_size:.0%} of its steps:"
-            f" the behaviour is far from the policy; lower the lag or algorithm.learning_rate"
-        )
-    if signals.log_rho_lag0 is not None and signals.log_rho_lag0 > MAX_LOG_RHO_LAG0:
-        remarks.append(
-            f"learner and inference disagree on the same weights (|log ρ| at lag 0 is {signals.log_rho_lag0:.2g}): the "
-            f"network must give the same output for the same input"
-        )
-    if signals.explained_variance is not None and signals.explained_variance < 0:
-        remarks.append("the value function explains less than its mean would: check reward scale and learning rate")
+    remarks += [text for name, mean in signals.remarked.items() if (text := _remark(REMARKED[name], mean))]
     if signals.ranks and max(rank.ranks_wait_share for rank in signals.ranks) > MAX_RANKS_WAIT:
         slowest = max(signals.ranks, key=lambda rank: rank.batch_wait_share)
         remarks.append(
@@ -241,6 +222,10 @@ def _remarks(signals: Signals) -> list[str]:
     if signals.actor_restarts:
         remarks.append(f"actors were restarted {signals.actor_restarts:.0f} times: see logs/")
     return remarks
+
+
+def _remark(column: Column, mean: float) -> str:
+    return column.remark.of(mean) if column.remark is not None else ""
 
 
 def cores_of(run_dir: Path) -> int | None:
@@ -305,7 +290,8 @@ def summarise(
     return Signals(
         trained_steps_per_s=trained,
         acted_steps_per_s=acted or trained,
-        **{field: mean(column) for field, column in MEANS.items()},
+        **{signal: mean(column) for signal, column in MEANS.items()},
+        remarked={name: found for name, column in REMARKED.items() if (found := mean(column)) is not None},
         inference_services=mean(columns.INFERENCE_SERVICES) or 1.0,
         lag_max=max(values(columns.LAG_MAX), default=None),
         max_policy_lag=max_policy_lag,

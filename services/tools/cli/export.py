@@ -69,7 +69,7 @@ class PolicyStep(nn.Module):
 
     @property
     def names(self) -> Exported:
-        """Of inputs and outputs, in order."""
+        """Return the names of inputs and outputs, in their order."""
         paths = [leaf.path for leaf in self.policy.spec.observation.leaves()]
         leaves = [f"observation/{path}" if path else "observation" for path in paths]
         state = [field.name for field in self.policy.state_fields]

@@ -98,5 +98,5 @@ def _tell_files(files: Sequence[Path]) -> None:
 
 
 def _tell(text: str) -> None:
-    """As it is: names and folders are no markup."""
+    """Print a text as it is, because names and folders may look like markup."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -47,7 +47,7 @@ ASKED_BY = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "
 
 
 class View(Protocol):
-    """Who watches: the terminal, or a test."""
+    """What a launcher shows its run to, such as the table in the terminal."""
 
     def happened(self, text: str) -> None:
         """Something that a person may want to know."""
@@ -133,12 +133,12 @@ class Launcher:
         self._wake.put(None)
 
     def _pause(self) -> None:
-        """Until somebody asks to stop, POLL_S at most."""
+        """Wait until somebody asks to stop, for at most POLL_S."""
         with suppress(Empty):
             self._wake.get(timeout=POLL_S)
 
     def process_id(self, name: str) -> int | None:
-        """Of the running process of a service."""
+        """Return the process id of a running service, or None if it does not run."""
         child = self._children.get(name)
         return child.pid if child is not None else None
 
@@ -232,7 +232,7 @@ class Launcher:
         self._children.clear()
 
     def _kill(self, name: str) -> None:
-        """At once, with all that it started; a minder does that itself, for some may have sessions of their own."""
+        """Kill a service and all that it started. A minder does that itself, because some may be in other sessions."""
         if self._processes[name].is_minded:
             self._children[name].send_signal(KILL_ALL)
         else:

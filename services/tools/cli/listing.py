@@ -46,7 +46,7 @@ class ListedRun:
     checkpoint_update: int | None  # of the newest
 
     def to_json(self) -> dict[str, Any]:
-        """With state and cause beside the rest."""
+        """Return all fields as JSON takes them; those of the status are beside the others."""
         fields: dict[str, Any] = asdict(self)
         status: dict[str, Any] = fields.pop("status")
         return {**fields, **status, "cause": self.status.cause}
@@ -74,7 +74,7 @@ def _read_run(folder: Path) -> ListedRun:
     is_over = status.state is not State.RUNNING and summary.get("epoch") == _last(rows, "epoch")
 
     def figure(column: str, key: str) -> float | None:
-        """From the summary of a run that is over, else from the table's last rows, else from an earlier summary."""
+        """Return a value of the summary if the run is over, else of the table's last rows, else of an older summary."""
         said = finite(summary.get(key))
         if is_over and said is not None:
             return said
@@ -133,7 +133,7 @@ def age(at: float | None, now: float) -> str:
 
 
 def list_experiments(here: Path | None = None) -> list[ListedExperiment]:
-    """Those that come with the project by name, then the files of a folder, the working directory, by theirs."""
+    """Return the project's experiments by name, then those of `here` (the working directory) by path."""
     own = [path for path in sorted((here or Path()).glob("*.toml")) if _is_experiment(path)]
     shipped = sorted(EXPERIMENTS.glob("*.toml"))
     files = [*((path.stem, path) for path in shipped), *((str(path), path) for path in own)]
@@ -188,7 +188,7 @@ def _table(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _begun_at(folder: Path) -> float | None:
-    """As the run's identity says; else when its settings were written."""
+    """Return when a run began, from run.json; without it, when its settings were written."""
     created = read_object(folder / "run.json").get("created")
     try:
         return datetime.strptime(str(created), "%Y-%m-%dT%H:%M:%S%z").timestamp()

@@ -56,7 +56,7 @@ class Minder:
         return self._wait()
 
     def _wait(self) -> int:
-        """Until neither the program nor anything that it started runs."""
+        """Wait until nothing of the program runs; return its exit status, after a stop the worst of all."""
         own, others = 0, [0]
         while True:
             try:

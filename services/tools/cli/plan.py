@@ -81,7 +81,7 @@ def split_threads(launch: LaunchConfig, cores: int) -> Threads:
 
 
 def limit_threads(environment: MutableMapping[str, str], role: str) -> None:
-    """For a service that is started alone, before torch or NumPy is loaded: as many threads as in a run here."""
+    """Give a service that is started alone as many threads as in a run here, before torch or NumPy is loaded."""
     threads = split_threads(LaunchConfig(), usable_cores())
     count = {LEARNER: threads.learner, "inference": threads.inference}.get(role, 1)
     environment.setdefault("OMP_NUM_THREADS", str(count))

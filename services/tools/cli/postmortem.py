@@ -20,7 +20,7 @@ def newest_event(log_file: Path, event: str) -> dict[str, object]:
 
 
 def _last_lines(file: Path, start: int = 0) -> list[str]:
-    """From byte `start` on, at most what `TAIL_BYTES` hold; none where the file cannot be read.
+    """Return the lines from byte `start` on, at most TAIL_BYTES of them; none if the file cannot be read.
 
     A file that is shorter was begun anew since then: all of it counts.
     """

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from seedbed.learner_svc.algorithms.config import AlgorithmConfig, OwnAlgorithmConfig, R2D2Config
+from seedbed.learner_svc.algorithms.config import OwnAlgorithmConfig
 from seedbed.services.tools.cli.experiment import Experiment
 from seedbed.services.tools.cli.plan import plan_actors
 from seedbed.services.tools.cli.probe.ask import probe_environments
@@ -43,7 +43,7 @@ def look_before_start(experiment: Experiment, console: Console) -> Experiment:
         if needs_trial(experiment, is_resumed=is_resumed):  # torch is loaded while environments are made
             settings = experiment.settings
             what = f"policy.network: {settings.policy.network}"
-            if _may_refuse(settings.algorithm):
+            if not settings.algorithm.takes_every_policy:
                 what += f", algorithm.name: {settings.algorithm.name}"
             trial = stack.enter_context(Child("seedbed.services.tools.cli.probe.network", what, TRIAL_S))
         probes = _probe_all(experiment, with_known=trial is not None or not is_resumed)
@@ -52,7 +52,7 @@ def look_before_start(experiment: Experiment, console: Console) -> Experiment:
             policy = experiment.settings.policy.model_dump(mode="json", exclude_unset=True)
             tasks = list(experiment.settings.tasks)
             request: dict[str, Any] = {"spec": spec_to_json(spec), "policy": policy, "tasks": tasks}
-            if _may_refuse(algorithm := experiment.settings.algorithm):
+            if not (algorithm := experiment.settings.algorithm).takes_every_policy:
                 request["algorithm"] = algorithm.model_dump(mode="json")
                 request["unroll_length"] = experiment.settings.learner.unroll_length
             trial.send(request)
@@ -62,23 +62,20 @@ def look_before_start(experiment: Experiment, console: Console) -> Experiment:
 
 
 def needs_trial(experiment: Experiment, *, is_resumed: bool) -> bool:
-    """Whether network or algorithm may fail: the plain mlp takes everything, and so do V-trace and APPO.
+    """Whether network or algorithm may fail: the plain mlp takes everything, and so do most algorithms.
 
     Of a run that goes on only the user's own may.
     """
     policy, algorithm = experiment.settings.policy, experiment.settings.algorithm
     if ":" in policy.network or isinstance(algorithm, OwnAlgorithmConfig):
         return True
-    return not is_resumed and (policy.network != "mlp" or bool(policy.network_kwargs) or _may_refuse(algorithm))
-
-
-def _may_refuse(algorithm: AlgorithmConfig) -> bool:
-    """Whether an algorithm does not take every environment and network, or may be wrong."""
-    return isinstance(algorithm, OwnAlgorithmConfig | R2D2Config)
+    return not is_resumed and (
+        policy.network != "mlp" or bool(policy.network_kwargs) or not algorithm.takes_every_policy
+    )
 
 
 def _environments(experiment: Experiment) -> dict[str, EnvConfig]:
-    """Those that actors on this machine will step, by task."""
+    """Return the environments that actors on this machine will step, by task."""
     tasks = dict.fromkeys(task for _, _, task in plan_actors(experiment.settings))
     return {task: experiment.settings.env_of(task) for task in tasks}
 

@@ -19,7 +19,7 @@ from seedbed.services.tools.cli.experiment import Sections
 from seedbed.services.tools.cli.explain import Diagnosis, Signals, cores_of, diagnose, read_signals
 from seedbed.services.tools.cli.machine import usable_cores
 from seedbed.services.tools.cli.runs import RECORD
-from seedbed.services.tools.cli.table import LABEL_STYLE, count, number, percent
+from seedbed.services.tools.cli.table import LABEL_STYLE, count, labelled_grid, number, percent
 from seedbed.services.tools.cli.unroll_links import UnrollLink, read_links
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.runtime.config import load_settings
@@ -68,9 +68,7 @@ def render_diagnosis(
     name: str, signals: Signals, diagnosis: Diagnosis, links: Sequence[UnrollLink] = ()
 ) -> RenderableType:
     """What `seedbed explain` prints: figures, ways of unrolls, what limits the run, settings to change, remarks."""
-    grid = Table.grid(padding=(0, 3))
-    grid.add_column(style=LABEL_STYLE, no_wrap=True)
-    grid.add_column()
+    grid = labelled_grid()
     grid.add_row(
         "speed", f"{count(signals.trained_steps_per_s)} trained, {count(signals.acted_steps_per_s)} acted steps/s"
     )
@@ -120,9 +118,7 @@ def _describe_links(links: Sequence[UnrollLink]) -> list[tuple[str, Text]]:
 
 def render_plan(costs: Costs, fleet: Hardware, plan: CapacityPlan) -> RenderableType:
     """What `seedbed plan` prints: what a step costs here, what the fleet needs, and what a billion frames cost."""
-    grid = Table.grid(padding=(0, 3))
-    grid.add_column(style=LABEL_STYLE, no_wrap=True)
-    grid.add_column()
+    grid = labelled_grid()
     roles = (("actors", costs.actor_s), ("inference", costs.inference_s), ("learner", costs.learner_s))
     grid.add_row("a step here", f"µs of a core: {', '.join(f'{role} {number(1e6 * each, 2)}' for role, each in roles)}")
     sizes = f"{number(costs.inference_bytes, 0)} bytes to inference and back, {number(costs.learner_bytes, 0)}"
@@ -212,7 +208,7 @@ def report_evaluation(
 def _play_all(
     players: "Mapping[str, TrainedPolicy]", episodes: int, console: Console, *, greedy: bool, seed: int
 ) -> "dict[str, PlayedEpisodes]":
-    """So many episodes of each, with a bar."""
+    """Play so many episodes of each task with its policy, and show a progress bar."""
     from seedbed.services.tools.cli.evaluate import play_episodes
 
     columns = (TextColumn("playing"), BarColumn(), TextColumn("{task.completed:.0f} of {task.total:.0f} episodes"))

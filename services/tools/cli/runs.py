@@ -33,7 +33,7 @@ class Need(StrEnum):
 
 
 def tell_user(text: str) -> None:
-    """On standard error, where it does not mix with what the command prints."""
+    """Print a text on standard error, where it does not mix with what the command prints."""
     print(text, file=sys.stderr)
 
 

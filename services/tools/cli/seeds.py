@@ -247,6 +247,6 @@ def _tasks(curves: Mapping[int, Sequence[Mapping[str, str]]]) -> list[str]:
 
 
 def _points(curve: Sequence[Mapping[str, str]], x: str, y: str) -> tuple[list[float], list[float]]:
-    """Where both columns have a figure."""
+    """Return the values of both columns, from the rows in which both have one."""
     rows = [row for row in curve if row.get(x) and row.get(y)]
     return [float(row[x]) for row in rows], [float(row[y]) for row in rows]

@@ -134,7 +134,7 @@ class Supervisor:
         service.phase, service.start_at = Phase.WAITING, now + delay_s
 
     def _left(self, service: Watched, now: float) -> None:
-        """It ended with 0: the end of the run, part of it, or too early."""
+        """Note that a service ended with status 0: because the run is over or ends, or too early."""
         service.last_exit = "left"
         if service.name == self._final:
             service.phase = Phase.LEFT

@@ -265,11 +265,17 @@ def render_line(figures: RunFigures, run: RunConfig) -> str:
     return "  ".join(parts)
 
 
-def render_summary(summary: Mapping[str, Any], run_dir: Path, restarts: Mapping[str, int]) -> RenderableType:
-    """What came out of a run, from its summary.json."""
+def labelled_grid() -> Table:
+    """Return an empty grid for rows of a label and its text."""
     grid = Table.grid(padding=(0, 3))
     grid.add_column(style=LABEL_STYLE, no_wrap=True)
     grid.add_column()
+    return grid
+
+
+def render_summary(summary: Mapping[str, Any], run_dir: Path, restarts: Mapping[str, int]) -> RenderableType:
+    """What came out of a run, from its summary.json."""
+    grid = labelled_grid()
 
     def figure(name: str, form: Callable[[float], str] = count) -> str:
         value = summary.get(name)

@@ -102,7 +102,7 @@ def write_video(
 
 
 def enlarge(picture: Array) -> Array:
-    """At least MIN_VIDEO_HEIGHT high, by a whole factor, unless it becomes too wide."""
+    """Enlarge a picture by a whole factor to at least MIN_VIDEO_HEIGHT, unless it would be too wide."""
     height, width = picture.shape[:2]
     factor = max(1, min(-(-MIN_VIDEO_HEIGHT // height), MAX_VIDEO_WIDTH // width))
     return np.ascontiguousarray(picture.repeat(factor, 0).repeat(factor, 1))

@@ -117,7 +117,7 @@ def _served_run(runs: Path, name: str) -> str:
 
 
 def _choose_tasks(settings: LaunchSettings) -> Sequence[str]:
-    """Those that an actor's container steps, a process each: all, unless one is chosen.
+    """Return the tasks that an actor's container steps, each in a process: all, unless one is chosen.
 
     Raises: ConfigError for a task that is none.
     """

@@ -39,7 +39,7 @@ def start(label: str, tasks: Sequence[str], words: Sequence[str]) -> list[Part]:
 
 
 def wait(parts: Sequence[Part]) -> int:
-    """Until all have ended, or one has failed and the others were stopped; the exit code."""
+    """Wait until all have ended, or one has failed and the others were stopped; return the exit code."""
     running = {part.pid: part for part in parts}
     while running:
         ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)

@@ -73,7 +73,7 @@ def _num_ranks() -> int:
 def _plan(
     role: ContainerRole, experiment: str, words: Sequence[str], run: str, container: Container, serve: str
 ) -> Start:
-    """As `plan_service`; a file of the clone's that this user may not read is the user's mistake, too."""
+    """Plan a service as `plan_service` does; a file that this user may not read becomes a ConfigError."""
     try:
         return plan_service(role, experiment, words, run, container, serve=serve)
     except PermissionError as error:

@@ -101,6 +101,6 @@ def is_local_host(header: str) -> bool:
 
 
 def without_token(path: str, query: str) -> str:
-    """The same address on this server without its token."""
+    """Return this address on the server without its token."""
     rest = urlencode([(name, value) for name, value in parse_qsl(query, keep_blank_values=True) if name != "token"])
     return quote("/" + path.lstrip("/\\")) + (f"?{rest}" if rest else "")

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from seedbed.services.tools.cli.explain import MAX_LOG_RHO_LAG0
 from seedbed.services.tools.cli.run_state import RunStatus
 from seedbed.services.tools.monitor.folder import Death
 from seedbed.services.tools.monitor.health import Health, ServiceHealth
 from seedbed.services.tools.monitor.settings import hide_secrets
+from seedbed.shared.figures.columns import MAX_LOG_RHO_LAG0
 from seedbed.shared.protocol.messages import RunState
 
 NO_PROGRESS_S = 60.0

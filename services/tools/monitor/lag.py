@@ -90,7 +90,7 @@ class LagWindow:
 
 
 def view(histogram: LagHistogram | None, bound: float | None, *, is_recent: bool) -> dict[str, Any] | None:
-    """As JSON: buckets up to the last that is not empty or lies within the bound; None if nothing was counted."""
+    """Return a histogram as JSON, up to the last bucket that is filled or within the bound; None if it is empty."""
     if histogram is None or not sum(histogram.counts):
         return None
     wanted = [n for n, low in enumerate(histogram.lows) if histogram.counts[n] or (bound is not None and low <= bound)]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from seedbed.services.tools.monitor.config import MonitorConfig
-from seedbed.services.tools.monitor.desk import Desk
+from seedbed.services.tools.monitor.remote_reports import RemoteReports
 from seedbed.shared.errors import RemoteWireError
 from seedbed.shared.figures.monitor import REFUSED_MESSAGES
 from seedbed.shared.net.endpoints import Dealer
@@ -22,9 +22,9 @@ ASK_EVERY_S = 0.125
 class Links:
     """One connection for each numeric address that the configured names stand for. Owned by the loop."""
 
-    def __init__(self, config: MonitorConfig, service: Service, reactor: Reactor, desk: Desk) -> None:
+    def __init__(self, config: MonitorConfig, service: Service, reactor: Reactor, reports: RemoteReports) -> None:
         """Raises: ConfigError if an address is malformed or a key wrong."""
-        self._service, self._reactor, self._desk = service, reactor, desk
+        self._service, self._reactor, self._reports = service, reactor, reports
         folder, upstream = service.runtime.keys, {Role.INFERENCE: config.inference, Role.LEARNER: config.learner}
         self._keys: dict[Role, DialKeys | None] = {
             role: dial_keys(folder, Role.MONITOR, role) for role, addresses in upstream.items() if addresses
@@ -37,7 +37,7 @@ class Links:
         """Ask, for ever; without addresses there is nothing to do."""
         while self._keys:
             for (role, address), dealer in self._dealers.items():
-                look = self._desk.due(address, role) if dealer.is_connected else None
+                look = self._reports.due(address, role) if dealer.is_connected else None
                 if look is not None:
                     dealer.send([encode(look)])
             await asyncio.sleep(ASK_EVERY_S)
@@ -57,7 +57,7 @@ class Links:
         for address in addresses:
             if (role, address) not in self._dealers:
                 self._dealers[role, address] = self._dial(role, address)
-        self._desk.forget([address for _, address in self._dealers])
+        self._reports.forget([address for _, address in self._dealers])
 
     def _dial(self, role: Role, address: str) -> Dealer:
         def event(kind: str) -> None:
@@ -71,7 +71,7 @@ class Links:
 
     def _take(self, role: Role, address: str, frames: list[bytes]) -> None:
         try:
-            self._desk.take(address, role, frames)
+            self._reports.take(address, role, frames)
         except RemoteWireError as error:
             self._refused.inc()
             self._service.log.debug("report_refused", address=address, error=str(error))

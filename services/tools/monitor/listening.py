@@ -52,7 +52,7 @@ class _Connection(H11Protocol):
             self._count_no_more()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is gone, and counts among the silent ones no more."""
+        """Count the connection among the silent ones no longer, because it is gone."""
         self._count_no_more()
         super().connection_lost(exc)
 

@@ -30,7 +30,7 @@ class Picture:
 
     @property
     def tag(self) -> str:
-        """The same for the same picture."""
+        """A text that is equal for equal pictures alone: the process and the picture's number."""
         return f"{self.incarnation}-{self.number}"
 
 

@@ -17,11 +17,11 @@ from seedbed.services.tools.cli.board import Board, RunFigures, Samples
 from seedbed.services.tools.cli.run_state import State
 from seedbed.services.tools.monitor.alerts import Alert, Reading, judge_run
 from seedbed.services.tools.monitor.curves import Array, Curves
-from seedbed.services.tools.monitor.desk import Desk
 from seedbed.services.tools.monitor.folder import Facts, WatchedFolder
 from seedbed.services.tools.monitor.health import ServiceHealth, map_services, ups
 from seedbed.services.tools.monitor.lag import LagHistogram, LagWindow, read_page, read_summary
 from seedbed.services.tools.monitor.pages import Page, PageState
+from seedbed.services.tools.monitor.remote_reports import RemoteReports
 from seedbed.services.tools.monitor.table import MetricsTable
 from seedbed.shared.figures import columns
 from seedbed.shared.figures.declare import Column
@@ -59,12 +59,12 @@ class RunReader:
         self.services: list[ServiceHealth] = []
         self._lag = LagWindow()
 
-    def look(self, desk: Desk) -> None:
+    def look(self, reports: RemoteReports) -> None:
         """Read the small files again, and what its services said over the link."""
         facts = self._folder.read()
         told: dict[int, Page] = {}
-        added, deaths = [], desk.deaths(facts.run_id)
-        for status, page in desk.of(facts.run_id):
+        added, deaths = [], reports.deaths(facts.run_id)
+        for status, page in reports.of(facts.run_id):
             told[status.incarnation] = page
             if status.incarnation not in (known.incarnation for known in facts.statuses):
                 added.append(status)
@@ -169,7 +169,7 @@ class RunReader:
 
     @property
     def lag_histogram(self) -> LagHistogram | None:
-        """Of the last minute while the run is live, of all of it when it is over."""
+        """The policy lags of the last minute while the run is live, and of the whole run when it is over."""
         return self._lag.recent() if self.is_live else read_summary(self.facts.summary)
 
     @property

@@ -9,10 +9,10 @@ from pathlib import Path
 from seedbed.services.tools.cli.runs import RECORD, RUNS
 from seedbed.services.tools.monitor.access import MIN_TOKEN_CHARACTERS, Access
 from seedbed.services.tools.monitor.config import TOKEN_VARIABLE, MonitorConfig, MonitorSettings
-from seedbed.services.tools.monitor.desk import Desk
 from seedbed.services.tools.monitor.links import Links
 from seedbed.services.tools.monitor.listening import bind, make_server, shown_host
 from seedbed.services.tools.monitor.pages import Visitor, is_loopback
+from seedbed.services.tools.monitor.remote_reports import RemoteReports
 from seedbed.services.tools.monitor.watch import RunWatch
 from seedbed.services.tools.monitor.web import make_app
 from seedbed.shared.errors import ConfigError
@@ -28,15 +28,15 @@ async def serve(settings: MonitorSettings, service: Service) -> int:
     folder = find_runs(config.runs)
     is_local = is_loopback(config.published or config.host)
     token = choose_token(config, is_local=is_local)
-    desk = Desk()
+    reports = RemoteReports()
     with bind(config.host, config.port) as listener, Visitor() as visitor, Reactor() as reactor:
-        links = Links(config, service, reactor, desk)
+        links = Links(config, service, reactor, reports)
         service.start(links.work(), "links")
         port = int(listener.getsockname()[1])
         shown_port = config.published_port or port
         rules = Access(token=token, is_local=is_local, port=shown_port)
         labels = {"run": "", "service": "monitor", "name": service.name, "incarnation": f"{service.incarnation:x}"}
-        app = make_app(RunWatch(folder, visitor, desk), rules, service.metrics, labels)
+        app = make_app(RunWatch(folder, visitor, reports), rules, service.metrics, labels)
         server = make_server(app)
         work = service.start(server.serve(sockets=[listener]), "http")
         service.ready(f"http://{shown_host(config.host)}:{port}/")

@@ -64,7 +64,7 @@ def _text(value: Any) -> str:
 
 
 def differences(runs: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
-    """Of each run the settings that set it apart: those of which most of the runs that have them have another value."""
+    """Return, for each run, the settings whose value differs from that of most runs which have the setting."""
     tables = list(runs)
     values: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for table in tables:

@@ -16,13 +16,13 @@ from prometheus_client import CollectorRegistry, Gauge, Metric
 from seedbed.services.tools.cli.runs import RECORD, SNAPSHOT
 from seedbed.services.tools.monitor import views
 from seedbed.services.tools.monitor.alerts import Alert, judge_disk
-from seedbed.services.tools.monitor.desk import Desk
 from seedbed.services.tools.monitor.exposition import MetricsSource, render
 from seedbed.services.tools.monitor.health import Health
 from seedbed.services.tools.monitor.logs import read_logs
 from seedbed.services.tools.monitor.pages import Page, PageState, Visitor
 from seedbed.services.tools.monitor.pictures import Picture, newest_picture
 from seedbed.services.tools.monitor.reading import RunReader
+from seedbed.services.tools.monitor.remote_reports import RemoteReports
 from seedbed.services.tools.monitor.verdict import judge
 from seedbed.shared.figures import declare
 from seedbed.shared.figures.monitor import ALERTS, UP
@@ -38,12 +38,12 @@ class RunWatch:
     """Reads all run folders below one folder. Memory: bounded by `MAX_RUNS` and `MAX_TABLES`."""
 
     def __init__(
-        self, folder: Path, visitor: Visitor, desk: Desk | None = None, *, clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], float] = time.time,
+        self, folder: Path, visitor: Visitor, reports: RemoteReports | None = None, *,
+        clock: Callable[[], float] = time.monotonic, wall_clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
-        """`desk`: what services say that cannot be visited; none: there are no such."""
+        """Watch the runs in `folder`; `reports` are those of services whose /metrics cannot be visited, if any."""
         self._folder, self._visitor = folder, visitor
-        self._desk = desk if desk is not None else Desk()
+        self._reports = reports if reports is not None else RemoteReports()
         self._clock, self._wall_clock = clock, wall_clock
         self._lock = threading.Lock()
         self._runs: dict[str, RunReader] = {}
@@ -102,7 +102,7 @@ class RunWatch:
             statuses = (
                 [status for status in run.facts.statuses if status.role == "inference"] if run is not None else []
             )
-            told = self._desk.picture(run.facts.run_id) if run is not None else None
+            told = self._reports.picture(run.facts.run_id) if run is not None else None
         return told if told is not None else newest_picture(statuses)
 
     def metrics(self, own: MetricsSource) -> bytes:
@@ -136,10 +136,10 @@ class RunWatch:
         rest = clock - self._rested_at >= RESTING_EVERY_S
         self._find_runs()
         due = [run for run in self._runs.values() if rest or run.is_live or run.name in self._wanted]
-        self._desk.look()
+        self._reports.look()
         told: dict[int, Page] = {}
         for run in due:
-            run.look(self._desk)
+            run.look(self._reports)
             told |= run.told
         visited = [status for run in due for status in run.facts.statuses if status.incarnation not in told]
         pages = {**self._visitor.visit(visited), **told}
@@ -183,7 +183,7 @@ class RunWatch:
                 run.forget_table()
 
     def _alerts(self) -> list[Alert]:
-        """Of the disk and of every run, the worst first."""
+        """Return the alerts of the disk and of every run, the worst first."""
         alerts = [alert for run in self._runs.values() for alert in run.alerts()]
         try:
             usage = shutil.disk_usage(self._folder)

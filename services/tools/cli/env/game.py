@@ -127,7 +127,7 @@ class PersonsGame(Game):
         return f"{describe_keys(self.keys)}   q quits"
 
     def pass_time(self) -> None:
-        """Nothing happens without a key, as long as there is something to play."""
+        """Do nothing until a key is pressed, but raise the error if the environment has failed."""
         self._check()
 
 

@@ -53,7 +53,7 @@ def check_environment(env: EnvConfig, options: CheckOptions, *, make: MakeEnviro
 
 
 def _make_group(env: EnvConfig, lanes: int, make: MakeEnvironment | None) -> EnvGroup:
-    """So many lanes, or the next multiple where they come in multiples, such as the agents of a world."""
+    """Make a group of so many lanes, rounded up where lanes come in multiples, such as the agents of a world."""
     try:
         return make_group(env, lanes, make=make)
     except LanesError as error:

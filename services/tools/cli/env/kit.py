@@ -4,7 +4,7 @@ No socket, no process, no clock: `link` brings events and time, and does what is
 
 | life | what the service must do |
 |---|---|
-| Drills | every exercise of `drill`, in each of its groups, then leave when the run is finished |
+| ScriptedLife | every exercise of `group_script`, in each of its groups, then leave when the run is finished |
 | UnknownVersion | refuse a WELCOME of a version that it does not speak |
 | Stopped | say BYE when it is told to stop |
 """
@@ -12,7 +12,7 @@ No socket, no process, no clock: `link` brings events and time, and does what is
 from collections.abc import Sequence
 from dataclasses import replace
 
-from seedbed.services.tools.cli.env.drill import EXERCISES, Beat, Cut, Drill, Greeted, Stepped
+from seedbed.services.tools.cli.env.group_script import EXERCISES, Beat, Cut, Greeted, GroupScript, Stepped
 from seedbed.services.tools.cli.env.life import Answering, Expected, Life, ServiceLink, describe_status, quote
 from seedbed.services.tools.cli.env.row_checks import read_tick
 from seedbed.services.tools.cli.env.verdicts import Result, failed, merge, passed, skipped
@@ -22,38 +22,38 @@ STEPS_BEFORE_STOP = 20
 VERSION_OF_NOBODY = 255
 
 
-class Drills(Life):
-    """The long life: one drill for each group, then BYE(run_finished)."""
+class ScriptedLife(Life):
+    """The long life: one script for each group, then BYE(run_finished)."""
 
     rule = "finished"
 
     def __init__(self, link: ServiceLink) -> None:
         super().__init__(link)
-        self.drills: dict[int, Drill] = {}
+        self.scripts: dict[int, GroupScript] = {}
         self._dismissed_at: float | None = None
         self._routes: set[bytes] = set()
 
     def on_message(self, message: Message, route: bytes, payload: Sequence[bytes], now: float) -> None:
-        """Hand it to the drill of its group."""
+        """Hand it to the script of its group."""
         self._routes.add(route)
         super().on_message(message, route, payload, now)
         self._cut_if_all_are_ready(now)
 
     def on_step(self, step: Step, route: bytes, payload: Sequence[bytes], now: float) -> None:
-        """Feed the group's drill with the rows."""
-        drill = self._drill(step.session)
-        if drill is not None:
-            tick = read_tick(drill.hello.spec, drill.hello.lanes, step.bits, payload)
+        """Feed the group's script with the rows."""
+        script = self._script(step.session)
+        if script is not None:
+            tick = read_tick(script.hello.spec, script.hello.lanes, step.bits, payload)
             verdict = self.table.step(step, route, now)
-            drill.feed(Stepped(step.seq, tick, tuple(payload), verdict), route, now)
+            script.feed(Stepped(step.seq, tick, tuple(payload), verdict), route, now)
 
     def on_time(self, now: float) -> None:
         """Fail if nothing moves on for too long; end when every group is done."""
-        for drill in self.drills.values():
-            drill.judge_time(now, self.options.patience_s, unreadable=self._refused)
+        for script in self.scripts.values():
+            script.judge_time(now, self.options.patience_s, unreadable=self._refused)
         self._cut_if_all_are_ready(now)
         if self._dismissed_at is None:
-            if self._is_complete(now) and all(drill.is_done for drill in self.drills.values()):
+            if self._is_complete(now) and all(script.is_done for script in self.scripts.values()):
                 self._dismissed_at = now
                 self._tell_all(Bye(session=0, reason="run_finished"))
         elif self.expected is None and not any(self._is_there(route) for route in self._routes):
@@ -62,85 +62,85 @@ class Drills(Life):
             self.end(failed("finished", f"still there {self.options.patience_s:.0f} s after BYE(run_finished)"))
 
     def on_exit(self, status: int, last_words: str) -> None:
-        """As it was told, or in the middle of an exercise."""
+        """Judge how the service left: because it was told to, or in the middle of an exercise."""
         what = f"it left with {describe_status(status)}{quote(last_words)}"
         if self._dismissed_at is not None:
             if status != 0:
                 self.end(failed("finished", what))
             elif self.table.sessions:
-                self.end(failed("finished", f"no BYE for {len(self.table.sessions)} of {len(self.drills)} sessions"))
+                self.end(failed("finished", f"no BYE for {len(self.table.sessions)} of {len(self.scripts)} sessions"))
             else:
                 self.end(passed("finished", "BYE for every session, exit status 0"))
             return
-        for drill in self.drills.values():
-            if drill.exercise == "malformed replies" and status > 0 and last_words:
-                missed = EXERCISES[EXERCISES.index(drill.exercise) + 1 :]
-                drill.results.append(passed(drill.exercise, what))
-                drill.results += [skipped(name, "not reached: it left after malformed replies") for name in missed]
+        for script in self.scripts.values():
+            if script.exercise == "malformed replies" and status > 0 and last_words:
+                missed = EXERCISES[EXERCISES.index(script.exercise) + 1 :]
+                script.results.append(passed(script.exercise, what))
+                script.results += [skipped(name, "not reached: it left after malformed replies") for name in missed]
             else:
-                drill.give_up(what)
+                script.give_up(what)
         self.end(skipped("finished", "it had left before"))
 
     def all_results(self) -> list[Result]:
         """The results of all groups, merged."""
-        links = [item for drill in self.drills.values() for item in drill.all_results()]
+        links = [item for script in self.scripts.values() for item in script.all_results()]
         return merge([*super().all_results(), *self._judge_hello(), *links])
 
     @property
     def doing(self) -> str:
         """The exercise of the slowest group."""
-        active = [EXERCISES.index(drill.exercise) for drill in self.drills.values() if not drill.is_done]
+        active = [EXERCISES.index(script.exercise) for script in self.scripts.values() if not script.is_done]
         return EXERCISES[min(active)] if active else super().doing
 
     # Within
 
     def on_hello(self, hello: Hello, route: bytes, now: float) -> None:
-        """Begin the group's drill, or feed it."""
+        """Begin the group's script, or feed it."""
         known = next(iter(self.hellos.values()))
         if hello.incarnation != known.incarnation:
-            for drill in self.drills.values():
-                drill.give_up("another process said HELLO: it was restarted, or two services dial this address")
+            for script in self.scripts.values():
+                script.give_up("another process said HELLO: it was restarted, or two services dial this address")
             return
-        if hello.group not in self.drills:
-            self.drills[hello.group] = Drill(
+        if hello.group not in self.scripts:
+            self.scripts[hello.group] = GroupScript(
                 hello, self.table, self.link.send, soak_steps=self.options.soak_steps,
                 seed=self.options.seed + hello.group, who=f"group {hello.group}: ",
             )  # fmt: skip
-        self.drills[hello.group].feed(Greeted(hello), route, now)
+        self.scripts[hello.group].feed(Greeted(hello), route, now)
 
     def on_ping(self, ping: Ping, route: bytes, now: float) -> None:
-        """Answer as the drills want it, then feed those of the connection."""
+        """Answer as the scripts want it, then feed those of the connection."""
         pong = self.table.ping(ping, route, now)
-        drill_of = {report.session: self._drill(report.session) for report in pong.sessions}
+        script_of = {report.session: self._script(report.session) for report in pong.sessions}
         reports = tuple(
-            drill.doctor(report) if (drill := drill_of[report.session]) else report for report in pong.sessions
+            script.doctor(report) if (script := script_of[report.session]) else report for report in pong.sessions
         )
         self.send(route, replace(pong, sessions=reports))
-        for drill in self.drills.values():
-            if drill.route == route:
-                drill.feed(Beat(ping), route, now)
+        for script in self.scripts.values():
+            if script.route == route:
+                script.feed(Beat(ping), route, now)
 
-    def _drill(self, session_id: int) -> Drill | None:
+    def _script(self, session_id: int) -> GroupScript | None:
         session = self.table.sessions.get(session_id)
-        return self.drills.get(session.hello.group) if session else None
+        return self.scripts.get(session.hello.group) if session else None
 
     def _is_complete(self, now: float) -> bool:
         """Whether no further group is expected."""
-        if self.expected is not None and len(self.drills) < self.expected.groups:
+        if self.expected is not None and len(self.scripts) < self.expected.groups:
             return self._is_late(now)
-        return bool(self.drills)
+        return bool(self.scripts)
 
     def _is_late(self, now: float) -> bool:
-        """Those groups that are there have waited long enough for the others."""
-        return now - max(drill.progress_at for drill in self.drills.values()) > self.options.patience_s
+        """Return whether the groups that are there have waited long enough for the others."""
+        return now - max(script.progress_at for script in self.scripts.values()) > self.options.patience_s
 
     def _cut_if_all_are_ready(self, now: float) -> None:
-        active = [drill for drill in self.drills.values() if not drill.is_done]
-        if active and all(drill.awaits_cut for drill in active) and self._is_complete(now):
+        active = [script for script in self.scripts.values() if not script.is_done]
+        if active and all(script.awaits_cut for script in active) and self._is_complete(now):
             self._routes.clear()
             self.link.cut()
-            for drill in active:
-                drill.feed(Cut(), drill.route, now)
+            for script in active:
+                script.feed(Cut(), script.route, now)
 
     def _tell_all(self, message: Message) -> None:
         for route in self._routes:
@@ -151,7 +151,7 @@ class Drills(Life):
         return self.send(route, Pong(sent_ms=0, server_epoch=self.table.server_epoch, work_age_ms=0))
 
     def _judge_hello(self) -> list[Result]:
-        """What HELLO said, and what was asked for."""
+        """Compare what HELLO said with what was asked for."""
         if not self.hellos:
             return []
         hello, expected = next(iter(self.hellos.values())), self.expected
@@ -194,7 +194,7 @@ class UnknownVersion(Life):
             self.end(passed("unknown version", "it stays and does not step"))
 
     def on_exit(self, status: int, last_words: str) -> None:
-        """So it should, with a reason."""
+        """Judge how the service left: it should leave, with an exit status above 0 and a reason."""
         what = f"it left with {describe_status(status)}{quote(last_words)}"
         is_clear = status > 0 and bool(last_words)
         self.end(passed("unknown version", what) if is_clear else failed("unknown version", what))
@@ -247,7 +247,7 @@ def _problem_of(hello: Hello, expected: Expected | None) -> str:
 
 
 def describe_hello(hello: Hello) -> str:
-    """Who it is and what it can do, in one line."""
+    """Return who the service is and what it can do, in one line."""
     leaves = len(hello.spec.observation.leaves()), len(hello.spec.action.leaves())
     capabilities = ", ".join(hello.capabilities) or "none"
     return (

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import IO, TypeVar
 
 from seedbed.services.tools.cli.env.in_process import CheckOptions
-from seedbed.services.tools.cli.env.kit import Drills, Stopped, UnknownVersion
+from seedbed.services.tools.cli.env.kit import ScriptedLife, Stopped, UnknownVersion
 from seedbed.services.tools.cli.env.life import Expected, Life, ServiceLink
 from seedbed.services.tools.cli.env.target import Listen, pinned
 from seedbed.services.tools.cli.env.verdicts import Result, RuleVerdict, merge, skipped
@@ -62,11 +62,11 @@ def check_service(
     Raises: ConfigError if the address or the folder is wrong.
     """
     if isinstance(target, Listen):
-        results = live(Drills, target, options, words, notes).all_results()
+        results = live(ScriptedLife, target, options, words, notes).all_results()
         return merge([*results, *(skipped(name, NO_PROCESS) for name in ("unknown version", "stopped"))])
     target.build()
     results = []
-    for kind in (Drills, UnknownVersion, Stopped):
+    for kind in (ScriptedLife, UnknownVersion, Stopped):
         life = live(kind, target, options, words, notes)
         results += [_with_words(result, life.last_words) for result in life.all_results()]
         if not life.hellos:

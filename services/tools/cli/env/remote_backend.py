@@ -43,7 +43,7 @@ class RemoteBackend(Backend):
 
     @property
     def num_rebuilds(self) -> int:
-        """Whatever the service counts, it does not say."""
+        """Always 0: a service does not say how many lanes it rebuilt."""
         return 0
 
     @property
@@ -56,7 +56,7 @@ class RemoteBackend(Backend):
         self._rows = rows
 
     def reset(self, seed: int) -> None:
-        """By ACT's reset bit; a service without that capability has begun by itself, once."""
+        """Ask the service to reset, by a bit of ACT; without that capability it has begun by itself, and only once."""
         if "reset" in self._seen.hello.capabilities:
             self._visit.tell(lambda group: group.reset(seed))
             self._seen = self._visit.wait_tick()

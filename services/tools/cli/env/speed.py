@@ -55,7 +55,7 @@ class BenchOptions:
 
     @property
     def share_s(self) -> float:
-        """For each stage of each repeat."""
+        """Seconds for each stage of each repeat."""
         return self.seconds / 5 / self.repeats
 
 
@@ -253,7 +253,7 @@ def _time_ticks(tick: Callable[[int], Any], seconds: float) -> float:
 
 
 def _speed(ticks_s: Sequence[float], lanes: int) -> Line:
-    """Of the median; with several repeats the slowest and the fastest as well."""
+    """Return the speed of the median tick; with several repeats also the slowest and the fastest."""
     tick_s = statistics.median(ticks_s)
     line: Line = {"us_per_tick": round(1e6 * tick_s, 1), "steps_per_s": round(lanes / tick_s)}
     if len(ticks_s) > 1:

@@ -38,7 +38,7 @@ Target = EnvConfig | ServiceFolder | Listen
 
 @contextlib.contextmanager
 def pinned(cores: Collection[int] | None) -> Iterator[None]:
-    """This thread, and what it starts, on these cores only; none or an empty set: as it is."""
+    """Keep this thread, and what it starts, on these cores; None or an empty set changes nothing."""
     before = os.sched_getaffinity(0)
     try:
         if cores:
@@ -112,7 +112,7 @@ def is_registered(env_id: str) -> bool:
 
 
 def find_environment(text: str, words: Sequence[str] = ()) -> EnvConfig:
-    """As `find_target`, for commands that step the environment themselves. A service stands for its `env_id`.
+    """Return the environment of a target, for commands that step it themselves; of a service that of its `env_id`.
 
     Raises: ConfigError for an address.
     """

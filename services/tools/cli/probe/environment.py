@@ -70,7 +70,7 @@ class _Ranges:
                 self._high[index] = np.fmax(self._high[index], values.max())
 
     def seen(self) -> tuple[tuple[float, float], ...]:
-        """Of each leaf; infinities of one that has no element."""
+        """Return the least and the greatest value of each leaf, (inf, -inf) for a leaf without elements."""
         return tuple(zip(self._low.tolist(), self._high.tolist(), strict=True))
 
 

@@ -37,7 +37,7 @@ class Probe:
 
 
 def to_json(probe: Probe) -> dict[str, Any]:
-    """As JSON takes it; bytes as {"hex": …}."""
+    """Return a probe as values that JSON takes; bytes become {"hex": …}."""
     fields = {name: getattr(probe, name) for name in ("backend", "lanes", "tick_s", "seen", "newer_id", "failure")}
     return {**fields, "spec": spec_to_json(probe.spec), "about": asdict(probe.about)}
 

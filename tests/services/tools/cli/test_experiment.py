@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from seedbed.learner_svc.algorithms.config import BUILT_IN
 from seedbed.learner_svc.config import LearnerSettings
 from seedbed.learner_svc.run.folder import to_toml
 from seedbed.services.tools.cli.experiment import experiment_names, find_experiment, load_experiment, write_words
@@ -194,7 +195,7 @@ def test_resume_takes_the_newest_run_of_that_name(file, tmp_path):
         ("learner.batsh=4", "did you mean 'batch'"),
         ("algorithm.learning_rat=1e-3", "did you mean 'learning_rate'"),
         ("learner.max_policy_lag=2", "use fewer lanes"),
-        ("algorithm.name=sac", "none of vtrace, appo, r2d2, module:Class; `seedbed settings algorithm`"),
+        ("algorithm.name=dreamer", f"none of {', '.join(BUILT_IN)}, module:Class; `seedbed settings algorithm`"),
         ("algorithm.kl_target=0.1", "a key of name = 'appo'"),
         ("env.backend=envpol", "did you mean 'envpool'"),
     ],

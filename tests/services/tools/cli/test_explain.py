@@ -66,8 +66,8 @@ def test_inferences_busy_share_counts_its_replicas():
     [
         ({"dropped_share": 0.1}, "10.0% of the acted steps were too old"),
         ({"lag_max": 60.0, "max_policy_lag": 64.0}, "policy lag reaches 60"),
-        ({"effective_sample_size": 0.3}, "30% of its steps"),
-        ({"explained_variance": -0.5}, "value function"),
+        ({"remarked": {"effective_sample_size": 0.3}}, "30% of its steps"),
+        ({"remarked": {"explained_variance": -0.5}}, "value function"),
         ({"actor_restarts": 3.0}, "restarted 3 times"),
     ],
 )
@@ -88,7 +88,8 @@ def test_groups_that_a_deterministic_run_waits_for_at_its_end_are_remarked():
 
 def test_a_healthy_run_gets_no_remarks():
     """Nothing is invented."""
-    assert diagnose(signals(lag_max=5.0, max_policy_lag=64.0, explained_variance=0.9)).remarks == ()
+    healthy = {"explained_variance": 0.9, "effective_sample_size": 0.9, "log_rho_mean_abs_lag0": 1e-6}
+    assert diagnose(signals(lag_max=5.0, max_policy_lag=64.0, remarked=healthy)).remarks == ()
 
 
 def test_every_bottleneck_has_knobs_that_exist():

@@ -5,7 +5,7 @@ from dataclasses import replace
 import msgpack
 import pytest
 
-from seedbed.services.tools.cli.env.drill import EXERCISES
+from seedbed.services.tools.cli.env.group_script import EXERCISES
 from seedbed.services.tools.cli.env.kit import Stopped, UnknownVersion
 from seedbed.services.tools.cli.env.verdicts import RuleVerdict, has_failed
 from seedbed.shared.protocol.codec import encode

@@ -74,7 +74,7 @@ Script = Generator[None, Event, None]
 Answer = Generator[None, Event, Stepped]
 
 
-class Drill:
+class GroupScript:
     """The script of one group. Owned by the kit; holds one STEP and fingerprints of two short episodes.
 
     Large because each exercise of the conformance script is a method.

@@ -54,8 +54,13 @@ class _Asked:
 
 
 @dataclass(slots=True)
-class Desk:
-    """`clock`: seconds that never go back; `wall_clock`: since 1970."""
+class RemoteReports:
+    """The newest report of each service that was heard over the link, and when to ask for the next one.
+
+    Args:
+      clock: returns seconds that never go back.
+      wall_clock: returns seconds since 1970.
+    """
 
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
