@@ -211,6 +211,7 @@ class LearnerService:
             num_buffers=1 if settings.run.deterministic else settings.learner.buffers,
             weights=normalised_weights(settings.tasks), folder=folder.path, seed=settings.run.seed,
             echo=settings.learner.echo, echo_batches=settings.learner.echo_batches,
+            is_pinned=trainer.updater.device.type == "cuda",
         )  # fmt: skip
         source: Source[UnrollKey] = make_source(settings.algorithm, trainer.record, plan)
         self._construction = trainer, source, trainer.weights()[1]
@@ -311,6 +312,7 @@ class LearnerService:
         self.service.log.info(
             "policy_ready", env_id=trainer.policy.spec.env_id, step=trainer.step, epoch=self.epoch,
             parameters=trainer.parameters.plan.num_trained, dtype=trainer.policy.precision.dtype,
+            allow_tf32=trainer.policy.precision.tf32, device=str(trainer.updater.device),
         )  # fmt: skip
         if self.settings.run.deterministic:
             self.service.log.info(

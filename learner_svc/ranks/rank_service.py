@@ -29,7 +29,7 @@ from seedbed.learner_svc.ranks.start import Told, advertised, settings_of_rank
 from seedbed.learner_svc.run.run import Run
 from seedbed.learner_svc.run.tasks import TaskBook, lane_tasks, task_environments
 from seedbed.learner_svc.run.writer import of_rank
-from seedbed.learner_svc.sources.batch import Batch
+from seedbed.learner_svc.sources.batch_buffer import BatchBuffer, batch_buffers
 from seedbed.learner_svc.sources.source import FilledBatch, Origin, Source, SourcePlan
 from seedbed.shared.errors import SeedbedError
 from seedbed.shared.net.reactor import Reactor
@@ -80,7 +80,7 @@ class RankService:
         self.trainer: Trainer | None = None  # set in the update thread, in the round in which the chief has built it
         self._made_source: Source[UnrollKey] | None = None  # likewise
         self._source: Source[UnrollKey] | None = None  # from when on unrolls are taken
-        self._batches: list[Batch] = []
+        self._batches: list[BatchBuffer] = []
         self._is_pumping_soon = False
         self.rounds: Rounds[FilledBatch[UnrollKey]] = Rounds(
             ranks, self.worker, offer=self._offer, order=Order, ledger=self._ledger_bytes, met=self._met,
@@ -114,13 +114,14 @@ class RankService:
             batch=settings.learner.batch, num_buffers=settings.learner.buffers,
             weights=normalised_weights(settings.tasks), folder=self.folder, seed=settings.run.seed + self.ranks.rank,
             echo=settings.learner.echo, echo_batches=settings.learner.echo_batches,
+            is_pinned=self.trainer.updater.device.type == "cuda",
         )  # fmt: skip
         self._made_source = make_source(settings.algorithm, self.trainer.record, plan)
 
     def _serve(self, trainer: Trainer, source: Source[UnrollKey]) -> None:
         """Take unrolls from now on."""
         rank = self.ranks.rank
-        self._batches = [Batch.from_arrays(trainer.record, arrays) for arrays in source.buffers]
+        self._batches = batch_buffers(trainer.record, source.buffers, trainer.updater.device)
         self.producers.adopt(trainer.policy.spec, source.check)
         self.run.counters.trained_steps = trainer.trained_steps
         self._source = source
@@ -151,6 +152,7 @@ class RankService:
         batch = source.take() if source is not None else None
         if batch is None or trainer is None or source is None:
             return None
+        self._batches[batch.index].send()
         task_B = lane_tasks(self.settings.tasks, batch.tasks)
 
         def done(trained: Trained) -> None:

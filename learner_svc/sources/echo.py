@@ -35,7 +35,7 @@ class EchoSource(Generic[K]):
         self._is_fresh = np.zeros(capacity, bool)  # its lane was in no batch yet
         self._keys: dict[int, K] = {}  # by place
         self._tasks = [""] * capacity
-        self._buffers = [allocate(record, plan.batch) for _ in range(plan.num_buffers)]
+        self._buffers = [allocate(record, plan.batch, is_pinned=plan.is_pinned) for _ in range(plan.num_buffers)]
         self._free = deque(range(plan.num_buffers))
         self._drawn: dict[int, Array] = {}  # places, by buffer
         self._full: deque[FilledBatch[K]] = deque()

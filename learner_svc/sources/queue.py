@@ -40,12 +40,13 @@ class QueueSource(Generic[K]):
     """
 
     def __init__(
-        self, record: RecordSpec, *, batch: int, num_buffers: int = 2, weights: Mapping[str, float] = SINGLE_TASK
-    ) -> None:
+        self, record: RecordSpec, *, batch: int, num_buffers: int = 2, weights: Mapping[str, float] = SINGLE_TASK,
+        is_pinned: bool = False,
+    ) -> None:  # fmt: skip
         self.record = record
         self._batch = batch
         self._layouts = UnrollLayouts(record)
-        self._buffers = [allocate(record, batch) for _ in range(num_buffers)]
+        self._buffers = [allocate(record, batch, is_pinned=is_pinned) for _ in range(num_buffers)]
         self._free = deque(range(num_buffers))
         self._filling: FilledBatch[K] | None = None
         self._num_filled = 0  # filled lanes of `_filling`

@@ -106,7 +106,7 @@ class ReplaySource(Generic[K]):
         self._generator = np.random.default_rng([plan.seed, 0x5EED])
         self._first_priorities = first_priorities
         self._layouts = UnrollLayouts(record)
-        self._buffers = [allocate(record, plan.batch) for _ in range(plan.num_buffers)]
+        self._buffers = [allocate(record, plan.batch, is_pinned=plan.is_pinned) for _ in range(plan.num_buffers)]
         self._free = deque(range(plan.num_buffers))
         self._drawn: dict[int, _Drawn] = {}  # by buffer
         self._filling: FilledBatch[K] | None = None

@@ -8,6 +8,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.policy.transfers import pinned_zeros
 from seedbed.shared.protocol.layout import Array, Layout
 from seedbed.shared.protocol.recording import Per, RecordSpec
 
@@ -48,6 +49,7 @@ class SourcePlan:
     seed: int = 0
     echo: int = 1  # times that each lane-unroll is used
     echo_batches: int = 4  # batches' worth that these uses are shuffled within
+    is_pinned: bool = False  # whether batches are in page-locked memory, from which a GPU copies while others compute
 
 
 class Source(Protocol[K]):
@@ -128,10 +130,10 @@ class UnrollLayouts:
             raise RemoteWireError("frame_size", f"an unroll of {num_bytes} bytes, expected {expected}")
 
 
-def allocate(record: RecordSpec, lanes: int) -> list[Array]:
+def allocate(record: RecordSpec, lanes: int, *, is_pinned: bool = False) -> list[Array]:
     """Return zeroed arrays of a batch in the order of the record; a field for each tick is repeated for each lane."""
-    rows = record.num_rows
+    rows, zeros = record.num_rows, pinned_zeros if is_pinned else np.zeros
     return [
-        np.zeros((rows - 1, lanes, *item.shape) if item.per is Per.TICK else item.array_shape(rows, lanes), item.dtype)
+        zeros((rows - 1, lanes, *item.shape) if item.per is Per.TICK else item.array_shape(rows, lanes), item.dtype)
         for item in record.fields
     ]
