@@ -8,7 +8,9 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
+from seedbed.inference_svc.config import InferenceConfig
 from seedbed.inference_svc.engine import Engine, LaneBlock
+from seedbed.inference_svc.padded_passes import choose_padding
 from seedbed.shared.policy.devices import choose_device
 from seedbed.shared.policy.weights import Manifest
 from seedbed.shared.protocol.recording import RecordSpec
@@ -38,19 +40,23 @@ class Compute:
     """The engine and its thread. Owned by the loop; results arrive in a later callback of it, never within the call.
 
     Args:
-      device: as in `inference.device`.
-      inline_s: on a CPU, batches expected to be shorter than this run in the loop, where a handover to the thread would
-        cost more. 32 groups of 64 lanes with an empty policy took 80 µs of processor time for a STEP, and 103 with the
-        thread. Other devices always use the thread, which only waits for them.
-      max_s: a job that takes longer ends the process, after a call of `report` with its running time. The first batch,
-        and the jobs before it, have no limit.
+      config: its `inline_ms` says which batches run in the loop on a CPU, where a handover to the thread would cost
+        more. 32 groups of 64 lanes with an empty policy took 80 µs of processor time for a STEP, and 103 with the
+        thread. Other devices always use the thread, which only waits for them. After `max_compute_s` a job ends the
+        process; the first batch, and the jobs before it, have no limit.
+      report: called with a job's running time before the process ends.
+      report_uncaptured: called with the reason if the policy cannot be captured as a CUDA graph; in the thread.
     """
 
-    def __init__(self, device: str, *, inline_s: float, max_s: float, report: Callable[[float], None]) -> None:
-        self._engine = Engine(choose_device(device))
+    def __init__(
+        self, config: InferenceConfig, *, report: Callable[[float], None],
+        report_uncaptured: Callable[[str], None] = lambda _reason: None,
+    ) -> None:  # fmt: skip
+        device = choose_device(config.device)
+        self._engine = Engine(device, choose_padding(config, device), report=report_uncaptured)
         self._worker = Worker("compute")
-        self._inline_s = inline_s if self._engine.device.type == "cpu" else 0.0
-        self._watchdog = Watchdog(lambda: self.busy_s() if self._has_acted else 0.0, max_s, report)
+        self._inline_s = config.inline_ms / 1e3 if device.type == "cpu" else 0.0
+        self._watchdog = Watchdog(lambda: self.busy_s() if self._has_acted else 0.0, config.max_compute_s, report)
         self._pace = Pace()
         self._has_acted = False
 

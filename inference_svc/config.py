@@ -1,6 +1,6 @@
 """The settings of an inference service: the section [inference]."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -35,6 +35,16 @@ class InferenceConfig(Section):
     )
     inline_ms: float = Field(
         1.0, ge=0, description="on a CPU, batches shorter than this run in the network loop, not in a thread; 0: none"
+    )
+    padding: Literal["auto", "off", "padded", "graphs"] = Field(
+        "auto",
+        description="graphs: batches are padded to `padded_sizes`, each size a captured CUDA graph; padded: without "
+        "graphs; off: batches as they come; auto: graphs on CUDA, else off",
+    )
+    padded_sizes: list[Annotated[int, Field(ge=8, le=65536, multiple_of=8)]] = Field(
+        [8, 16, 32, 64, 128, 256, 512, 1024, 2048],
+        min_length=1,
+        description="sizes that batches are padded to, lanes; a larger batch takes several passes of the largest size",
     )
     out_of_bounds: OutOfBounds = Field(
         "count",

@@ -1,22 +1,28 @@
 """Runs the policy in the compute thread: one forward pass for all queued lanes, with policy state in tables.
 
+All work of a batch is given to the device without waiting for it, and then waited for once. On a GPU batches are padded
+to a few sizes, whose passes are captured graphs (`padded_passes`).
+
 Tensor suffixes: N lanes of a batch, A raw-action columns, M mask columns.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from seedbed.inference_svc.padded_passes import ActingPolicy, Capture, CudaGraphs, Outputs, PaddedPasses, Padding, Pass
 from seedbed.inference_svc.unrolls import LatestRow, UnrollWriter
 from seedbed.shared.policy.acting import MODE, ActingRule, Recording
 from seedbed.shared.policy.policy import Policy
+from seedbed.shared.policy.precision import allow_tf32
+from seedbed.shared.policy.transfers import on_own_stream, record_event, to_device
 from seedbed.shared.policy.weights import FlatParameters, Manifest, acting_parameters, policy_from_manifest
 from seedbed.shared.protocol.layout import Array, Layout
 from seedbed.shared.protocol.recording import ACTION, RecordSpec
-from seedbed.shared.protocol.rows import Flags
 
 NOISE_TICKS = 32  # ticks whose sampling noise is drawn in one go
 
@@ -52,10 +58,26 @@ class LoadedPolicy:
 
 
 class Engine:
-    """Runs the policy. Owned by the compute thread once started; memory: state tables of `num_slots` rows."""
+    """Runs the policy. Owned by the compute thread once started.
 
-    def __init__(self, device: torch.device) -> None:
+    Memory: state tables of `num_slots` rows, and with padding what `PaddedPasses` says.
+
+    Args:
+      padding: the sizes that batches are padded to; None: they are computed as they come.
+      report: called with the reason if the policy cannot be captured as a graph.
+      make_capture: makes what captures the passes of one policy, if `padding` wants them captured.
+    """
+
+    def __init__(
+        self, device: torch.device, padding: Padding | None = None, *,
+        report: Callable[[str], None] = lambda _reason: None, make_capture: Callable[[], Capture] = CudaGraphs,
+    ) -> None:  # fmt: skip
         self.device = device
+        self._is_cpu = device.type == "cpu"  # asking a device for its type takes a microsecond
+        self._padding, self._report, self._make_capture = padding, report, make_capture
+        self._is_captured = padding is not None and padding.is_captured  # until a policy turns out to wait
+        self._on_stream = on_own_stream(device)  # which graphs need
+        self._passes: dict[tuple[bool, bool, bool], PaddedPasses] = {}  # by frozen, greedy, learned
         self.replica = 0  # a number that no other inference of the run has, for acting rules
         self.version = 0
         self.frozen_version = 0
@@ -80,33 +102,39 @@ class Engine:
 
         A manifest that differs builds another policy; if its state fields differ too, all policy state is dropped.
         """
-        if manifest is not None and (self._live is None or self._live.manifest.digest != manifest.digest):
-            former, self._live = self._live, self._build(manifest)
-            self._frozen = None
-            if former is None or former.policy.state_fields != self._live.policy.state_fields:
-                self._tables, self._num_slots = [], 0
-        self.live.parameters.load_(buffer)
+        with self._on_stream:
+            if manifest is not None and (self._live is None or self._live.manifest.digest != manifest.digest):
+                former, self._live = self._live, self._build(manifest)
+                self._frozen = None
+                self._passes.clear()
+                if former is None or former.policy.state_fields != self._live.policy.state_fields:
+                    self._tables, self._num_slots = [], 0
+            self.live.parameters.load_(buffer)
         self.version = version
 
     def freeze(self) -> int:
         """Freeze a copy of the live weights for an evaluation and return their version."""
-        return self._freeze(self.version, self.live.parameters.export())
+        with self._on_stream:
+            return self._freeze(self.version, self.live.parameters.export())
 
     def freeze_former(self, version: int, manifest_digest: str, buffer: bytes) -> int:
         """Freeze weights older than the live ones; return their version, or 0 if they are of another policy."""
         if self._live is None or self._live.manifest.digest != manifest_digest:
             return 0
-        return self._freeze(version, buffer)
+        with self._on_stream:
+            return self._freeze(version, buffer)
 
     def _freeze(self, version: int, buffer: bytes) -> int:
         if self._frozen is None or self._frozen.manifest.digest != self.live.manifest.digest:
             self._frozen = self._build(self.live.manifest)
+            self._passes = {key: passes for key, passes in self._passes.items() if not key[0]}
         self._frozen.parameters.load_(buffer)
         self.frozen_version = version
         return version
 
     def _build(self, manifest: Manifest) -> LoadedPolicy:
         policy = policy_from_manifest(manifest).to(self.device).eval()
+        allow_tf32(policy.precision.tf32)
         recording = Recording.from_json(manifest.extra)
         record = recording.make_record(policy.spec, policy.state_fields)
         wanted = frozenset(item.name for item in record.decided)
@@ -116,49 +144,95 @@ class Engine:
 
     def reserve(self, num_slots: int) -> None:
         """Make the state tables at least this long, keeping what they hold."""
-        if num_slots <= self._num_slots and self._tables:
+        if num_slots <= self._num_slots:
             return
         size = max(num_slots, 2 * self._num_slots)
-        fresh = list(self.live.policy.initial_state(size, self.device))
-        for old, new in zip(self._tables, fresh, strict=False):
-            new[: len(old)] = old
+        with self._on_stream:
+            fresh = list(self.live.policy.initial_state(size + 1, self.device))  # the last row is for padding
+            for old, new in zip(self._tables, fresh, strict=False):
+                new[: len(old) - 1] = old[:-1]
         self._tables, self._num_slots = fresh, size
+        if fresh:
+            self._passes.clear()
 
     def forget(self, lanes: LaneBlock) -> None:
         """Set the policy state of a group to that before its first row."""
         self.reserve(lanes.start + lanes.count)
         # A group that came while another run's policy was loaded may have a task of the former run; its session ends.
         task = lanes.task if lanes.task in self.policy.tasks else ""
-        start = self.policy.initial_state(lanes.count, self.device, task)
-        for table, value in zip(self._tables, start, strict=True):
-            table[lanes.start : lanes.start + lanes.count] = value
+        with self._on_stream:
+            start = self.policy.initial_state(lanes.count, self.device, task)
+            for table, value in zip(self._tables, start, strict=True):
+                table[lanes.start : lanes.start + lanes.count] = value
 
     @torch.inference_mode()
     def act(self, groups: Sequence[LaneBlock]) -> list[list[bytes]]:
         """Return ACT's payload frames for each group. All groups must agree in `uses_frozen_weights` and `greedy`."""
         loaded = self._frozen if groups[0].uses_frozen_weights else self.live
         assert loaded is not None, "evaluation groups act only once weights are frozen"
-        policy = loaded.policy
         version = self.frozen_version if groups[0].uses_frozen_weights else self.version
-        slots = self._slots(groups) if self._tables else slice(0)
-        state = tuple(table[slots] for table in self._tables)
         is_learned = any(isinstance(group.rows, UnrollWriter) for group in groups)
-        self._keep_state_before(groups)
-        inputs = self._inputs(groups)
-        *observation, reward, flags = inputs
-        mask = observation.pop() if policy.spec.mask_size else None
-        first = (flags & int(Flags.FIRST)).bool()
         rule = MODE if groups[0].greedy else loaded.rule
-        noise = self._noise(groups, policy, rule)
         wanted = loaded.wanted if is_learned else frozenset[str]()
-        acted = policy.act(observation, reward, first, state, rule, noise, mask, wanted=wanted)
-        for table, value in zip(self._tables, acted.state, strict=True):
-            table[slots] = value
-        raw_NA = acted.action.cpu().numpy()
+        with self._on_stream:
+            states = self._keep_state_before(groups)
+            action, recorded = self._decide(groups, ActingPolicy(loaded.policy, rule, wanted, self._tables))
+            pending = [action, *recorded.values()] if is_learned else [action]
+            raw_NA, *found = self._read([*pending, *(state for _, state in states)])
         if is_learned:
-            recorded = {name: value.cpu().numpy() for name, value in acted.recorded.items()}
-            _write_back(groups, {ACTION: raw_NA, **recorded}, version)
-        return _act_frames(groups, policy.distribution.to_env(raw_NA))
+            _write_back(groups, {ACTION: raw_NA, **dict(zip(recorded, found, strict=False))}, version)
+        for (place, _), state in zip(states, found[len(pending) - 1 :], strict=True):
+            place[...] = state
+        return _act_frames(groups, loaded.policy.distribution.to_env(raw_NA))
+
+    def _decide(self, groups: Sequence[LaneBlock], acting: ActingPolicy) -> Outputs:
+        """Give a batch to the device, which this does not wait for; return what it decides, still there."""
+        rows, noise = _newest_rows(groups), self._noise(groups, acting)
+        if self._padding is None:
+            return self._run_whole(groups, rows, noise, acting)
+        key = (groups[0].uses_frozen_weights, groups[0].greedy, bool(acting.wanted))
+        passes = self._passes.get(key)
+        if passes is None:
+            capture = partial(self._captured, self._make_capture()) if self._is_captured else _as_it_is
+            passes = self._passes[key] = PaddedPasses(acting, self._padding.sizes, self.device, capture)
+        slots = [np.arange(group.start, group.start + group.count) for group in groups]
+        columns = [*zip(*rows, strict=True), slots, *zip(*noise, strict=True)]
+        return passes.run(columns, sum(group.count for group in groups))
+
+    def _captured(self, capture: Capture, run: Pass) -> Pass:
+        """Return a pass as a graph. If it cannot be one, this is reported, and from now on all passes stay as they are.
+
+        No later policy is tried either: what a failed capture leaves behind in PyTorch's allocator may spoil the next.
+        """
+        if not self._is_captured:
+            return run
+        try:
+            return capture(run)
+        except RuntimeError as error:  # a network or a rule of the user's that waits for the device
+            self._is_captured = False
+            cause = error.__context__ or error  # what waited; the error of the capture says only that something did
+            self._report(str(cause).partition("\n")[0])
+            return run
+
+    def _run_whole(
+        self, groups: Sequence[LaneBlock], rows: Sequence[Sequence[Array]], noise: Sequence[Sequence[Array]],
+        acting: ActingPolicy,
+    ) -> Outputs:  # fmt: skip
+        """Run a batch in its own size."""
+        send = torch.from_numpy if self._is_cpu else partial(to_device, device=self.device)
+        inputs = [send(array) for array in _joined(rows)]
+        drawn = [send(array) for array in _joined(noise)]
+        return acting.run(inputs, self._slots(groups) if self._tables else slice(0), drawn)
+
+    def _read(self, tensors: Sequence[Tensor]) -> list[Array]:
+        """Return tensors as arrays: on a GPU by copies to page-locked memory and the one wait of a batch."""
+        if self._is_cpu:
+            return [tensor.numpy() for tensor in tensors]
+        copies = [tensor.to("cpu", non_blocking=True) for tensor in tensors]
+        copied = record_event(self.device)
+        if copied is not None:
+            copied.synchronize()
+        return [copy.numpy() for copy in copies]
 
     def _slots(self, groups: Sequence[LaneBlock]) -> slice | Tensor:
         if len(groups) == 1:
@@ -168,44 +242,59 @@ class Engine:
                 group.slots = torch.arange(group.start, group.start + group.count, device=self.device)
         return torch.cat([group.slots for group in groups])
 
-    def _keep_state_before(self, groups: Sequence[LaneBlock]) -> None:
-        """Copy the policy state before this tick into the unrolls whose row 0 is this tick."""
+    def _keep_state_before(self, groups: Sequence[LaneBlock]) -> list[tuple[Array, Tensor]]:
+        """Keep the policy state before this tick for the unrolls whose row 0 is this tick.
+
+        On a CPU it is copied into these unrolls; elsewhere the places and the states are returned.
+        """
+        kept: list[tuple[Array, Tensor]] = []
         for group in groups:
             if self._tables and isinstance(group.rows, UnrollWriter):
                 for chunk, places in group.rows.state_places():
                     first = group.start + chunk.start
                     for place, table in zip(places, self._tables, strict=True):
-                        place[...] = table[first : first + chunk.lanes].cpu().numpy()
+                        state = table[first : first + chunk.lanes]
+                        if self._is_cpu:
+                            place[...] = state.numpy()
+                        else:
+                            kept.append((place, state.clone()))
+        return kept
 
-    def _inputs(self, groups: Sequence[LaneBlock]) -> list[Tensor]:
-        """Return the newest rows of all groups, one tensor [N, ...] for each field."""
-        pieces: list[list[Array]] = []
-        for group in groups:
-            if isinstance(group.rows, UnrollWriter):
-                row = group.rows.row
-                pieces += [[array[row] for array in chunk.inputs] for chunk in group.rows.chunks]
-            else:
-                pieces.append(group.rows.inputs)
-        joined = [np.concatenate(part) for part in zip(*pieces, strict=True)] if len(pieces) > 1 else pieces[0]
-        if not joined[-1].flags.writeable:  # still the memory of the message, which torch does not accept
-            joined = [array.copy() for array in joined]
-        tensors = [torch.from_numpy(array) for array in joined]
-        if self.device.type == "cpu":
-            return tensors
-        return [tensor.pin_memory().to(self.device, non_blocking=True) for tensor in tensors]
-
-    def _noise(self, groups: Sequence[LaneBlock], policy: Policy, rule: ActingRule) -> tuple[Tensor, ...]:
-        """Return the rule's noise for each lane at its tick, which does not depend on the rest of the batch."""
+    def _noise(self, groups: Sequence[LaneBlock], acting: ActingPolicy) -> list[list[Array]]:
+        """Return the rule's noise for the lanes of each group at its tick, which does not depend on other groups."""
         parts = []
         for group in groups:
             block, tick = divmod(group.tick, NOISE_TICKS)
             if group.noise_block != block:
                 slots = range(group.start, group.start + group.count)
-                group.noise = rule.noise(policy.distribution, group.seed, block, NOISE_TICKS, slots)
+                group.noise = acting.rule.noise(acting.policy.distribution, group.seed, block, NOISE_TICKS, slots)
                 group.noise_block = block
             parts.append([array[tick] for array in group.noise])
-        joined = parts[0] if len(parts) == 1 else [np.concatenate(columns) for columns in zip(*parts, strict=True)]
-        return tuple(torch.from_numpy(array).to(self.device) for array in joined)
+        return parts
+
+
+def _as_it_is(run: Pass) -> Pass:
+    return run
+
+
+def _newest_rows(groups: Sequence[LaneBlock]) -> list[list[Array]]:
+    """Return the fields of the newest row of each chunk of lanes, in the order of the groups."""
+    pieces: list[list[Array]] = []
+    for group in groups:
+        if isinstance(group.rows, UnrollWriter):
+            row = group.rows.row
+            pieces += [[array[row] for array in chunk.inputs] for chunk in group.rows.chunks]
+        else:
+            pieces.append(group.rows.inputs)
+    return pieces
+
+
+def _joined(parts: Sequence[Sequence[Array]]) -> list[Array]:
+    """Return each field of all parts as one writable array [N, ...]."""
+    joined = [np.concatenate(field) for field in zip(*parts, strict=True)] if len(parts) > 1 else list(parts[0])
+    if joined and not joined[-1].flags.writeable:  # still the memory of the message, which torch does not accept
+        joined = [array.copy() for array in joined]
+    return joined
 
 
 def _write_back(groups: Sequence[LaneBlock], decided: Mapping[str, Array], version: int) -> None:

@@ -95,9 +95,7 @@ class InferenceService:
             is_lockstep=config.lockstep_groups > 0,
         )
         remove_orphans()
-        self.compute = compute = Compute(
-            config.device, inline_s=config.inline_ms / 1e3, max_s=config.max_compute_s, report=self._report_stuck
-        )
+        self.compute = compute = Compute(config, report=self._report_stuck, report_uncaptured=self._report_uncaptured)
         self.server = Server(
             config, service.incarnation, self.learner_sessions, self.counters,
             owner=lambda route: self.router.user_id(route), work_age_s=compute.busy_s,
@@ -438,6 +436,12 @@ class InferenceService:
         self.service.log.error(
             "compute_stuck", seconds=round(seconds, 1), hint="raise inference.max_compute_s if a batch takes so long"
         )
+
+    def _report_uncaptured(self, reason: str) -> None:
+        self.service.log.warning(
+            "policy_not_captured", cause=reason,
+            hint="batches run without CUDA graphs, which is slower: something in the network waits for the device",
+        )  # fmt: skip
 
     async def watch_compute(self) -> None:
         """Raise the exception of a job of the compute thread, which ends the service."""

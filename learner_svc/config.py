@@ -65,8 +65,12 @@ class LearnerConfig(Section):
     milestone_steps: int = Field(0, ge=0, description="Keep a checkpoint for ever each so many trained steps; 0: none.")
     metrics_every_s: float = Field(1.0, gt=0, description="Time between rows of metrics.csv, s.")
     tensorboard: bool = Field(True, description="Also write TensorBoard events, where it is installed.")
-    device: str = Field("auto", description="'auto' (CUDA where there is one), 'cpu', 'cuda' or 'cuda:1'.")
-    precision: str = Field("auto", description="auto: as measured; fp32 or bf16: of the torso, fixed.")
+    device: str = Field(
+        "auto", description="'auto' (CUDA where there is one, for each rank its own), 'cpu', 'cuda' or 'cuda:1'."
+    )
+    precision: str = Field(
+        "auto", description="auto: as measured; fp32, tf32 or bf16: of the torso, fixed; tf32: fp32 with TF32 products."
+    )
     max_frame_bytes: int = Field(64 * 1024 * 1024, ge=4096, description="Largest frame that is accepted, bytes.")
     beat_s: float = Field(1.0, gt=0, description="Inference PINGs this often, s.")
     lease_s: float = Field(10.0, gt=0, description="A connected but silent inference is let go after this, s.")

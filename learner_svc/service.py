@@ -207,7 +207,7 @@ class LearnerService:
         settings, folder, origin = self.settings, self.folder, self._origin
         assert origin is not None
         trainer = Trainer(settings, folder.path, folder.crash, epoch=self.epoch, origin=origin, ranks=self.ranks)
-        source: Source[UnrollKey] = make_source(settings, trainer.record, folder.path)
+        source: Source[UnrollKey] = make_source(settings, trainer.record, folder.path, device=trainer.updater.device)
         self._construction = trainer, source, trainer.weights()[1]
 
     def _constructed(self) -> None:
@@ -299,6 +299,7 @@ class LearnerService:
         self.service.log.info(
             "policy_ready", env_id=trainer.policy.spec.env_id, step=trainer.step, epoch=self.epoch,
             parameters=trainer.parameters.plan.num_trained, dtype=trainer.policy.precision.dtype,
+            allow_tf32=trainer.policy.precision.tf32, device=str(trainer.updater.device),
         )  # fmt: skip
         if self.settings.run.deterministic:
             self.service.log.info(

@@ -43,7 +43,7 @@ from seedbed.learner_svc.run.measure import EvaluationResult, measure
 from seedbed.learner_svc.run.run import Run
 from seedbed.learner_svc.run.tasks import lane_tasks
 from seedbed.learner_svc.run.writer import RestartCounter, RunWriter, checkpoint_meta
-from seedbed.learner_svc.sources.batch import Batch
+from seedbed.learner_svc.sources.batch_buffer import batch_buffers
 from seedbed.learner_svc.sources.source import FilledBatch, Origin, Source
 from seedbed.shared.figures import columns
 from seedbed.shared.protocol.ledger import Ledger
@@ -99,7 +99,7 @@ class Training:
         self._loop = asyncio.get_running_loop()
         self._config, self._run = config, parts.run
         self._is_deterministic = parts.settings.run.deterministic
-        self._batches = [Batch.from_arrays(trainer.record, arrays) for arrays in source.buffers]
+        self._batches = batch_buffers(trainer.record, source.buffers, trainer.updater.device)
         self._schedule = CheckpointSchedule(
             parts.run, every_s=config.checkpoint_every_s, milestone_steps=config.milestone_steps
         )
@@ -192,6 +192,7 @@ class Training:
         batch = self._source.take() if self.may_take else None
         if batch is None:
             return None
+        self._batches[batch.index].send()
         self._submitted += 1
         publishes = self._submitted % self._config.publish_every == 0
         wants_snapshot = self._schedule.is_due(self._loop.time())

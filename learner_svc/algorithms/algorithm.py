@@ -73,7 +73,9 @@ class Algorithm:
         """
         if plan.echo > 1:
             return EchoSource(record, plan)
-        return QueueSource(record, batch=plan.batch, num_buffers=plan.num_buffers, weights=plan.weights)
+        return QueueSource(
+            record, batch=plan.batch, num_buffers=plan.num_buffers, weights=plan.weights, is_pinned=plan.is_pinned
+        )
 
     def networks(self) -> Mapping[str, nn.Module]:
         """Return the networks besides the policy by name, on its device; every call returns the same ones.

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import torch
+
 from seedbed.learner_svc.algorithms.algorithm import Algorithm
 from seedbed.learner_svc.algorithms.config import BUILT_IN, AlgorithmConfig, AlgorithmSettings, OwnAlgorithmConfig
 from seedbed.learner_svc.config import LearnerSettings
@@ -13,6 +15,7 @@ from seedbed.shared.runtime.config import read_section
 from seedbed.shared.runtime.modules import load_class
 from seedbed.shared.runtime.tasks import normalised_weights
 
+CPU = torch.device("cpu")
 PACKAGE = __name__.rpartition(".")[0]
 
 
@@ -40,8 +43,12 @@ def recording_of(config: AlgorithmConfig, unroll_length: int) -> Recording:
     return kind.recording(settings, unroll_length)
 
 
-def make_source(settings: LearnerSettings, record: RecordSpec, folder: Path, *, rank: int = 0) -> Source[K]:
+def make_source(
+    settings: LearnerSettings, record: RecordSpec, folder: Path, *, rank: int = 0, device: torch.device = CPU
+) -> Source[K]:
     """Make the source of batches that a learner rank trains on, with files in `folder` if it has any.
+
+    For a `device` that is a GPU the batches are in page-locked memory.
 
     Raises: ConfigError, StorageError.
     """
@@ -50,6 +57,6 @@ def make_source(settings: LearnerSettings, record: RecordSpec, folder: Path, *, 
     plan = SourcePlan(
         batch=learner.batch, num_buffers=1 if run.deterministic else learner.buffers,
         weights=normalised_weights(settings.tasks), folder=folder, seed=run.seed + rank,
-        echo=learner.echo, echo_batches=learner.echo_batches,
+        echo=learner.echo, echo_batches=learner.echo_batches, is_pinned=device.type == "cuda",
     )  # fmt: skip
     return kind.make_source(own, record, plan)

@@ -63,16 +63,17 @@ class ObservationNormaliser:
         self._moments = {item.index: RunningMoments(item.mean.shape, item.mean.device) for item in self._published}
 
     @torch.no_grad()
-    def update(self, observation: Sequence[Tensor], present_TB: Tensor | None, ranks: Ranks = ALONE) -> None:
+    def update(self, observation: Sequence[Tensor], counted: Tensor | None, ranks: Ranks = ALONE) -> None:
         """Add a batch's rows, of every rank, and write the new statistics into the policy.
 
         Args:
           observation: leaves [T+1, B, ...]; row 0 was counted as the last row of the previous unroll.
-          present_TB: which of rows 1…T have an agent, bool; None for all.
+          counted: which of rows 1…T are added, as indices into [T·B], i64; None for all.
         """
         for item in self._published:
-            rows_TB, moments = observation[item.index][1:], self._moments[item.index]
-            rows = rows_TB.flatten(0, 1) if present_TB is None else rows_TB[present_TB]
+            rows, moments = observation[item.index][1:].flatten(0, 1), self._moments[item.index]
+            if counted is not None:
+                rows = rows.index_select(0, counted)
             moments.update(rows.reshape(len(rows), *item.mean.shape), ranks)
             item.mean.copy_(moments.mean)
             variance = moments.variance if item.rstd.shape == item.mean.shape else moments.variance.mean()

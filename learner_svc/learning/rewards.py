@@ -27,9 +27,9 @@ class TrainingRewards:
         asymmetric_K = torch.tensor([kind == "asymmetric" for kind in kinds], device=device)
         task_scale_K = torch.tensor([task.reward_scale for task in tasks], device=device)
         self._scale = config.reward_scale
-        self._task_scale_K = task_scale_K if bool((task_scale_K != 1.0).any()) else None
-        self._clip_K = clip_K if bool(clip_K.isfinite().any()) else None
-        self._asymmetric_K = asymmetric_K if bool(asymmetric_K.any()) else None
+        self._task_scale_K = task_scale_K if any(task.reward_scale != 1.0 for task in tasks) else None
+        self._clip_K = clip_K if any(clips) else None
+        self._asymmetric_K = asymmetric_K if "asymmetric" in kinds else None
 
     def of(self, reward_TB: Tensor, task_B: Tensor | None = None) -> Tensor:
         """Return the rewards to train on, f32 [T, B]: scaled by task and by algorithm, then clipped, then transformed.

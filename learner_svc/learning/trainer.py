@@ -5,7 +5,7 @@ Every method runs in that thread, so a snapshot is always taken between two upda
 
 import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -23,7 +23,7 @@ from seedbed.shared.errors import ConfigError
 from seedbed.shared.policy.determinism import use_deterministic_algorithms
 from seedbed.shared.policy.devices import choose_device
 from seedbed.shared.policy.policy import Policy
-from seedbed.shared.policy.precision import REQUESTS, choose_precision
+from seedbed.shared.policy.precision import REQUESTS, TF32, allow_tf32, choose_precision
 from seedbed.shared.policy.weights import FlatParameters, Manifest, make_manifest, policy_from_manifest
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.protocol.messages import pack_version
@@ -94,6 +94,7 @@ class Trainer:
         else:
             policy = _built(settings, origin, device, folder)
         policy.to(device)
+        allow_tf32(policy.precision.tf32)
         self.policy = policy
         self.parameters = FlatParameters(policy)
         recording = recording_of(settings.algorithm, settings.learner.unroll_length)
@@ -187,4 +188,6 @@ def _resumed(settings: LearnerSettings, checkpoint: Checkpoint) -> Policy:
             f"{checkpoint.path} trains in {policy.precision.dtype}, and learner.precision is "
             f"{settings.learner.precision!r}: set it back or to 'auto', or start a new run with --init-from"
         )
+    if wanted is not None:
+        policy.use(replace(policy.precision, tf32=settings.learner.precision == TF32))
     return policy

@@ -33,6 +33,7 @@ from seedbed.learner_svc.sources.batch import Batch, Experience, present_rows, v
 from seedbed.shared.errors import CheckpointError, NumericsError, StorageError
 from seedbed.shared.figures import columns
 from seedbed.shared.policy.policy import Policy
+from seedbed.shared.policy.transfers import to_device
 from seedbed.shared.policy.weights import FlatParameters
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.runtime.files import writing
@@ -145,14 +146,15 @@ class Updater:
         lanes = list(_lanes_of_steps(order, batch.num_lanes, self._passes, min(self._minibatches, batch.num_lanes)))
         counts = _Counts.over(self._ranks, masks, lag, lanes, _by_task(trained, task_B, len(self._tasks)))
         if counts.num_trained:
-            batch = batch.to(self.device)
             tasks, weights = (None if array is None else self._on_device(array) for array in (task_B, weight_B))
-            reward_TB = self._rewards.of(batch.reward[1:], tasks)
-            whole = self._experience(batch, masks, (counts.num_trained, counts.num_current), reward_TB, tasks, weights)
+            numbers = counts.num_trained, counts.num_current
             rate = learning_rate_at(self.config, trained_steps, self._run_steps)
-            metrics, priorities_B = self._train(whole, masks, lanes, counts, step, rate)
-            counted = None if present is None else self._on_device(present)
-            self.normaliser.update(batch.observation, counted, self._ranks)
+            counted = None if present is None else self._on_device(np.flatnonzero(present))
+            with batch.on(self.device) as there:
+                reward_TB = self._rewards.of(there.reward[1:], tasks)
+                whole = self._experience(there, masks, numbers, reward_TB, tasks, weights)
+                metrics, priorities_B = self._train(whole, masks, lanes, counts, step, rate)
+                self.normaliser.update(there.observation, counted, self._ranks)
         metrics |= {columns.UPDATE_TIME.name: 1e3 * (time.perf_counter() - started)}
         return _describe(metrics, masks, counts, priorities_B)
 
@@ -209,7 +211,7 @@ class Updater:
         )
         reward_TB = whole.reward_TB.index_select(1, index)
         experience = self._experience(
-            whole.batch.lanes(index), masks.lanes(lanes), numbers, reward_TB, task_B, weight_B
+            whole.batch.lanes(torch.from_numpy(lanes)), masks.lanes(lanes), numbers, reward_TB, task_B, weight_B
         )
         return experience, {name: tensor.index_select(1, index) for name, tensor in prepared.items()}
 
@@ -270,7 +272,7 @@ class Updater:
         return f"{problem}; batch and weights are in {path}"
 
     def _on_device(self, array: Array) -> Tensor:
-        return torch.from_numpy(array).to(self.device, non_blocking=True)
+        return to_device(array, self.device)
 
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
         """Return copied host arrays by name, and JSON that describes them: all that an exact resume needs.

@@ -28,7 +28,7 @@ from seedbed.learner_svc.ranks.start import Told, advertised, settings_of_rank
 from seedbed.learner_svc.run.run import Run
 from seedbed.learner_svc.run.tasks import TaskBook, lane_tasks, task_environments
 from seedbed.learner_svc.run.writer import of_rank
-from seedbed.learner_svc.sources.batch import Batch
+from seedbed.learner_svc.sources.batch_buffer import BatchBuffer, batch_buffers
 from seedbed.learner_svc.sources.source import FilledBatch, Origin, Source
 from seedbed.shared.net.reactor import Reactor
 from seedbed.shared.protocol.ledger import Ledger
@@ -80,7 +80,7 @@ class RankService:
         self.trainer: Trainer | None = None  # set in the update thread, in the round in which the chief has built it
         self._made_source: Source[UnrollKey] | None = None  # likewise
         self._source: Source[UnrollKey] | None = None  # from when on unrolls are taken
-        self._batches: list[Batch] = []
+        self._batches: list[BatchBuffer] = []
         self._is_pumping_soon = False
         self.rounds: Rounds[FilledBatch[UnrollKey]] = Rounds(
             ranks, self.worker, offer=self._offer, order=Order, ledger=self._ledger_bytes, met=self._met,
@@ -109,12 +109,14 @@ class RankService:
         self.trainer = Trainer(
             self.settings, self.folder, crash_folder, epoch=self.told.epoch, origin=origin, ranks=self.ranks
         )
-        self._made_source = make_source(self.settings, self.trainer.record, self.folder, rank=self.ranks.rank)
+        self._made_source = make_source(
+            self.settings, self.trainer.record, self.folder, rank=self.ranks.rank, device=self.trainer.updater.device
+        )
 
     def _serve(self, trainer: Trainer, source: Source[UnrollKey]) -> None:
         """Take unrolls from now on."""
         rank = self.ranks.rank
-        self._batches = [Batch.from_arrays(trainer.record, arrays) for arrays in source.buffers]
+        self._batches = batch_buffers(trainer.record, source.buffers, trainer.updater.device)
         self.producers.adopt(trainer.policy.spec, source.check)
         self.run.counters.trained_steps = trainer.trained_steps
         self._source = source
@@ -145,6 +147,7 @@ class RankService:
         batch = source.take() if source is not None else None
         if batch is None or trainer is None or source is None:
             return None
+        self._batches[batch.index].send()
         task_B = lane_tasks(self.settings.tasks, batch.tasks)
 
         def done(trained: Trained) -> None:

@@ -14,7 +14,9 @@ from seedbed.learner_svc.config import LearnerSettings
 from seedbed.learner_svc.ranks.ranks import place_of
 from seedbed.learner_svc.run.writer import producer_records
 from seedbed.shared.errors import ConfigError
+from seedbed.shared.policy.devices import device_of_rank
 from seedbed.shared.protocol.ledger import ProducerRecord
+from seedbed.shared.runtime.config import RuntimeConfig
 
 OWN_LEARNER_SETTINGS = ("bind", "advertise", "device")  # of the section [learner], that a rank does not take over
 WILDCARDS = ("*", "0.0.0.0", "[::]", "::")
@@ -51,32 +53,39 @@ def settings_of_rank(own: LearnerSettings, told: Mapping[str, Any]) -> LearnerSe
 
 
 def place(settings: LearnerSettings, environment: Mapping[str, str] = os.environ) -> LearnerSettings:
-    """Return the settings of a rank that torchrun started, which gives all ranks the same: own ports, names and files.
+    """Return the settings of a rank: a GPU of its own, and if torchrun started it, own ports, names and files too.
 
-    Without LOCAL_RANK, which torchrun sets, every rank has settings of its own already.
+    torchrun gives all ranks the same settings. Without LOCAL_RANK, which it sets, every rank has ports, names and files
+    of its own already, and all ranks are taken to be on one machine.
 
     Raises: ConfigError if the environment is wrong.
     """
     rank, size = place_of(environment)
     local = environment.get("LOCAL_RANK")
-    if size == 1 or local is None:
+    if size == 1:
         return settings
-    if not local.isdecimal() or int(local) >= size:
+    if local is not None and (not local.isdecimal() or int(local) >= size):
         raise ConfigError(f"LOCAL_RANK is {local!r} in the environment: it must be a number below WORLD_SIZE, {size}")
+    changed: dict[str, Any] = {"device": device_of_rank(settings.learner.device, rank if local is None else int(local))}
     runtime = settings.runtime
+    if local is not None:
+        changed["bind"] = _shifted(settings.learner.bind, int(local))
+        runtime = _runtime_of_rank(runtime, rank, int(local))
+    return settings.model_copy(
+        update={"learner": settings.learner.model_copy(update=changed), "runtime": runtime},
+    )
+
+
+def _runtime_of_rank(runtime: RuntimeConfig, rank: int, local: int) -> RuntimeConfig:
+    """Return the settings with a name, files and a metrics port of the rank's own."""
     changed: dict[str, Any] = {"name": f"{runtime.name or 'learner'}-{rank}" if rank else runtime.name}
     if rank:
         for kind in ("status_file", "log_file"):
             path = getattr(runtime, kind)
             changed[kind] = None if path is None else path.with_name(f"{path.stem}-{rank}{path.suffix}")
     if runtime.metrics_address:
-        changed["metrics_address"] = _shifted(runtime.metrics_address, int(local))
-    return settings.model_copy(
-        update={
-            "learner": settings.learner.model_copy(update={"bind": _shifted(settings.learner.bind, int(local))}),
-            "runtime": runtime.model_copy(update=changed),
-        }
-    )
+        changed["metrics_address"] = _shifted(runtime.metrics_address, local)
+    return runtime.model_copy(update=changed)
 
 
 def _shifted(address: str, number: int) -> str:

@@ -5,13 +5,15 @@ Row t holds x_t, the reward and flags that came with it, and the action taken at
 row t+1; it is a step unless row t+1 is a reset row: valid_t = 1 - first_{t+1}.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from seedbed.shared.policy.transfers import to_device
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.protocol.recording import (
     ACTION,
@@ -26,7 +28,7 @@ from seedbed.shared.protocol.recording import (
 )
 from seedbed.shared.protocol.rows import Flags
 
-_ON_HOST = frozenset({VERSION})  # fields that stay on the host
+ON_HOST = frozenset({VERSION})  # fields that stay on the host
 
 
 class Batch:
@@ -114,18 +116,23 @@ class Batch:
         if self.reward.device == device:
             return self
         moved = {
-            name: tensor if name in _ON_HOST else tensor.to(device, non_blocking=True)
+            name: tensor if name in ON_HOST else tensor.to(device, non_blocking=True)
             for name, tensor in self.tensors.items()
         }
         return Batch(self.record, moved)
 
+    @contextmanager
+    def on(self, device: torch.device) -> Iterator["Batch"]:
+        """Enter a context with the batch on a device, for an update that is over when the context is left."""
+        yield self.to(device)
+
     def lanes(self, index: Tensor) -> "Batch":
-        """Return a copy of the lanes of `index`, i64 [N] on the batch's device."""
-        host = index.cpu()
+        """Return a copy of the lanes of `index`, i64 [N] on the host."""
+        there = to_device(index.numpy(), self.reward.device)
         cut = {}
         for item in self.record.fields:
             axis = 0 if item.per is Per.LANE else 1
-            cut[item.name] = self.tensors[item.name].index_select(axis, host if item.name in _ON_HOST else index)
+            cut[item.name] = self.tensors[item.name].index_select(axis, index if item.name in ON_HOST else there)
         return Batch(self.record, cut)
 
     def named_tensors(self) -> dict[str, Tensor]:

@@ -22,7 +22,7 @@ class EchoSource(Source[K]):
     """
 
     def __init__(self, record: RecordSpec, plan: SourcePlan) -> None:
-        super().__init__(record, batch=plan.batch, num_buffers=plan.num_buffers)
+        super().__init__(record, batch=plan.batch, num_buffers=plan.num_buffers, is_pinned=plan.is_pinned)
         self._plan, self._queue = plan, QueueSource[K](record, batch=plan.batch, num_buffers=1, weights=plan.weights)
         capacity = plan.batch * max(plan.echo_batches, plan.num_buffers + 2)  # so that a batch can always be drawn
         self._memory = SequenceMemory(record, capacity, None)

@@ -40,9 +40,10 @@ class QueueSource(Source[K]):
     """
 
     def __init__(
-        self, record: RecordSpec, *, batch: int, num_buffers: int = 2, weights: Mapping[str, float] = SINGLE_TASK
-    ) -> None:
-        super().__init__(record, batch=batch, num_buffers=num_buffers)
+        self, record: RecordSpec, *, batch: int, num_buffers: int = 2, weights: Mapping[str, float] = SINGLE_TASK,
+        is_pinned: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(record, batch=batch, num_buffers=num_buffers, is_pinned=is_pinned)
         self._filling: FilledBatch[K] | None = None
         self._num_filled = 0  # filled lanes of `_filling`
         self._waiting: dict[str, deque[_Waiting[K]]] = {task: deque() for task in weights}

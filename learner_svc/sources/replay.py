@@ -96,7 +96,7 @@ class ReplaySource(Source[K]):
                 f"replay takes {size * sequence_bytes(record)} bytes when it is full, and {available} are free: lower "
                 "algorithm.replay_bytes or replay_sequences, or set algorithm.replay_file = true"
             )
-        super().__init__(record, batch=plan.batch, num_buffers=plan.num_buffers)
+        super().__init__(record, batch=plan.batch, num_buffers=plan.num_buffers, is_pinned=plan.is_pinned)
         self._start = max(start, plan.batch)
         self._tasks = {task: index for index, task in enumerate(plan.weights)}
         self._names = list(plan.weights)

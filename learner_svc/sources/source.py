@@ -9,6 +9,7 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 
 from seedbed.shared.errors import RemoteWireError
+from seedbed.shared.policy.transfers import pinned_zeros
 from seedbed.shared.protocol.layout import Array, Layout
 from seedbed.shared.protocol.recording import Per, RecordSpec
 
@@ -49,6 +50,7 @@ class SourcePlan:
     seed: int = 0
     echo: int = 1  # times that each lane-unroll is used
     echo_batches: int = 4  # batches' worth that these uses are shuffled within
+    is_pinned: bool = False  # whether batches are in page-locked memory, from which a GPU copies while others compute
 
 
 class Source(Generic[K]):
@@ -59,11 +61,11 @@ class Source(Generic[K]):
     `release`. Memory: `num_buffers` batches of `batch` lanes, and what the subclass keeps.
     """
 
-    def __init__(self, record: RecordSpec, *, batch: int, num_buffers: int) -> None:
+    def __init__(self, record: RecordSpec, *, batch: int, num_buffers: int, is_pinned: bool = False) -> None:
         self.record = record
         self._batch = batch
         self._layouts = UnrollLayouts(record)
-        self._buffers = [allocate(record, batch) for _ in range(num_buffers)]
+        self._buffers = [allocate(record, batch, is_pinned=is_pinned) for _ in range(num_buffers)]
         self._free = deque(range(num_buffers))  # buffers
         self._full: deque[FilledBatch[K]] = deque()
         self._used: list[tuple[K, int]] = []
@@ -138,10 +140,10 @@ class UnrollLayouts:
             raise RemoteWireError("frame_size", f"an unroll of {num_bytes} bytes, expected {expected}")
 
 
-def allocate(record: RecordSpec, lanes: int) -> list[Array]:
+def allocate(record: RecordSpec, lanes: int, *, is_pinned: bool = False) -> list[Array]:
     """Return zeroed arrays of a batch in the order of the record; a field for each tick is repeated for each lane."""
-    rows = record.num_rows
+    rows, zeros = record.num_rows, pinned_zeros if is_pinned else np.zeros
     return [
-        np.zeros((rows - 1, lanes, *item.shape) if item.per is Per.TICK else item.array_shape(rows, lanes), item.dtype)
+        zeros((rows - 1, lanes, *item.shape) if item.per is Per.TICK else item.array_shape(rows, lanes), item.dtype)
         for item in record.fields
     ]

@@ -16,6 +16,7 @@ class Precision:
 
     dtype: str = "float32"  # of the torso; everything after it is always float32
     channels_last: bool = False
+    tf32: bool = False  # on a GPU, float32 products are of factors rounded to TF32's 10 bits
 
 
 class PolicyConfig(Section):

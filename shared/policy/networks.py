@@ -26,7 +26,7 @@ RELU_GAIN = math.sqrt(2)
 
 def tanh_(x: Tensor) -> Tensor:
     """Replace x by tanh x, by the fastest method on its device; without a gradient."""
-    if x.is_cuda or x.dtype != torch.float32:
+    if not x.is_cpu or x.dtype != torch.float32:
         return x.tanh_()
     return x.mul_(2).sigmoid_().mul_(2).sub_(1)  # 2σ(2x) - 1, three times as fast as torch's tanh; absolute error 1e-7
 
@@ -57,7 +57,7 @@ class _TanhLayer(torch.autograd.Function):
 
 def tanh_layer(x: Tensor, layer: nn.Linear) -> Tensor:
     """Return tanh of a linear layer of x [N, inputs], by the fastest method on the device of x."""
-    if x.is_cuda or x.dtype != torch.float32 or torch.is_autocast_enabled(x.device.type):
+    if not x.is_cpu or x.dtype != torch.float32 or torch.is_autocast_enabled(x.device.type):
         return torch.tanh(F.linear(x, layer.weight, layer.bias))
     if torch.is_grad_enabled():
         y: Tensor = _TanhLayer.apply(x, layer.weight, layer.bias)  # type: ignore[no-untyped-call]

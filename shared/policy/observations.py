@@ -261,8 +261,8 @@ def _channels_first(value: Tensor, layout: str) -> Tensor:
 
 def _byte_frequencies(value: Tensor) -> Tensor:
     """Return each byte's share of a text, f32 [N, 256], from u8 [N, 4 + bytes]: a u32 count, then UTF-8."""
-    scale = torch.tensor([1.0, 256.0, 256.0**2, 256.0**3], device=value.device)
-    length = (value[:, :4].float() * scale).sum(-1, keepdim=True)
+    digits = value[:, :4].float()
+    length = ((digits[:, 3:] * 256 + digits[:, 2:3]) * 256 + digits[:, 1:2]) * 256 + digits[:, :1]
     letters = value[:, 4:].long()
     is_text = (torch.arange(letters.shape[1], device=value.device) < length).float()
     counts = torch.zeros(value.shape[0], BYTE_VALUES, device=value.device).scatter_add_(1, letters, is_text)

@@ -1,8 +1,10 @@
 """Chooses the fastest dtype and memory format of a torso on this machine, by a measurement that is cached.
 
 bf16 with channels_last is several times faster than plain fp32 on some processors and slower on others, so forward and
-backward passes are measured with the actual network and batch size. The learner chooses, and the manifest carries the
-choice, so that behaviour and target policy agree. A restart finds it in the cache in the run folder.
+backward passes are measured with the actual network and batch size. On a GPU, TF32 is a choice too: products of float32
+numbers whose factors are rounded to 10 bits. PyTorch would use it for convolutions and not for other products; here it
+is used for both or for none. The learner chooses, and the manifest carries the choice, so that behaviour and target
+policy agree. A restart finds it in the cache in the run folder.
 """
 
 import contextlib
@@ -10,8 +12,9 @@ import json
 import os
 import platform
 import time
+import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -22,11 +25,16 @@ from seedbed.shared.policy.config import DTYPES, Precision
 from seedbed.shared.policy.cores import FrameStacks
 from seedbed.shared.policy.policy import Policy
 
-REQUESTS = {"auto": None, "fp32": "float32", "float32": "float32", "bf16": "bfloat16", "bfloat16": "bfloat16"}
+REQUESTS = {
+    "auto": None, "fp32": "float32", "float32": "float32", "tf32": "float32", "bf16": "bfloat16",
+    "bfloat16": "bfloat16",
+}  # fmt: skip
+TF32 = "tf32"  # the request for float32 with TF32 products, which only a GPU computes faster
+TF32_CAPABILITY = (8, 0)  # of the first GPUs that have it
 NUM_MEASURED = 3  # number of passes after a warm-up; the fastest counts
 MAX_MEASURE_S = 1.5  # per candidate
 HOPELESS = 4.0  # a candidate is dropped if its first pass takes this many times the best, as bf16 does in emulation
-MIN_GAIN = 1.1  # bf16 is less accurate, so it must be this much faster
+MIN_GAIN = 1.1  # bf16 and TF32 are less accurate, so they must be this much faster
 SMALL_PARAMETERS = 200_000  # a torso without images and with fewer parameters is not measured
 
 
@@ -55,7 +63,7 @@ def choose_precision(
 
     Args:
       policy: the policy to measure; it is left unchanged.
-      requested: "auto", or "fp32" or "bf16" to fix the dtype (the memory format is measured nevertheless).
+      requested: "auto", or "fp32", "tf32" or "bf16" to fix the dtype (the memory format is measured nevertheless).
       cache: JSON file to read the choice from, or to add it to; None: always measure.
       measures: False: measure nothing and take the most accurate that is requested, which is the same every time.
     Raises: ConfigError for an unknown request.
@@ -65,6 +73,10 @@ def choose_precision(
     fixed = REQUESTS[requested]
     has_images = bool(policy.encoder.image_shapes)
     candidates = _candidates(policy, fixed, has_images)
+    if requested == TF32:
+        candidates = [replace(item, tf32=True) for item in candidates]
+    elif requested == "auto" and has_tf32(torch.device(device)):
+        candidates += [replace(item, tf32=True) for item in candidates if item.dtype == "float32"]
     if len(candidates) == 1 or not measures:
         return candidates[0]
     key = _cache_key(policy, rows, requested, str(device))
@@ -72,10 +84,29 @@ def choose_precision(
     if known is not None:
         return known
     seconds = _measure_all(policy, candidates, rows, torch.device(device))
-    choice = min(candidates, key=lambda item: seconds[item] * (MIN_GAIN if item.dtype != "float32" else 1.0))
+    choice = min(candidates, key=lambda item: seconds[item] * (1.0 if _is_exact(item) else MIN_GAIN))
     if cache is not None:
         _write_cache(cache, key, choice)
     return choice
+
+
+def allow_tf32(is_allowed: bool) -> None:
+    """Let products of float32 numbers on a GPU, convolutions included, be computed in TF32, or forbid it.
+
+    It holds for the process, until the next call. On a CPU it changes nothing.
+    """
+    # The newer names of these switches do not set the older ones, and PyTorch's exporter raises where the two disagree.
+    with warnings.catch_warnings(action="ignore"):  # some versions warn that these are the older ones
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = is_allowed
+
+
+def has_tf32(device: torch.device) -> bool:
+    """Return whether products of float32 numbers on a device can be computed in TF32."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= TF32_CAPABILITY
+
+
+def _is_exact(precision: Precision) -> bool:
+    return precision.dtype == "float32" and not precision.tf32
 
 
 def _candidates(policy: Policy, fixed: str | None, has_images: bool) -> list[Precision]:
@@ -106,10 +137,12 @@ def _measure_all(
         leaves = _random_leaves(policy, rows, device)
         for candidate in candidates:
             policy.use(candidate)
+            allow_tf32(candidate.tf32)
             best = min(seconds.values(), default=float("inf"))
             seconds[candidate] = _fastest(lambda: _train_once(policy, leaves), device, enough_s=HOPELESS * best)
     finally:
         policy.use(before)
+        allow_tf32(before.tf32)
         policy.to(where)
         for parameter, gradient in zip(policy.parameters(), gradients, strict=True):
             parameter.grad = gradient
@@ -170,6 +203,7 @@ def _read_cache(cache: Path | None) -> dict[str, Precision]:
             key: Precision(
                 dtype=DTYPES[DTYPES.index(item["dtype"])],
                 channels_last=bool(item["channels_last"]),
+                tf32=bool(item.get("tf32", False)),
             )
             for key, item in stored.items()
         }

@@ -111,7 +111,9 @@ class FlatParameters:
             tensor.data = view
             if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
                 tensor.grad = place.view(self.grad)
-        self._staging = self.flat if device.type == "cpu" else torch.zeros(self.plan.num_elements, pin_memory=True)
+        self._staging = self.flat
+        if device.type != "cpu":
+            self._staging = torch.zeros(self.plan.num_elements, pin_memory=device.type == "cuda")
         self._host = self._staging.numpy()
 
     def cast_(self, module: nn.Module, dtype: torch.dtype) -> None:
@@ -129,7 +131,9 @@ class FlatParameters:
 
     def export(self) -> bytes:
         """Return a copy of the flat buffer as little-endian float32 bytes."""
-        return self.flat.cpu().numpy().tobytes()
+        if self._staging is not self.flat:
+            self._staging.copy_(self.flat)
+        return self._host.tobytes()
 
     @torch.no_grad()
     def load_(self, buffer: bytes | bytearray | memoryview) -> None:
@@ -218,12 +222,18 @@ def make_manifest(policy: Policy, recording: Recording) -> Manifest:
     body = {
         "spec": _to_json(spec_to_wire(policy.spec)),
         "policy": {name: value for name, value in config.items() if name not in absent or value != absent[name]},
-        "precision": {"dtype": policy.precision.dtype, "channels_last": policy.precision.channels_last},
+        "precision": _stated(policy.precision),
         "extra": recording.to_json(),
     }
     if policy.tasks:
         body["tasks"] = list(policy.tasks)
     return Manifest(plan.places, plan.num_elements, body)
+
+
+def _stated(precision: Precision) -> dict[str, Any]:
+    """Return a precision as JSON values; TF32 only where it is used, so that older versions can read the others."""
+    stated = {"dtype": precision.dtype, "channels_last": precision.channels_last}
+    return stated | {"tf32": True} if precision.tf32 else stated
 
 
 def policy_from_manifest(manifest: Manifest) -> Policy:
@@ -236,7 +246,9 @@ def policy_from_manifest(manifest: Manifest) -> Policy:
         config = PolicyConfig.model_validate({**_meant_by_absence(spec), **manifest.body["policy"]})
         tasks = tuple(map(str, manifest.body.get("tasks", ())))
         stated = manifest.body["precision"]
-        precision = Precision(dtype=stated["dtype"], channels_last=stated["channels_last"] is True)
+        precision = Precision(
+            dtype=stated["dtype"], channels_last=stated["channels_last"] is True, tf32=stated.get("tf32") is True
+        )
     except (ValueError, TypeError, KeyError, ValidationError) as error:
         raise RemoteWireError("manifest", f"not a weight manifest: {error}") from error
     if precision.dtype not in DTYPES:

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from seedbed.inference_svc.compute import Compute, Pace
+from seedbed.inference_svc.config import InferenceConfig
 from seedbed.inference_svc.engine import Engine
 
 
@@ -14,6 +15,12 @@ class Lanes:
     """What stands for a group's lanes."""
 
     count, uses_frozen_weights = 4, False
+
+
+def make_compute(inline_ms: float) -> Compute:
+    """A compute thread on the CPU."""
+    config = InferenceConfig(device="cpu", inline_ms=inline_ms, max_compute_s=60.0)
+    return Compute(config, report=lambda _seconds: None)
 
 
 @pytest.fixture
@@ -34,7 +41,7 @@ def test_a_short_batch_runs_in_the_loop_and_its_result_comes_later_all_the_same(
     """The first goes to the thread, for nobody knows how long it takes; no result comes from within the call."""
 
     async def act_twice():
-        compute = Compute("cpu", inline_s=inline_s, max_s=60.0, report=lambda _seconds: None)
+        compute = make_compute(inline_ms=1e3 * inline_s)
         try:
             for _ in range(2):
                 answer = asyncio.get_running_loop().create_future()
@@ -59,7 +66,7 @@ def test_what_a_job_raises_is_seen(monkeypatch):
     monkeypatch.setattr(Engine, "act", fail)
 
     async def act():
-        compute = Compute("cpu", inline_s=0.0, max_s=60.0, report=lambda _seconds: None)
+        compute = make_compute(inline_ms=0.0)
         try:
             compute.act([[Lanes()]], lambda *_result: None)
             with pytest.raises(ArithmeticError, match="broken"):

@@ -1,20 +1,19 @@
 """The engine: what it writes into unrolls is what the learner computes from them, for every kind of policy."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
-from seedbed.inference_svc.engine import Engine, LaneBlock
-from seedbed.inference_svc.unrolls import LatestRow, UnrollWriter
+from seedbed.inference_svc.engine import LaneBlock
+from seedbed.inference_svc.unrolls import LatestRow
 from seedbed.shared.policy.acting import Recording
 from seedbed.shared.policy.config import PolicyConfig
 from seedbed.shared.policy.policy import Policy
 from seedbed.shared.policy.weights import FlatParameters, Manifest, make_manifest
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.protocol.rows import EnvSpec, Flags, act_layout
+from tests.support.fed_groups import FedGroups
 from tests.support.specs import make_spec
 
 T = 5
@@ -29,61 +28,6 @@ def make_policy(spec: EnvSpec, **config: object) -> tuple[Manifest, bytes, Polic
     with torch.no_grad():  # a head of .01 would hide faults: make the policy opinionated
         policy.head.weight.mul_(30)
     return make_manifest(policy, Recording(unroll_length=T)), parameters.export(), policy
-
-
-class FedGroups:
-    """Groups fed with random rows, sharing or not sharing batches."""
-
-    def __init__(self, spec: EnvSpec, manifest: Manifest, weights: bytes, sizes: Sequence[int], seed: int = 0) -> None:
-        self.spec = spec
-        self.random = np.random.default_rng(seed)
-        self.engine = Engine(torch.device("cpu"))
-        self.engine.load(1, manifest, weights)
-        self.record = self.engine.live.record
-        self.groups, start = [], 0
-        for number, count in enumerate(sizes):
-            rows = UnrollWriter(self.record, count)
-            self.groups.append(
-                LaneBlock(start=start, count=count, seed=number, rows=rows, act_layout=act_layout(spec, count),
-                      greedy=False, uses_frozen_weights=False)
-            )  # fmt: skip
-            self.engine.forget(self.groups[-1])
-            start += count
-        self.unrolls: list[tuple[int, list[Array]]] = []
-
-    def write(self, group: LaneBlock, first: float) -> None:
-        """One tick of random rows; each lane is reset with probability `first`."""
-        inputs: list[Array] = []
-        for leaf in self.spec.observation.leaves():
-            shape = (group.count, *leaf.wire_shape)
-            if leaf.wire_dtype == "uint8":
-                inputs.append(self.random.integers(0, 255, shape, np.uint8))
-            else:
-                inputs.append(self.random.standard_normal(shape).astype(leaf.wire_dtype))
-        if self.spec.mask_size:
-            mask = self.random.integers(0, 2, (group.count, self.spec.mask_size), np.uint8)
-            inputs.append(mask)
-        flags = np.where(self.random.random(group.count) < first, Flags.FIRST, 0).astype(np.uint8)
-        reward = self.random.standard_normal(group.count).astype(np.float32) * 3
-        reward[flags != 0] = 0
-        group.rows.write([*inputs, reward, flags])
-        group.tick += 1
-
-    def keep(self, group: LaneBlock) -> None:
-        """Take a group's complete unroll."""
-        assert isinstance(group.rows, UnrollWriter)
-        for done in group.rows.complete():
-            self.unrolls.append((done.lanes, self.record.layout(done.lanes).views([done.buffer])))
-
-    def run(self, ticks: int, *, together: bool, first: float = 0.3) -> None:
-        for tick in range(ticks):
-            for group in self.groups:
-                self.write(group, 1.0 if tick == 0 else first)
-                assert isinstance(group.rows, UnrollWriter)
-                if group.rows.is_complete:
-                    self.keep(group)
-            for batch in [self.groups] if together else [[group] for group in self.groups]:
-                self.engine.act(batch)
 
 
 def log_ratio(spec: EnvSpec, policy: Policy, views: list[Array]) -> Array:

@@ -49,7 +49,7 @@ def test_each_row_is_counted_once():
     published = LeafNormaliser(1, torch.zeros(2), torch.ones(2))
     normaliser = ObservationNormaliser([published])
     leaf = torch.tensor([[[100.0, 100.0]], [[1.0, 2.0]], [[3.0, 6.0]], [[50.0, 50.0]]])  # [T+1 = 4, B = 1, 2]
-    normaliser.update((torch.zeros(4, 1), leaf), torch.tensor([[True], [True], [False]]))
+    normaliser.update((torch.zeros(4, 1), leaf), torch.tensor([0, 1]))
     assert normaliser.state()["1.count"].item() == 2
     assert published.mean.tolist() == [2, 4]
     assert published.rstd.tolist() == pytest.approx([1, 0.5], abs=1e-5)
@@ -59,7 +59,7 @@ def test_a_batch_whose_rows_were_all_counted_before_changes_nothing():
     """As replay draws them: no row is new."""
     published = LeafNormaliser(0, torch.zeros(4), torch.ones(1))
     normaliser = ObservationNormaliser([published])
-    normaliser.update((torch.ones(3, 2, 2, 2),), torch.zeros(2, 2, dtype=torch.bool))
+    normaliser.update((torch.ones(3, 2, 2, 2),), torch.zeros(0, dtype=torch.int64))
     assert normaliser.state()["0.count"].item() == 0
     assert published.mean.tolist() == [0, 0, 0, 0]
 

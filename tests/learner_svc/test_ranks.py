@@ -140,6 +140,34 @@ def test_ranks_that_torchrun_starts_with_the_same_words_have_ports_names_and_fil
         place(settings, common | {"RANK": "3", "LOCAL_RANK": "9"})
 
 
+@pytest.mark.parametrize(
+    ("num_gpus", "device", "variables", "expected"),
+    [
+        (2, "auto", {"RANK": "3", "LOCAL_RANK": "1"}, "cuda:1"),
+        (2, "cuda", {"RANK": "2", "LOCAL_RANK": "0"}, "cuda:0"),
+        (2, "auto", {"RANK": "1"}, "cuda:1"),
+        (2, "auto", {"RANK": "0"}, "cuda:0"),
+        (2, "cpu", {"RANK": "1", "LOCAL_RANK": "1"}, "cpu"),
+        (2, "cuda:0", {"RANK": "1", "LOCAL_RANK": "1"}, "cuda:0"),
+        (1, "auto", {"RANK": "1", "LOCAL_RANK": "1"}, "auto"),
+        (0, "auto", {"RANK": "1", "LOCAL_RANK": "1"}, "auto"),
+    ],
+)
+def test_each_rank_of_a_machine_has_a_gpu_of_its_own(monkeypatch, num_gpus, device, variables, expected):
+    """Where there are several, and unless the settings name one or the CPU."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
+    settings = make_settings({"learner": {"device": device}})
+    common = {"WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+    assert place(settings, common | variables).learner.device == expected
+
+
+def test_a_learner_that_trains_alone_keeps_its_device(monkeypatch):
+    """The first GPU is meant by `auto`, also where there are several."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    settings = make_settings({})
+    assert place(settings, {}) == settings
+
+
 def test_inference_is_told_where_a_rank_is():
     """By the host that it reached the chief at, where that is the rank's too."""
     settings = make_settings({})

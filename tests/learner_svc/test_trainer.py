@@ -91,6 +91,7 @@ def test_a_resumed_run_keeps_its_precision_or_says_that_it_must(tmp_path):
 
     for precision in ("auto", "fp32"):
         assert resume(precision).policy.precision.dtype == "float32"
+    assert [resume(precision).policy.precision.tf32 for precision in ("fp32", "tf32")] == [False, True]
     with pytest.raises(ConfigError, match=r"trains in float32.*precision is 'bf16'.*--init-from"):
         resume("bf16")
 

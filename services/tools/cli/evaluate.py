@@ -25,6 +25,7 @@ from seedbed.shared.errors import CheckpointError
 from seedbed.shared.policy.acting import MODE, ActingRule
 from seedbed.shared.policy.devices import choose_device
 from seedbed.shared.policy.policy import Policy, State
+from seedbed.shared.policy.precision import allow_tf32
 from seedbed.shared.policy.weights import acting_parameters
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.protocol.rows import EnvSpec, Flags, describe_space_difference
@@ -97,6 +98,7 @@ def load_policy(run_dir: Path, which: Which = "latest", *, device: str = "auto")
     saved = read_policy(checkpoint)
     policy, chosen = saved.policy, choose_device(device)
     policy.to(chosen).eval()
+    allow_tf32(policy.precision.tf32)
     acting_parameters(policy).load_(saved.flat.tobytes())
     return TrainedPolicy(policy=policy, rule=saved.rule, checkpoint=checkpoint, settings=settings, device=chosen)
 

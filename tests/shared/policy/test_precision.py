@@ -77,3 +77,11 @@ def test_without_measuring_the_choice_is_the_most_accurate(tmp_path: Path) -> No
     assert choose_precision(policy, rows=4, cache=cache, measures=False) == Precision()
     assert choose_precision(policy, rows=4, requested="bf16", cache=cache, measures=False).dtype == "bfloat16"
     assert not cache.exists()
+
+
+@pytest.mark.parametrize("case", ["mlp", "atari"])
+def test_tf32_is_used_where_it_is_asked_for(case: str) -> None:
+    """In float32, and nowhere by itself on a CPU."""
+    chosen = choose_precision(make_policy(case), rows=2, requested="tf32")
+    assert (chosen.dtype, chosen.tf32) == ("float32", True)
+    assert not choose_precision(make_policy(case), rows=2).tf32

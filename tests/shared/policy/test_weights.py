@@ -185,3 +185,13 @@ def test_the_plan_is_the_same_before_and_after_flattening() -> None:
     before = plan_layout(policy)
     FlatParameters(policy)
     assert plan_layout(policy) == before
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_a_manifest_names_tf32_only_where_it_is_used(tf32: bool) -> None:
+    """So that older programs can read all other manifests, and newer ones compute as the learner does."""
+    policy = make_policy("mlp")
+    policy.use(Precision(tf32=tf32))
+    manifest = make_manifest(policy, RECORDING)
+    assert ("tf32" in manifest.body["precision"]) is tf32
+    assert policy_from_manifest(Manifest.from_json(manifest.to_json())).precision == Precision(tf32=tf32)
