@@ -1,0 +1,209 @@
+"""Real Slurm daemons on this machine, for `tests/slurm/`: a controller and several nodes; nothing stays."""
+
+import csv
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from tests.support import host
+from tests.support.deployment import PATIENCE, wait_until
+from tests.support.host import ROOT, START_S, Bridge, Host
+
+SCRIPT = ROOT / "compose" / "slurm" / "train.sbatch"
+CPUS = 2  # that each node says it has; together they share this machine's
+RUN_S = 240.0 * PATIENCE
+TWO_NODES = ("--nodes=2", "--ntasks=2", "--cpus-per-task=2")
+ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
+MUNGED = (
+    "munged --force --key-file={folder}/munge.key --socket=/run/munge/munge.socket.2 --pid-file=/run/munge/munged.pid "
+    "--log-file=/run/munge/munged.log --seed-file=/run/munge/munged.seed"
+)
+OURS = "seedbed|slurmstepd|srun"  # on a node, beside slurmd and munged
+CONFIG = """\
+ClusterName=seedbed-test
+SlurmctldHost=head
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=cred_expire=5
+StateSaveLocation={folder}/state
+SlurmctldPidFile=/run/slurmctld.pid
+SlurmdPidFile=/run/slurmd.pid
+SlurmdSpoolDir=/run/slurmd
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd-%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+GresTypes=gpu
+SlurmdParameters=config_overrides
+SchedulerParameters=bf_interval=1
+ReturnToService=2
+SlurmdTimeout=20
+NodeName={nodes} CPUs={cpus} Gres=gpu:2 State=UNKNOWN
+PartitionName=main Nodes={nodes} Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+def why_not() -> str:
+    """Why Slurm's daemons cannot be started here; empty if they can."""
+    return host.why_not("munged", "slurmctld", "slurmd", "sbatch")
+
+
+class Cluster:
+    """A controller and nodes called node1, node2, … A context manager that leaves no process and no network."""
+
+    def __init__(self, folder: Path, nodes: int) -> None:
+        """`folder`: for configuration, state and logs."""
+        self.folder = folder
+        self.head = Host("head", 1, folder / "hosts")
+        self.nodes = [Host(f"node{number}", number + 1, folder / "hosts") for number in range(1, nodes + 1)]
+        self._stack = ExitStack()
+
+    def __enter__(self) -> "Cluster":
+        hosts = (self.head, *self.nodes)
+        (self.folder / "state").mkdir()
+        names = "".join(f"{item.address} {item.name}\n" for item in hosts)
+        (self.folder / "hosts").write_text("127.0.0.1 localhost\n" + names)
+        key = self.folder / "munge.key"
+        key.write_bytes(os.urandom(1024))
+        key.chmod(0o400)
+        nodes = f"node[1-{len(self.nodes)}]"
+        (self.folder / "slurm.conf").write_text(CONFIG.format(folder=self.folder, nodes=nodes, cpus=CPUS))
+        (self.folder / "gres.conf").write_text("Name=gpu File=/dev/tty[0-1]\n")  # stand for GPUs; nothing opens them
+        with ExitStack() as stack:
+            self._bridge = stack.enter_context(Bridge())
+            for item in hosts:
+                stack.callback(item.kill)
+                self.boot(item)
+            wait_until(lambda: self.states() == {"idle": len(self.nodes)}, "all nodes are idle", START_S)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def boot(self, item: Host) -> None:
+        """Start a host of the cluster, for the first time or again, with its daemon."""
+        daemon = "slurmctld" if item is self.head else "slurmd"
+        munged = MUNGED.format(folder=self.folder)
+        item.start(self._bridge, "mkdir -p /run/munge /run/slurmd", munged, f"{self._config} {daemon}")
+
+    @property
+    def _config(self) -> str:
+        return f"SLURM_CONF={self.folder}/slurm.conf"
+
+    def slurm(self, *words: str, check: bool = True, cwd: Path | None = None) -> str:
+        """What a command of Slurm's prints."""
+        return self.head.run("env", self._config, *words, check=check, cwd=cwd)
+
+    def clear(self) -> None:
+        """Cancel all jobs, and wait until their processes are gone."""
+        self.slurm("scancel", "--user=root")
+        wait_until(lambda: not self.processes(OURS), "no process is left", RUN_S)
+
+    def states(self) -> dict[str, int]:
+        """How many nodes are in which state."""
+        words = self.slurm("sinfo", "--noheader", "--format=%t %D", check=False).split()
+        return {name: int(count) for name, count in zip(words[::2], words[1::2], strict=False) if count.isdecimal()}
+
+    def processes(self, pattern: str = "") -> dict[int, str]:
+        """Those of all nodes, as `Host.processes`."""
+        return {pid: line for node in self.nodes for pid, line in node.processes(pattern).items()}
+
+    def submit(
+        self, folder: Path, experiment: str, *words: str, learners: Sequence[str] = TWO_NODES,
+        limit: Sequence[str] = (), variables: Mapping[str, str] = {},
+    ) -> "Job":  # fmt: skip
+        """`sbatch train.sbatch EXPERIMENT words…` in a folder: two learners, inference and two actors.
+
+        `learners`: options of their group; `limit`: of all three groups; `variables`: of the environment.
+        """
+        options = [
+            *learners, *limit, ":",
+            "--ntasks=1", "--cpus-per-task=2", *limit, ":",
+            "--ntasks=2", "--cpus-per-task=1", *limit,
+        ]  # fmt: skip
+        said = self.head.run(
+            "env", self._config, *(f"{name}={text}" for name, text in variables.items()),
+            "sbatch", "--parsable", *options, str(SCRIPT), experiment, *words, cwd=folder,
+        )  # fmt: skip
+        return Job(self, folder, experiment, int(said.split()[-1].partition(";")[0]))
+
+
+class Job:
+    """One that was submitted. `folder`: where."""
+
+    def __init__(self, cluster: Cluster, folder: Path, experiment: str, number: int) -> None:
+        self.cluster, self.number, self.folder = cluster, number, folder
+        self.own = folder / f"slurm-{number}"  # logs, and keys while it runs
+        self.run = folder / "runs" / f"{experiment}-{number}"  # the run's folder
+
+    def _shown(self, what: str) -> str:
+        """A field of `scontrol show job`, of the first group; empty if Slurm has forgotten the job."""
+        said = self.cluster.slurm("scontrol", "show", "job", str(self.number), check=False)
+        found = re.search(rf"\b{what}=(\S+)", said)
+        return found[1] if found else ""
+
+    def state(self) -> str:
+        """Slurm's word for it, e.g. RUNNING."""
+        return self._shown("JobState")
+
+    def exit_status(self) -> int:
+        """Of the batch script."""
+        return int(self._shown("ExitCode").partition(":")[0])
+
+    def said(self) -> str:
+        """What the job has printed."""
+        return _text(self.folder / f"slurm-{self.number}.out")
+
+    def log(self, task: str) -> str:
+        """What a task has printed, e.g. actor-0."""
+        return _text(self.own / f"{task}.log")
+
+    def wait(self, *states: str) -> str:
+        """Until its state is one of these."""
+        what = f"job {self.number} is {' or '.join(states)}"
+        return wait_until(lambda: found if (found := self.state()) in states else "", what, RUN_S)
+
+    def wait_trained(self, before: tuple[float, float] = (0.0, 0.0)) -> None:
+        """Until more is trained than `before`, (epoch, steps)."""
+        try:
+            wait_until(lambda: self.trained() > before, "", RUN_S)
+        except AssertionError:
+            raise AssertionError(f"it does not train, and is {self.state()}: {self.said()}") from None
+
+    def cancel(self) -> None:
+        """`scancel`."""
+        self.cluster.slurm("scancel", str(self.number), check=False)
+
+    def stop(self) -> None:
+        """As docs/slurm.md says: the script stops all services in order."""
+        self.cluster.slurm("scancel", "--batch", "--signal=USR2", str(self.number))
+
+    def trained(self) -> tuple[float, float]:
+        """(epoch, trained steps) of the last row in which something was trained: a learner that is back counts on."""
+        for row in rows(self.run):
+            if float(row.get("trained_steps_per_s") or 0) > 0:
+                return float(row["epoch"]), float(row["trained_steps"])
+        return 0.0, 0.0
+
+
+def _text(file: Path) -> str:
+    """Of a file, empty while there is none."""
+    return file.read_text() if file.exists() else ""
+
+
+def rows(run_dir: Path) -> Iterator[dict[str, str]]:
+    """Whole rows of a run's table, the newest first."""
+    file = run_dir / "metrics.csv"
+    return reversed(list(csv.DictReader(_text(file).split("\n")[:-1])))
+
+
+def summary(run_dir: Path) -> dict[str, Any]:
+    """Of a run."""
+    return dict(json.loads((run_dir / "summary.json").read_text()))
