@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.support import host
 from tests.support.deployment import PATIENCE, wait_until
-from tests.support.host import ROOT, START_S, Bridge, Host
+from tests.support.host import ROOT, START_S, Host, run
 
 SCRIPT = ROOT / "compose" / "slurm" / "train.sbatch"
 CPUS = 2  # that each node says it has; together they share this machine's
@@ -22,6 +22,7 @@ MUNGED = (
     "munged --force --key-file={folder}/munge.key --socket=/run/munge/munge.socket.2 --pid-file=/run/munge/munged.pid "
     "--log-file=/run/munge/munged.log --seed-file=/run/munge/munged.seed"
 )
+NETWORK = "10.77.0"  # of the hosts' addresses
 OURS = "seedbed|slurmstepd|srun"  # on a node, beside slurmd and munged
 CONFIG = """\
 ClusterName=seedbed-test
@@ -60,15 +61,15 @@ class Cluster:
     def __init__(self, folder: Path, nodes: int) -> None:
         """`folder`: for configuration, state and logs."""
         self.folder = folder
-        self.head = Host("head", 1, folder / "hosts")
-        self.nodes = [Host(f"node{number}", number + 1, folder / "hosts") for number in range(1, nodes + 1)]
+        self.head = Host("head")
+        self.nodes = [Host(f"node{number}") for number in range(1, nodes + 1)]
         self._stack = ExitStack()
 
     def __enter__(self) -> "Cluster":
         hosts = (self.head, *self.nodes)
         (self.folder / "state").mkdir()
-        names = "".join(f"{item.address} {item.name}\n" for item in hosts)
-        (self.folder / "hosts").write_text("127.0.0.1 localhost\n" + names)
+        names = (f"{NETWORK}.{number} {host.name}\n" for number, host in enumerate(hosts, start=1))
+        (self.folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(names))
         key = self.folder / "munge.key"
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)
@@ -76,10 +77,9 @@ class Cluster:
         (self.folder / "slurm.conf").write_text(CONFIG.format(folder=self.folder, nodes=nodes, cpus=CPUS))
         (self.folder / "gres.conf").write_text("Name=gpu File=/dev/tty[0-1]\n")  # stand for GPUs; nothing opens them
         with ExitStack() as stack:
-            self._bridge = stack.enter_context(Bridge())
-            for item in hosts:
-                stack.callback(item.kill)
-                self.boot(item)
+            for host in hosts:
+                stack.callback(host.kill)
+                self.boot(host)
             wait_until(lambda: self.states() == {"idle": len(self.nodes)}, "all nodes are idle", START_S)
             self._stack = stack.pop_all()
         return self
@@ -87,17 +87,32 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def boot(self, item: Host) -> None:
-        """Start a host of the cluster, for the first time or again, with its daemon."""
-        daemon = "slurmctld" if item is self.head else "slurmd"
-        munged = MUNGED.format(folder=self.folder)
-        item.start(self._bridge, "mkdir -p /run/munge /run/slurmd", munged, f"{self._config} {daemon}")
+    def boot(self, host: Host) -> None:
+        """Start a host of the cluster with its daemon, for the first time or again, and connect it to the others."""
+        host.start()
+        if host is self.head:  # it has the bridge to which all are connected
+            network, daemon, number = "ip link add eth0 type bridge", "slurmctld", 1
+        else:
+            self._cable("delete", host.name, check=False)  # of its life before, if the kernel still has it
+            self._cable("add", host.name, "type", "veth", "peer", "name", "eth0", "netns", str(host.first()))
+            self._cable("set", host.name, "master", "eth0", "up")
+            network, daemon, number = "true", "slurmd", self.nodes.index(host) + 2
+        steps = (
+            network, f"ip address add {NETWORK}.{number}/24 dev eth0", "ip link set eth0 up",
+            f"mount --bind {self.folder}/hosts /etc/hosts", "mkdir /run/munge /run/slurmd",
+            MUNGED.format(folder=self.folder), f"{self._config} {daemon}",
+        )  # fmt: skip
+        host.run("sh", "-c", " && ".join(steps))
+
+    def _cable(self, *words: str, check: bool = True) -> None:
+        """`ip link` in the network of the head, with this machine's process ids."""
+        run(["nsenter", f"--target={self.head.first()}", "--net", "ip", "link", *words], check=check)
 
     @property
     def _config(self) -> str:
         return f"SLURM_CONF={self.folder}/slurm.conf"
 
-    def slurm(self, *words: str, check: bool = True, cwd: Path | None = None) -> str:
+    def slurm(self, *words: str, check: bool = True, cwd: Path = ROOT) -> str:
         """What a command of Slurm's prints."""
         return self.head.run("env", self._config, *words, check=check, cwd=cwd)
 
