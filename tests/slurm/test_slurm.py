@@ -15,7 +15,7 @@ ENDLESS = (
     "run.steps=0", "run.until_return=10000", "eval.every_s=0", "actor.lanes=64", "learner.batch=64",
     "learner.checkpoint_every_s=1",
 )  # fmt: skip
-STEPS = {"learner": "learners", "inference": "inference", "actor": "actors"}  # in what the job says of them
+ROLES = ("learner", "inference", "actor")
 UNDER_WAY = 50_000  # more steps than can be between an actor and the learner
 
 
@@ -62,7 +62,7 @@ def test_two_learner_ranks_on_two_nodes_solve_cartpole(cluster: Cluster, tmp_pat
     wait_gone(cluster, job)
 
 
-@pytest.mark.parametrize("role", STEPS)
+@pytest.mark.parametrize("role", ROLES)
 def test_a_service_that_is_killed_comes_back(cluster: Cluster, training: Job, role: str) -> None:
     """The run goes on with a new life of it."""
     before = training.trained()
@@ -74,14 +74,14 @@ def test_a_service_that_is_killed_comes_back(cluster: Cluster, training: Job, ro
     tell(f"kill -9 of {role} until training went on", began)
 
 
-@pytest.mark.parametrize("role", STEPS)
+@pytest.mark.parametrize("role", ROLES)
 def test_a_task_that_is_killed_starts_again_with_its_step(cluster: Cluster, training: Job, role: str) -> None:
     """What Slurm started, and what starts a service: the service ends with it."""
     epoch, _ = training.trained()
     old = set(cluster.processes(service(role)))
     began = time.monotonic()
-    kill(min(cluster.processes(rf"^\S*bash -c .* - {role} ")))
-    wait_until(lambda: f"the step of {STEPS[role]} ended with status" in training.said(), "the job says so", RUN_S)
+    kill(min(cluster.processes(rf"^\S*bash -c .*keep .* - {role}\b")))
+    wait_until(lambda: f"the step of {role} ended with status" in training.said(), "the job says so", RUN_S)
     wait_until(lambda: set(cluster.processes(service(role))) - old, "it is back", RUN_S)
     training.wait_trained((epoch + (role == "learner"), training.trained()[1] + UNDER_WAY))
     tell(f"kill -9 of a task of {role} until training went on", began)
@@ -134,7 +134,7 @@ def test_at_its_time_limit_a_job_saves_and_queues_itself_again(cluster: Cluster,
     limit = ("--time=1", "--signal=B:USR1@20")
     job = cluster.submit(tmp_path, "cartpole", *ENDLESS, limit=limit)
     job.wait_trained()
-    wait_until(lambda: " stopped" in job.said(), "it is stopped", RUN_S)
+    wait_until(lambda: " stopped, and queued again" in job.said(), "it is stopped", RUN_S)
     began = time.monotonic()
     job.wait_trained((1.5, 0.0))
     tell("saved before the time limit until training went on", began)

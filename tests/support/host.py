@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -33,19 +33,13 @@ def why_not(*programs: str) -> str:
     return "" if made.returncode == 0 else f"no namespaces can be made here: {made.stderr.strip()}"
 
 
-def run(
-    words: Sequence[str],
-    *,
-    check: bool = True,
-    timeout_s: float = COMMAND_S,
-    variables: Mapping[str, str] = {},
-) -> str:
+def run(words: Sequence[str], *, check: bool = True) -> str:
     """Return what a command prints, both streams. Programs of this Python come first, and this tree's packages."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith(("SLURM", "SEEDBED_", "KUBE"))}
     path = {"PATH": f"{Path(sys.executable).parent}:{kept['PATH']}", "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(
-        words, capture_output=True, text=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL,
-        env={**kept, **path, **variables},
+        words, capture_output=True, text=True, timeout=COMMAND_S, check=False, stdin=subprocess.DEVNULL,
+        env=kept | path,
     )  # fmt: skip
     assert not check or done.returncode == 0, f"{' '.join(words)}: {done.stdout}{done.stderr}"
     return done.stdout + done.stderr
@@ -67,9 +61,9 @@ class Host:
         wait_until(self.first, f"{self.name} has a first process", START_S)
         self.run("sh", "-c", f"hostname {self.name} && ip link set lo up && mount -t tmpfs none /run")
 
-    def run(self, *words: str, check: bool = True, cwd: Path = ROOT, variables: Mapping[str, str] = {}) -> str:
+    def run(self, *words: str, check: bool = True, cwd: Path = ROOT) -> str:
         """Return what a command on this host prints."""
-        return run(self.command(*words, cwd=cwd), check=check, variables=variables)
+        return run(self.command(*words, cwd=cwd), check=check)
 
     def command(self, *words: str, cwd: Path = ROOT) -> list[str]:
         """Return the command that runs another on this host."""
@@ -81,7 +75,9 @@ class Host:
 
         Those in containers on it, which have process namespaces of their own, are not among them.
         """
-        found = {}
+        found: dict[int, str] = {}
+        if self._holder is None:
+            return found
         space = os.readlink(f"/proc/{self.first()}/ns/pid")
         for entry in Path("/proc").iterdir():
             if entry.name.isdecimal():
