@@ -3,13 +3,14 @@
 import json
 import re
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.support.deployment import wait_until
 from tests.support.host import kill
-from tests.support.slurm_cluster import ENDED, OURS, RUN_S, Cluster, Job, summary
+from tests.support.slurm_cluster import ENDED, OURS, RUN_S, Cluster, Job
 
 ENDLESS = (
     "run.steps=0", "run.until_return=10000", "eval.every_s=0", "actor.lanes=64", "learner.batch=64",
@@ -53,7 +54,7 @@ def test_two_learner_ranks_on_two_nodes_solve_cartpole(cluster: Cluster, tmp_pat
     tell("sbatch until it ran", began)
     assert job.wait(*ENDED) == "COMPLETED", job.said()
     tell("sbatch until the job had ended", began)
-    found = summary(job.run)
+    found = job.summary()
     print({key: found.get(key) for key in ("reason", "trained_steps", "seconds")})
     assert found["finished"]
     assert found["eval_return_mean"] == 500
@@ -86,6 +87,21 @@ def test_a_task_that_is_killed_starts_again_with_its_step(cluster: Cluster, trai
     training.wait_trained((epoch + (role == "learner"), training.trained()[1] + UNDER_WAY))
     tell(f"kill -9 of a task of {role} until training went on", began)
     assert not old & set(cluster.processes(service(role)))
+
+
+def test_a_service_that_dies_again_and_again_fails_the_job_and_is_named(cluster: Cluster, training: Job) -> None:
+    """The learners save the run first."""
+
+    def kill_again() -> bool:
+        for pid in cluster.processes(service("inference")):
+            with suppress(ProcessLookupError):
+                kill(pid)
+        return training.state() in ENDED
+
+    wait_until(kill_again, "the job ends", RUN_S)
+    assert training.state() == "FAILED"
+    assert "inference-0" in training.said().splitlines()[-1]
+    assert saved_steps(training) > 0
 
 
 @pytest.mark.parametrize("word", ["learner.bathc=3", "inference.bidn=3", "actor.lnaes=3"])

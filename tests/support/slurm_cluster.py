@@ -1,20 +1,19 @@
 """Real Slurm daemons on this machine, for `tests/slurm/`: a controller and several nodes; nothing stays."""
 
-import csv
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from tests.support import host
+from tests.support.compose_stack import progress
 from tests.support.deployment import PATIENCE, wait_until
 from tests.support.host import ROOT, START_S, Host, run
 
 SCRIPT = ROOT / "compose" / "slurm" / "train.sbatch"
-CPUS = 2  # that each node says it has; together they share this machine's
 RUN_S = 240.0 * PATIENCE
 TWO_NODES = ("--nodes=2", "--ntasks=2", "--cpus-per-task=2")
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
@@ -45,7 +44,7 @@ SlurmdParameters=config_overrides
 SchedulerParameters=bf_interval=1
 ReturnToService=2
 SlurmdTimeout=20
-NodeName={nodes} CPUs={cpus} Gres=gpu:2 State=UNKNOWN
+NodeName={nodes} CPUs=2 Gres=gpu:2 State=UNKNOWN
 PartitionName=main Nodes={nodes} Default=YES MaxTime=INFINITE State=UP
 """
 
@@ -61,6 +60,7 @@ class Cluster:
     def __init__(self, folder: Path, nodes: int) -> None:
         """`folder`: for configuration, state and logs."""
         self.folder = folder
+        self._config = f"SLURM_CONF={folder}/slurm.conf"
         self.head = Host("head")
         self.nodes = [Host(f"node{number}") for number in range(1, nodes + 1)]
         self._stack = ExitStack()
@@ -74,7 +74,7 @@ class Cluster:
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)
         nodes = f"node[1-{len(self.nodes)}]"
-        (self.folder / "slurm.conf").write_text(CONFIG.format(folder=self.folder, nodes=nodes, cpus=CPUS))
+        (self.folder / "slurm.conf").write_text(CONFIG.format(folder=self.folder, nodes=nodes))
         (self.folder / "gres.conf").write_text("Name=gpu File=/dev/tty[0-1]\n")  # stand for GPUs; nothing opens them
         with ExitStack() as stack:
             for host in hosts:
@@ -108,10 +108,6 @@ class Cluster:
         """`ip link` in the network of the head, with this machine's process ids."""
         run(["nsenter", f"--target={self.head.first()}", "--net", "ip", "link", *words], check=check)
 
-    @property
-    def _config(self) -> str:
-        return f"SLURM_CONF={self.folder}/slurm.conf"
-
     def slurm(self, *words: str, check: bool = True, cwd: Path = ROOT) -> str:
         """What a command of Slurm's prints."""
         return self.head.run("env", self._config, *words, check=check, cwd=cwd)
@@ -143,10 +139,9 @@ class Cluster:
             "--ntasks=1", "--cpus-per-task=2", *limit, ":",
             "--ntasks=2", "--cpus-per-task=1", *limit,
         ]  # fmt: skip
-        said = self.head.run(
-            "env", self._config, *(f"{name}={text}" for name, text in variables.items()),
-            "sbatch", "--parsable", *options, str(SCRIPT), experiment, *words, cwd=folder,
-        )  # fmt: skip
+        given = (f"{name}={text}" for name, text in variables.items())
+        sbatch = ("sbatch", "--parsable", *options, str(SCRIPT), experiment, *words)
+        said = self.slurm("env", *given, *sbatch, cwd=folder)
         return Job(self, folder, experiment, int(said.split()[-1].partition(";")[0]))
 
 
@@ -202,23 +197,13 @@ class Job:
 
     def trained(self) -> tuple[float, float]:
         """(epoch, trained steps) of the last row in which something was trained: a learner that is back counts on."""
-        for row in rows(self.run):
-            if float(row.get("trained_steps_per_s") or 0) > 0:
-                return float(row["epoch"]), float(row["trained_steps"])
-        return 0.0, 0.0
+        return progress(self.run)
+
+    def summary(self) -> dict[str, Any]:
+        """Of the run."""
+        return dict(json.loads((self.run / "summary.json").read_text()))
 
 
 def _text(file: Path) -> str:
     """Of a file, empty while there is none."""
     return file.read_text() if file.exists() else ""
-
-
-def rows(run_dir: Path) -> Iterator[dict[str, str]]:
-    """Whole rows of a run's table, the newest first."""
-    file = run_dir / "metrics.csv"
-    return reversed(list(csv.DictReader(_text(file).split("\n")[:-1])))
-
-
-def summary(run_dir: Path) -> dict[str, Any]:
-    """Of a run."""
-    return dict(json.loads((run_dir / "summary.json").read_text()))
