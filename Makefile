@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-openenv test-slow test-learning test-chaos test-compose test-kubernetes check docs format bench clean
+.PHONY: help install train test test-openenv test-slow test-learning test-chaos test-compose test-kubernetes test-slurm check docs format bench clean
 
 help:  ## Show the targets.
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ test-compose: $(READY)  ## Build the images and try the deployment by docker-com
 
 test-kubernetes: $(READY)  ## Run the manifests in a real cluster on this machine; tests/kubernetes/build.sh says what it needs.
 	@$(BIN)/python -m pytest -q -m kubernetes --timeout 3600 tests/kubernetes
+
+test-slurm: $(READY)  ## Run the batch script on Slurm's daemons; skipped where they cannot be started (they need root).
+	@$(BIN)/python -m pytest -q -m slurm --timeout 1800 tests/slurm
 
 check: $(READY)  ## Lint, format, types and spelling, and the site's links.
 	@$(BIN)/ruff check .

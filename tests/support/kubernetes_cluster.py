@@ -21,24 +21,14 @@ from typing import Any, Self
 
 import yaml
 
+from tests.support import host
 from tests.support.compose_stack import ROOT, USER, docker
 from tests.support.deployment import wait_until
+from tests.support.host import Host
 
 PROGRAMS_HERE = Path(os.environ.get("KUBERNETES_BIN") or ROOT / ".kubernetes")  # what tests/kubernetes/build.sh makes
 PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "pause")
-OTHERS = (
-    "etcd",
-    "containerd",
-    "ctr",
-    "runc",
-    "kubectl",
-    "openssl",
-    "ip",
-    "nsenter",
-    "unshare",
-    "prometheus",
-    "promtool",
-)
+OTHERS = ("etcd", "containerd", "ctr", "runc", "kubectl", "openssl", "prometheus", "promtool")
 PLUGINS = Path("/usr/lib/cni")
 CGROUPS = Path("/sys/fs/cgroup")
 SYSCTLS = {  # what a kubelet sets for the whole machine, unless it finds it so: it is shown files that say so
@@ -90,27 +80,20 @@ def why_not() -> str:
     """Return why there can be no cluster here; empty if there can."""
     if missing := [program for program in PROGRAMS if not (PROGRAMS_HERE / program).is_file()]:
         return f"{PROGRAMS_HERE} has no {', '.join(missing)}: tests/kubernetes/build.sh {PROGRAMS_HERE} makes them"
-    if missing := [program for program in OTHERS if shutil.which(program) is None]:
-        return f"{', '.join(missing)} must be installed"
     if not (PLUGINS / "bridge").is_file():
         return f"there is no {PLUGINS}/bridge: install containernetworking-plugins"
-    if os.geteuid() != 0:
-        return "a node needs root"
     if not all((CGROUPS / name).is_dir() for name in ("memory", "cpu", "cpuset")):
         return "this version's kubelet needs control groups of version 1"
-    made = subprocess.run([*Node.SPACES, "true"], check=False, capture_output=True, text=True)
-    return "" if made.returncode == 0 else f"no namespaces can be made: {made.stderr.strip()}"
+    return host.why_not(*OTHERS)
 
 
-class Node:
-    """A machine made of namespaces of this one: network, mounts, processes, name. It sees this machine's files."""
+class Node(Host):
+    """A context manager: the host of the whole cluster, with daemons that last as long as it."""
 
-    SPACES = ("unshare", "--net", "--mount", "--pid", "--uts", "--fork", "--kill-child", "--mount-proc")
-    FIRST = "sleep inf & wait"  # a shell as the first process: it reaps those who have lost their parent
     BOOT = (
-        "hostname node1", "ip link set lo up", "ip link add eth0 type bridge", f"ip address add {ADDRESS}/24 dev eth0",
-        "ip link set eth0 up", "mount --make-rshared /", "mount -t tmpfs none /run", "mount -t tmpfs none /var/lib",
-        "mount -t tmpfs none /var/log", "mkdir -p /var/lib/kubelet",
+        "ip link add eth0 type bridge", f"ip address add {ADDRESS}/24 dev eth0", "ip link set eth0 up",
+        "mount --make-rshared /", "mount -t tmpfs none /var/lib", "mount -t tmpfs none /var/log",
+        "mkdir -p /var/lib/kubelet",
         "printf '127.0.0.1 localhost node1\\n' >/run/hosts", "mount --bind /run/hosts /etc/hosts",
         f"printf 'nameserver {ADDRESS}\\nsearch cluster.local\\n' >/run/resolv.conf",
         "mount --bind /run/resolv.conf /etc/resolv.conf",
@@ -119,40 +102,29 @@ class Node:
     )  # fmt: skip
 
     def __init__(self) -> None:
+        super().__init__("node1")
         self._daemons: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
-        dies_with_us = ("setpriv", "--pdeathsig=KILL")  # also if this process is killed
-        self._holder = subprocess.Popen([*dies_with_us, *self.SPACES, "sh", "-c", self.FIRST])
         try:
-            wait_until(self._first, "the node has a first process", START_S)
-            subprocess.run(self.command("sh", "-c", " && ".join(self.BOOT)), check=True, timeout=COMMAND_S)
+            self.start()
+            self.run("sh", "-c", " && ".join(self.BOOT))
         except BaseException:
             self.__exit__()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._holder.kill()  # and with it everything on the node
-        for process in (self._holder, *self._daemons):
+        self.kill()
+        for process in self._daemons:
             process.wait()
 
-    def command(self, *words: str) -> list[str]:
-        """Return the command that runs another on this node."""
-        inside = ("--net", "--mount", "--pid", "--uts", f"--wd={ROOT}")
-        return ["nsenter", f"--target={self._first()}", *inside, *words]
-
-    def start(self, log: Path, *words: str) -> None:
-        """Start a daemon that lasts as long as the node."""
+    def start_daemon(self, log: Path, *words: str) -> None:
+        """Start a program that lasts as long as the node."""
         with log.open("ab") as file:
             self._daemons.append(
                 subprocess.Popen(self.command(*words), stdin=subprocess.DEVNULL, stdout=file, stderr=file)
             )
-
-    def _first(self) -> int:
-        """Return this machine's id of the node's first process; 0 before there is one."""
-        children = Path(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children").read_text().split()
-        return int(children[0]) if children else 0
 
 
 class Cluster:
@@ -250,7 +222,7 @@ class Cluster:
 
     def start(self, name: str, *words: str) -> None:
         """Start a program on the node, with a log of this name; it lasts as long as the cluster."""
-        self.node.start(self.folder / "logs" / f"{name}.log", *words)
+        self.node.start_daemon(self.folder / "logs" / f"{name}.log", *words)
 
     def run(self, *words: str) -> str:
         """Return what a program prints that is run on the node; empty if it fails."""

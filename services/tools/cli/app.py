@@ -22,6 +22,7 @@ from seedbed.services.tools.cli.env.commands import env_app, play
 from seedbed.services.tools.cli.extras import require_modules, require_torch
 from seedbed.services.tools.container.role import ContainerRole
 from seedbed.shared.errors import SeedbedError
+from seedbed.shared.runtime.health import leave_cause
 from seedbed.shared.runtime.modules import look_for_modules_here
 
 ORDER = (  # of the commands in --help; others come behind
@@ -552,6 +553,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except typer.Abort:  # Ctrl-C
         return STOPPED_BY_USER
     except SeedbedError as error:
+        leave_cause(str(error))
         errors.print(f"[bold red]error[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         return error.exit_code
     return code if isinstance(code, int) else 0

@@ -18,6 +18,7 @@ from seedbed.services.tools.cli.bench.experiment import Point, rates
 from seedbed.services.tools.cli.experiment import find_experiment, load_experiment
 from seedbed.services.tools.cli.plan import Addresses, plan_run
 from seedbed.shared.errors import ConfigError, SeedbedError
+from seedbed.shared.runtime.health import CAUSE_VARIABLE
 from seedbed.shared.runtime.service import DIE_WITH_PARENT
 
 ROOT = Path(__file__).parents[4]
@@ -90,6 +91,13 @@ def test_a_run_folder_that_cannot_be_made_is_a_configuration_error(tmp_path, cap
     (tmp_path / "file").write_text("")
     assert main(["train", "cartpole", "--run-dir", str(tmp_path / "file" / "run")]) == 78
     assert "file/run: Not a directory" in capsys.readouterr().err.replace("\n", "")
+
+
+def test_a_command_that_fails_leaves_its_cause_for_a_supervisor(tmp_path, monkeypatch):
+    """An actor's settings are read by the command before there is a service."""
+    monkeypatch.setenv(CAUSE_VARIABLE, str(tmp_path / "cause"))
+    assert main(["actor", "cartpole", "actor.lnaes=3"]) == 78
+    assert "lnaes" in (tmp_path / "cause").read_text()
 
 
 @pytest.mark.parametrize("run", ["absent", "/absent", "runs/absent", "**"])
