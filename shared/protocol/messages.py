@@ -541,7 +541,7 @@ class Get:
 @header(MessageType.WEIGHTS, "down", 1024 * 1024)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """Learner → inference: the newest weights. Payload: one frame, the flat buffer; none if it is at the place of GET."""
+    """Learner → inference: the newest weights. Payload: one frame, the flat buffer; none if it is in the segment."""
 
     session: Id
     version: Annotated[Count, "policy_version"]
