@@ -51,15 +51,18 @@ def test_a_task_has_its_own_scale_clip_and_transform():
 @pytest.mark.parametrize("minibatches", [1, 3])
 def test_every_lane_is_trained_with_the_rewards_of_its_task(minibatches):
     """An update on lanes of two tasks is the update on rewards that were changed before it."""
-    tasks, numbers = [a_task(reward_scale=3.0), a_task(reward_transform="asymmetric")], [0, 1, 1, 0, 1, 0]
+    tasks = {"a": a_task(reward_scale=3.0), "b": a_task(reward_transform="asymmetric")}
+    numbers = [0, 1, 1, 0, 1, 0]
     weights = []
     for is_changed_before in (True, False):
         updater = make_updater(
-            minibatches=minibatches, tasks=[a_task(), a_task()] if is_changed_before else tasks, seed=2
+            minibatches=minibatches, tasks={"a": a_task(), "b": a_task()} if is_changed_before else tasks, seed=2
         )
         batch = make_batch(updater.policy)
         if is_changed_before:
-            batch["reward"][1:] = TrainingRewards(VTraceConfig(), tasks).of(batch.reward[1:], torch.tensor(numbers))
+            batch["reward"][1:] = TrainingRewards(VTraceConfig(), list(tasks.values())).of(
+                batch.reward[1:], torch.tensor(numbers)
+            )
         updater.update(
             batch, step=0, trained_steps=0, max_policy_lag=8, version_now=int(batch.version[0, 0]),
             task_B=torch.tensor(numbers).numpy(),
