@@ -281,11 +281,11 @@ class GroupScript:
             frames = [encode(reset), *map(bytes, act_layout(self.hello.spec, self.hello.lanes).allocate())]
             self._table.answer(session, frames, self.now)
             self._send_frames(frames)
-            yield from self._next()
-            played.append([self._fingerprint()])
+            step = yield from self._next()
+            played.append([fingerprint(self.hello.spec, step.tick)])
             for _ in range(ticks):
-                yield from self._act()
-                played[-1].append(self._fingerprint())
+                step = yield from self._act()
+                played[-1].append(fingerprint(self.hello.spec, step.tick))
         if self.hello.seeding == "none":
             self.results.append(skipped("seeds", "HELLO says seeding `none`; resets were answered with `first` rows"))
         else:
@@ -429,10 +429,6 @@ class GroupScript:
         frames = [header, *self._actions()]
         self._table.answer(session, frames, self.now)
         return frames
-
-    def _fingerprint(self) -> dict[str, str]:
-        assert self._step is not None
-        return fingerprint(self.hello.spec, self._step.tick)
 
     def _send(self, message: Message) -> None:
         self._send_to(self.route, [encode(message)])
