@@ -45,7 +45,6 @@ from seedbed.learner_svc.algorithms.registry import make_source
 from seedbed.learner_svc.config import LearnerSettings
 from seedbed.learner_svc.learning.trainer import Trainer
 from seedbed.learner_svc.sources.batch_buffer import BatchBuffer, batch_buffers
-from seedbed.learner_svc.sources.source import SourcePlan
 from seedbed.services.tools.cli.bench.experiment import measure
 from seedbed.services.tools.cli.experiment import find_experiment
 from seedbed.services.tools.cli.machine import usable_cores
@@ -297,11 +296,7 @@ class Learner:
         folder = Path(self._folder.name)
         self.trainer = Trainer(self.settings, folder, None, epoch=EPOCH, origin=network.spec)
         self.device = self.trainer.updater.device
-        plan = SourcePlan(
-            batch=self.settings.learner.batch, num_buffers=2, weights={"": 1.0}, folder=folder,
-            is_pinned=self.device.type == "cuda",
-        )  # fmt: skip
-        self._arrays = make_source(self.settings.algorithm, self.trainer.record, plan).buffers
+        self._arrays = make_source(self.settings, self.trainer.record, folder, device=self.device).buffers
         self.buffers: Sequence[BatchBuffer] = batch_buffers(self.trainer.record, self._arrays, self.device)
 
     def fill(self, index: int, arrays: Sequence[Array]) -> None:
