@@ -275,7 +275,7 @@ class LearnerLink:
         if isinstance(message, NotModified):
             self._get_deadline = None
             return []
-        if isinstance(message, Weights) and len(payload) == (message.segment == 0):
+        if isinstance(message, Weights) and len(payload) == (0 if message.segment else 1):
             return self._take_weights(message, payload)
         return []
 

@@ -222,7 +222,7 @@ class VectorBackend:
         )
 
     def close(self) -> None:
-        """Close the environment."""
+        """Close the environment of all lanes; if that fails, it is only noted in `last_failure`."""
         self._close_env()
 
 

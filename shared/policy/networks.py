@@ -85,7 +85,7 @@ class Torso(nn.Module):
     patch = 0  # 0: whole images
 
     def forward(self, images: Sequence[Tensor], vector: Tensor | None) -> Tensor:
-        """Features [N, output_size]."""
+        """Return features [N, output_size] of images, each [N, …] whole or in patches, and of a vector [N, size]."""
         raise NotImplementedError
 
 
@@ -169,7 +169,7 @@ class Mlp(Torso):
         self._run = _LAYERS[activation]
 
     def forward(self, images: Sequence[Tensor], vector: Tensor | None) -> Tensor:
-        """Features [N, hidden[-1]]."""
+        """Return features [N, hidden[-1]] of the flattened images and the vector, side by side."""
         x = _join([image.flatten(1) for image in images], vector)
         for layer in self.layers:
             x = self._run(x, layer)  # type: ignore[arg-type]
@@ -199,7 +199,7 @@ class _ImageTorso(Torso):
         return (channels, height // patch, width // patch, patch**2) if patch else shape
 
     def forward(self, images: Sequence[Tensor], vector: Tensor | None) -> Tensor:
-        """Features [N, output_size]."""
+        """Return features [N, output_size] of all images' maps, flattened, and of the vector."""
         maps = [encoder(image) for encoder, image in zip(self.encoders, images, strict=True)]
         # Channels last, as after a convolution in that memory format; another order would need a copy.
         return torch.relu(self.dense(_join([each.movedim(1, -1).flatten(1) for each in maps], vector)))

@@ -228,8 +228,10 @@ class OpenedSegment:
 
         Raises: RemoteWireError if the place is not within the segment.
         """
-        self._place = SharedPlace(segment, offset, length) if segment == self.id else None
-        self._check(offset, length, "WEIGHTS")
+        self._place = None
+        if segment == self.id:
+            self._check(offset, length, "WEIGHTS")
+            self._place = SharedPlace(segment, offset, length)
 
     def put_weights(self, version: int, weights: bytes) -> bool:
         """Put weights at the requested place, once for each request; return whether that was possible."""

@@ -43,7 +43,7 @@ class Links:
             await asyncio.sleep(ASK_EVERY_S)
 
     def close(self) -> None:
-        """Close the connection."""
+        """Stop looking up names, and close the connections to all services."""
         for resolver in self._resolvers:
             resolver.close()
         for dealer in self._dealers.values():

@@ -184,7 +184,7 @@ class RunReader:
 
     @property
     def num_up(self) -> int:
-        """How many services answer."""
+        """The number of the run's services that are up."""
         return ups(self.services)
 
     @property

@@ -175,14 +175,14 @@ class UnknownVersion(Life):
     _welcomed_at: float | None = None
 
     def on_hello(self, hello: Hello, route: bytes, now: float) -> None:
-        """Welcome it wrongly."""
+        """Answer with a WELCOME in a protocol version that nobody speaks."""
         welcome = self.table.hello(hello, route, now)
         if isinstance(welcome, Welcome):
             self.send(route, replace(welcome, protocol=VERSION_OF_NOBODY))
         self._welcomed_at = now if self._welcomed_at is None else self._welcomed_at
 
     def on_ping(self, ping: Ping, route: bytes, now: float) -> None:
-        """Leave it unanswered."""
+        """Send no PONG, as a service that hangs."""
 
     def on_step(self, step: Step, route: bytes, payload: Sequence[bytes], now: float) -> None:
         """Fail: no STEP may follow."""
