@@ -419,8 +419,8 @@ class Server:
         """Start a batch if the device is free, or schedule the next call."""
         table = self.table
         num_active = (
-            len(table.sessions) - table.num_unstepped - self.learner_sessions.num_held
-        )  # groups that could be part of this batch
+            len(table.sessions) - table.num_unstepped - table.num_detached - self.learner_sessions.num_held
+        )  # groups that could be part of this batch; one that is two of these counts as two, and it starts earlier
         at = self._batcher.launch_at(num_active, now)
         if at is None:
             return

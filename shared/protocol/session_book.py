@@ -40,6 +40,7 @@ class SessionBook(Generic[S]):
         self.sessions: dict[int, S] = {}
         self._by_route: dict[bytes, dict[int, S]] = {}
         self._detach_s = detach_s
+        self.num_detached = 0  # number of sessions whose connection is known to be closed
 
     def add(self, session: S) -> None:
         """Add a session that has an id and a route."""
@@ -48,12 +49,14 @@ class SessionBook(Generic[S]):
 
     def remove(self, session: S) -> None:
         """Remove a session that was added."""
+        self.num_detached -= not session.is_reachable
         del self.sessions[session.id]
         self._leave_route(session)
 
     def move_to(self, session: S, route: bytes, now: float) -> None:
         """Renew a session's lease by a message over this connection, which is its connection from now on."""
-        session.heard_at, session.detached_at = now, None
+        session.heard_at = now
+        self._attach(session)
         if session.route != route:
             self._leave_route(session)
             session.route = route
@@ -62,7 +65,8 @@ class SessionBook(Generic[S]):
     def renew(self, route: bytes, now: float) -> None:
         """Renew the leases of all sessions of a connection."""
         for session in self._by_route.get(route, {}).values():
-            session.heard_at, session.detached_at = now, None
+            session.heard_at = now
+            self._attach(session)
 
     def on_route(self, route: bytes) -> list[S]:
         """Return the sessions of one connection."""
@@ -90,11 +94,17 @@ class SessionBook(Generic[S]):
         detached = [session for session in self.on_route(route) if session.is_reachable]
         for session in detached:
             session.detached_at = now
+        self.num_detached += len(detached)
         return detached
 
     def expired(self, now: float) -> list[S]:
         """Return the sessions that are over; the caller removes them."""
         return [session for session in self.sessions.values() if self._is_over(session, now)]
+
+    def _attach(self, session: S) -> None:
+        if session.detached_at is not None:
+            session.detached_at = None
+            self.num_detached -= 1
 
     def _is_over(self, session: S, now: float) -> bool:
         if session.detached_at is not None and self._detach_s is not None:

@@ -282,6 +282,11 @@ class SessionTable:
             turns_away=self.is_draining or self.num_lanes >= self.limits.max_lanes,
         )
 
+    @property
+    def num_detached(self) -> int:
+        """The number of sessions whose connection is known to be closed, and which have not come back on another."""
+        return self._book.num_detached
+
     def routes(self) -> list[bytes]:
         """The connections that have sessions."""
         return self._book.routes()

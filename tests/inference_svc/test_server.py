@@ -772,6 +772,19 @@ def test_groups_that_never_step_hold_nobody_up(driver: ServerDriver) -> None:
     assert len(driver.batches) == 1
 
 
+def test_groups_whose_connection_is_closed_hold_nobody_up(driver: ServerDriver) -> None:
+    """A killed actor's groups stay until they are freed; meanwhile its successor's batches do not wait for them."""
+    driver.serve()
+    for group in range(12):
+        driver.step(driver.hello(group, lanes=1, route=b"killed").session, 0, (0,), route=b"killed")
+    while driver.batches:
+        driver.answer()
+    session = driver.hello(20).session
+    driver.server.unroutable(b"killed", 0.0)
+    driver.step(session, 0)
+    assert len(driver.batches) == 1
+
+
 def test_a_policy_that_tells_tasks_apart_acts_only_for_these(driver: ServerDriver) -> None:
     """Also where it is served alone, without a learner that knows the tasks; the actor is told what to set."""
     driver.serve()

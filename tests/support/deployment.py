@@ -169,9 +169,9 @@ class ServiceProcess:
         return []
 
     def errors(self) -> str:
-        """What it wrote to stderr, its end."""
+        """What it wrote to stderr."""
         with contextlib.suppress(FileNotFoundError):
-            return self.error_file.read_text()[-3000:]
+            return self.error_file.read_text()
         return ""
 
 

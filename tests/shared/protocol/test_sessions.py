@@ -201,7 +201,9 @@ def test_closed_connection_detaches_for_three_seconds() -> None:
     assert welcome.resumed
     assert sessions.expire(9.0, drained=True) == []
     sessions.unroutable(OTHER, 9.0)
+    assert sessions.num_detached == 1
     assert sessions.expire(12.1, drained=True) == [session]
+    assert sessions.num_detached == 0
 
 
 def test_a_message_on_the_connection_takes_a_detachment_back() -> None:
@@ -212,8 +214,10 @@ def test_a_message_on_the_connection_takes_a_detachment_back() -> None:
     sessions.ping(Ping(sent_ms=1), ROUTE, 2.0)
     assert session.detached_at is None
     sessions.unroutable(ROUTE, 2.0)
+    assert sessions.num_detached == 1
     stepped(sessions, session, 0, 3.0)
     assert session.detached_at is None
+    assert sessions.num_detached == 0
 
 
 def test_bye_ends_the_named_session_or_all_of_the_connection() -> None:
