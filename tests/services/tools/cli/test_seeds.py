@@ -53,7 +53,8 @@ def test_seeds_are_trained_kept_and_summed_up(tmp_path, capsys):
     assert (folder / "seed-5" / "metrics.csv").read_bytes() == first
     assert (folder / "seed-6" / "precision.json").read_text() == "{}"
     summary = json.loads((folder / "seed-6" / "summary.json").read_text())
-    assert summary["precision"] == {"dtype": "float32", "channels_last": False}
+    assert summary["precision"]["dtype"] == "float32"
+    assert summary["precision"]["channels_last"] is False
     assert "seed = 6" in (folder / "seed-6" / "config.toml").read_text()
     result = json.loads((folder / "seeds.json").read_text())
     returns = [item["fresh_return_mean"] for item in result["seeds"]]
