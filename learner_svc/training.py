@@ -151,6 +151,8 @@ class Training:
     def pump(self) -> None:
         """Fill batches, give full ones to the update thread, and return credit."""
         parts = self._parts
+        if parts.rounds is not None:
+            parts.rounds.poll()  # first: the other ranks wait for this one
         for key in self._source.fill():
             parts.ledger.copied(key.producer, key.seq)
         self._acknowledge()

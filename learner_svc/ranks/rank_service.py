@@ -124,6 +124,7 @@ class RankService:
 
     def _pump(self) -> None:
         """Fill batches, go into the next round with a full one, and return credit."""
+        self.rounds.poll()  # first: the other ranks wait for this one
         if self._source is not None:
             for key in self._source.fill():
                 self.ledger.copied(key.producer, key.seq)
