@@ -161,13 +161,9 @@ class RankService:
 
         return Offer(
             batch=batch,
-            train=lambda: trainer.train(
-                self._batches[batch.index],
-                wants_weights=False,
-                wants_snapshot=False,
-                task_B=task_B,
-                weight_B=batch.weight_B,
-                fresh_B=batch.fresh_B,
+            count=lambda: trainer.count(self._batches[batch.index], task_B=task_B, fresh_B=batch.fresh_B),
+            train=lambda counted, told: trainer.train(
+                counted, told, wants_weights=False, wants_snapshot=False, weight_B=batch.weight_B
             ),
             done=done,
         )

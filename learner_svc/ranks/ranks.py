@@ -66,9 +66,9 @@ class Ranks:
         """Return the mean of the ranks' tensors. Alone: the tensor itself."""
         return tensor if self.is_alone else self.sum(tensor) / self.size
 
-    def gather(self, numbers: Sequence[float]) -> Array:
-        """Return the numbers of every rank, f64 [size, n]. Every rank must give as many."""
-        return np.array([numbers], np.float64)
+    def gather(self, numbers: Sequence[float]) -> list[Array]:
+        """Return the numbers that every rank gave, each f64 [n], in the order of ranks."""
+        return [np.array(numbers, np.float64)]
 
     def gather_bytes(self, data: bytes) -> list[bytes]:
         """Return what every rank gave, in the order of ranks."""
@@ -128,11 +128,9 @@ class ConnectedRanks(Ranks):
                 combined = _tensor_like(combined, self._star.tell(_bytes_of(combined)))
         return combined
 
-    def gather(self, numbers: Sequence[float]) -> Array:
-        """Return the numbers of every rank, f64 [size, n]."""
-        with _naming_lost_ranks():
-            told = self._star.tell(b"".join(self._star.gather(np.array(numbers, np.float64).tobytes())))
-            return np.frombuffer(told, np.float64).reshape(self.size, len(numbers))
+    def gather(self, numbers: Sequence[float]) -> list[Array]:
+        """Return the numbers that every rank gave, each f64 [n], in the order of ranks."""
+        return [np.frombuffer(told) for told in self.gather_bytes(np.array(numbers, np.float64).tobytes())]
 
     def gather_bytes(self, data: bytes) -> list[bytes]:
         """Return what every rank gave, in the order of ranks."""

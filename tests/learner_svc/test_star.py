@@ -21,7 +21,9 @@ def threads():
         yield pool
 
 
-def connect(threads: ThreadPoolExecutor, timeout_s: float = 20.0, meet: Callable[[int, str], None] | None = None) -> Stars:
+def connect(
+    threads: ThreadPoolExecutor, timeout_s: float = 20.0, meet: Callable[[int, str], None] | None = None
+) -> Stars:
     """The stars of all ranks; `meet` is called with the chief's port and token before the others come."""
     store = HashStore()
     chief: Future[Star] = threads.submit(open_star, store, HOST, 0, SIZE, timeout_s=timeout_s)
