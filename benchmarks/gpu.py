@@ -44,6 +44,7 @@ from seedbed.inference_svc.unrolls import CompleteUnroll, UnrollWriter
 from seedbed.learner_svc.algorithms.registry import make_source
 from seedbed.learner_svc.config import LearnerSettings
 from seedbed.learner_svc.learning.trainer import Trainer
+from seedbed.learner_svc.ranks.ranks import ALONE
 from seedbed.learner_svc.sources.batch_buffer import BatchBuffer, batch_buffers
 from seedbed.services.tools.cli.bench.experiment import measure
 from seedbed.services.tools.cli.experiment import find_experiment
@@ -318,7 +319,8 @@ class Learner:
     def train(self, index: int) -> Any:
         """Train on a buffer's batch, whatever its lag."""
         self.trainer.max_policy_lag = 1 << 30
-        return self.trainer.train(self.buffers[index], wants_weights=False, wants_snapshot=False)
+        counted = self.trainer.count(self.buffers[index])
+        return self.trainer.train(counted, ALONE.gather(counted.numbers), wants_weights=False, wants_snapshot=False)
 
     def start_acting(
         self, lanes: int = GROUP_LANES, padding: Padding | None = None,

@@ -34,6 +34,7 @@ from seedbed.learner_svc.link.producer_sessions import (
     UnrollReceived,
 )
 from seedbed.learner_svc.link.publish import Publisher
+from seedbed.learner_svc.ranks.ranks import ALONE
 from seedbed.learner_svc.ranks.rounds import Meeting, Offer, Rounds
 from seedbed.learner_svc.reporting import Reporter
 from seedbed.learner_svc.run import checkpoint as checkpoints
@@ -151,6 +152,8 @@ class Training:
     def pump(self) -> None:
         """Fill batches, give full ones to the update thread, and return credit."""
         parts = self._parts
+        if parts.rounds is not None:
+            parts.rounds.poll()  # first: the other ranks wait for this one
         for key in self._source.fill():
             parts.ledger.copied(key.producer, key.seq)
         self._acknowledge()
@@ -201,9 +204,9 @@ class Training:
         task_B = lane_tasks(self._parts.settings.tasks, batch.tasks)
         return Offer(
             batch=batch,
-            train=lambda: self.trainer.train(
-                self._batches[batch.index], wants_weights=publishes, wants_snapshot=wants_snapshot,
-                task_B=task_B, weight_B=batch.weight_B, fresh_B=batch.fresh_B,
+            count=lambda: self.trainer.count(self._batches[batch.index], task_B=task_B, fresh_B=batch.fresh_B),
+            train=lambda counted, told: self.trainer.train(
+                counted, told, wants_weights=publishes, wants_snapshot=wants_snapshot, weight_B=batch.weight_B
             ),
             done=lambda trained: self._trained(batch, trained, is_for_evaluation=is_for_evaluation),
             wants_ledgers=wants_snapshot,
@@ -212,11 +215,15 @@ class Training:
     def _submit(self, offer: Offer[FilledBatch[UnrollKey]]) -> None:
         self._in_flight += 1
 
+        def train() -> Trained:
+            counted = offer.count()
+            return offer.train(counted, ALONE.gather(counted.numbers))
+
         def done(trained: Trained) -> None:
             self._in_flight -= 1
             offer.done(trained)
 
-        self._parts.worker.submit(offer.train, done)
+        self._parts.worker.submit(train, done)
 
     def _trained(self, batch: FilledBatch[UnrollKey], trained: Trained, *, is_for_evaluation: bool) -> None:
         result, parts, run = trained.result, self._parts, self._run

@@ -26,7 +26,7 @@ class RunningMoments:
     @torch.no_grad()
     def update(self, rows: Tensor, ranks: Ranks = ALONE) -> None:
         """Add rows [N, *shape] of this rank, and those that the other ranks add."""
-        (total_rows,) = ranks.gather([len(rows)]).sum(0)
+        total_rows = sum(float(told[0]) for told in ranks.gather([len(rows)]))
         if not total_rows:
             return
         number = float(total_rows)

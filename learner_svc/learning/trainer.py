@@ -5,6 +5,7 @@ Every method runs in that thread, so a snapshot is always taken between two upda
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import torch
 from seedbed.learner_svc.algorithms.registry import recording_of
 from seedbed.learner_svc.config import LearnerSettings
 from seedbed.learner_svc.learning.initial_weights import find_source, policy_difference, start_from, task_difference
-from seedbed.learner_svc.learning.update import Updater, UpdateResult
+from seedbed.learner_svc.learning.update import CountedBatch, Updater, UpdateResult
 from seedbed.learner_svc.ranks.ranks import ALONE, Ranks
 from seedbed.learner_svc.run.checkpoint import Checkpoint, Snapshot
 from seedbed.learner_svc.run.folder import PRECISION
@@ -120,20 +121,23 @@ class Trainer:
         """The packed version of the present weights."""
         return pack_version(self.epoch, self.step)
 
+    def count(self, batch: Batch, *, task_B: Array | None = None, fresh_B: Array | None = None) -> CountedBatch:
+        """Decide what of a batch is trained on, just before `train`. `fresh_B`: lanes that are new."""
+        return self.updater.count(
+            batch, step=self.step, max_policy_lag=self.max_policy_lag, version_now=self.version, task_B=task_B,
+            fresh_B=fresh_B,
+        )  # fmt: skip
+
     def train(
-        self, batch: Batch, *, wants_weights: bool, wants_snapshot: bool, task_B: Array | None = None,
-        weight_B: Array | None = None, fresh_B: Array | None = None,
+        self, counted: CountedBatch, told: Sequence[Array], *, wants_weights: bool, wants_snapshot: bool,
+        weight_B: Array | None = None,
     ) -> Trained:  # fmt: skip
-        """Train on one batch, with the task and the weight in the loss of each lane. `fresh_B`: lanes that are new.
+        """Train on a batch that was counted. `told`: the numbers of every rank's batch; `weight_B`: of lanes' losses.
 
         Raises: NumericsError if the loss is not finite; the batch has been saved.
         """
         started = time.perf_counter()
-        result = self.updater.update(
-            batch, step=self.step, trained_steps=self.trained_steps,
-            max_policy_lag=self.max_policy_lag, version_now=self.version, task_B=task_B,
-            weight_B=weight_B, fresh_B=fresh_B,
-        )  # fmt: skip
+        result = self.updater.train(counted, told, step=self.step, trained_steps=self.trained_steps, weight_B=weight_B)
         self.step += result.applied
         self.trained_steps += result.valid_steps
         return Trained(

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from seedbed.learner_svc.algorithms.algorithm import Prepared
 from seedbed.learner_svc.algorithms.config import AlgorithmConfig, AlgorithmSettings
-from seedbed.learner_svc.algorithms.lag import Lag, lag_histogram, policy_lag
+from seedbed.learner_svc.algorithms.lag import NUM_LAG_BUCKETS, Lag, lag_histogram, policy_lag
 from seedbed.learner_svc.algorithms.registry import make_algorithm
 from seedbed.learner_svc.learning.normaliser import ObservationNormaliser
 from seedbed.learner_svc.learning.optimiser import FlatOptimiser, learning_rate_at
@@ -118,18 +118,26 @@ class Updater:
         self, batch: Batch, *, step: int, trained_steps: int, max_policy_lag: int, version_now: int,
         task_B: Array | None = None, weight_B: Array | None = None, fresh_B: Array | None = None,
     ) -> UpdateResult:  # fmt: skip
-        """Train on one batch; with several ranks, at the same time as all others.
+        """Count a batch, tell the other ranks, and train: a whole update, where nothing else is to be told."""
+        counted = self.count(
+            batch, step=step, max_policy_lag=max_policy_lag, version_now=version_now, task_B=task_B, fresh_B=fresh_B
+        )
+        told = self._ranks.gather(counted.numbers)
+        return self.train(counted, told, step=step, trained_steps=trained_steps, weight_B=weight_B)
+
+    def count(
+        self, batch: Batch, *, step: int, max_policy_lag: int, version_now: int, task_B: Array | None = None,
+        fresh_B: Array | None = None,
+    ) -> "CountedBatch":  # fmt: skip
+        """Decide what of a batch is trained on, and count it.
 
         Args:
-          batch: on the host; its arrays may be reused once this returns.
+          batch: on the host.
           step: number of updates so far.
-          trained_steps: valid transitions trained on so far; the learning rate follows it.
           max_policy_lag: transitions with a larger lag are masked, unless the algorithm is for any age.
           version_now: packed policy_version of the weights before this update.
           task_B: number of each lane's task, i64 [B]; None in a run without tasks.
-          weight_B: factor for each lane's loss, f32 [B]; None: 1.
           fresh_B: lanes that no update had before, bool [B]: observation statistics count these; None: all.
-        Raises: NumericsError if a loss or its gradient is not finite; that optimiser step is not taken.
         """
         started = time.perf_counter()
         valid = valid_transitions(batch.flags.numpy())
@@ -138,24 +146,45 @@ class Updater:
         if not self.config.is_lag_bounded:
             lag = replace(lag, fresh=np.ones_like(lag.fresh), lost=np.zeros_like(lag.lost))
         trained = valid & lag.fresh
-        present = _uncounted_rows(batch, fresh_B)
-        metrics: dict[str, float] = {}
-        priorities_B: Array | None = None
         masks = _Masks(valid=valid, trained=trained, current=trained & (lag.lag == 0))
         order = np.random.Generator(np.random.Philox(key=(self._seed, step)))  # a resumed run repeats it
         lanes = list(_lanes_of_steps(order, batch.num_lanes, self._passes, min(self._minibatches, batch.num_lanes)))
-        counts = _Counts.over(self._ranks, masks, lag, lanes, _by_task(trained, task_B, len(self._tasks)))
+        numbers = _count(masks, lag, lanes, _by_task(trained, task_B, len(self._tasks)))
+        present = _uncounted_rows(batch, fresh_B)
+        return CountedBatch(batch, numbers, masks, lanes, present, task_B, time.perf_counter() - started)
+
+    def train(
+        self, counted: "CountedBatch", told: Sequence[Array], *, step: int, trained_steps: int,
+        weight_B: Array | None = None,
+    ) -> UpdateResult:  # fmt: skip
+        """Train on a batch that was counted; with several ranks, at the same time as all others.
+
+        Args:
+          counted: its batch's arrays may be reused once this returns.
+          told: the numbers that were counted of each rank's batch.
+          step: number of updates so far.
+          trained_steps: valid transitions trained on so far; the learning rate follows it.
+          weight_B: factor for each lane's loss, f32 [B]; None: 1.
+        Raises: NumericsError if a loss or its gradient is not finite; that optimiser step is not taken.
+        """
+        started = time.perf_counter()
+        batch, masks, lanes, present, task_B = (
+            counted.batch, counted.masks, counted.lanes_of_steps, counted.present, counted.task_B
+        )  # fmt: skip
+        counts = _Counts.of(told, num_steps=len(lanes))
+        metrics: dict[str, float] = {}
+        priorities_B: Array | None = None
         if counts.num_trained:
             tasks, weights = (None if array is None else self._on_device(array) for array in (task_B, weight_B))
             numbers = counts.num_trained, counts.num_current
             rate = learning_rate_at(self.config, trained_steps, self._run_steps)
-            counted = None if present is None else self._on_device(np.flatnonzero(present))
+            rows = None if present is None else self._on_device(np.flatnonzero(present))
             with batch.on(self.device) as there:
                 reward_TB = self._rewards.of(there.reward[1:], tasks)
                 whole = self._experience(there, masks, numbers, reward_TB, tasks, weights)
                 metrics, priorities_B = self._train(whole, masks, lanes, counts, step, rate)
-                self.normaliser.update(there.observation, counted, self._ranks)
-        metrics |= {columns.UPDATE_TIME.name: 1e3 * (time.perf_counter() - started)}
+                self.normaliser.update(there.observation, rows, self._ranks)
+        metrics |= {columns.UPDATE_TIME.name: 1e3 * (counted.seconds + time.perf_counter() - started)}
         return _describe(metrics, masks, counts, priorities_B)
 
     def _experience(
@@ -411,44 +440,59 @@ class _Counts:
     tasks: tuple[tuple[int, int], ...]  # of each task: lanes, and transitions trained on
 
     @classmethod
-    def over(
-        cls, ranks: Ranks, masks: _Masks, lag: Lag, lanes_of_steps: Sequence[Array | None],
-        tasks: Sequence[tuple[int, int]],
-    ) -> "_Counts":  # fmt: skip
-        """Count this rank's batch and add up what all ranks counted."""
-        valid, trained = masks.valid, masks.trained
-        trained_lags, counted = lag.lag[trained], valid & ~lag.lost  # lost weights have no meaningful lag
-        trained_B, current_B = np.count_nonzero(trained, axis=0), np.count_nonzero(masks.current, axis=0)
-        histogram = lag_histogram(lag.lag, counted)
-        steps = [
-            (int((trained_B if lanes is None else trained_B[lanes]).sum()),
-             int((current_B if lanes is None else current_B[lanes]).sum()) if number == 0 else 0)
-            for number, lanes in enumerate(lanes_of_steps)
-        ]  # fmt: skip
-        told = ranks.gather(
-            [
-                trained_B.sum(),
-                current_B.sum(),
-                float(np.count_nonzero(valid)),
-                float(np.count_nonzero(valid & lag.lost)),
-                float(np.count_nonzero(valid.any(axis=0) & ~trained.any(axis=0))),
-                valid.size,
-                trained_lags.sum(),
-                trained_lags.max() if len(trained_lags) else 0.0,
-                lag.lag[counted].sum(),
-                *histogram,
-                *(count for pair in (*steps, *tasks) for count in pair),
-            ]
-        )
-        num_trained, num_current, num_valid, num_lost, dropped, size, lags, _, lag_sum, *rest = told.sum(0).tolist()
-        buckets, pairs = rest[: len(histogram)], [int(count) for count in rest[len(histogram) :]]
+    def of(cls, told: Sequence[Array], *, num_steps: int) -> "_Counts":
+        """Add up what was counted of each rank's batch."""
+        totals = np.sum(told, axis=0).tolist()
+        num_trained, num_current, num_valid, num_lost, dropped, size, lags, _, lag_sum, *rest = totals
+        buckets, pairs = rest[:NUM_LAG_BUCKETS], [int(count) for count in rest[NUM_LAG_BUCKETS:]]
         both = tuple(zip(pairs[::2], pairs[1::2], strict=True))
         return cls(
             num_trained=int(num_trained), num_current=int(num_current), num_valid=int(num_valid),
             num_lost=int(num_lost), dropped_unrolls=int(dropped), size=int(size),
-            lag_mean=lags / num_trained if num_trained else 0.0, lag_max=float(told[:, 7].max()), lag_sum=int(lag_sum),
-            lag_histogram=tuple(map(int, buckets)), steps=both[: len(steps)], tasks=both[len(steps) :],
+            lag_mean=lags / num_trained if num_trained else 0.0,
+            lag_max=float(max(numbers[7] for numbers in told)), lag_sum=int(lag_sum),
+            lag_histogram=tuple(map(int, buckets)), steps=both[:num_steps], tasks=both[num_steps:],
         )  # fmt: skip
+
+
+def _count(
+    masks: _Masks, lag: Lag, lanes_of_steps: Sequence[Array | None], tasks: Sequence[tuple[int, int]]
+) -> list[float]:
+    """Count one rank's batch, for `_Counts.of`."""
+    valid, trained = masks.valid, masks.trained
+    trained_lags, counted = lag.lag[trained], valid & ~lag.lost  # lost weights have no meaningful lag
+    trained_B, current_B = np.count_nonzero(trained, axis=0), np.count_nonzero(masks.current, axis=0)
+    steps = [
+        (int((trained_B if lanes is None else trained_B[lanes]).sum()),
+         int((current_B if lanes is None else current_B[lanes]).sum()) if number == 0 else 0)
+        for number, lanes in enumerate(lanes_of_steps)
+    ]  # fmt: skip
+    return [
+        trained_B.sum(),
+        current_B.sum(),
+        float(np.count_nonzero(valid)),
+        float(np.count_nonzero(valid & lag.lost)),
+        float(np.count_nonzero(valid.any(axis=0) & ~trained.any(axis=0))),
+        valid.size,
+        trained_lags.sum(),
+        trained_lags.max() if len(trained_lags) else 0.0,
+        lag.lag[counted].sum(),
+        *lag_histogram(lag.lag, counted),
+        *(count for pair in (*steps, *tasks) for count in pair),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class CountedBatch:
+    """A batch, what of it is trained on, and what was counted: all that is known before the other ranks are asked."""
+
+    batch: Batch
+    numbers: list[float]  # what all ranks must know of it
+    masks: _Masks
+    lanes_of_steps: list[Array | None]
+    present: Array | None  # rows that observation statistics count, bool [R-1, B]; None: all
+    task_B: Array | None
+    seconds: float  # that it took
 
 
 def _describe(metrics: dict[str, float], masks: _Masks, counts: _Counts, priorities_B: Array | None) -> UpdateResult:

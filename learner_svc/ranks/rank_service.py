@@ -124,6 +124,7 @@ class RankService:
 
     def _pump(self) -> None:
         """Fill batches, go into the next round with a full one, and return credit."""
+        self.rounds.poll()  # first: the other ranks wait for this one
         if self._source is not None:
             for key in self._source.fill():
                 self.ledger.copied(key.producer, key.seq)
@@ -160,13 +161,9 @@ class RankService:
 
         return Offer(
             batch=batch,
-            train=lambda: trainer.train(
-                self._batches[batch.index],
-                wants_weights=False,
-                wants_snapshot=False,
-                task_B=task_B,
-                weight_B=batch.weight_B,
-                fresh_B=batch.fresh_B,
+            count=lambda: trainer.count(self._batches[batch.index], task_B=task_B, fresh_B=batch.fresh_B),
+            train=lambda counted, told: trainer.train(
+                counted, told, wants_weights=False, wants_snapshot=False, weight_B=batch.weight_B
             ),
             done=done,
         )

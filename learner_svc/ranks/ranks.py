@@ -14,21 +14,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 
+import msgpack
 import numpy as np
 import torch
 import torch.distributed
 from torch import Tensor
 from torch.distributed import PrefixStore, ReduceOp, Store, TCPStore  # type: ignore[attr-defined]
 
+from seedbed.learner_svc.ranks.star import open_star
 from seedbed.shared.errors import ConfigError, SeedbedError
 from seedbed.shared.protocol.layout import Array
 
 MEET_S = 60.0  # how long a rank waits at the start for the others
 RETRY_S = 0.5
 CHIEF = 0
-MAX_BYTES = 1 << 30  # of one message between ranks
 MAX_RANKS = 1024
-SMALL_BYTES = 1 << 16  # a tensor that goes by way of the chief: fewer messages than from each rank to its neighbour
+SMALL_BYTES = 1 << 16  # a tensor that goes by way of the chief, not by the process group
 
 
 class RankLostError(SeedbedError):
@@ -65,9 +66,9 @@ class Ranks:
         """Return the mean of the ranks' tensors. Alone: the tensor itself."""
         return tensor if self.is_alone else self.sum(tensor) / self.size
 
-    def gather(self, numbers: Sequence[float]) -> Array:
-        """Return the numbers of every rank, f64 [size, n]. Every rank must give as many."""
-        return np.array([numbers], np.float64)
+    def gather(self, numbers: Sequence[float]) -> list[Array]:
+        """Return the numbers that every rank gave, each f64 [n], in the order of ranks."""
+        return [np.array(numbers, np.float64)]
 
     def gather_bytes(self, data: bytes) -> list[bytes]:
         """Return what every rank gave, in the order of ranks."""
@@ -88,19 +89,22 @@ ALONE = Ranks()
 
 
 class ConnectedRanks(Ranks):
-    """Several ranks in a process group of torch. Its methods block until every rank has called the same one.
+    """Several ranks: a star of connections for what is small, a process group of torch for what is large or on a GPU.
 
+    Its methods block until every rank has called the same one.
     Owned by one thread at a time. Raises: RankLostError from every method if a rank is gone or silent for `timeout_s`.
     """
 
-    def __init__(self, rank: int, size: int, store: Store, *, timeout_s: float) -> None:
+    def __init__(self, rank: int, size: int, store: Store, host: str, *, timeout_s: float) -> None:
+        """`host`: the chief's."""
         self.rank, self.size = rank, size
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         with _naming_lost_ranks():
             torch.distributed.init_process_group(
                 backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s)
             )
-            self.gather([])  # connects all
+            self._star = open_star(store, host, rank, size, timeout_s=timeout_s)
+            torch.distributed.barrier()  # connects all
 
     def sum(self, tensor: Tensor) -> Tensor:
         """Return the sum of the ranks' tensors."""
@@ -116,47 +120,28 @@ class ConnectedRanks(Ranks):
             if combined.device.type != "cpu" or combined.nbytes > SMALL_BYTES:
                 torch.distributed.all_reduce(combined, op=operation)
                 return combined
-            told = self._at_chief(combined)
-            if told is not None:
-                combined.copy_(told.sum(0) if operation == ReduceOp.SUM else told.amax(0))
-            torch.distributed.broadcast(combined, CHIEF)
+            if combined.numel():
+                told = self._star.gather(_bytes_of(combined))
+                if told:
+                    parts = torch.stack([_tensor_like(combined, data) for data in told])
+                    combined = parts.sum(0) if operation == ReduceOp.SUM else parts.amax(0)
+                combined = _tensor_like(combined, self._star.tell(_bytes_of(combined)))
         return combined
 
-    def _at_chief(self, ours: Tensor) -> Tensor | None:
-        """Return the tensors of all ranks, [size, ...], to the chief, and None to the others."""
-        told = torch.empty((self.size, *ours.shape), dtype=ours.dtype) if self.is_chief else None
-        torch.distributed.gather(ours, None if told is None else list(told.unbind()), CHIEF)
-        return told
-
-    def gather(self, numbers: Sequence[float]) -> Array:
-        """Return the numbers of every rank, f64 [size, n]."""
-        ours = torch.tensor([*numbers, 0.0], dtype=torch.float64)  # the last: an empty tensor cannot be sent
-        with _naming_lost_ranks():
-            told = self._at_chief(ours)
-            if told is None:
-                told = ours.new_empty((self.size, len(ours)))
-            torch.distributed.broadcast(told, CHIEF)
-        found: Array = told[:, :-1].numpy()
-        return found
+    def gather(self, numbers: Sequence[float]) -> list[Array]:
+        """Return the numbers that every rank gave, each f64 [n], in the order of ranks."""
+        return [np.frombuffer(told) for told in self.gather_bytes(np.array(numbers, np.float64).tobytes())]
 
     def gather_bytes(self, data: bytes) -> list[bytes]:
         """Return what every rank gave, in the order of ranks."""
-        sizes = [int(size) for (size,) in self.gather([len(data)])]
-        longest = max(sizes)
-        if longest > MAX_BYTES:
-            raise RankLostError(f"a rank would send {longest} bytes, more than {MAX_BYTES}")
-        if not longest:
-            return [b""] * self.size
-        ours = torch.zeros(longest, dtype=torch.uint8)
-        ours[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else 0
-        told = [torch.empty_like(ours) for _ in range(self.size)]
         with _naming_lost_ranks():
-            torch.distributed.all_gather(told, ours)
-        return [bytes(tensor[:size].numpy()) for tensor, size in zip(told, sizes, strict=True)]
+            told: list[bytes] = msgpack.unpackb(self._star.tell(msgpack.packb(self._star.gather(data))))
+        return told
 
     def tell(self, data: bytes) -> bytes:
         """Return what the chief gave."""
-        return self.gather_bytes(data if self.is_chief else b"")[CHIEF]
+        with _naming_lost_ranks():
+            return self._star.tell(data)
 
     def copy_from_chief(self, tensors: Mapping[str, Tensor]) -> None:
         """Overwrite these tensors by the chief's."""
@@ -169,15 +154,25 @@ class ConnectedRanks(Ranks):
 
     def close(self) -> None:
         """Leave the other ranks, when all work is done."""
+        self._star.close()
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
+
+
+def _bytes_of(tensor: Tensor) -> bytes:
+    return tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _tensor_like(like: Tensor, data: bytes) -> Tensor:
+    """Return the tensor that was sent as `data`. Raises: RuntimeError if it has another size."""
+    return torch.frombuffer(bytearray(data), dtype=like.dtype).reshape(like.shape)
 
 
 @contextmanager
 def _naming_lost_ranks() -> Iterator[None]:
     try:
         yield
-    except RuntimeError as error:
+    except (OSError, RuntimeError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         reason = re.sub(r"^\[\S+:\d+\]\s*", "", lines[0]).split(". ")[0]  # without the place in torch's source
         raise RankLostError(f"another learner rank is gone or silent ({reason}): all of them start again") from error
@@ -224,7 +219,7 @@ def connect(timeout_s: float, environment: Mapping[str, str] = os.environ) -> Ra
         is_elastic = "TORCHELASTIC_RESTART_COUNT" in environment
         if is_elastic or rank == CHIEF or store.add(f"came/{rank}", 1) == 1:
             life = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
-            return ConnectedRanks(rank, size, PrefixStore(f"life-{life}", store), timeout_s=timeout_s)
+            return ConnectedRanks(rank, size, PrefixStore(f"life-{life}", store), address, timeout_s=timeout_s)
         del store  # of ranks that are about to end: this one was started again before they noticed
         if time.monotonic() > deadline:
             raise RankLostError(f"rank 0 at {address}:{port} has a rank {rank} already")

@@ -6,20 +6,20 @@ so everything that a rank's loop did for earlier rounds is done when the next on
 | in a round | who | says |
 |---|---|---|
 | first, if the last round asked for it | every rank | its ledger, for the checkpoint |
-| then | every rank | whether it has a batch or wants to end; the chief: what is to be done |
+| then | every rank | whether it has a batch, what it counted of it, whether it wants to end |
+| with that | the chief | what is to be done |
 | then, if all have a batch and the chief trains | every rank | its part of the update |
 """
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Generic, TypeVar
 
-import numpy as np
-
 from seedbed.learner_svc.learning.trainer import Trained
-from seedbed.learner_svc.ranks.ranks import Ranks
+from seedbed.learner_svc.learning.update import CountedBatch
+from seedbed.learner_svc.ranks.ranks import CHIEF, Ranks
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.protocol.messages import RunState
 from seedbed.shared.runtime.worker import Worker
@@ -86,7 +86,8 @@ class Offer(Generic[B]):
     """A batch that this rank can train on in the next round in which all can."""
 
     batch: B
-    train: Callable[[], Trained]  # runs in the update thread
+    count: Callable[[], CountedBatch]  # runs in the update thread, in every round until the batch is trained on
+    train: Callable[[CountedBatch, Sequence[Array]], Trained]  # likewise, with the numbers of every rank's batch
     done: Callable[[Trained], None]  # then, in the loop
     wants_ledgers: bool = False  # the chief's: a snapshot is taken
 
@@ -169,23 +170,24 @@ class Rounds(Generic[B]):
     def _work(self, ledger: bytes | None, numbers: list[float], offer: Offer[B] | None, *, is_last: bool) -> Meeting:
         """One round, in the update thread."""
         ledgers = self._ranks.gather_bytes(ledger) if ledger is not None else []
+        counted = offer.count() if offer is not None else None
         started = time.perf_counter()
-        gathered = self._ranks.gather(numbers)
+        gathered = self._ranks.gather([*numbers, *(counted.numbers if counted is not None else ())])
         waited_s = time.perf_counter() - started
-        width = len(fields(Order))
-        order = Order.read(gathered[0, 2 : 2 + width])
+        told = 2 + len(fields(Order))
+        order = Order.read(gathered[CHIEF][2:told])
         trained = None
         if order.builds:
             self._build()
-        if order.trains and offer is not None and bool(np.all(gathered[:, 0])):
-            trained = offer.train()
+        if order.trains and offer is not None and counted is not None and all(row[0] for row in gathered):
+            trained = offer.train(counted, [row[len(numbers) :] for row in gathered])
         figures = tuple(
             RankFigures(batch_wait_s=row[0], ranks_wait_s=row[1], trained_lanes=row[2])
-            for row in gathered[:, 2 + width :].tolist()
+            for row in (row[told : len(numbers)].tolist() for row in gathered)
         )
         return Meeting(
             order=order, trained=trained, ledgers=tuple(ledgers), figures=figures,
-            wants_end=bool(np.any(gathered[:, 1])),
+            wants_end=any(row[1] for row in gathered),
             waited_s=waited_s if order.trains and offer is not None else 0.0,
         )  # fmt: skip
 

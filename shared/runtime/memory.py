@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_STATM = Path("/proc/self/statm")  # read five times a second
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -30,7 +31,7 @@ def available_bytes() -> int | None:
 def resident_bytes() -> int:
     """Return the resident memory of this process, bytes; 0 where the system does not tell."""
     try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
+        return int(_STATM.read_bytes().split()[1]) * _PAGE
     except (OSError, ValueError, IndexError):
         return 0
 

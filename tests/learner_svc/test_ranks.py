@@ -87,7 +87,8 @@ def exchange(ranks):
     ranks.copy_from_chief(state)
     return (
         ranks.sum(mine).tolist(), ranks.max(mine).tolist(), ranks.mean(mine).tolist(),
-        ranks.gather([ranks.rank, 7.0]).tolist(), [data.decode() for data in ranks.gather_bytes(b"x" * ranks.rank)],
+        [told.tolist() for told in ranks.gather([7.0] * (ranks.rank + 1))],
+        [data.decode() for data in ranks.gather_bytes(b"x" * ranks.rank)],
         told.decode(),
         {name: tensor.tolist() for name, tensor in state.items()},
     )  # fmt: skip
@@ -96,7 +97,7 @@ def exchange(ranks):
 def test_every_rank_learns_the_same_from_the_others(tmp_path):
     """Sums, what each gave, and what the chief said."""
     expected = [
-        [6.0] * 3, [3.0] * 3, [2.0] * 3, [[0.0, 7.0], [1.0, 7.0], [2.0, 7.0]], ["", "x", "xx"], "from the chief",
+        [6.0] * 3, [3.0] * 3, [2.0] * 3, [[7.0], [7.0, 7.0], [7.0, 7.0, 7.0]], ["", "x", "xx"], "from the chief",
         {"a": [0.0, 0.0], "b": 0},
     ]  # fmt: skip
     assert run_ranks(exchange, 3, tmp_path) == [expected] * 3
