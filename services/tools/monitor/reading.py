@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from seedbed.learner_svc.algorithms.config import is_lag_bounded
-from seedbed.services.tools.cli.board import Board, RunFigures, Samples
+from seedbed.services.tools.cli.board import Board, Samples
 from seedbed.services.tools.cli.run_state import State
 from seedbed.services.tools.monitor.alerts import Alert, Reading, judge_run
 from seedbed.services.tools.monitor.curves import Array, Curves
@@ -114,20 +114,19 @@ class RunReader:
         return is_writing or (is_starting and not self.facts.summary)
 
     @property
-    def figures(self) -> RunFigures | None:
-        """What the live services say; None if no learner is up."""
-        if self._board is None or "learner" not in (self._roles[name] for name in self._fresh):
-            return None
-        try:
-            return self._board.run()
-        except ValueError:  # a state that this version does not know
-            return None
+    def live(self) -> Board | None:
+        """What the live services say; None without a state."""
+        return None if self.state is None else self._board
 
     @property
     def state(self) -> RunState | None:
-        """Where the run is, as its learner says; None if none is up."""
-        figures = self.figures
-        return figures.state if figures is not None else None
+        """Where the run is, as its learner says; None if none is up, or for a state that this version does not know."""
+        if self._board is None or "learner" not in (self._roles[name] for name in self._fresh):
+            return None
+        try:
+            return self._board.state
+        except ValueError:
+            return None
 
     @property
     def state_word(self) -> str:
