@@ -107,19 +107,19 @@ class Board:
         self._processes[name].leave()
 
     def last(self, gauge: Metric, *labels: str) -> float | None:
-        """A number that one service says, its newest; it stays while that service restarts. None if nobody said it."""
+        """The newest value of a gauge that one service has; it stays while that service restarts. None before it."""
         return next(self._each(gauge, labels), None)
 
     def now(self, gauge: Metric) -> float | None:
-        """A number of all services that are up, summed; None if none of them says it."""
+        """The sum of a gauge over the services that are up; None if none of them has it."""
         return _sum(process.last(gauge.sample) for process in self._processes.values() if not process.is_gone)
 
     def total(self, counter: Metric, *labels: str) -> float:
-        """What the newest process of each service has counted."""
+        """What the newest processes of all services have counted, those that are gone too; 0 before their first pages."""
         return sum(self._each(counter, labels))
 
     def rate(self, counter: Metric, *labels: str) -> float | None:
-        """What all services count in a second, over the window; None if none of them has two pages."""
+        """What all services count in a second, over the window; None before their second pages."""
         return _sum(process.rate(labelled(counter.sample, *labels)) for process in self._processes.values())
 
     def mean(self, quotient: Quotient) -> float | None:

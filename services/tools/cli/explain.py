@@ -41,7 +41,7 @@ FIGURES: Mapping[Column, Callable[[Sequence[float]], float]] = {  # columns, and
     ),
     columns.LAG_MAX: max,
     inference.NUM_ACTOR_RESTARTS.column: _newest,
-    inference.NUM_AWAITED_GROUPS.column: _newest,
+    inference.NUM_AWAITED_GROUPS.column: _newest,  # at the end of the run
 }  # fmt: skip
 COLUMNS = tuple(  # that are read here
     column.name
@@ -69,11 +69,11 @@ class Signals:
 
     trained_steps_per_s: float
     acted_steps_per_s: float
-    figures: Mapping[Column, float | None]  # of every column in FIGURES; None: not measured
+    figures: Mapping[Column, float | None]  # of every column in FIGURES, in its unit; None: not measured
     max_policy_lag: float | None = None
     dropped_share: float = 0.0  # of acted steps that were too old to train on
     cores: int | None = None
-    ranks: Mapping[str, Mapping[Column, float]] = field(default_factory=dict)  # of several, "0" the chief: RANK_COLUMNS
+    ranks: Mapping[str, Mapping[Column, float]] = field(default_factory=dict)  # of several, "0" is the chief
 
     @property
     def num_replicas(self) -> float:
@@ -206,7 +206,8 @@ def _remarks(signals: Signals) -> list[str]:
         remarks.append(f"policy lag reaches {lag:.0f} of at most {max_lag:.0f} updates")
     for column, remark in REMARKS.items():
         mean = figures[column]
-        remarks += [text] if mean is not None and (text := remark.of(mean)) else []
+        if mean is not None and (text := remark.of(mean)):
+            remarks.append(text)
     ranks = signals.ranks
     if ranks and max(rank[columns.RANK_RANKS_WAIT] for rank in ranks.values()) > MAX_RANKS_WAIT:
         slowest = max(ranks, key=lambda name: ranks[name][columns.RANK_BATCH_WAIT])
