@@ -115,7 +115,7 @@ class Board:
         return _sum(process.last(gauge.sample) for process in self._processes.values() if not process.is_gone)
 
     def total(self, counter: Metric, *labels: str) -> float:
-        """What the newest processes of all services have counted, those that are gone too; 0 before their first pages."""
+        """What the newest processes of all services have counted, those that are gone too; 0 before any page."""
         return sum(self._each(counter, labels))
 
     def rate(self, counter: Metric, *labels: str) -> float | None:
