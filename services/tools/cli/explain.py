@@ -8,8 +8,8 @@ longest part of the cycle is.
 import csv
 import json
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
@@ -25,6 +25,33 @@ STUCK_LOOP_MS = 20.0
 MAX_RANKS_WAIT = 0.2  # of a learner rank's time, for the others
 
 
+def _newest(values: Sequence[float]) -> float:
+    return values[-1]
+
+
+REMARKS = {column: column.remark for column in columns.COLUMNS if column.remark is not None}
+FIGURES: Mapping[Column, Callable[[Sequence[float]], float]] = {  # columns, and what makes one figure of their values
+    **dict.fromkeys(
+        (
+            columns.UPDATE_BUSY_SHARE, columns.LAG_MEAN, columns.INFERENCE_SERVICES, inference.BATCH_FILL.column,
+            inference.NUM_LANES.column, inference.QUEUE_WAIT.column, inference.FORWARD.column,
+            inference.LOOP_LAG.column, inference.ENV_BUSY.column, *REMARKS,
+        ),
+        statistics.fmean,
+    ),
+    columns.LAG_MAX: max,
+    inference.NUM_ACTOR_RESTARTS.column: _newest,
+    inference.NUM_AWAITED_GROUPS.column: _newest,  # at the end of the run
+}  # fmt: skip
+COLUMNS = tuple(  # that are read here
+    column.name
+    for column in (
+        columns.SECONDS, columns.TRAINED_STEPS_PER_S, columns.ENV_STEPS_PER_S, columns.TRAINED_STEPS,
+        columns.ENV_STEPS, columns.DROPPED_STEPS, *FIGURES,
+    )
+)  # fmt: skip
+
+
 class Bottleneck(StrEnum):
     """The part of a run that limits its speed."""
 
@@ -37,52 +64,35 @@ class Bottleneck(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankSignals:
-    """What one of several learner ranks does with its time, shares of it."""
-
-    name: str  # "0" is the chief
-    batch_wait_share: float  # it has no batch
-    ranks_wait_share: float  # it has a batch and waits for other ranks
-    lanes_per_s: float  # trained on
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Signals:
-    """A run's figures, means over the last half of its training. None: not measured."""
+    """What a run did over the last half of its training."""
 
     trained_steps_per_s: float
     acted_steps_per_s: float
-    update_busy_share: float | None  # of the update thread
-    batch_wait_ms: float | None  # of the learner, for each update
-    batch_fill: float | None  # lanes of a forward pass
-    lanes: float | None
-    inference_services: float = 1.0
-    queue_wait_ms: float | None
-    forward_ms: float | None
-    inference_lag_ms: float | None  # how late the loop's timers were
-    env_busy_share: float | None = None  # of the actors' environment threads
-    lag_mean: float | None = None
-    lag_max: float | None = None
+    figures: Mapping[Column, float | None]  # of every column in FIGURES, in its unit; None: not measured
     max_policy_lag: float | None = None
     dropped_share: float = 0.0  # of acted steps that were too old to train on
-    actor_restarts: float = 0.0
-    awaited_groups: float = 0.0  # at the end, of a deterministic run: that all others wait for
-    remarked: Mapping[str, float] = field(default_factory=dict)  # column that may have a remark → mean
     cores: int | None = None
-    ranks: tuple[RankSignals, ...] = ()  # with several learner ranks
+    ranks: Mapping[str, Mapping[Column, float]] = field(default_factory=dict)  # of several, "0" is the chief
+
+    @property
+    def num_replicas(self) -> float:
+        """The number of inference services, 1 if it was not measured."""
+        return max(1.0, self.figures[columns.INFERENCE_SERVICES] or 1.0)
 
     @property
     def inference_busy_share(self) -> float | None:
         """Share of the time in which a compute thread runs forward passes: passes per second times their length."""
-        if not self.batch_fill or self.forward_ms is None:
+        fill, forward_ms = self.figures[inference.BATCH_FILL.column], self.figures[inference.FORWARD.column]
+        if not fill or forward_ms is None:
             return None
-        passes_per_s = self.acted_steps_per_s / self.batch_fill / max(1.0, self.inference_services)
-        return min(1.0, passes_per_s * self.forward_ms / 1e3)
+        return min(1.0, self.acted_steps_per_s / fill / self.num_replicas * forward_ms / 1e3)
 
     @property
     def cycle_ms(self) -> float | None:
         """Time between two steps of one lane."""
-        return 1e3 * self.lanes / self.acted_steps_per_s if self.lanes and self.acted_steps_per_s else None
+        lanes = self.figures[inference.NUM_LANES.column]
+        return 1e3 * lanes / self.acted_steps_per_s if lanes and self.acted_steps_per_s else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,18 +115,18 @@ def diagnose(signals: Signals) -> Diagnosis:
 
 def _decide(signals: Signals) -> tuple[Bottleneck, str]:
     """The bottleneck and the figure that shows it."""
-    learner = signals.update_busy_share or 0.0
-    inference = signals.inference_busy_share or 0.0
-    env = signals.env_busy_share or 0.0
-    busiest = max(learner, inference, env)
-    if busiest < BUSY and signals.cores and learner + inference + env > 0.9 * signals.cores:
+    updates = signals.figures[columns.UPDATE_BUSY_SHARE] or 0.0
+    passes = signals.inference_busy_share or 0.0
+    env = signals.figures[inference.ENV_BUSY.column] or 0.0
+    busiest = max(updates, passes, env)
+    if busiest < BUSY and signals.cores and updates + passes + env > 0.9 * signals.cores:
         return Bottleneck.CORES, (
-            f"learner, inference and environments want {learner + inference + env:.1f} cores of {signals.cores}"
+            f"learner, inference and environments want {updates + passes + env:.1f} cores of {signals.cores}"
         )
-    if busiest >= BUSY and busiest == learner:
-        return Bottleneck.LEARNER, f"updates take {learner:.0%} of the time"
-    if busiest >= BUSY and busiest == inference:
-        return Bottleneck.INFERENCE, f"forward passes take {inference:.0%} of the compute thread's time"
+    if busiest >= BUSY and busiest == updates:
+        return Bottleneck.LEARNER, f"updates take {updates:.0%} of the time"
+    if busiest >= BUSY and busiest == passes:
+        return Bottleneck.INFERENCE, f"forward passes take {passes:.0%} of the compute thread's time"
     if busiest >= BUSY:
         return Bottleneck.ENVIRONMENT, f"the actors' environment threads step {env:.0%} of the time"
     return _longest_part(signals)
@@ -124,43 +134,24 @@ def _decide(signals: Signals) -> tuple[Bottleneck, str]:
 
 def _longest_part(signals: Signals) -> tuple[Bottleneck, str]:
     """Nobody is busy all the time: the longest part of a lane's cycle."""
-    cycle_ms, wait_ms, forward_ms = signals.cycle_ms, signals.queue_wait_ms or 0.0, signals.forward_ms or 0.0
+    figures, cycle_ms = signals.figures, signals.cycle_ms
     if cycle_ms is None:
         return Bottleneck.ENVIRONMENT, "no lane was measured: too few environments dialled in"
-    if (signals.inference_lag_ms or 0.0) > STUCK_LOOP_MS:
-        return Bottleneck.NETWORK, f"inference's loop reacts {signals.inference_lag_ms:.0f} ms late"
+    late_ms = figures[inference.LOOP_LAG.column] or 0.0
+    if late_ms > STUCK_LOOP_MS:
+        return Bottleneck.NETWORK, f"inference's loop reacts {late_ms:.0f} ms late"
+    wait_ms, forward_ms = figures[inference.QUEUE_WAIT.column] or 0.0, figures[inference.FORWARD.column] or 0.0
     rest_ms = max(0.0, cycle_ms - wait_ms - forward_ms)
     if wait_ms > max(rest_ms, forward_ms):
         return Bottleneck.BATCH_WAIT, f"a lane waits {wait_ms:.2f} ms for its batch, of a cycle of {cycle_ms:.2f} ms"
     if forward_ms > rest_ms:
         return Bottleneck.INFERENCE, f"a forward pass takes {forward_ms:.2f} ms, of a cycle of {cycle_ms:.2f} ms"
     text = f"{rest_ms:.2f} ms of a lane's cycle of {cycle_ms:.2f} ms are outside inference"
-    if signals.env_busy_share is not None and signals.env_busy_share < SLACK:
-        return Bottleneck.NETWORK, f"{text}, and environments step only {signals.env_busy_share:.0%} of the time"
+    env = figures[inference.ENV_BUSY.column]
+    if env is not None and env < SLACK:
+        return Bottleneck.NETWORK, f"{text}, and environments step only {env:.0%} of the time"
     return Bottleneck.ENVIRONMENT, text
 
-
-MEANS: Mapping[str, Column] = {  # signals that are a column's mean
-    "update_busy_share": columns.UPDATE_BUSY_SHARE,
-    "batch_wait_ms": columns.BATCH_WAIT,
-    "batch_fill": inference.BATCH_FILL.column,
-    "lanes": inference.NUM_LANES.column,
-    "queue_wait_ms": inference.QUEUE_WAIT.column,
-    "forward_ms": inference.FORWARD.column,
-    "inference_lag_ms": inference.LOOP_LAG.column,
-    "env_busy_share": inference.ENV_BUSY.column,
-    "lag_mean": columns.LAG_MEAN,
-}
-REMARKED = {column.name: column for column in columns.COLUMNS if column.remark is not None}
-COLUMNS = tuple(  # that are read here
-    column.name
-    for column in (
-        columns.SECONDS, columns.TRAINED_STEPS_PER_S, columns.ENV_STEPS_PER_S, columns.TRAINED_STEPS,
-        columns.ENV_STEPS, columns.DROPPED_STEPS,
-        columns.INFERENCE_SERVICES, columns.LAG_MAX, inference.NUM_ACTOR_RESTARTS.column,
-        inference.NUM_AWAITED_GROUPS.column, *MEANS.values(), *REMARKED.values(),
-    )
-)  # fmt: skip
 
 KNOBS: Mapping[Bottleneck, tuple[str, ...]] = {
     Bottleneck.LEARNER: (
@@ -200,9 +191,10 @@ KNOBS: Mapping[Bottleneck, tuple[str, ...]] = {
 def _remarks(signals: Signals) -> list[str]:
     """What else a person should know."""
     remarks = []
-    if signals.awaited_groups:
+    figures, lag, max_lag = signals.figures, signals.figures[columns.LAG_MAX], signals.max_policy_lag
+    if awaited := figures[inference.NUM_AWAITED_GROUPS.column]:
         remarks.append(
-            f"the deterministic run waits for {signals.awaited_groups:.0f} training groups, and all others with it: "
+            f"the deterministic run waits for {awaited:.0f} training groups, and all others with it: "
             f"inference's log names them (groups_awaited)"
         )
     if signals.dropped_share > 0.01:
@@ -210,22 +202,22 @@ def _remarks(signals: Signals) -> list[str]:
             f"{signals.dropped_share:.1%} of the acted steps were too old to train on: fewer lanes, a larger "
             f"learner.batch, or a higher learner.max_policy_lag"
         )
-    elif signals.lag_max is not None and signals.max_policy_lag and signals.lag_max > 0.8 * signals.max_policy_lag:
-        remarks.append(f"policy lag reaches {signals.lag_max:.0f} of at most {signals.max_policy_lag:.0f} updates")
-    remarks += [text for name, mean in signals.remarked.items() if (text := _remark(REMARKED[name], mean))]
-    if signals.ranks and max(rank.ranks_wait_share for rank in signals.ranks) > MAX_RANKS_WAIT:
-        slowest = max(signals.ranks, key=lambda rank: rank.batch_wait_share)
+    elif lag is not None and max_lag and lag > 0.8 * max_lag:
+        remarks.append(f"policy lag reaches {lag:.0f} of at most {max_lag:.0f} updates")
+    for column, remark in REMARKS.items():
+        mean = figures[column]
+        if mean is not None and (text := remark.of(mean)):
+            remarks.append(text)
+    ranks = signals.ranks
+    if ranks and max(rank[columns.RANK_RANKS_WAIT] for rank in ranks.values()) > MAX_RANKS_WAIT:
+        slowest = max(ranks, key=lambda name: ranks[name][columns.RANK_BATCH_WAIT])
         remarks.append(
-            f"learner rank {slowest.name} has no batch for {slowest.batch_wait_share:.0%} of the time, and the others "
-            f"wait for it: its machine or its inference services are slower than theirs"
+            f"learner rank {slowest} has no batch for {ranks[slowest][columns.RANK_BATCH_WAIT]:.0%} of the time, and "
+            f"the others wait for it: its machine or its inference services are slower than theirs"
         )
-    if signals.actor_restarts:
-        remarks.append(f"actors were restarted {signals.actor_restarts:.0f} times: see logs/")
+    if restarts := figures[inference.NUM_ACTOR_RESTARTS.column]:
+        remarks.append(f"actors were restarted {restarts:.0f} times: see logs/")
     return remarks
-
-
-def _remark(column: Column, mean: float) -> str:
-    return column.remark.of(mean) if column.remark is not None else ""
 
 
 def cores_of(run_dir: Path) -> int | None:
@@ -260,53 +252,38 @@ def summarise(
     if len(trained_at) < MIN_ROWS:
         problem = f"only {len(trained_at)} rows with training in it; let the run go on for some seconds"
         raise ConfigError(f"{source}: {problem}")
-    awaited = finite(rows[-1].get(inference.NUM_AWAITED_GROUPS.column.name)) or 0.0  # then nothing is trained
+    awaited = finite(rows[-1].get(inference.NUM_AWAITED_GROUPS.column.name))  # then nothing is trained
     rows = rows[trained_at[0] : trained_at[-1] + 1]  # where an update takes long, rows without one lie between
     late = rows[len(rows) // 2 :]
 
-    def values(column: Column, of: Sequence[Mapping[str, str]] = late) -> list[float]:
-        return [value for row in of if (value := finite(row.get(column.name))) is not None]
+    def values(name: str, of: Sequence[Mapping[str, str]] = late) -> list[float]:
+        return [value for row in of if (value := finite(row.get(name))) is not None]
 
-    def mean(column: Column) -> float | None:
-        found = values(column)
-        return statistics.fmean(found) if found else None
-
-    def of_rank(column: Column, rank: str) -> float:
-        return mean(replace(column, name=column.of(rank))) or 0.0
-
-    def last(column: Column) -> float:
-        return next(reversed(values(column)), 0.0)
+    def combine(name: str, how: Callable[[Sequence[float]], float] = statistics.fmean) -> float | None:
+        found = values(name)
+        return how(found) if found else None
 
     def rate(per_s: Column, total: Column) -> float:
         """What a total rose by in a second; without it the mean of the rows' rates."""
         since = rows[max(0, len(rows) // 2 - 1) :]  # from the row before
-        seconds, steps = values(columns.SECONDS, since), values(total, since)
+        seconds, steps = values(columns.SECONDS.name, since), values(total.name, since)
         passed_s = seconds[-1] - seconds[0] if len(seconds) == len(steps) == len(since) else 0.0
-        return (steps[-1] - steps[0]) / passed_s if passed_s > 0 else mean(per_s) or 0.0
+        return (steps[-1] - steps[0]) / passed_s if passed_s > 0 else combine(per_s.name) or 0.0
 
     trained = rate(columns.TRAINED_STEPS_PER_S, columns.TRAINED_STEPS)
     acted = rate(columns.ENV_STEPS_PER_S, columns.ENV_STEPS)
-    dropped = last(columns.DROPPED_STEPS)
+    dropped, kept = (combine(column.name, _newest) or 0.0 for column in (columns.DROPPED_STEPS, columns.TRAINED_STEPS))
+    figures = {column: combine(column.name, how) for column, how in FIGURES.items()}
     return Signals(
         trained_steps_per_s=trained,
         acted_steps_per_s=acted or trained,
-        **{signal: mean(column) for signal, column in MEANS.items()},
-        remarked={name: found for name, column in REMARKED.items() if (found := mean(column)) is not None},
-        inference_services=mean(columns.INFERENCE_SERVICES) or 1.0,
-        lag_max=max(values(columns.LAG_MAX), default=None),
+        figures=figures | {inference.NUM_AWAITED_GROUPS.column: awaited},
         max_policy_lag=max_policy_lag,
-        dropped_share=dropped / max(1.0, dropped + last(columns.TRAINED_STEPS)),
-        actor_restarts=last(inference.NUM_ACTOR_RESTARTS.column),
-        awaited_groups=awaited,
+        dropped_share=dropped / max(1.0, dropped + kept),
         cores=cores,
-        ranks=tuple(
-            RankSignals(
-                name=rank,
-                batch_wait_share=of_rank(columns.RANK_BATCH_WAIT, rank),
-                ranks_wait_share=of_rank(columns.RANK_RANKS_WAIT, rank),
-                lanes_per_s=of_rank(columns.RANK_TRAINED_LANES, rank),
-            )
+        ranks={
+            rank: {column: combine(column.of(rank)) or 0.0 for column in columns.RANK_COLUMNS}
             for rank in columns.RANK_BATCH_WAIT.members(late[-1])
             if finite(late[-1][columns.RANK_BATCH_WAIT.of(rank)]) is not None  # a resumed run may have fewer
-        ),
+        },
     )

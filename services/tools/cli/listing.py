@@ -16,6 +16,8 @@ from seedbed.services.tools.cli.experiment import EXPERIMENTS
 from seedbed.services.tools.cli.run_state import RunStatus, State, read_object, read_status, read_summary, read_tables
 from seedbed.services.tools.cli.runs import RECORD, RUNS, SNAPSHOT, all_runs, finite, last_step, read_tail
 from seedbed.services.tools.cli.table import LABEL_STYLE, count, score
+from seedbed.shared.figures import columns
+from seedbed.shared.figures.declare import Column
 
 STATE_STYLES = {
     State.RUNNING: "green",
@@ -71,9 +73,9 @@ def _read_run(folder: Path) -> ListedRun:
     config = read_tables(folder / RECORD) or read_tables(folder / SNAPSHOT)
     run = _table(config, "run")
     status, summary, rows = read_status(folder), read_summary(folder), read_tail(folder / "metrics.csv")
-    is_over = status.state is not State.RUNNING and summary.get("epoch") == _last(rows, "epoch")
+    is_over = status.state is not State.RUNNING and summary.get("epoch") == _last(rows, columns.EPOCH)
 
-    def figure(column: str, key: str) -> float | None:
+    def figure(column: Column, key: str) -> float | None:
         """Return a value of the summary if the run is over, else of the table's last rows, else of an older summary."""
         said = finite(summary.get(key))
         if is_over and said is not None:
@@ -81,14 +83,14 @@ def _read_run(folder: Path) -> ListedRun:
         last = _last(rows, column)
         return said if last is None else last
 
-    seed, steps = run.get("seed"), figure("trained_steps", "trained_steps")
+    seed, steps = run.get("seed"), figure(columns.TRAINED_STEPS, "trained_steps")
     return ListedRun(
         name=str(folder.relative_to(RUNS)), folder=str(folder.resolve()), status=status,
         experiment=str(run.get("name", "")), env_id=_env_of(config), seed=seed if isinstance(seed, int) else None,
-        begun_at=_begun_at(folder), seconds=figure("seconds", "seconds"),
+        begun_at=_begun_at(folder), seconds=figure(columns.SECONDS, "seconds"),
         trained_steps=None if steps is None else int(steps),
-        return_mean=figure("return_mean", "episode_return_mean"),
-        eval_return_mean=figure("eval_return_mean", "eval_return_mean"), checkpoint_update=last_step(folder),
+        return_mean=figure(columns.RETURN_MEAN, "episode_return_mean"),
+        eval_return_mean=figure(columns.EVAL_RETURN_MEAN, "eval_return_mean"), checkpoint_update=last_step(folder),
     )  # fmt: skip
 
 
@@ -200,6 +202,6 @@ def _begun_at(folder: Path) -> float | None:
         return None
 
 
-def _last(rows: Sequence[Mapping[str, str]], column: str) -> float | None:
+def _last(rows: Sequence[Mapping[str, str]], column: Column) -> float | None:
     """The newest number of a column."""
-    return next((value for row in reversed(rows) if (value := finite(row.get(column))) is not None), None)
+    return next((value for row in reversed(rows) if (value := finite(row.get(column.name))) is not None), None)

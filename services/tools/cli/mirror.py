@@ -15,10 +15,11 @@ from seedbed.services.tools.cli.run_state import State, read_status, read_summar
 from seedbed.services.tools.cli.runs import RECORD, finite
 from seedbed.services.tools.monitor.tail import LineTail
 from seedbed.shared.errors import ConfigError, MissingExtraError
+from seedbed.shared.figures import columns
 
 BEAT_S = 2.0
 PIECE_BYTES = 1 << 20
-AXIS = "trained_steps"
+AXIS = columns.TRAINED_STEPS.name
 VIDEO = "policy.mp4"
 
 

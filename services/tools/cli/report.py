@@ -21,6 +21,7 @@ from seedbed.services.tools.cli.machine import usable_cores
 from seedbed.services.tools.cli.runs import RECORD
 from seedbed.services.tools.cli.table import LABEL_STYLE, count, labelled_grid, number, percent
 from seedbed.services.tools.cli.unroll_links import UnrollLink, read_links
+from seedbed.shared.figures import columns, inference
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.runtime.config import load_settings
 from seedbed.shared.scores.scale import ScoreScale
@@ -68,29 +69,33 @@ def render_diagnosis(
     name: str, signals: Signals, diagnosis: Diagnosis, links: Sequence[UnrollLink] = ()
 ) -> RenderableType:
     """What `seedbed explain` prints: figures, ways of unrolls, what limits the run, settings to change, remarks."""
-    grid = labelled_grid()
+    grid, figures = labelled_grid(), signals.figures
     grid.add_row(
         "speed", f"{count(signals.trained_steps_per_s)} trained, {count(signals.acted_steps_per_s)} acted steps/s"
     )
     for label, share in (
-        ("learner", signals.update_busy_share),
+        ("learner", figures[columns.UPDATE_BUSY_SHARE]),
         ("inference", signals.inference_busy_share),
-        ("environments", signals.env_busy_share),
+        ("environments", figures[inference.ENV_BUSY.column]),
     ):
         if share is not None:
             grid.add_row(label, _bar(share))
-    for rank in signals.ranks:
-        waits = f"no batch {rank.batch_wait_share:.0%} of the time, waits for other ranks {rank.ranks_wait_share:.0%}"
-        grid.add_row(f"learner rank {rank.name}", f"{count(rank.lanes_per_s)} unrolls/s, {waits}")
+    for rank, means in signals.ranks.items():
+        no_batch, others = means[columns.RANK_BATCH_WAIT], means[columns.RANK_RANKS_WAIT]
+        waits = f"no batch {no_batch:.0%} of the time, waits for other ranks {others:.0%}"
+        grid.add_row(f"learner rank {rank}", f"{count(means[columns.RANK_TRAINED_LANES])} unrolls/s, {waits}")
     if signals.cycle_ms is not None:
-        cycle = f"{number(signals.cycle_ms, 2)} ms: {number(signals.queue_wait_ms, 2)} waiting for a batch, "
-        grid.add_row("a lane's cycle", cycle + f"{number(signals.forward_ms, 2)} forward, the rest outside inference")
-    if signals.batch_fill is not None:
-        grid.add_row("batch fill", f"{number(signals.batch_fill, 0)} of {number(signals.lanes, 0)} lanes")
+        wait_ms, forward_ms = figures[inference.QUEUE_WAIT.column], figures[inference.FORWARD.column]
+        cycle = f"{number(signals.cycle_ms, 2)} ms: {number(wait_ms, 2)} waiting for a batch, "
+        grid.add_row("a lane's cycle", cycle + f"{number(forward_ms, 2)} forward, the rest outside inference")
+    fill, lanes = figures[inference.BATCH_FILL.column], figures[inference.NUM_LANES.column]
+    if fill is not None:
+        grid.add_row("batch fill", f"{number(fill, 0)} of {number(lanes, 0)} lanes")
     for label, text in _describe_links(links):
         grid.add_row(label, text)
-    if signals.lag_mean is not None:
-        grid.add_row("policy lag", f"{number(signals.lag_mean)} mean, {number(signals.lag_max, 0)} max")
+    lag_mean, lag_max = figures[columns.LAG_MEAN], figures[columns.LAG_MAX]
+    if lag_mean is not None:
+        grid.add_row("policy lag", f"{number(lag_mean)} mean, {number(lag_max, 0)} max")
     verdict = Text.assemble(("bottleneck  ", LABEL_STYLE), (diagnosis.bottleneck.value, "bold yellow"))
     evidence = Text(f"  {diagnosis.evidence}")
     knobs = [Text.assemble(("  → ", "green"), knob) for knob in diagnosis.knobs]
@@ -211,9 +216,9 @@ def _play_all(
     """Play so many episodes of each task with its policy, and show a progress bar."""
     from seedbed.services.tools.cli.evaluate import play_episodes
 
-    columns = (TextColumn("playing"), BarColumn(), TextColumn("{task.completed:.0f} of {task.total:.0f} episodes"))
+    parts = (TextColumn("playing"), BarColumn(), TextColumn("{task.completed:.0f} of {task.total:.0f} episodes"))
     played: dict[str, PlayedEpisodes] = {}
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as progress:
+    with Progress(*parts, TimeRemainingColumn(), console=console, transient=True) as progress:
         bar = progress.add_task("play", total=episodes * len(players))
         for index, (name, player) in enumerate(players.items()):
             before = index * episodes

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from seedbed.services.tools.cli.run_state import State, read_status
 from seedbed.shared.errors import ConfigError
+from seedbed.shared.figures import columns
 
 RUNS = Path("runs")
 RECORD = "config.toml"  # the learner writes it first of all: a folder that has it holds a run
@@ -105,7 +106,8 @@ def meets(run: Path, need: Need) -> bool:
     if need is Need.POLICY:
         return (run / RECORD).is_file() and bool(last_step(run))
     rows = read_tail(run / "metrics.csv")
-    return read_status(run).state is State.RUNNING or (bool(rows) and rows[-1].get("trained_steps", "0") != "0")
+    trained = rows[-1].get(columns.TRAINED_STEPS.name, "0") if rows else "0"
+    return read_status(run).state is State.RUNNING or trained != "0"
 
 
 def describe(run: Path) -> str:

@@ -111,8 +111,8 @@ def sum_samples(families: Iterable[Metric]) -> dict[str, float]:
 
 
 def labelled(name: str, *values: str) -> str:
-    """What a sample with values of `KEPT_LABELS` is called, in that order."""
-    return f"{name}{{{','.join(values)}}}"
+    """What a sample with values of `KEPT_LABELS` is called, in that order; without any, its own name."""
+    return f"{name}{{{','.join(values)}}}" if values else name
 
 
 def read_status(status_file: Path) -> dict[str, Any]:

@@ -47,7 +47,7 @@ COLUMNS = (
     columns.SECONDS.name, columns.TRAINED_STEPS.name, *RETURNS, columns.ENTROPY.name, columns.EXPLAINED_VARIANCE.name,
     columns.LAG_MEAN.name,
 )  # fmt: skip
-AXES = {"trained_steps": "trained agent steps", "seconds": "seconds of training"}
+AXES = {columns.TRAINED_STEPS.name: "trained agent steps", columns.SECONDS.name: "seconds of training"}
 CONFIDENCE = 0.95
 T_QUANTILES = (  # of Student's t at 0.975, for 1, 2, … degrees of freedom
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
@@ -217,8 +217,9 @@ def draw(path: Path, title: str, curves: Mapping[int, Sequence[Mapping[str, str]
         return False
     tasks = _tasks(curves)
     over_all = "mean over the tasks" if tasks else ""
-    panels = [("trained_steps", over_all, ""), ("seconds", over_all, "")]
-    panels += [("trained_steps", task, f"/{task}") for task in tasks]
+    steps = columns.TRAINED_STEPS.name
+    panels = [(steps, over_all, ""), (columns.SECONDS.name, over_all, "")]
+    panels += [(steps, task, f"/{task}") for task in tasks]
     num_columns = 3 if tasks else 2
     num_rows = -(-len(panels) // num_columns)
     figure = Figure(figsize=(5 * num_columns, 4 * num_rows), layout="constrained")
@@ -229,7 +230,7 @@ def draw(path: Path, title: str, curves: Mapping[int, Sequence[Mapping[str, str]
             axes.plot(*_points(curve, x, RETURNS[1] + suffix), "o", color=f"C{number % 10}")
         axes.set_title(name)
         axes.set_xlabel(AXES[x])
-        axes.xaxis.set_major_formatter(EngFormatter(sep="") if x == "trained_steps" else ScalarFormatter())
+        axes.xaxis.set_major_formatter(EngFormatter(sep="") if x == steps else ScalarFormatter())
         axes.grid(alpha=0.3)
         if place % num_columns == 0:
             axes.set_ylabel("return (line: training, mark: evaluation)")

@@ -16,8 +16,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from seedbed.services.tools.cli.board import Board, RunFigures, TaskFigures
+from seedbed.services.tools.cli.board import Board
 from seedbed.services.tools.cli.supervisor import Phase, Supervisor
+from seedbed.shared.figures import inference, learner
 from seedbed.shared.protocol.messages import RunState
 from seedbed.shared.protocol.statistics import evaluation_column, own_statistics, training_column
 from seedbed.shared.runtime.config import RunConfig
@@ -88,15 +89,14 @@ def sparkline(values: Sequence[float], width: int = 30) -> str:
     return "".join(blocks[round((value - low) * scale)] for value in picked)
 
 
-def progress(figures: RunFigures, run: RunConfig) -> tuple[float, float | None]:
+def progress(board: Board, run: RunConfig) -> tuple[float, float | None]:
     """(share of the run that is done, seconds that are left) by whichever limit comes first; (0, None) without one."""
     limits: list[tuple[float, float | None]] = []
     if run.steps:
-        left = max(0.0, run.steps - figures.trained_steps)
-        rate = figures.trained_steps_per_s
-        limits.append((figures.trained_steps / run.steps, left / rate if rate else None))
+        trained, rate = board.total(learner.TRAINED_STEPS), board.rate(learner.TRAINED_STEPS)
+        limits.append((trained / run.steps, max(0.0, run.steps - trained) / rate if rate else None))
     if run.seconds:
-        done = figures.seconds or 0.0
+        done = board.last(learner.SECONDS) or 0.0
         limits.append((done / run.seconds, max(0.0, run.seconds - done)))
     if not limits:
         return 0.0, None
@@ -113,85 +113,91 @@ def goals(run: RunConfig) -> str:
     return " or ".join(parts) or "no limit: Ctrl-C ends it"
 
 
-def render_figures(figures: RunFigures, run: RunConfig) -> RenderableType:
+def render_figures(board: Board) -> RenderableType:
     """Two columns of label and figure."""
     grid = Table.grid(padding=(0, 2), expand=True)
     for justify, ratio in (("left", 3), ("right", 3), ("left", 3), ("right", 3)):
         grid.add_column(justify=justify, ratio=ratio, no_wrap=True)  # type: ignore[arg-type]
     left = [
-        ("trained", f"{count(figures.trained_steps_per_s)} steps/s"),
-        ("acted", f"{count(figures.acted_steps_per_s)} steps/s"),
-        ("trained in all", f"{count(figures.trained_steps)} steps"),
-        ("updates", count(figures.updates)),
-        ("policy lag", f"{number(figures.lag_mean)} mean, {number(figures.lag_max, 0)} max"),
+        ("trained", f"{count(board.rate(learner.TRAINED_STEPS))} steps/s"),
+        ("acted", f"{count(board.rate(inference.ACTED_STEPS))} steps/s"),
+        ("trained in all", f"{count(board.total(learner.TRAINED_STEPS))} steps"),
+        ("updates", count(board.total(learner.UPDATES))),
+        ("policy lag", f"{number(board.last(learner.LAG_MEAN))} mean, {number(board.last(learner.LAG_MAX), 0)} max"),
     ]
-    fill = f"{number(figures.batch_fill, 0)} of {number(figures.lanes, 0)} lanes"
+    fill = f"{number(board.mean(inference.BATCH_FILL), 0)} of {number(board.now(inference.LANES), 0)} lanes"
+    wait_ms, forward_ms = board.mean(inference.QUEUE_WAIT), board.mean(inference.FORWARD)
     right: list[tuple[str, RenderableType]] = [
-        ("return, last 100", Text(score(figures.return_mean), style="bold")),
-        ("return, evaluated", Text(score(figures.eval_return_mean), style="bold")),
-        ("episodes", count(figures.episodes)),
+        ("return, last 100", Text(score(board.last(learner.RETURN_MEAN)), style="bold")),
+        ("return, evaluated", Text(score(board.evaluated_return), style="bold")),
+        ("episodes", count(board.total(learner.EPISODES))),
         ("batch fill", fill),
-        ("wait + forward", f"{number(figures.queue_wait_ms, 2)} + {number(figures.forward_ms, 2)} ms"),
+        ("wait + forward", f"{number(wait_ms, 2)} + {number(forward_ms, 2)} ms"),
     ]
-    for statistic in figures.statistics[:MAX_STATISTICS]:
-        left.append((f"{statistic.name}, last 100", score(statistic.mean)))
-        right.append((f"{statistic.name}, evaluated", score(statistic.eval_mean)))
+    for name in board.statistics[:MAX_STATISTICS]:
+        left.append((f"{name}, last 100", score(board.last(learner.STATISTIC, name))))
+        right.append((f"{name}, evaluated", score(board.last(learner.EVAL_STATISTIC, name))))
     for (left_label, left_value), (right_label, right_value) in zip(left, right, strict=True):
         grid.add_row(Text(left_label, LABEL_STYLE), left_value, Text(right_label, LABEL_STYLE), right_value)
-    curve = sparkline(figures.return_curve)
+    curve = sparkline(board.return_curve)
     if not curve:
         return grid
-    span = f"{score(min(figures.return_curve))} … {score(max(figures.return_curve))}"
+    span = f"{score(min(board.return_curve))} … {score(max(board.return_curve))}"
     return Group(grid, Text.assemble(("return  ", LABEL_STYLE), (curve, "green"), (f"  {span}", LABEL_STYLE)))
 
 
-def render_tasks(tasks: Sequence[TaskFigures]) -> RenderableType:
+def render_tasks(board: Board) -> RenderableType:
     """One line for each task, the first `MAX_TASKS` of them."""
     table = Table(box=SIMPLE_HEAD, expand=True, padding=(0, 1), header_style=LABEL_STYLE, show_edge=False)
     table.add_column("task", no_wrap=True, ratio=1)
-    own = [item.name for item in tasks[0].statistics[:MAX_TASK_STATISTICS]] if tasks else []
+    tasks, own = board.tasks, board.statistics[:MAX_TASK_STATISTICS]
     for heading in ("share", "of", "acted", "episodes", "return", "evaluated", *own):
         table.add_column(heading, justify="right", no_wrap=True)
     for task in tasks[:MAX_TASKS]:
-        share = "–" if task.share is None else f"{task.share:.1%}"
-        returns = (Text(score(value), style="bold") for value in (task.return_mean, task.eval_return_mean))
-        acted = f"{count(task.acted_steps_per_s)} steps/s"
-        means = (score(item.mean) for item in task.statistics[: len(own)])
-        table.add_row(task.name, share, f"{task.weight:.1%}", acted, count(task.episodes), *returns, *means)
+        trained = board.share_of(task)
+        share = "–" if trained is None else f"{trained:.1%}"
+        weight = f"{board.last(learner.TASK_WEIGHT, task) or 0.0:.1%}"
+        acted = f"{count(board.rate(learner.TASK_ENV_STEPS, task))} steps/s"
+        episodes = count(board.total(learner.TASK_EPISODES, task))
+        means = [board.last(metric, task) for metric in (learner.TASK_RETURN_MEAN, learner.TASK_EVAL_RETURN_MEAN)]
+        returns = (Text(score(mean), style="bold") for mean in means)
+        statistics = (score(board.last(learner.TASK_STATISTIC, task, name)) for name in own)
+        table.add_row(task, share, weight, acted, episodes, *returns, *statistics)
     if len(tasks) > MAX_TASKS:
         table.add_row(Text(f"… {len(tasks) - MAX_TASKS} more", LABEL_STYLE), *[""] * (6 + len(own)))
     return table
 
 
-def render_progress(figures: RunFigures, run: RunConfig) -> RenderableType:
+def render_progress(board: Board, run: RunConfig) -> RenderableType:
     """The run's state, a bar of its progress and the time left."""
-    word, style = STATE_WORDS[figures.state]
-    share, left_s = progress(figures, run)
-    is_evaluating = figures.state is RunState.FINISHING and figures.eval_asked > 0
-    share = figures.eval_played / figures.eval_asked if is_evaluating else share
+    word, style = STATE_WORDS[board.state]
+    share, left_s = progress(board, run)
+    played, asked = board.evaluation
+    is_evaluating = board.state is RunState.FINISHING and asked > 0
+    share = played / asked if is_evaluating else share
     row = Table.grid(padding=(0, 2), expand=True)
     row.add_column(no_wrap=True)
     row.add_column(ratio=1)
     row.add_column(no_wrap=True, justify="right")
     is_open = not (run.steps or run.seconds)
-    bar = ProgressBar(total=1.0, completed=share, pulse=is_open and figures.state is RunState.TRAINING)
-    eta = "" if is_open else f"ETA {duration(left_s)}" if figures.state is RunState.TRAINING else ""
+    bar = ProgressBar(total=1.0, completed=share, pulse=is_open and board.state is RunState.TRAINING)
+    eta = "" if is_open else f"ETA {duration(left_s)}" if board.state is RunState.TRAINING else ""
     if is_evaluating:
-        eta = f"{evaluated_part(figures)}; Ctrl-C skips the rest"
-    times = Text.assemble((duration(figures.seconds), "bold"), ("  ", ""), (eta, LABEL_STYLE))
+        eta = f"{evaluated_part(played, asked)}; Ctrl-C skips the rest"
+    times = Text.assemble((duration(board.last(learner.SECONDS)), "bold"), ("  ", ""), (eta, LABEL_STYLE))
     row.add_row(Text(f"● {word}", style), bar, times)
     return row
 
 
-def evaluated_part(figures: RunFigures) -> str:
+def evaluated_part(played: float, asked: float) -> str:
     """How far the evaluation under way has come."""
-    return f"episode {figures.eval_played:.0f} of {figures.eval_asked:.0f}"
+    return f"episode {played:.0f} of {asked:.0f}"
 
 
-def awaited_part(figures: RunFigures) -> str:
-    """What a deterministic run waits for."""
-    groups = "1 group" if figures.awaited_groups == 1 else f"{figures.awaited_groups:.0f} groups"
-    return f"waits for {groups} of environments"
+def awaited_part(board: Board) -> str:
+    """What a deterministic run waits for; empty if it waits for nothing."""
+    awaited = board.now(inference.AWAITED_GROUPS)
+    return f"waits for {awaited:.0f} group{'' if awaited == 1 else 's'} of environments" if awaited else ""
 
 
 def render_services(supervisor: Supervisor, board: Board, now: float, *, is_short: bool = False) -> RenderableType:
@@ -233,11 +239,10 @@ def render_run(
     *, is_short: bool = False,
 ) -> RenderableType:  # fmt: skip
     """The whole picture; short: services that are up share a line."""
-    figures = board.run()
-    parts: list[RenderableType] = [render_progress(figures, run), "", render_figures(figures, run), ""]
-    if figures.awaited_groups:
-        parts += [Text(f"● {awaited_part(figures)}; inference's log names them", "yellow"), ""]
-    parts += [render_tasks(figures.tasks), ""] if figures.tasks else []
+    parts: list[RenderableType] = [render_progress(board, run), "", render_figures(board), ""]
+    if awaited := awaited_part(board):
+        parts += [Text(f"● {awaited}; inference's log names them", "yellow"), ""]
+    parts += [render_tasks(board), ""] if board.tasks else []
     parts.append(render_services(supervisor, board, now, is_short=is_short))
     parts += [Text(f"• {event}", "yellow", no_wrap=True, overflow="ellipsis") for event in events]
     return Panel(
@@ -245,24 +250,25 @@ def render_run(
     )
 
 
-def render_line(figures: RunFigures, run: RunConfig) -> str:
+def render_line(board: Board, run: RunConfig) -> str:
     """The picture in one line, for logs and pipes."""
-    _, left_s = progress(figures, run)
+    _, left_s = progress(board, run)
+    played, asked = board.evaluation
     parts = [
-        f"{duration(figures.seconds):>7}",
-        STATE_WORDS[figures.state][0],
-        *([evaluated_part(figures)] if figures.state is RunState.FINISHING and figures.eval_asked else []),
-        *([awaited_part(figures)] if figures.awaited_groups else []),
-        f"trained {count(figures.trained_steps)} ({count(figures.trained_steps_per_s)}/s)",
-        f"acted {count(figures.acted_steps_per_s)}/s",
-        f"return {score(figures.return_mean)}",
-        f"evaluated {score(figures.eval_return_mean)}",
-        *(f"{item.name} {score(item.mean)}" for item in figures.statistics[:MAX_STATISTICS]),
-        f"lag {number(figures.lag_mean)}",
-        f"fill {number(figures.batch_fill, 0)}",
-        *([f"ETA {duration(left_s)}"] if left_s is not None and figures.state is RunState.TRAINING else []),
+        f"{duration(board.last(learner.SECONDS)):>7}",
+        STATE_WORDS[board.state][0],
+        evaluated_part(played, asked) if board.state is RunState.FINISHING and asked else "",
+        awaited_part(board),
+        f"trained {count(board.total(learner.TRAINED_STEPS))} ({count(board.rate(learner.TRAINED_STEPS))}/s)",
+        f"acted {count(board.rate(inference.ACTED_STEPS))}/s",
+        f"return {score(board.last(learner.RETURN_MEAN))}",
+        f"evaluated {score(board.evaluated_return)}",
+        *(f"{name} {score(board.last(learner.STATISTIC, name))}" for name in board.statistics[:MAX_STATISTICS]),
+        f"lag {number(board.last(learner.LAG_MEAN))}",
+        f"fill {number(board.mean(inference.BATCH_FILL), 0)}",
+        f"ETA {duration(left_s)}" if left_s is not None and board.state is RunState.TRAINING else "",
     ]
-    return "  ".join(parts)
+    return "  ".join(filter(None, parts))
 
 
 def labelled_grid() -> Table:
@@ -375,4 +381,4 @@ class TerminalView:
                 picture = draw(is_short=True)
             self._live.update(picture, refresh=True)
         else:
-            self._console.print(render_line(self._board.run(), self._run), highlight=False, soft_wrap=True)
+            self._console.print(render_line(self._board, self._run), highlight=False, soft_wrap=True)

@@ -1,15 +1,19 @@
 """What a person should look at now: decided from a run's reading and `now` alone."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+import numpy as np
+
 from seedbed.services.tools.cli.run_state import RunStatus
+from seedbed.services.tools.monitor.curves import Array
 from seedbed.services.tools.monitor.folder import Death
 from seedbed.services.tools.monitor.health import Health, ServiceHealth
 from seedbed.services.tools.monitor.settings import hide_secrets
-from seedbed.shared.figures.columns import MAX_LOG_RHO_LAG0
+from seedbed.shared.figures import columns
+from seedbed.shared.figures.declare import Column
 from seedbed.shared.protocol.messages import RunState
 
 NO_PROGRESS_S = 60.0
@@ -21,6 +25,11 @@ CONTAINER_LOGS = "in containers docker-compose logs"
 SCARCE_BYTES = 2 * 2**30
 SCARCE_SHARE = 0.05
 FULL_BYTES = 256 * 2**20
+FIGURES: Mapping[Column, Callable[[Array], np.float64]] = {  # columns, and what makes one figure of their recent rows
+    columns.LAG_MAX: np.max,
+    columns.DROPPED_SHARE: np.mean,
+    columns.LOG_RHO_LAG0: np.median,
+}
 
 
 class Level(StrEnum):
@@ -53,12 +62,10 @@ class Reading:
     state: RunState | None
     stalled_s: float | None  # since a step was last acted or trained
     row_every_s: float  # how often its table gets a row
-    lag_max: float | None  # updates, over the recent rows
+    figures: Mapping[Column, float | None]  # of the recent rows, of every column in FIGURES
     max_policy_lag: float | None
-    dropped_share: float | None  # of the recent steps, too old to train on
     crashes: Sequence[str]
     failure: RunStatus | None  # how the run failed, if it did
-    log_rho_lag0: float | None  # |log ρ| of rows acted by the weights that the update starts from, over the recent rows
     deaths: Sequence[Death]
     services: Sequence[ServiceHealth]
     problems: Sequence[str]
@@ -107,10 +114,11 @@ def _failed(reading: Reading, now: float) -> Found:
 
 
 def _disagreement(reading: Reading) -> Found:
-    if reading.log_rho_lag0 is not None and reading.log_rho_lag0 > MAX_LOG_RHO_LAG0:
+    log_rho = reading.figures[columns.LOG_RHO_LAG0]
+    if log_rho is not None and log_rho > columns.MAX_LOG_RHO_LAG0:
         text = (
-            f"learner and inference disagree on the same weights: |log ρ| at lag 0 is {reading.log_rho_lag0:.2g}, "
-            f"and should be 0 up to rounding, at most {MAX_LOG_RHO_LAG0:g}"
+            f"learner and inference disagree on the same weights: |log ρ| at lag 0 is {log_rho:.2g}, "
+            f"and should be 0 up to rounding, at most {columns.MAX_LOG_RHO_LAG0:g}"
         )
         remedy = (
             "the network must give the same output for the same input: look for randomness, or state outside of the "
@@ -136,10 +144,11 @@ def _no_progress(reading: Reading) -> Found:
 
 def _lag(reading: Reading) -> Found:
     remedy, bound = "fewer lanes, a larger learner.batch, or a higher learner.max_policy_lag", reading.max_policy_lag
-    if reading.dropped_share is not None and reading.dropped_share > MAX_DROPPED_SHARE:
-        yield "lag", Level.WARNING, f"{reading.dropped_share:.1%} of the steps are too old to train on", remedy
-    elif reading.lag_max is not None and bound is not None and reading.lag_max > bound:
-        text = f"policy lag reaches {reading.lag_max:.0f} updates, over its bound of {bound:.0f}"
+    dropped, lag = reading.figures[columns.DROPPED_SHARE], reading.figures[columns.LAG_MAX]
+    if dropped is not None and dropped > MAX_DROPPED_SHARE:
+        yield "lag", Level.WARNING, f"{dropped:.1%} of the steps are too old to train on", remedy
+    elif lag is not None and bound is not None and lag > bound:
+        text = f"policy lag reaches {lag:.0f} updates, over its bound of {bound:.0f}"
         yield "lag", Level.WARNING, text, remedy
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from seedbed.learner_svc.algorithms.config import is_lag_bounded
-from seedbed.services.tools.cli.board import Board, RunFigures, Samples
+from seedbed.services.tools.cli.board import Board, Samples
 from seedbed.services.tools.cli.run_state import State
-from seedbed.services.tools.monitor.alerts import Alert, Reading, judge_run
+from seedbed.services.tools.monitor.alerts import FIGURES, Alert, Reading, judge_run
 from seedbed.services.tools.monitor.curves import Array, Curves
 from seedbed.services.tools.monitor.folder import Facts, WatchedFolder
 from seedbed.services.tools.monitor.health import ServiceHealth, map_services, ups
@@ -114,20 +114,19 @@ class RunReader:
         return is_writing or (is_starting and not self.facts.summary)
 
     @property
-    def figures(self) -> RunFigures | None:
-        """What the live services say; None if no learner is up."""
-        if self._board is None or "learner" not in (self._roles[name] for name in self._fresh):
-            return None
-        try:
-            return self._board.run()
-        except ValueError:  # a state that this version does not know
-            return None
+    def live(self) -> Board | None:
+        """What the live services say; None without a state."""
+        return None if self.state is None else self._board
 
     @property
     def state(self) -> RunState | None:
-        """Where the run is, as its learner says; None if none is up."""
-        figures = self.figures
-        return figures.state if figures is not None else None
+        """Where the run is, as its learner says; None if none is up, or for a state that this version does not know."""
+        if self._board is None or "learner" not in (self._roles[name] for name in self._fresh):
+            return None
+        try:
+            return self._board.state
+        except ValueError:
+            return None
 
     @property
     def state_word(self) -> str:
@@ -149,14 +148,12 @@ class RunReader:
             state=self.state,
             stalled_s=stalled_s(curves, self.facts, self._now) if curves is not None else None,
             row_every_s=self._row_every_s,
-            lag_max=_recent(curves, columns.LAG_MAX, np.max),
+            figures={column: _recent(curves, column, combine) for column, combine in FIGURES.items()},
             max_policy_lag=self.max_policy_lag,
-            dropped_share=_recent(curves, columns.DROPPED_SHARE, np.mean),
             crashes=self.facts.crashes,
             deaths=self.facts.deaths,
             services=self.services,
             failure=self.facts.status if self.facts.status.state is State.FAILED else None,
-            log_rho_lag0=_recent(curves, columns.LOG_RHO_LAG0, np.median),
             problems=(*self.facts.problems, *([self.table_problem] if self.table_problem else ())),
             broken_lines=table.broken_lines if table is not None else 0,
         )

@@ -6,7 +6,7 @@ from typing import Any
 from seedbed.services.tools.cli.explain import cores_of, diagnose, summarise
 from seedbed.services.tools.monitor.table import MetricsTable
 from seedbed.shared.errors import ConfigError
-from seedbed.shared.figures.columns import RANK_COLUMNS
+from seedbed.shared.figures import columns, inference
 
 
 def judge(run_dir: Path, table: MetricsTable, max_policy_lag: float | None) -> dict[str, Any]:
@@ -15,13 +15,13 @@ def judge(run_dir: Path, table: MetricsTable, max_policy_lag: float | None) -> d
     Reads the run's versions.json.
     """
     curves = table.curves
-    of_ranks = {column.of(rank) for column in RANK_COLUMNS for rank in table.ranks}
+    of_ranks = {column.of(rank) for column in columns.RANK_COLUMNS for rank in table.ranks}
     names = [name for name in curves.columns if "/" not in name or name in of_ranks]
-    columns = {name: curves.curve(name).mean.tolist() for name in names}
-    columns["lag_max"] = curves.curve("lag_max").high.tolist()
+    points = {name: curves.curve(name).mean.tolist() for name in names}
+    points[columns.LAG_MAX.name] = curves.curve(columns.LAG_MAX.name).high.tolist()
     rows = [
-        {name: repr(value) for name, value in zip(columns, values, strict=True)}
-        for values in zip(*columns.values(), strict=True)
+        {name: repr(value) for name, value in zip(points, values, strict=True)}
+        for values in zip(*points.values(), strict=True)
     ]
     try:
         signals = summarise(rows, source="metrics.csv", max_policy_lag=max_policy_lag, cores=cores_of(run_dir))
@@ -34,8 +34,8 @@ def judge(run_dir: Path, table: MetricsTable, max_policy_lag: float | None) -> d
         "knobs": list(diagnosis.knobs),
         "remarks": list(diagnosis.remarks),
         "busy": {
-            "learner": signals.update_busy_share,
+            "learner": signals.figures[columns.UPDATE_BUSY_SHARE],
             "inference": signals.inference_busy_share,
-            "environments": signals.env_busy_share,
+            "environments": signals.figures[inference.ENV_BUSY.column],
         },
     }

@@ -20,7 +20,7 @@ from seedbed.services.tools.monitor.logs import LogLine
 from seedbed.services.tools.monitor.reading import RunReader
 from seedbed.services.tools.monitor.settings import differences, flatten, hide_secrets
 from seedbed.services.tools.monitor.table import JUDGED
-from seedbed.shared.figures import columns
+from seedbed.shared.figures import columns, inference, learner
 from seedbed.shared.figures.panels import Panel
 from seedbed.shared.protocol.statistics import evaluation_column, own_statistics, training_column
 
@@ -93,19 +93,19 @@ def run_figures(run: RunReader) -> dict[str, float | None]:
         if not run.is_live:
             last |= {name: _number(curves.last_at_work(name)) for name in RATES}
         figures |= {name: value for name, value in last.items() if value is not None}
-    live = run.figures
+    live = run.live
     if live is not None:
         now = {
-            columns.SECONDS: live.seconds,
-            columns.TRAINED_STEPS: live.trained_steps,
-            columns.ENV_STEPS: live.env_steps,
-            columns.UPDATES: live.updates,
-            columns.RETURN_MEAN: live.return_mean,
-            columns.EVAL_RETURN_MEAN: live.eval_return_mean,
-            columns.TRAINED_STEPS_PER_S: live.trained_steps_per_s,
-            columns.ENV_STEPS_PER_S: live.acted_steps_per_s,
-            columns.LAG_MEAN: live.lag_mean,
-            columns.LAG_MAX: live.lag_max,
+            columns.SECONDS: live.last(learner.SECONDS),
+            columns.TRAINED_STEPS: live.total(learner.TRAINED_STEPS),
+            columns.ENV_STEPS: live.total(learner.ENV_STEPS),
+            columns.UPDATES: live.total(learner.UPDATES),
+            columns.RETURN_MEAN: live.last(learner.RETURN_MEAN),
+            columns.EVAL_RETURN_MEAN: live.evaluated_return,
+            columns.TRAINED_STEPS_PER_S: live.rate(learner.TRAINED_STEPS),
+            columns.ENV_STEPS_PER_S: live.rate(inference.ACTED_STEPS),
+            columns.LAG_MEAN: live.last(learner.LAG_MEAN),
+            columns.LAG_MAX: live.last(learner.LAG_MAX),
         }
         figures |= {column.name: number for column, value in now.items() if (number := _number(value)) is not None}
     return figures
@@ -113,7 +113,7 @@ def run_figures(run: RunReader) -> dict[str, float | None]:
 
 def statistic_figures(run: RunReader) -> dict[str, list[float | None]]:
     """The means of the environment's own statistics, [training, evaluation]: from where the other figures are."""
-    summary, table, live = run.facts.summary, run.table, run.figures
+    summary, table, live = run.facts.summary, run.table, run.live
     found: dict[str, list[float | None]] = {
         name: [_number(summary.get(training_column(name))), _number(summary.get(evaluation_column(name)))]
         for name in own_statistics(summary)
@@ -123,7 +123,8 @@ def statistic_figures(run: RunReader) -> dict[str, list[float | None]]:
         for name in table.statistics:
             found[name] = [curves.last(training_column(name)), curves.last(evaluation_column(name))]
     if live is not None:
-        found |= {item.name: [_number(item.mean), _number(item.eval_mean)] for item in live.statistics}
+        for name in live.statistics:
+            found[name] = [_number(live.last(metric, name)) for metric in (learner.STATISTIC, learner.EVAL_STATISTIC)]
     return found
 
 

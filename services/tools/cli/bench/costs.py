@@ -19,6 +19,7 @@ from seedbed.services.tools.cli.capacity import Costs
 from seedbed.services.tools.cli.evaluate import TrainedPolicy, load_policy, play
 from seedbed.services.tools.cli.explain import read_signals
 from seedbed.shared.errors import ConfigError, SeedbedError
+from seedbed.shared.figures import columns
 from seedbed.shared.protocol.rows import act_layout, step_layout
 
 WARMUP_TICKS = 8  # of one thread alone
@@ -50,9 +51,10 @@ def _costs(run: TimedRun, trained: TrainedPolicy, impala_s: float) -> Costs:
     first, last = last_half(run.points)
     acted, took_s = last.acted - first.acted, last.at - first.at
     signals = read_signals(run.experiment.run_dir)
+    update_busy_share = signals.figures[columns.UPDATE_BUSY_SHARE]
     used_s = {role: last.cpu_s[role] - first.cpu_s[role] for role in ROLES}
     is_measured = acted > 0 and min(used_s.values()) > 0
-    if not is_measured or not signals.inference_busy_share or not signals.update_busy_share:
+    if not is_measured or not signals.inference_busy_share or not update_busy_share:
         raise SeedbedError("too little was trained in that time: give it more --seconds")
     length, lanes = settings.learner.unroll_length, settings.actor.lanes
     record = recording_of(settings.algorithm, length).make_record(policy.spec, policy.state_fields)
@@ -65,8 +67,8 @@ def _costs(run: TimedRun, trained: TrainedPolicy, impala_s: float) -> Costs:
         inference_s=used_s["inference"] / acted,
         learner_s=used_s["learner"] / acted,
         impala_s=impala_s,
-        inference_rate=rate / signals.inference_busy_share / signals.inference_services,
-        learner_rate=rate / signals.update_busy_share,
+        inference_rate=rate / signals.inference_busy_share / signals.num_replicas,
+        learner_rate=rate / update_busy_share,
         inference_bytes=exchanged / lanes,
         learner_bytes=record.layout(1).num_bytes / length,
         weights_bytes=4 * sum(parameter.numel() for parameter in policy.parameters()),  # as published, in float32

@@ -16,6 +16,7 @@ from seedbed.services.tools.cli.machine import stolen_s
 from seedbed.services.tools.cli.supervisor import Supervisor
 from seedbed.services.tools.cli.training import Stop, render_failure, run_experiment
 from seedbed.shared.errors import SeedbedError
+from seedbed.shared.figures import inference, learner
 
 MAX_START_S = 120.0  # until the first trained step
 ROLES = ("actor", "inference", "learner")
@@ -49,10 +50,10 @@ class Stopwatch:
         """Note a change; stop when the time is up."""
         if self._stop.is_asked:
             return
-        figures = self._board.run()
-        if figures.trained_steps and (not self.points or figures.trained_steps != self.points[-1].trained):
+        trained, acted = self._board.total(learner.TRAINED_STEPS), self._board.total(inference.ACTED_STEPS)
+        if trained and (not self.points or trained != self.points[-1].trained):
             cpu_s = {role: self._board.cpu_seconds(role) for role in ROLES}
-            self.points.append(Point(now, figures.trained_steps, self._board.acted_steps, stolen_s(), cpu_s))
+            self.points.append(Point(now, trained, acted, stolen_s(), cpu_s))
         started_at = self.points[0].at if self.points else None
         is_late = started_at is None and now - self._created_at > MAX_START_S
         if is_late or (started_at is not None and now - started_at >= self._seconds):

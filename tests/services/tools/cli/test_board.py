@@ -6,7 +6,7 @@ import math
 import pytest
 from rich.console import Console
 
-from seedbed.services.tools.cli.board import Board, RunFigures
+from seedbed.services.tools.cli.board import Board
 from seedbed.services.tools.cli.scrape import labelled
 from seedbed.services.tools.cli.supervisor import Supervisor
 from seedbed.services.tools.cli.table import (
@@ -21,6 +21,7 @@ from seedbed.services.tools.cli.table import (
     score,
     sparkline,
 )
+from seedbed.shared.figures import inference, learner
 from seedbed.shared.protocol.messages import RunState
 from seedbed.shared.runtime.config import RunConfig
 
@@ -80,33 +81,32 @@ def render(renderable, width: int = 100) -> str:
 
 def test_rates_are_over_the_last_seconds_and_all_replicas(board):
     """Counters become steps per second; replicas are added up."""
-    figures = board.run()
-    assert figures.trained_steps_per_s == pytest.approx(1000.0)
-    assert figures.acted_steps_per_s == pytest.approx(1000.0)
-    assert figures.state is RunState.TRAINING
+    assert board.rate(learner.TRAINED_STEPS) == pytest.approx(1000.0)
+    assert board.rate(inference.ACTED_STEPS) == pytest.approx(1000.0)
+    assert board.state is RunState.TRAINING
 
 
 def test_means_are_those_of_the_window(board):
-    """Batch fill, wait and forward time per batch."""
-    figures = board.run()
-    assert figures.batch_fill == pytest.approx(64.0)
-    assert figures.queue_wait_ms == pytest.approx(1.0)
-    assert figures.forward_ms == pytest.approx(3.0)
-    assert figures.lanes == 256
+    """Batch fill, wait and forward time per batch, in milliseconds as their columns are."""
+    assert board.mean(inference.BATCH_FILL) == pytest.approx(64.0)
+    assert board.mean(inference.QUEUE_WAIT) == pytest.approx(1.0)
+    assert board.mean(inference.FORWARD) == pytest.approx(3.0)
+    assert board.now(inference.LANES) == 256
 
 
 def test_a_restarted_process_does_not_make_a_negative_rate(board):
     """Its counters begin at 0 again."""
     board.observe("learner", learner_samples(0.1, life=2.0), 11.0)
-    assert board.run().trained_steps_per_s is None
+    assert board.rate(learner.TRAINED_STEPS) is None
     board.observe("learner", learner_samples(1.1, life=2.0), 12.0)
-    assert board.run().trained_steps_per_s == pytest.approx(1000.0)
+    assert board.rate(learner.TRAINED_STEPS) == pytest.approx(1000.0)
 
 
 def test_a_process_that_is_gone_is_not_counted(board):
     """Its last rate must not stay in the picture."""
     board.forget("inference-0")
-    assert board.run().acted_steps_per_s == pytest.approx(400.0)
+    assert board.rate(inference.ACTED_STEPS) == pytest.approx(400.0)
+    assert board.now(inference.LANES) == 128
     assert board.service("inference-0").memory_bytes is None
 
 
@@ -146,27 +146,29 @@ def test_a_new_inference_that_acts_is_progress(board):
 def test_the_last_figures_of_a_learner_stay_while_it_restarts(board):
     """A picture full of dashes would frighten; its rates are gone all the same."""
     board.forget("learner")
-    figures = board.run()
-    assert figures.trained_steps == 10_000
-    assert figures.return_mean == 200.0
-    assert figures.trained_steps_per_s is None
+    assert board.total(learner.TRAINED_STEPS) == 10_000
+    assert board.last(learner.RETURN_MEAN) == 200.0
+    assert board.rate(learner.TRAINED_STEPS) is None
     assert board.service("learner").memory_bytes is None
 
 
 def test_nothing_is_known_before_the_first_page():
     """No figure is made up."""
-    figures = Board(ROLES).run()
-    assert figures.state is RunState.STARTING
-    assert figures.trained_steps_per_s is None
-    assert figures.return_mean is None
+    board = Board(ROLES)
+    assert board.state is RunState.STARTING
+    assert board.rate(learner.TRAINED_STEPS) is None
+    assert board.last(learner.RETURN_MEAN) is None
+    assert board.mean(inference.QUEUE_WAIT) is None
+    assert board.now(inference.LANES) is None
 
 
 def test_an_evaluation_shows_once_there_was_one(board):
-    """Not a number before."""
-    assert board.run().eval_return_mean is None
-    samples = learner_samples(11) | {"seedbed_learner_evaluations_total": 1, "seedbed_learner_eval_return_mean": 123.0}
-    board.observe("learner", samples, 11)
-    assert board.run().eval_return_mean == 123.0
+    """Not a number before; what an earlier learner found does not count."""
+    assert board.evaluated_return is None
+    for evaluations, shown in ((0, None), (1, 123.0)):
+        evaluated = {"seedbed_learner_evaluations_total": evaluations, "seedbed_learner_eval_return_mean": 123.0}
+        board.observe("learner", learner_samples(11) | evaluated, 11)
+        assert board.evaluated_return == shown
 
 
 @pytest.mark.parametrize(
@@ -209,13 +211,12 @@ def test_a_sparkline_rises_with_its_values():
 
 def test_eta_is_by_whichever_limit_comes_first(board):
     """Steps at the present rate, or seconds."""
-    figures = board.run()
-    assert progress(figures, RunConfig(steps=20_000)) == (0.5, pytest.approx(10.0))
-    assert progress(figures, RunConfig(seconds=40)) == (0.25, 30.0)
-    share, left_s = progress(figures, RunConfig(steps=20_000, seconds=11))
+    assert progress(board, RunConfig(steps=20_000)) == (0.5, pytest.approx(10.0))
+    assert progress(board, RunConfig(seconds=40)) == (0.25, 30.0)
+    share, left_s = progress(board, RunConfig(steps=20_000, seconds=11))
     assert share == pytest.approx(10 / 11)
     assert left_s == pytest.approx(1.0)
-    assert progress(figures, RunConfig()) == (0.0, None)
+    assert progress(board, RunConfig()) == (0.0, None)
 
 
 @pytest.mark.parametrize("width", [80, 100, 160])
@@ -246,7 +247,7 @@ def test_the_final_evaluation_shows_its_progress(board):
     for name, played in (("inference-0", 43), ("inference-1", 7)):
         board.observe(name, inference_samples(11) | {"seedbed_eval_played": played, "seedbed_eval_asked": 100}, 11)
     picture = render_run("small", Supervisor(list(ROLES), final="learner"), board, RunConfig(seconds=10), [], 12.0)
-    for text in (render(picture), render_line(board.run(), RunConfig(seconds=10))):
+    for text in (render(picture), render_line(board, RunConfig(seconds=10))):
         assert "episode 43 of 100" in text
         assert "ETA" not in text
 
@@ -256,7 +257,7 @@ def test_groups_that_a_deterministic_run_waits_for_are_counted(board):
     supervisor, run = Supervisor(list(ROLES), final="learner"), RunConfig(seconds=10)
     for now, awaited in ((11, 0), (12, 2)):
         board.observe("inference-0", inference_samples(now) | {"seedbed_awaited_groups": awaited}, now)
-        for text in (render(render_run("small", supervisor, board, run, [], now)), render_line(board.run(), run)):
+        for text in (render(render_run("small", supervisor, board, run, [], now)), render_line(board, run)):
             assert ("waits for 2 groups" in text) == (awaited == 2)
 
 
@@ -319,17 +320,9 @@ def test_an_evaluation_that_is_not_of_the_end_says_so(tmp_path, version, is_said
     assert ("update 1,038 of 1,728" in render(render_summary(summary, tmp_path, {}))) == is_said
 
 
-def test_figures_are_a_record(board):
-    """Nobody changes them under the view."""
-    figures = board.run()
-    assert isinstance(figures, RunFigures)
-    with pytest.raises(AttributeError):
-        figures.episodes = 1.0  # type: ignore[misc]
-
-
 def task_samples(at: float) -> dict[str, float]:
     """A learner's page in a run with two tasks, of which one has no episode yet."""
-    samples = learner_samples(at)
+    samples = learner_samples(at) | {"seedbed_learner_task_trained_lanes_total": 40 * at}  # of both
     for task, weight, lanes, steps, mean in (("pong", 0.25, 10, 100.0, -20.0), ("golf", 0.75, 30, 300.0, math.nan)):
         figures = {
             "weight": weight, "trained_lanes_total": lanes * at, "env_steps_total": steps * at,
@@ -341,13 +334,16 @@ def task_samples(at: float) -> dict[str, float]:
 
 def test_tasks_have_figures_of_their_own(board):
     """Share beside weight, speed, and a return once there is one; none in a run with one environment."""
-    assert board.run().tasks == ()
+    assert board.tasks == ()
     for at in (11, 12):
         board.observe("learner", task_samples(at), at)
-    pong, golf = board.run().tasks
-    assert (pong.name, pong.weight, pong.share, pong.return_mean) == ("pong", 0.25, 0.25, -20.0)
-    assert (golf.share, golf.return_mean, golf.eval_return_mean) == (0.75, None, None)
-    assert golf.acted_steps_per_s == pytest.approx(3 * (pong.acted_steps_per_s or 0.0))
+    assert board.tasks == ("pong", "golf")
+    assert [board.last(learner.TASK_WEIGHT, task) for task in board.tasks] == [0.25, 0.75]
+    assert [board.share_of(task) for task in board.tasks] == [0.25, 0.75]
+    assert [board.last(learner.TASK_RETURN_MEAN, task) for task in board.tasks] == [-20.0, None]
+    assert board.last(learner.TASK_EVAL_RETURN_MEAN, "golf") is None
+    pong, golf = (board.rate(learner.TASK_ENV_STEPS, task) for task in board.tasks)
+    assert golf == pytest.approx(3 * (pong or 0.0))
     text = render(render_run("run", Supervisor(list(ROLES), final="learner"), board, RunConfig(), [], 12.0))
     assert "pong" in text
     assert "75.0%" in text

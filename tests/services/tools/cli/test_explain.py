@@ -3,47 +3,51 @@
 import pytest
 from rich.console import Console
 
-from seedbed.services.tools.cli.explain import KNOBS, Bottleneck, Signals, diagnose, read_signals, summarise
+from seedbed.services.tools.cli.explain import FIGURES, KNOBS, Bottleneck, Signals, diagnose, read_signals, summarise
 from seedbed.services.tools.cli.report import render_diagnosis
 from seedbed.shared.errors import ConfigError
+from seedbed.shared.figures import columns, inference
+from seedbed.shared.figures.inference import ENV_BUSY, FORWARD, LOOP_LAG, QUEUE_WAIT
+
+UPDATE_BUSY = columns.UPDATE_BUSY_SHARE
+LANES, RESTARTS, AWAITED = (
+    load.column for load in (inference.NUM_LANES, inference.NUM_ACTOR_RESTARTS, inference.NUM_AWAITED_GROUPS)
+)
+USUAL = {
+    UPDATE_BUSY: 0.3,
+    inference.BATCH_FILL.column: 64.0,
+    LANES: 128.0,
+    QUEUE_WAIT.column: 0.5,
+    FORWARD.column: 1.0,
+    LOOP_LAG.column: 0.3,
+    ENV_BUSY.column: 0.6,
+}
 
 
-def signals(**figures) -> Signals:
+def signals(figures=None, *, cores=16, **others) -> Signals:
     """A run in which nothing is busy: 128 lanes at 10 K steps/s, a cycle of 12.8 ms."""
-    usual = {
-        "trained_steps_per_s": 10_000.0,
-        "acted_steps_per_s": 10_000.0,
-        "update_busy_share": 0.3,
-        "batch_wait_ms": 5.0,
-        "batch_fill": 64.0,
-        "lanes": 128.0,
-        "queue_wait_ms": 0.5,
-        "forward_ms": 1.0,
-        "inference_lag_ms": 0.3,
-        "env_busy_share": 0.6,
-        "cores": 16,
-    }
-    return Signals(**(usual | figures))
+    known = dict.fromkeys(FIGURES) | USUAL | (figures or {})
+    return Signals(trained_steps_per_s=10_000.0, acted_steps_per_s=10_000.0, figures=known, cores=cores, **others)
 
 
 @pytest.mark.parametrize(
-    ("figures", "expected"),
+    ("figures", "cores", "expected"),
     [
-        ({"update_busy_share": 0.97}, Bottleneck.LEARNER),
-        ({"forward_ms": 6.0}, Bottleneck.INFERENCE),  # 156 passes/s of 6 ms: busy 94 %
-        ({"env_busy_share": 0.95}, Bottleneck.ENVIRONMENT),
-        ({"env_busy_share": 0.97, "update_busy_share": 0.9}, Bottleneck.ENVIRONMENT),
-        ({"queue_wait_ms": 8.0}, Bottleneck.BATCH_WAIT),
-        ({"inference_lag_ms": 80.0}, Bottleneck.NETWORK),
-        ({"env_busy_share": 0.1}, Bottleneck.NETWORK),
-        ({}, Bottleneck.ENVIRONMENT),
-        ({"env_busy_share": None}, Bottleneck.ENVIRONMENT),
-        ({"update_busy_share": 0.7, "forward_ms": 4.0, "env_busy_share": 0.6, "cores": 2}, Bottleneck.CORES),
+        ({UPDATE_BUSY: 0.97}, 16, Bottleneck.LEARNER),
+        ({FORWARD.column: 6.0}, 16, Bottleneck.INFERENCE),  # 156 passes/s of 6 ms: busy 94 %
+        ({ENV_BUSY.column: 0.95}, 16, Bottleneck.ENVIRONMENT),
+        ({ENV_BUSY.column: 0.97, UPDATE_BUSY: 0.9}, 16, Bottleneck.ENVIRONMENT),
+        ({QUEUE_WAIT.column: 8.0}, 16, Bottleneck.BATCH_WAIT),
+        ({LOOP_LAG.column: 80.0}, 16, Bottleneck.NETWORK),
+        ({ENV_BUSY.column: 0.1}, 16, Bottleneck.NETWORK),
+        ({}, 16, Bottleneck.ENVIRONMENT),
+        ({ENV_BUSY.column: None}, 16, Bottleneck.ENVIRONMENT),
+        ({UPDATE_BUSY: 0.7, FORWARD.column: 4.0, ENV_BUSY.column: 0.6}, 2, Bottleneck.CORES),
     ],
 )
-def test_the_bottleneck_is_named(figures, expected):
+def test_the_bottleneck_is_named(figures, cores, expected):
     """Who is busy all the time; if nobody is, the longest part of a lane's cycle."""
-    diagnosis = diagnose(signals(**figures))
+    diagnosis = diagnose(signals(figures, cores=cores))
     assert diagnosis.bottleneck is expected
     assert diagnosis.evidence
     assert diagnosis.knobs
@@ -52,44 +56,45 @@ def test_the_bottleneck_is_named(figures, expected):
 def test_the_cycle_is_the_time_between_two_steps_of_a_lane():
     """Lanes over steps per second."""
     assert signals().cycle_ms == pytest.approx(12.8)
-    assert signals(lanes=None).cycle_ms is None
+    assert signals({LANES: None}).cycle_ms is None
 
 
 def test_inferences_busy_share_counts_its_replicas():
     """Two replicas share the forward passes."""
-    assert signals(forward_ms=3.2).inference_busy_share == pytest.approx(0.5)
-    assert signals(forward_ms=3.2, inference_services=2.0).inference_busy_share == pytest.approx(0.25)
+    assert signals({FORWARD.column: 3.2}).inference_busy_share == pytest.approx(0.5)
+    replicas = {FORWARD.column: 3.2, columns.INFERENCE_SERVICES: 2.0}
+    assert signals(replicas).inference_busy_share == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize(
-    ("figures", "words"),
+    ("found", "words"),
     [
-        ({"dropped_share": 0.1}, "10.0% of the acted steps were too old"),
-        ({"lag_max": 60.0, "max_policy_lag": 64.0}, "policy lag reaches 60"),
-        ({"remarked": {"effective_sample_size": 0.3}}, "30% of its steps"),
-        ({"remarked": {"explained_variance": -0.5}}, "value function"),
-        ({"actor_restarts": 3.0}, "restarted 3 times"),
+        (signals(dropped_share=0.1), "10.0% of the acted steps were too old"),
+        (signals({columns.LAG_MAX: 60.0}, max_policy_lag=64.0), "policy lag reaches 60"),
+        (signals({columns.EFFECTIVE_SAMPLE_SIZE: 0.3}), "30% of its steps"),
+        (signals({columns.EXPLAINED_VARIANCE: -0.5}), "value function"),
+        (signals({RESTARTS: 3.0}), "restarted 3 times"),
     ],
 )
-def test_what_else_is_wrong_is_remarked(figures, words):
+def test_what_else_is_wrong_is_remarked(found, words):
     """Not the bottleneck, but worth a look."""
-    assert any(words in remark for remark in diagnose(signals(**figures)).remarks)
+    assert any(words in remark for remark in diagnose(found).remarks)
 
 
 def test_groups_that_a_deterministic_run_waits_for_at_its_end_are_remarked():
     """Nothing is trained any more, so their number is in the rows after the last update."""
     row = {"seconds": "1", "trained_steps_per_s": "10", "env_steps_per_s": "10", "inference_awaited_groups": "0"}
     hung = {**row, "trained_steps_per_s": "0", "inference_awaited_groups": "2"}
-    assert summarise([row] * 4, source="s").awaited_groups == 0
+    assert summarise([row] * 4, source="s").figures[AWAITED] == 0
     signals = summarise([*[row] * 4, hung], source="s")
-    assert signals.awaited_groups == 2
+    assert signals.figures[AWAITED] == 2
     assert "groups_awaited" in diagnose(signals).remarks[0]
 
 
 def test_a_healthy_run_gets_no_remarks():
     """Nothing is invented."""
-    healthy = {"explained_variance": 0.9, "effective_sample_size": 0.9, "log_rho_mean_abs_lag0": 1e-6}
-    assert diagnose(signals(lag_max=5.0, max_policy_lag=64.0, remarked=healthy)).remarks == ()
+    healthy = {columns.EXPLAINED_VARIANCE: 0.9, columns.EFFECTIVE_SAMPLE_SIZE: 0.9, columns.LOG_RHO_LAG0: 1e-6}
+    assert diagnose(signals({columns.LAG_MAX: 5.0, **healthy}, max_policy_lag=64.0)).remarks == ()
 
 
 def test_every_bottleneck_has_knobs_that_exist():
@@ -134,11 +139,11 @@ def test_figures_are_means_over_the_last_half_of_training(tmp_path):
     write_metrics(tmp_path, rows)
     found = read_signals(tmp_path, max_policy_lag=8.0, cores=2)
     assert found.trained_steps_per_s == pytest.approx(150.0)
-    assert found.update_busy_share == pytest.approx(0.5)
-    assert found.lanes == 128
-    assert found.lag_max == 4.0
+    assert found.figures[UPDATE_BUSY] == pytest.approx(0.5)
+    assert found.figures[LANES] == 128
+    assert found.figures[columns.LAG_MAX] == 4.0
     assert found.dropped_share == pytest.approx(40 / 360)
-    assert found.env_busy_share is None
+    assert found.figures[ENV_BUSY.column] is None
 
 
 def test_waits_of_learner_ranks_name_the_slowest():
@@ -149,7 +154,9 @@ def test_waits_of_learner_ranks_name_the_slowest():
         row |= {f"rank_batch_wait_share/{rank}": batch, f"rank_ranks_wait_share/{rank}": ranks}
         row[f"rank_lanes_per_s/{rank}"] = "64"
     found = summarise([row] * 6, source="rows")
-    shares = [(rank.name, rank.batch_wait_share, rank.ranks_wait_share) for rank in found.ranks]
+    shares = [
+        (name, rank[columns.RANK_BATCH_WAIT], rank[columns.RANK_RANKS_WAIT]) for name, rank in found.ranks.items()
+    ]
     assert shares == [("0", pytest.approx(0.1), pytest.approx(0.5)), ("1", pytest.approx(0.6), pytest.approx(0.02))]
     assert any("rank 1 has no batch for 60%" in remark for remark in diagnose(found).remarks)
 
@@ -173,7 +180,7 @@ def test_broken_cells_are_left_out():
     found = summarise([row] * 4, source="test")
     assert found.trained_steps_per_s == 10
     assert found.acted_steps_per_s == 10
-    assert found.update_busy_share is None
+    assert found.figures[UPDATE_BUSY] is None
 
 
 def test_rates_count_the_time_between_updates_that_take_long():
@@ -192,12 +199,12 @@ def test_rates_count_the_time_between_updates_that_take_long():
     found = summarise(rows, source="test")
     assert found.trained_steps_per_s == pytest.approx(2000 / 3, rel=0.15)
     assert found.acted_steps_per_s == pytest.approx(700)
-    assert found.update_busy_share == pytest.approx(1 / 3, rel=0.2)
+    assert found.figures[UPDATE_BUSY] == pytest.approx(1 / 3, rel=0.2)
 
 
 def test_the_report_names_bottleneck_knobs_and_remarks(capsys):
     """All that was decided is shown."""
-    found = signals(update_busy_share=0.97, actor_restarts=2.0)
+    found = signals({UPDATE_BUSY: 0.97, RESTARTS: 2.0})
     diagnosis = diagnose(found)
     Console(width=100).print(render_diagnosis("small", found, diagnosis))
     text = capsys.readouterr().out

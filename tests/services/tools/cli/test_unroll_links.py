@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from seedbed.services.tools.cli.explain import Signals, diagnose
+from seedbed.services.tools.cli.explain import FIGURES, Signals, diagnose
 from seedbed.services.tools.cli.report import render_diagnosis
 from seedbed.services.tools.cli.unroll_links import WAYS, UnrollLink, read_links
 
@@ -55,10 +55,7 @@ def test_ranks_and_tasks_are_told_apart(tmp_path: Path) -> None:
 
 def test_the_report_has_a_line_for_each_link() -> None:
     """Naming the service, and the rank where there are several."""
-    signals = Signals(
-        trained_steps_per_s=1.0, acted_steps_per_s=1.0, update_busy_share=0.9, batch_wait_ms=None, batch_fill=None,
-        lanes=None, queue_wait_ms=None, forward_ms=None, inference_lag_ms=None,
-    )  # fmt: skip
+    signals = Signals(trained_steps_per_s=1.0, acted_steps_per_s=1.0, figures=dict.fromkeys(FIGURES))
     links = [
         UnrollLink(service="inference-0", rank=0, way=SHARED),
         UnrollLink(service="inference-0", rank=1, way=SOCKET, reason="another host", tasks=("easy",)),

@@ -7,13 +7,14 @@ import pytest
 
 from seedbed.services.tools.cli.board import ServiceFigures
 from seedbed.services.tools.cli.run_state import RunStatus, State
-from seedbed.services.tools.monitor.alerts import Level, Reading, judge_disk, judge_run
+from seedbed.services.tools.monitor.alerts import FIGURES, Level, Reading, judge_disk, judge_run
 from seedbed.services.tools.monitor.curves import Curves
 from seedbed.services.tools.monitor.folder import Death, Status, WatchedFolder
 from seedbed.services.tools.monitor.health import Health, map_services
 from seedbed.services.tools.monitor.pages import Page, PageState, read_page
 from seedbed.services.tools.monitor.reading import stalled_s
 from seedbed.services.tools.monitor.table import COLUMNS
+from seedbed.shared.figures.columns import DROPPED_SHARE, LAG_MAX, LOG_RHO_LAG0
 from seedbed.shared.protocol.messages import RunState
 from seedbed.shared.runtime.metrics import Metrics
 from tests.support.run_folders import log_launcher, row, write_run, write_status
@@ -21,14 +22,14 @@ from tests.support.run_folders import log_launcher, row, write_run, write_status
 NOW = 1_000_000.0
 
 
-def reading(**changes):
+def reading(figures=None, **changes):
     quiet = {
         "name": "run", "is_live": True, "state": RunState.TRAINING, "stalled_s": 1.0, "row_every_s": 1.0,
-        "lag_max": 3.0, "max_policy_lag": 8.0, "dropped_share": 0.0, "crashes": (), "deaths": (),
-        "failure": None, "log_rho_lag0": 1e-6,
-        "services": (), "problems": (), "broken_lines": 0,
+        "max_policy_lag": 8.0, "crashes": (), "deaths": (), "failure": None, "services": (), "problems": (),
+        "broken_lines": 0,
     }  # fmt: skip
-    return Reading(**(quiet | changes))
+    known = {LAG_MAX: 3.0, DROPPED_SHARE: 0.0, LOG_RHO_LAG0: 1e-6}
+    return Reading(figures=known | (figures or {}), **(quiet | changes))
 
 
 def failure(age_s):
@@ -37,8 +38,8 @@ def failure(age_s):
     )
 
 
-def codes(**changes):
-    return [alert.code for alert in judge_run(reading(**changes), NOW)]
+def codes(figures=None, **changes):
+    return [alert.code for alert in judge_run(reading(figures, **changes), NOW)]
 
 
 def deaths(name, *ages_s):
@@ -48,7 +49,7 @@ def deaths(name, *ages_s):
 def test_a_run_that_trains_raises_no_alert():
     """Nor does one that is not known well yet."""
     assert codes() == []
-    assert codes(state=None, stalled_s=None, lag_max=None, max_policy_lag=None, dropped_share=None) == []
+    assert codes(dict.fromkeys(FIGURES), state=None, stalled_s=None, max_policy_lag=None) == []
 
 
 @pytest.mark.parametrize(
@@ -59,17 +60,17 @@ def test_a_run_that_trains_raises_no_alert():
         ({"stalled_s": 200.0, "row_every_s": 100.0}, []),  # nobody could know yet
         ({"stalled_s": 500.0, "state": RunState.FINISHING}, []),  # it evaluates
         ({"stalled_s": 500.0, "is_live": False}, []),
-        ({"lag_max": 8.0}, []),
-        ({"lag_max": 9.0}, ["lag"]),
-        ({"lag_max": 9.0, "dropped_share": 0.2}, ["lag"]),
-        ({"dropped_share": 0.009}, []),
+        ({"figures": {LAG_MAX: 8.0}}, []),
+        ({"figures": {LAG_MAX: 9.0}}, ["lag"]),
+        ({"figures": {LAG_MAX: 9.0, DROPPED_SHARE: 0.2}}, ["lag"]),
+        ({"figures": {DROPPED_SHARE: 0.009}}, []),
         ({"crashes": ("non-finite-step7.safetensors",), "is_live": False}, ["non_finite"]),
         ({"deaths": deaths("actor-0", 10, 100, 299)}, ["flapping"]),
         ({"deaths": deaths("actor-0", 10, 100, 301)}, []),
         ({"deaths": deaths("actor-0", 10, 20) + deaths("actor-1", 10, 20)}, []),
-        ({"log_rho_lag0": 0.1}, []),  # rounding of bf16, or a memory that earlier weights have made, gives less
-        ({"log_rho_lag0": 0.16}, ["disagreement"]),
-        ({"log_rho_lag0": 0.16, "is_live": False}, []),
+        ({"figures": {LOG_RHO_LAG0: 0.1}}, []),  # rounding of bf16, or a memory that older weights have made: less
+        ({"figures": {LOG_RHO_LAG0: 0.16}}, ["disagreement"]),
+        ({"figures": {LOG_RHO_LAG0: 0.16}, "is_live": False}, []),
         ({"failure": failure(age_s=60.0), "is_live": False}, ["failed"]),
         ({"failure": failure(age_s=90_000.0), "is_live": False}, []),  # somebody knows by now
         ({"problems": ("run.json: not a JSON object",)}, ["unreadable"]),
@@ -99,7 +100,7 @@ def test_a_failed_run_is_told_with_its_cause_and_without_secrets():
 
 def test_errors_come_before_warnings():
     """Whatever was found first."""
-    found = judge_run(reading(lag_max=20.0, stalled_s=100.0, broken_lines=1), NOW)
+    found = judge_run(reading({LAG_MAX: 20.0}, stalled_s=100.0, broken_lines=1), NOW)
     assert [alert.level for alert in found] == [Level.ERROR, Level.WARNING, Level.WARNING]
 
 

@@ -64,8 +64,9 @@ def runs(tmp_path_factory):
     with ExitStack() as stack:
         for name, role, incarnation in (("learner", "learner", 0xA1), ("inference-0", "inference", 0xB2)):
             metrics = stack.enter_context(Metrics(role, name, incarnation))
-            metrics.read_gauge("learner_state", "State.", lambda: 1)
-            metrics.read_counter("learner_trained_steps", "Steps.", lambda: 1234)
+            if role == "learner":
+                metrics.read_gauge("learner_state", "State.", lambda: 1)
+                metrics.read_counter("learner_trained_steps", "Steps.", lambda: 1234)
             metrics.serve("127.0.0.1:0")
             write_status(live, name, role, incarnation=incarnation, metrics=metrics.address)
         write_status(live, "actor-0", "actor", incarnation=0xC3, metrics=metrics.address)  # the port is another's now
