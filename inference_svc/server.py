@@ -415,13 +415,19 @@ class Server:
 
     # Batches
 
+    @property
+    def _num_active(self) -> int:
+        """How many groups could be part of the next batch; fewer where one is absent for two reasons."""
+        table = self.table
+        between_rounds = sum(
+            group.session.state == RequestState.HELD_NO_EVALUATION for group in self._evaluating.values()
+        )
+        absent = table.num_unstepped + table.num_detached + self.learner_sessions.num_held + between_rounds
+        return len(table.sessions) - absent
+
     def launch(self, now: float) -> None:
         """Start a batch if the device is free, or schedule the next call."""
-        table = self.table
-        num_active = (
-            len(table.sessions) - table.num_unstepped - table.num_detached - self.learner_sessions.num_held
-        )  # groups that could be part of this batch; one that is two of these counts as two, and it starts earlier
-        at = self._batcher.launch_at(num_active, now)
+        at = self._batcher.launch_at(self._num_active, now)
         if at is None:
             return
         if at > now:

@@ -785,6 +785,15 @@ def test_groups_whose_connection_is_closed_hold_nobody_up(driver: ServerDriver) 
     assert len(driver.batches) == 1
 
 
+def test_evaluation_groups_between_rounds_hold_nobody_up(driver: ServerDriver) -> None:
+    """They may be silent for minutes."""
+    driver.serve()
+    for group in range(12):
+        driver.step(driver.hello(group, mode="eval", lanes=1).session, 0, (0,))
+    driver.step(driver.hello(20).session, 0)
+    assert len(driver.batches) == 1
+
+
 def test_a_policy_that_tells_tasks_apart_acts_only_for_these(driver: ServerDriver) -> None:
     """Also where it is served alone, without a learner that knows the tasks; the actor is told what to set."""
     driver.serve()
