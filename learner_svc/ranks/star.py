@@ -16,7 +16,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 KEY = "star"  # in the store: the chief's port and the token that its ranks present
 HELLO = struct.Struct("<16sH")  # token, rank
 HELLO_S = 5.0  # for a connection's first bytes
-SIZE = struct.Struct("<Q")  # before each message
+SIZE = struct.Struct("<Q")  # before each message, and each part of one
 MAX_BYTES = 1 << 30  # of one message
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -49,6 +49,17 @@ class Star:
         for link in self._links:
             _send(link, data)
         return data
+
+    def share(self, data: bytes) -> list[bytes]:
+        """Return what every rank gave, in the order of ranks."""
+        told = self.tell(b"".join(SIZE.pack(len(part)) + part for part in self.gather(data)))
+        parts, start = [], 0
+        while start < len(told):
+            (size,) = SIZE.unpack_from(told, start)
+            start += SIZE.size
+            parts.append(told[start : start + size])
+            start += size
+        return parts
 
     def close(self) -> None:
         """Close the connections."""

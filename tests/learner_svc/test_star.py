@@ -48,6 +48,8 @@ def test_what_ranks_give_and_what_the_chief_tells(threads):
         assert set(threads.map(lambda star, size=size: star.tell(b"x" * size if star is stars[0] else b""), stars)) == {
             b"x" * size
         }
+        shared = list(threads.map(lambda star, size=size: star.share(bytes([stars.index(star)]) * size), stars))
+        assert shared == [[bytes([rank]) * size for rank in range(SIZE)]] * SIZE
     close(stars)
 
 

@@ -43,7 +43,7 @@ def test_a_task_goes_on_while_another_is_gone(deployment):
     deployment.start()
     wait_task(deployment, "short")
     wait_task(deployment, "long")
-    assert deployment.inference.metric("sessions") == 4
+    wait_until(lambda: deployment.inference.metric("sessions") == 4, "all groups are in")
     short, _long = deployment.actors
     short.kill()
     deployment.wait_lanes(LANES)
