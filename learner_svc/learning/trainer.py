@@ -145,7 +145,7 @@ class Trainer:
             version=self.version,
             weights=self.parameters.export() if wants_weights and result.applied else None,
             snapshot=self.snapshot() if wants_snapshot else None,
-            seconds=time.perf_counter() - started,
+            seconds=counted.seconds + time.perf_counter() - started,
         )
 
     def weights(self) -> tuple[int, bytes]:

@@ -118,7 +118,7 @@ class Updater:
         self, batch: Batch, *, step: int, trained_steps: int, max_policy_lag: int, version_now: int,
         task_B: Array | None = None, weight_B: Array | None = None, fresh_B: Array | None = None,
     ) -> UpdateResult:  # fmt: skip
-        """Count a batch, tell the other ranks, and train: a whole update, where nothing else is to be told."""
+        """Count a batch, tell the other ranks, and train, with the arguments and errors of `count` and `train`."""
         counted = self.count(
             batch, step=step, max_policy_lag=max_policy_lag, version_now=version_now, task_B=task_B, fresh_B=fresh_B
         )

@@ -95,7 +95,7 @@ class ConnectedRanks(Ranks):
     """
 
     def __init__(self, rank: int, size: int, store: Store, host: str, *, timeout_s: float) -> None:
-        """`host`: the chief's."""
+        """Meet the other ranks, which have the same store. `host`: where they reach the chief, a name or an address."""
         self.rank, self.size = rank, size
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         with _naming_lost_ranks():

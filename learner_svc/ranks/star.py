@@ -1,7 +1,7 @@
 """Small messages between learner ranks by way of the chief: every other rank has a TCP connection to it.
 
 A message costs a few system calls at each end. The collectives of a process group hand it from thread to thread, which
-takes some ten times as much processor time.
+takes much more processor time: `benchmarks/ranks.py` measures what a round of the ranks costs.
 """
 
 import hmac
@@ -62,13 +62,15 @@ class Star:
         return parts
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections: a rank that waits for this one then gets an OSError."""
         for link in self._links:
             link.close()
 
 
 def open_star(store: Store, host: str, rank: int, size: int, *, timeout_s: float) -> Star:
-    """Connect the ranks, which have met at `store`; `host` is the chief's.
+    """Connect the ranks, which have met at `store`. Blocks until all have come.
+
+    `host` is the name or address at which the other ranks reach the chief.
 
     Raises: OSError if a rank does not come within `timeout_s`; RuntimeError if the store is gone.
     """
