@@ -5,7 +5,7 @@
 
 CartPole trains under CURVE. A peer with a key of each role sends as fast as it can, over one connection, to the
 services that its key opens. The flood takes processor time itself, so the rate is compared with that beside a process
-that burns as much, in turn. Prints one JSON object for each; at the end one with the memory a minute later.
+that burns as much, in turn. Prints one JSON object for each; at the end one with the memory before and a minute after.
 
 `processor` is what flood and burning process used, in cores. `ratio` is the median over the pairs. A virtual machine's
 host takes processor time away, more in one second than in another, which moves the rate far more than a flood does:
@@ -64,12 +64,14 @@ def main() -> None:
         return
     kinds = chosen.only.split(",") if chosen.only else list(KINDS)
     with tempfile.TemporaryDirectory(prefix="seedbed-floods-") as folder, training(Path(folder)) as run:
+        before = run.memory()
         for kind in kinds:
             for role, services in TARGETS.items():
                 for service in services:
                     print(json.dumps(measure(run, kind, role, service, chosen.seconds, chosen.pairs)), flush=True)
         time.sleep(MEMORY_BACK_S)
-        print(json.dumps({"bench": "floods", "memory_mib": run.memory(), "restarts": run.restarts()}), flush=True)
+        last = {"bench": "floods", "before_mib": before, "memory_mib": run.memory(), "restarts": run.restarts()}
+        print(json.dumps(last), flush=True)
 
 
 class Window(NamedTuple):
