@@ -1,6 +1,6 @@
 """An actor as a process: one loop, one environment thread, a connection for each inference service.
 
-    Dealer → decode → Fleet → StepLanes → Group.step (thread "env", or the loop if short) → Fleet.submit → STEP → Dealer
+    Dealer → decode → Fleet → StepLanes → EnvGroup.step (thread or loop) → Fleet.submit → STEP → Dealer
 
 | a group waits for | unblocked by |
 |---|---|

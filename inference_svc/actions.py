@@ -28,7 +28,7 @@ class ForgetState(NamedTuple):
 
 
 class FreezeWeights(NamedTuple):
-    """Freeze the live weights for an evaluation, then call `Server.uses_frozen_weights` with their version."""
+    """Freeze the live weights for an evaluation, then call `Server.weights_frozen` with their version."""
 
 
 class LaunchAt(NamedTuple):

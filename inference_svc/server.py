@@ -271,7 +271,7 @@ class Server:
         return False
 
     def _accept(self, group: Group, inputs: list[Array], statistics: Array | None, now: float) -> None:
-        """Take a group's new tick: write its rows, count ended episodes, then queue or hold the group."""
+        """Write a group's new rows, count ended episodes, hand on a complete unroll, then queue or hold the group."""
         group.previous_flags, group.flags = group.flags, inputs[-1]
         rows, mode = group.lanes.rows, group.session.hello.mode
         rows.write(inputs)

@@ -311,6 +311,7 @@ def test_the_walk_through_the_code_leads_through_functions_that_exist() -> None:
     for room in rooms:
         names, file = re.findall(r"`(\w+\.\w+)`", room.split(" in ")[0]), re.findall(r" in `([\w/]+\.py)`", room)[0]
         classes = {node.name: node for node in _tree(file).body if isinstance(node, ast.ClassDef)}
+        missing += [] if names else [(file, room)]
         for name in names:
             kind, _, function = name.partition(".")
             defined = [x.name for x in classes[kind].body if isinstance(x, ast.FunctionDef)] if kind in classes else []

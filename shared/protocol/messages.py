@@ -245,7 +245,7 @@ class Reject:
 @header(MessageType.STEP, "up")
 @record
 class Step:
-    """Environment → inference: one tick's rows. Payload: `EnvSpec.step_layout(lanes)`."""
+    """Environment → inference: one tick's rows. Payload: `rows.step_layout(spec, lanes)`."""
 
     session: Id
     seq: Annotated[Count, "rises by one with each tick; 0 in a new session"]
@@ -255,7 +255,7 @@ class Step:
 @header(MessageType.ACT, "down")
 @record
 class Act:
-    """Inference → environment: the actions for one STEP. Payload: `EnvSpec.act_layout(lanes)`."""
+    """Inference → environment: the actions for one STEP. Payload: `rows.act_layout(spec, lanes)`."""
 
     session: Id
     seq: Annotated[Count, "of the STEP that it answers"]

@@ -210,7 +210,7 @@ class SessionTable:
     # The step path
 
     def step(self, step: Step, route: bytes, now: float) -> StepVerdict:
-        """Decide about a STEP with a valid payload. After ACCEPT the session is QUEUED until `answer` is called."""
+        """Decide about a STEP with a valid payload. After ACCEPT: QUEUED, or as `mark` says, until `answer`."""
         session = self.sessions.get(step.session)
         if session is None or (session.route != route and self.is_foreign(session, route)):
             return _CHALLENGE

@@ -29,6 +29,7 @@ TARGET = 300.0
 GROUP_LANES, EVAL_LANES, BATCH = 32, 10, 32
 TRAIN_LANES = 2 * GROUP_LANES
 WINDOW_S, BEFORE_S = 0.5, 3.0
+EVAL_EVERY_S = 5.0  # of the run that is killed at random
 SHARE = 0.9
 MAX_RECOVERY_S = {"actor-0": 5.0, "inference-0": 10.0, "learner": 10.0}
 GIVE_UP_S = 60.0 * PATIENCE
@@ -114,8 +115,8 @@ class RunPages:
                 return (steps - earlier) / (now - at)
         return None
 
-    def steady_rate(self) -> float:
-        """The median rate over some seconds of undisturbed training."""
+    def steady_rate(self, seconds: float = BEFORE_S) -> float:
+        """The median rate over so many seconds of undisturbed training."""
         rates: list[float] = []
         start = time.monotonic()
 
@@ -124,7 +125,7 @@ class RunPages:
             rate = self.rate(start)
             if rate is not None:
                 rates.append(rate)
-            return time.monotonic() - start > BEFORE_S and len(rates) > 10
+            return time.monotonic() - start > seconds and len(rates) > 10
 
         wait_until(is_long_enough, "training goes on", GIVE_UP_S)
         return statistics.median(rates)
@@ -251,9 +252,9 @@ def test_a_run_with_replicas_survives_kills_at_random(tmp_path, capsys):
     dice = random.Random(int(os.environ.get("CHAOS_SEED", "0")))
     kills: list[Kill] = []
     pages = RunPages(tmp_path / "run")
-    with training(tmp_path, actors=2, eval_every_s=5, keys=str(tmp_path / "keys")) as process:
+    with training(tmp_path, actors=2, eval_every_s=EVAL_EVERY_S, keys=str(tmp_path / "keys")) as process:
         wait_until(lambda: pages.metric("learner", "learner_updates_total") > 50, "it trains", 3 * DEADLINE_S)
-        before, start = pages.steady_rate(), time.monotonic()
+        before, start = pages.steady_rate(2.5 * EVAL_EVERY_S), time.monotonic()  # with evaluations, as later
 
         def is_time() -> bool:
             pages.judge(kills, before)
