@@ -40,6 +40,7 @@ def test_a_run_with_echo_trains_on_each_transition_several_times(tmp_path):
     """Three times here, but for what the buffer holds at the end."""
     with Deployment(tmp_path, "learner.echo=3", "run.steps=20000") as deployment:
         deployment.add_actor("actor")
+        deployment.add_actor("evaluator", "actor.mode=eval")
         deployment.start()
         assert deployment.learner.wait_ended() == 0
         summary = deployment.summary()
