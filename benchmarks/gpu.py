@@ -46,6 +46,7 @@ from seedbed.learner_svc.config import LearnerSettings
 from seedbed.learner_svc.learning.trainer import Trainer
 from seedbed.learner_svc.ranks.ranks import ALONE
 from seedbed.learner_svc.sources.batch_buffer import BatchBuffer, batch_buffers
+from seedbed.services.tools.cli.app import log_warnings_only
 from seedbed.services.tools.cli.bench.experiment import measure
 from seedbed.services.tools.cli.experiment import find_experiment
 from seedbed.services.tools.cli.machine import usable_cores
@@ -191,9 +192,9 @@ def solve_cartpole(bounds: Bounds) -> Iterator[Line]:
 
 
 def measure_pong(bounds: Bounds) -> Iterator[Line]:
-    """Train Pong with as many actors as there are cores for them."""
-    actors = max(2, usable_cores() - 4)
-    words = [f"launch.actors={actors}", "launch.eval_actors=0", *on_device(bounds.device)]
+    """Train Pong with as many actors as there are cores for them, and batches of twice the experiment's size."""
+    actors = max(2, usable_cores() - 3)
+    words = [f"launch.actors={actors}", "launch.eval_actors=0", "learner.batch=24", *on_device(bounds.device)]
     yield from measure("pong", 0.3 * bounds.seconds, words)
 
 
@@ -461,6 +462,7 @@ def end_session(part: "subprocess.Popen[bytes]") -> None:
 
 def run_inside(name: str, device: torch.device) -> int:
     """Print the results of one part, and return its exit status."""
+    log_warnings_only()
     try:
         for line in PARTS[name][0](Bounds(device, bound_s(name, device))):
             print_line({"part": name, **line})

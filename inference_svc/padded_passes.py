@@ -218,10 +218,17 @@ class CudaGraphs:
         """Capture a pass on the current stream, without running it. Raises: RuntimeError if it waits for the device."""
         graph = torch.cuda.CUDAGraph()
         # Other threads of the process may use the device meanwhile.
-        with torch.cuda.graph(
+        mode = torch.cuda.graph(
             graph, pool=self._pool, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"
-        ):
-            outputs = run()
+        )
+        try:
+            with mode:
+                outputs = run()
+        except RuntimeError:
+            # The generator still counts for the graph, and would refuse every random number from now on.
+            generator = torch.cuda.default_generators[torch.cuda.current_device()]
+            generator.graphsafe_set_state(generator.clone_state())
+            raise
 
         def replay() -> Outputs:
             graph.replay()

@@ -20,7 +20,7 @@ from seedbed.shared.policy.precision import allow_tf32
 from seedbed.shared.policy.weights import FlatParameters
 from seedbed.shared.protocol.messages import pack_version
 from seedbed.shared.protocol.rows import Flags
-from tests.support.devices import DEVICES, NEEDS_CUDA
+from tests.support.devices import DEVICES, NEEDS_CUDA, reported_waits
 from tests.support.experience import EPOCH, algorithm_config, random_flags
 from tests.support.fake_accelerator import META, FakeAccelerator
 from tests.support.policy_cases import CASES, TASKS, make_policy, random_leaf
@@ -192,12 +192,8 @@ def test_cuda_reports_one_wait_for_each_optimiser_step(name: str) -> None:
     buffer.send()
     run(updater, buffer, bool(updater.policy.tasks))
     buffer.send()
-    torch.cuda.set_sync_debug_mode("warn")
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            run(updater, buffer, bool(updater.policy.tasks))
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    with reported_waits("warn"), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run(updater, buffer, bool(updater.policy.tasks))
     waits = [str(item.message) for item in caught if "synchroniz" in str(item.message)]
     assert len(waits) == case.passes * case.minibatches

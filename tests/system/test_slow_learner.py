@@ -8,11 +8,13 @@ MAX_GROWTH_MB = 15.0
 
 def test_environments_wait_for_a_slow_learner(tmp_path):
     """Groups are held for credit, what inference keeps is bounded by the window, and memory is flat."""
-    with Deployment(tmp_path, "policy.hidden=[1024, 1024]") as deployment:
+    with Deployment(tmp_path, "policy.hidden=[1024, 1024]", "learner.checkpoint_every_s=1") as deployment:
         deployment.add_actor("fast", "actor.lanes=24")
         deployment.start()
         deployment.wait_trained(2000)
-        inference, learner = deployment.inference, deployment.learner
+        inference, learner, folder = deployment.inference, deployment.learner, deployment.run_dir / "checkpoints"
+        # The first checkpoints take memory for as much as they hold, which stays with the process.
+        wait_until(lambda: len(list(folder.glob("*-latest-*.json"))) > 2, "checkpoints are written")
         before, memory_mb = inference.page(), (inference.rss_mb(), learner.rss_mb())
         seen: list[float] = []
 
