@@ -24,6 +24,7 @@ from seedbed.shared.figures import columns
 from seedbed.shared.policy.distributions import ActionEvaluation
 from seedbed.shared.policy.policy import Policy, PolicyOutput
 
+MAX_KL_LOG_RHO = 3.0  # bounds the gradient of one row's KL cost where ω is very large
 MAX_LOG_RHO = 20.0  # bound for the metrics only; the targets clip ω themselves
 MIN_VARIANCE = 1e-12  # of targets: below there is nothing to explain
 NUM_SUMS = 12  # of an update that are not of single tasks
@@ -167,6 +168,13 @@ class ActorCritic(Algorithm):
         cost = self._entropy.cost()
         self._entropy.measure(self.ranks.sum(entropy.detach()))
         return entropy, cost
+
+    def _with_kl_cost(self, loss: Tensor, log_rho_TB: Tensor, experience: Experience) -> Tensor:
+        """Return the loss with the cost of KL(μ‖π). `log_rho_TB`: log π - log μ of the actions, f32 [T, B]."""
+        if not self._shared.kl_cost:
+            return loss
+        number, log_rho_TB = max(1, experience.num_trained), torch.where(experience.trained_TB, log_rho_TB, 0.0)
+        return loss + (self._shared.kl_cost / number) * kl_to_behaviour(log_rho_TB).sum()
 
     def _sums(
         self, experience: Experience, log_rho_TB: Tensor, target_TB: Tensor, error_TB: Tensor, advantage_TB: Tensor,
@@ -359,3 +367,12 @@ def standardise(
     centred_TB = torch.where(trained_TB, advantage_TB - mean, 0.0)
     deviation = (ranks.sum(centred_TB.square().sum()) / number).sqrt()
     return centred_TB / (deviation + 1e-6).clamp(min=least)
+
+
+def kl_to_behaviour(log_rho: Tensor) -> Tensor:
+    """Estimate KL(μ‖π) for each action drawn from μ as ω - 1 - log ω ≥ 0, linear in log ω where ω is very large.
+
+    Its gradient, (ω - 1)·∇log π, is 0 on-policy; that of the estimate -log ω is 0 only on average.
+    """
+    bounded = log_rho.clamp(max=MAX_KL_LOG_RHO)
+    return torch.expm1(bounded) - bounded + math.expm1(MAX_KL_LOG_RHO) * (log_rho - bounded)

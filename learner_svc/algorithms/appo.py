@@ -4,8 +4,9 @@ Each batch is used in several passes, in minibatches of whole lanes, with return
 weight ω = π₀/μ corrects returns and transitions for the policy lag, where π₀ is the policy before the batch. PPO's
 ratio r = π/π₀ limits how far the passes move the policy, whatever the age of the batch.
 
-loss = -mean(min(1, ω) g(r, A)) + baseline_cost·½·mean((v - V)²) - entropy_cost·mean H, over trained transitions, where
-g = min(r A, clip(r, 1/(1+ε), 1+ε) A), and never below dual_clip·A where A is negative. On-policy this is PPO.
+loss = -mean(min(1, ω) g(r, A)) + baseline_cost·½·mean((v - V)²) - entropy_cost·mean H + kl_cost·mean KL(μ‖π), over
+trained transitions, where g = min(r A, clip(r, 1/(1+ε), 1+ε) A), and never below dual_clip·A where A is negative.
+On-policy this is PPO.
 Sources: Schulman et al. 2017, arXiv 1707.06347; Petrenko et al. 2020, arXiv 2006.11751; Hilton et al. 2021, arXiv
 2110.00641 (the ratio need not refer to the behaviour policy); Ye et al. 2020, arXiv 1912.09729
 (dual clip).
@@ -96,11 +97,14 @@ class Appo(ActorCritic):
         error_TB = torch.where(trained_TB, target_TB - output.value, 0.0)
         value_loss = self._value_loss(error_TB, output.value, target_TB, prepared, experience) * (0.5 / number)
         entropy, entropy_cost = self._entropy_bonus(evaluation, trained_TB, number)
+        log_rho_TB = torch.where(trained_TB, evaluation.log_prob - batch.log_prob, 0.0)
         loss = policy_loss + config.baseline_cost * value_loss - entropy_cost * entropy
+        loss = self._with_kl_cost(loss, log_rho_TB, experience)
         with torch.no_grad():
             scalars = torch.stack([policy_loss, value_loss, entropy, self._part(entropy_cost)])
-            log_rho_TB = torch.where(trained_TB, evaluation.log_prob - batch.log_prob, 0.0)
-            sums = self._sums(experience, log_rho_TB, prepared["target"], error_TB, raw_advantage_TB, rho_clip=1.0)
+            sums = self._sums(
+                experience, log_rho_TB.detach(), prepared["target"], error_TB, raw_advantage_TB, rho_clip=1.0
+            )
             moved = torch.stack(self._moved(change_TB)) / number
         return LossOutput(loss, torch.cat([scalars.detach(), moved, sums]))
 

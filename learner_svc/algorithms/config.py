@@ -62,6 +62,11 @@ class ActorCriticConfig(AlgorithmSettings):
         None, description="Entropy that an adaptive cost steers to, nats summed over the action; none: fixed cost."
     )
     entropy_adjustment_speed: float = Field(10.0, gt=0, description="m: the adaptive cost is exp(m·p).")
+    kl_cost: float = Field(
+        0.0,
+        ge=0,
+        description="Weight of KL(μ‖π), which keeps the policy near the one that acted; for old or reused experience.",
+    )
     normalise_advantage: bool = Field(
         False, description="Advantages of a batch (or minibatch) get mean 0 and deviation 1."
     )
@@ -88,11 +93,6 @@ class VTraceConfig(ActorCriticConfig):
     rho_clip: float = Field(1.0, gt=0, description="ρ̄: which policy's value is learned; 1 as in the paper.")
     c_clip: float = Field(1.0, gt=0, description="c̄: how far corrections carry back.")
     pg_rho_clip: float = Field(1.0, gt=0, description="ρ̄_pg: clips the policy gradient's importance weight.")
-    kl_cost: float = Field(
-        0.0,
-        ge=0,
-        description="Weight of KL(μ‖π): keeps the policy near the one that acted; for a lag that varies, 0.3.",
-    )
 
 
 class AppoConfig(ActorCriticConfig):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from seedbed.learner_svc.algorithms.actor_critic import kl_to_behaviour
 from seedbed.learner_svc.algorithms.appo import MAX_RATE_FACTOR, Appo
 from seedbed.learner_svc.algorithms.config import AppoConfig
 from seedbed.learner_svc.algorithms.returns import gae, lambda_advantage, vtrace
@@ -43,14 +44,17 @@ def plain_loss(policy, experience, config, proximal_log_prob, value_before):
             gain = torch.maximum(gain, config.dual_clip * advantage)
         weight = log_rho[t, lane].exp().clamp(max=1)
         error = target[t, lane] - output.value[t, lane]
-        terms.append(-weight * gain + config.baseline_cost * 0.5 * error**2 - config.entropy_cost * entropy[t, lane])
+        kl = kl_to_behaviour(log_prob[t, lane] - batch.log_prob[t, lane])  # from the policy that acted, not from π₀
+        regularisation = config.kl_cost * kl - config.entropy_cost * entropy[t, lane]
+        terms.append(-weight * gain + config.baseline_cost * 0.5 * error**2 + regularisation)
     return torch.stack(terms).mean()
 
 
+@pytest.mark.parametrize("kl_cost", [0.0, 0.3])
 @pytest.mark.parametrize("moved", [False, True])
-def test_the_loss_is_its_definition(moved):
+def test_the_loss_is_its_definition(moved, kl_cost):
     """Old experience is weighed by ω once; the ratio counts from the policy before the batch."""
-    algorithm, parameters = make_algorithm(policy_clip=0.1, lam=0.9, **PLAIN)
+    algorithm, parameters = make_algorithm(policy_clip=0.1, lam=0.9, kl_cost=kl_cost, **PLAIN)
     experience = make_experience(make_batch(algorithm.policy, rows=17))
     drift(parameters)  # the policy before the batch is not the one that acted
     batch, length = experience.batch, experience.batch.num_transitions

@@ -8,10 +8,11 @@ import torch
 from gymnasium import spaces
 from pydantic import TypeAdapter, ValidationError
 
+from seedbed.learner_svc.algorithms.actor_critic import kl_to_behaviour
 from seedbed.learner_svc.algorithms.config import BUILT_IN, AlgorithmConfig, VTraceConfig
 from seedbed.learner_svc.algorithms.registry import find_algorithm
 from seedbed.learner_svc.algorithms.returns import vtrace
-from seedbed.learner_svc.algorithms.vtrace import VTrace, kl_to_behaviour
+from seedbed.learner_svc.algorithms.vtrace import VTrace
 from seedbed.learner_svc.learning.rewards import TrainingRewards
 from seedbed.learner_svc.sources.batch import Experience, discounts, first_rows, valid_transitions
 from tests.support.experience import make_batch, make_policy, make_spec
