@@ -97,14 +97,13 @@ class Appo(ActorCritic):
         error_TB = torch.where(trained_TB, target_TB - output.value, 0.0)
         value_loss = self._value_loss(error_TB, output.value, target_TB, prepared, experience) * (0.5 / number)
         entropy, entropy_cost = self._entropy_bonus(evaluation, trained_TB, number)
-        log_rho_TB = torch.where(trained_TB, evaluation.log_prob - batch.log_prob, 0.0)
+        log_rho_TB = evaluation.log_prob - batch.log_prob
         loss = policy_loss + config.baseline_cost * value_loss - entropy_cost * entropy
         loss = self._with_kl_cost(loss, log_rho_TB, experience)
         with torch.no_grad():
             scalars = torch.stack([policy_loss, value_loss, entropy, self._part(entropy_cost)])
-            sums = self._sums(
-                experience, log_rho_TB.detach(), prepared["target"], error_TB, raw_advantage_TB, rho_clip=1.0
-            )
+            log_rho_TB = torch.where(trained_TB, log_rho_TB, 0.0)
+            sums = self._sums(experience, log_rho_TB, prepared["target"], error_TB, raw_advantage_TB, rho_clip=1.0)
             moved = torch.stack(self._moved(change_TB)) / number
         return LossOutput(loss, torch.cat([scalars.detach(), moved, sums]))
 
