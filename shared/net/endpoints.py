@@ -34,6 +34,7 @@ from seedbed.shared.runtime.memory import resident_bytes
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 HIGH_WATER_MESSAGES = 1000
+ROUTER_QUEUE_MESSAGES = 200  # of each connection, unread; then its peer waits. Bounds what a flood of large ones holds
 MAX_PENDING_CONNECTIONS = 4096  # the kernel takes net.core.somaxconn of them at most
 MAX_ROUTES = 65_536  # whose owners, or usefulness, a router remembers; those forgotten are looked up again
 REOPEN_FIRST_S, REOPEN_LONGEST_S = 0.2, 5.0
@@ -54,6 +55,7 @@ RECONNECT_FIRST_MS, RECONNECT_LONGEST_MS = 50, 500  # what a restarted service w
 # No heartbeats of its own: libzmq aborts the process if one is due on a connection that broke while its receive queue
 # was full, which any peer can bring about. Peers' silence is judged by the protocols, and broken lines by TCP.
 ROUTER_OPTIONS = {
+    zmq.RCVHWM: ROUTER_QUEUE_MESSAGES,
     zmq.TCP_KEEPALIVE: 1,
     zmq.TCP_KEEPALIVE_IDLE: 10,  # s
     zmq.TCP_KEEPALIVE_INTVL: 5,

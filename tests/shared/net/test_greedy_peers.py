@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 import pytest
 import uvloop
+import zmq
 
 from seedbed.shared.net.budget import DROPPED_MESSAGES
 from seedbed.shared.net.connections import hang_up, received_bytes
-from seedbed.shared.net.endpoints import Dealer, Router
+from seedbed.shared.net.endpoints import ROUTER_QUEUE_MESSAGES, Dealer, Router
 from seedbed.shared.net.reactor import Reactor
 from tests.support.clock import Clock
 from tests.support.heard import Changes
@@ -19,6 +20,9 @@ from tests.support.hostile_peer import connect_raw, part
 TIMEOUT_S = 30.0
 LOOK_S = 0.05
 WASTE = b"waste"
+LARGE = bytes(64 * 1024)
+ON_THE_WAY = 32  # more than a Unix socket's buffers and libzmq's hold of those
+QUEUE_IS_FULL_MS = 200
 
 
 class BusyRouter(Changes):
@@ -108,6 +112,24 @@ def test_who_floods_is_hung_up_on_and_the_others_are_heard(scheme, tmp_path, mon
 
     bind = "tcp://127.0.0.1:0" if scheme == "tcp" else f"ipc://{tmp_path}/link"
     serve(test, bind=bind)
+
+
+def test_who_sends_faster_than_is_read_has_to_wait(tmp_path) -> None:
+    """A busy service keeps few messages of each connection, so that large ones do not fill its memory; none is lost."""
+
+    async def test(busy: BusyRouter) -> None:
+        with zmq.Context() as context, context.socket(zmq.DEALER) as sender:
+            sender.setsockopt(zmq.LINGER, 0)
+            sender.setsockopt(zmq.SNDHWM, 1)
+            sender.connect(busy.router.endpoint)
+            sent = 0
+            while sender.poll(QUEUE_IS_FULL_MS, zmq.POLLOUT):  # the router's loop waits meanwhile
+                sender.send(LARGE)
+                sent += 1
+            assert sent <= ROUTER_QUEUE_MESSAGES + ON_THE_WAY
+            await busy.wait_for(lambda: busy.useful == sent)
+
+    serve(test, bind=f"ipc://{tmp_path}/link")
 
 
 def test_useful_messages_are_free(monkeypatch) -> None:
