@@ -124,8 +124,8 @@ def test_a_rolling_restart_of_all_replicas_loses_nothing(replicas):
     flow.judge()
     for actor in replicas.of("actor"):
         before = pages[actor.name]
-        moved = before["actor_sessions_total"] + 4  # an actor knows of it a moment after inference does
-        wait_until(lambda: actor.metric("actor_sessions_total") == moved, f"four moves of {actor.name}")  # noqa: B023
+        moved = before["actor_sessions_total"] + 4  # more on a busy machine; an actor knows a moment after inference
+        wait_until(lambda: actor.metric("actor_sessions_total") >= moved, f"four moves of {actor.name}")  # noqa: B023
         assert actor.metric("actor_aborted_total") == before["actor_aborted_total"]
     account(replicas)
 
