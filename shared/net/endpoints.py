@@ -42,10 +42,10 @@ REOPEN_FIRST_S, REOPEN_LONGEST_S = 0.2, 5.0
 COMMON_OPTIONS = {
     zmq.LINGER: 0,
     zmq.HANDSHAKE_IVL: 3000,
-    zmq.RCVHWM: HIGH_WATER_MESSAGES,
     zmq.SNDHWM: HIGH_WATER_MESSAGES,
 }
 DEALER_OPTIONS = {
+    zmq.RCVHWM: HIGH_WATER_MESSAGES,
     zmq.HEARTBEAT_IVL: 500,  # ms; a stopped server is noticed after IVL + TIMEOUT
     zmq.HEARTBEAT_TIMEOUT: 1500,
     zmq.HEARTBEAT_TTL: 2000,  # after which the other side gives up a dealer that has stopped
