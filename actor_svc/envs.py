@@ -5,7 +5,7 @@ import functools
 import importlib.util
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
@@ -77,7 +77,8 @@ def make_backend(
         if spec.vector_entry_point is None:
             raise ConfigError(f"env.backend: {env.id} has no vector form; set it to 'gymnasium'")
         return VectorBackend(functools.partial(_make_vector, env, render), lanes, image=env.image)
-    return LaneBackend(functools.partial(_make_single, env, render), lanes, image=env.image)
+    shown = functools.partial(_make_single, env, True) if render else None
+    return LaneBackend(functools.partial(_make_single, env, False), lanes, make_shown=shown, image=env.image)
 
 
 def choose_backend(env: EnvConfig) -> str:
@@ -257,20 +258,25 @@ def _from_function(env: EnvConfig, lanes: int, make: MakeEnvironment, render: bo
     Which of these it makes is told by its parameters: `num_envs` for a vector environment, `lanes` for a backend.
     """
     parameters = _parameters(make)
-    options = dict(env.kwargs)
-    if render and ("render_mode" in parameters or "**" in parameters):
-        options["render_mode"] = "rgb_array"
-    if "lanes" in parameters and "lanes" not in options:
-        return _own_backend(env, lanes, make, options, takes_limit="max_episode_steps" in parameters)
+    takes_mode = "render_mode" in parameters or "**" in parameters
+    shown = {**env.kwargs, "render_mode": "rgb_array"} if render and takes_mode else env.kwargs
+    if "lanes" in parameters and "lanes" not in shown:
+        return _own_backend(env, lanes, make, dict(shown), takes_limit="max_episode_steps" in parameters)
     if "num_envs" in parameters:
-        build = functools.partial(_build_vector, env, make, options)
+        build = functools.partial(_build_vector, env, make, shown)
         made = build(1)
         if isinstance(made, SyncVectorEnv):  # single environments under the hood: one by one, whatever its autoreset
             return LaneBackend(_take_turns(build, made, env.max_episode_steps), lanes, image=env.image)
         return VectorBackend(build, lanes, image=env.image)
-    single = functools.partial(make, **options)
+
+    def build_single(options: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
+        return _limited(_single(_configured(env, lambda: make(**options))), env.max_episode_steps)
+
     return LaneBackend(
-        lambda: _limited(_single(_configured(env, single)), env.max_episode_steps), lanes, image=env.image
+        functools.partial(build_single, env.kwargs),
+        lanes,
+        make_shown=functools.partial(build_single, shown),
+        image=env.image,
     )
 
 
@@ -306,7 +312,7 @@ def _limited(env: gymnasium.Env[Any, Any], max_episode_steps: int | None) -> gym
     return env if max_episode_steps is None else gymnasium.wrappers.TimeLimit(env, max_episode_steps)
 
 
-def _build_vector(env: EnvConfig, make: MakeEnvironment, options: dict[str, Any], lanes: int) -> Any:
+def _build_vector(env: EnvConfig, make: MakeEnvironment, options: Mapping[str, Any], lanes: int) -> Any:
     """Return the vector environment of L lanes that an author's function makes with the settings of [env]."""
     return _configured(env, lambda: make(num_envs=lanes, **options))
 

@@ -51,11 +51,22 @@ class LaneBackend(RepairedBackend):
     A lane that raises or gives invalid values is rebuilt and goes on with its `first` row, as `Repairs` describes.
     If the environment's `metadata["concurrent"]` is true, all lanes step and reset at the same time in a pool of
     threads: one thread at a time uses a lane, but not always the same one.
+
+    Args:
+      make_shown: makes lane 0, the only one that is drawn, where that needs another environment than `make` gives.
     """
 
-    def __init__(self, make: MakeEnv, lanes: int, *, track_lives: bool = False, image: str = "") -> None:
-        self._make, self._track_lives = make, track_lives
-        self._lanes = [_Lane(call_environment(make))]
+    def __init__(
+        self,
+        make: MakeEnv,
+        lanes: int,
+        *,
+        make_shown: MakeEnv | None = None,
+        track_lives: bool = False,
+        image: str = "",
+    ) -> None:
+        self._make, self._make_shown, self._track_lives = make, make_shown or make, track_lives
+        self._lanes = [_Lane(call_environment(self._make_shown))]
         env = self._lanes[0].env
         _, info = call_environment(_reset, env, seed=0)
         traits = read_traits(env, env.observation_space, env.action_space, info, seeding="lane", image=image)
@@ -144,7 +155,7 @@ class LaneBackend(RepairedBackend):
     def _rebuild(self, index: int) -> None:
         """Make a new environment for a lane, reset it with a fresh seed and write its `first` row."""
         lane = self._lanes[index]
-        lane.env = call_environment(self._make)
+        lane.env = call_environment(self._make if index else self._make_shown)
         self._begin(index, lane, draw_seed(lane.seed.spawn(1)[0]))
 
     def _settle_lanes(self) -> None:

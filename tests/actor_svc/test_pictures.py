@@ -64,6 +64,18 @@ def test_what_the_environment_draws_is_sent():
     assert frame[8:] == drawn.tobytes()
 
 
+def test_only_the_lane_that_is_shown_is_made_for_drawing():
+    """Some environments are slower in a render mode, even where they are not asked for pictures."""
+    modes = []
+
+    def make(render_mode=None):
+        modes.append(render_mode)
+        return DrawnEnv(render_mode)
+
+    make_watched_group(ENV.model_copy(update={"image": "HWC"}), 3, make=make).reset(1)
+    assert modes == ["rgb_array", None, None]
+
+
 @pytest.mark.parametrize("drawn", [None, "raises"])
 def test_an_environment_that_cannot_draw_shows_what_the_policy_sees(drawn):
     """If that is an image."""
