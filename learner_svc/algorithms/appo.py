@@ -1,6 +1,6 @@
 """APPO: PPO on asynchronously collected experience.
 
-Each batch is used in several passes, in minibatches of whole lanes, with returns that are computed once. V-trace's
+Each batch is used in several passes, in minibatches, with returns that are computed once. V-trace's
 weight ω = π₀/μ corrects returns and transitions for the policy lag, where π₀ is the policy before the batch. PPO's
 ratio r = π/π₀ limits how far the passes move the policy, whatever the age of the batch.
 
@@ -43,6 +43,7 @@ class Appo(ActorCritic):
     """APPO's loss, and its factor on the learning rate. Owned by the update thread."""
 
     Settings = AppoConfig
+    is_by_transition = True
     config: AppoConfig
 
     def __init__(self, config: AppoConfig, policy: Policy) -> None:

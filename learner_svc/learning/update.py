@@ -1,9 +1,12 @@
 """One update: it makes optimiser steps on one batch and returns metrics.
 
-An update makes one or several passes over its batch, each whole or in minibatches of lanes, with one optimiser step for
-each. A step computes loss and gradient, reads all metrics from the device at once, and only then changes the weights:
-a loss or gradient that is not finite ends the run before that, with the batch saved. Observation statistics change at
-the end of the update and count each row once.
+An update makes one or several passes over its batch, each whole or in minibatches, with one optimiser step for each.
+Minibatches are of transitions where the algorithm looks at each alone and the policy has no memory: those of one lane
+are alike, and a minibatch of a few lanes would say little about the batch. Else they are of whole lanes.
+
+A step computes loss and gradient, reads all metrics from the device at once, and only then changes the weights: a loss
+or gradient that is not finite ends the run before that, with the batch saved. Observation statistics change at the end
+of the update and count each row once.
 
 With several ranks each passes over a batch of its own in the same steps. Losses, gradients and statistics are sums over
 all ranks, so all apply the same change.
@@ -29,7 +32,7 @@ from seedbed.learner_svc.learning.normaliser import ObservationNormaliser
 from seedbed.learner_svc.learning.optimiser import FlatOptimiser, learning_rate_at
 from seedbed.learner_svc.learning.rewards import TrainingRewards
 from seedbed.learner_svc.ranks.ranks import ALONE, Ranks
-from seedbed.learner_svc.sources.batch import Batch, Experience, present_rows, valid_transitions
+from seedbed.learner_svc.sources.batch import Batch, Experience, as_lanes, present_rows, valid_transitions
 from seedbed.shared.errors import CheckpointError, NumericsError, StorageError
 from seedbed.shared.figures import columns
 from seedbed.shared.policy.policy import Policy
@@ -89,8 +92,8 @@ class Updater:
         Args:
           parameters: those of the policy, made after it was moved to its device.
           passes: number of passes over each batch.
-          minibatches: number of even parts into which each pass splits the lanes; at most one for each lane.
-          seed: seed of the order of lanes in minibatches; a resumed run repeats the order of each update.
+          minibatches: number of even parts into which each pass splits the lanes or transitions; at most one for each.
+          seed: seed of the order of these in minibatches; a resumed run repeats the order of each update.
           run_steps: the run's configured length in trained steps, 0 for none; the learning rate may decay over it.
           tasks: the tasks of the run in the order of their numbers, for their names and reward settings.
           epoch_start_step: the step that this learner epoch resumed from.
@@ -110,6 +113,7 @@ class Updater:
         self._rewards = TrainingRewards(self.config, tuple(tasks.values()), self.device)
         self._tasks = tuple(tasks)
         self._passes, self._minibatches, self._seed = passes, minibatches, seed
+        self._by_transition = minibatches > 1 and self.algorithm.is_by_transition and not policy.state_fields
         self._run_steps = run_steps
         self._epoch_start_step = epoch_start_step
         self._crash_folder = crash_folder
@@ -148,8 +152,9 @@ class Updater:
         trained = valid & lag.fresh
         masks = _Masks(valid=valid, trained=trained, current=trained & (lag.lag == 0))
         order = np.random.Generator(np.random.Philox(key=(self._seed, step)))  # a resumed run repeats it
-        lanes = list(_lanes_of_steps(order, batch.num_lanes, self._passes, min(self._minibatches, batch.num_lanes)))
-        numbers = _count(masks, lag, lanes, _by_task(trained, task_B, len(self._tasks)))
+        cut = masks.by_transition() if self._by_transition else masks
+        lanes = list(_lanes_of_steps(order, cut.num_lanes, self._passes, min(self._minibatches, cut.num_lanes)))
+        numbers = _count(masks, lag, _count_steps(cut, lanes), _by_task(trained, task_B, len(self._tasks)))
         present = _uncounted_rows(batch, fresh_B)
         return CountedBatch(batch, numbers, masks, lanes, present, task_B, time.perf_counter() - started)
 
@@ -212,6 +217,9 @@ class Updater:
         """Make all passes over one batch; return means of the metrics over its steps, and the newest priorities [B]."""
         learning_rate *= self.algorithm.rate_factor
         prepared = self.algorithm.prepare(whole)
+        if self._by_transition:
+            whole, masks = whole.by_transition(), masks.by_transition()
+            prepared = {name: as_lanes(tensor) for name, tensor in prepared.items()}
         reports: list[dict[str, float]] = []
         num_lanes = whole.batch.num_lanes
         parts = min(self._minibatches, num_lanes)
@@ -390,6 +398,14 @@ class _Masks:
     trained: Array
     current: Array  # trained, and acted by the present weights
 
+    @property
+    def num_lanes(self) -> int:
+        return len(self.valid[0])
+
+    def by_transition(self) -> "_Masks":
+        """Return the masks of the same transitions, each as a lane of its own."""
+        return _Masks(self.valid.reshape(1, -1), self.trained.reshape(1, -1), self.current.reshape(1, -1))
+
     def lanes(self, index: Array) -> "_Masks":
         return _Masks(self.valid[:, index], self.trained[:, index], self.current[:, index])
 
@@ -455,21 +471,23 @@ class _Counts:
         )  # fmt: skip
 
 
-def _count(
-    masks: _Masks, lag: Lag, lanes_of_steps: Sequence[Array | None], tasks: Sequence[tuple[int, int]]
-) -> list[float]:
-    """Count one rank's batch, for `_Counts.of`."""
-    valid, trained = masks.valid, masks.trained
-    trained_lags, counted = lag.lag[trained], valid & ~lag.lost  # lost weights have no meaningful lag
-    trained_B, current_B = np.count_nonzero(trained, axis=0), np.count_nonzero(masks.current, axis=0)
-    steps = [
+def _count_steps(masks: _Masks, lanes_of_steps: Sequence[Array | None]) -> list[tuple[int, int]]:
+    """Count the trained transitions of each optimiser step, and those of them acted by the present weights."""
+    trained_B, current_B = np.count_nonzero(masks.trained, axis=0), np.count_nonzero(masks.current, axis=0)
+    return [
         (int((trained_B if lanes is None else trained_B[lanes]).sum()),
          int((current_B if lanes is None else current_B[lanes]).sum()) if number == 0 else 0)
         for number, lanes in enumerate(lanes_of_steps)
     ]  # fmt: skip
+
+
+def _count(masks: _Masks, lag: Lag, steps: Sequence[tuple[int, int]], tasks: Sequence[tuple[int, int]]) -> list[float]:
+    """Count one rank's batch, for `_Counts.of`."""
+    valid, trained = masks.valid, masks.trained
+    trained_lags, counted = lag.lag[trained], valid & ~lag.lost  # lost weights have no meaningful lag
     return [
-        trained_B.sum(),
-        current_B.sum(),
+        float(np.count_nonzero(trained)),
+        float(np.count_nonzero(masks.current)),
         float(np.count_nonzero(valid)),
         float(np.count_nonzero(valid & lag.lost)),
         float(np.count_nonzero(valid.any(axis=0) & ~trained.any(axis=0))),

@@ -7,7 +7,7 @@ row t+1; it is a step unless row t+1 is a reset row: valid_t = 1 - first_{t+1}.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -135,9 +135,30 @@ class Batch:
             cut[item.name] = self.tensors[item.name].index_select(axis, index if item.name in ON_HOST else there)
         return Batch(self.record, cut)
 
+    def by_transition(self) -> "Batch":
+        """Return a copy of one transition and T·B lanes, those of row 0 first: each transition is a lane of its own.
+
+        Raises: ValueError for a record with a policy's state, which is not known between the rows.
+        """
+        if self.record.state:
+            raise ValueError(f"transitions need the state before them: {[item.name for item in self.record.state]}")
+        apart = {}
+        for item in self.record.fields:
+            tensor = self.tensors[item.name]
+            if item.per is Per.ROW:
+                apart[item.name] = torch.stack([tensor[:-1].flatten(0, 1), tensor[1:].flatten(0, 1)])
+            else:
+                apart[item.name] = as_lanes(tensor)
+        return Batch(self.record, apart)
+
     def named_tensors(self) -> dict[str, Tensor]:
         """Return every tensor by name, on the host, to save a batch whose loss is not finite."""
         return {name: tensor.detach().cpu().contiguous() for name, tensor in self.tensors.items()}
+
+
+def as_lanes(tensor: Tensor) -> Tensor:
+    """Return [T, B, ...] as [1, T·B, ...], as `Batch.by_transition` has its lanes."""
+    return tensor.flatten(0, 1).unsqueeze(0)
 
 
 def valid_transitions(flags: Array) -> Array:
@@ -183,6 +204,20 @@ class Experience:
     task_B: Tensor | None = None  # i64: number of each lane's task; None in a run without tasks
     tasks: tuple[str, ...] = ()  # names of the run's tasks, in the order of their numbers
     weight_B: Tensor | None = None  # f32: factor for the loss of each lane; None: 1
+
+    def by_transition(self) -> "Experience":
+        """Return the same transitions, each as a lane of its own. Raises: as `Batch.by_transition`."""
+        length = self.batch.num_transitions
+        return replace(
+            self,
+            batch=self.batch.by_transition(),
+            valid_TB=as_lanes(self.valid_TB),
+            trained_TB=as_lanes(self.trained_TB),
+            current_TB=as_lanes(self.current_TB),
+            reward_TB=as_lanes(self.reward_TB),
+            task_B=None if self.task_B is None else self.task_B.repeat(length),
+            weight_B=None if self.weight_B is None else self.weight_B.repeat(length),
+        )
 
     @property
     def lane_tasks(self) -> Tensor:

@@ -8,7 +8,7 @@ from seedbed.learner_svc.algorithms.actor_critic import kl_to_behaviour
 from seedbed.learner_svc.algorithms.appo import MAX_RATE_FACTOR, Appo
 from seedbed.learner_svc.algorithms.config import AppoConfig
 from seedbed.learner_svc.algorithms.returns import gae, lambda_advantage, vtrace
-from seedbed.learner_svc.sources.batch import discounts, first_rows
+from seedbed.learner_svc.sources.batch import as_lanes, discounts, first_rows
 from seedbed.shared.protocol.messages import pack_version
 from tests.learner_svc.test_vtrace import drift, make_experience
 from tests.support.experience import EPOCH, make_batch, make_policy, make_updater
@@ -125,6 +125,26 @@ def test_a_row_counts_once_in_the_observation_statistics_however_often_it_is_use
     run(updater, batch)
     assert updater.normaliser.state()["0.count"].item() == batch.num_transitions * batch.num_lanes
     assert updater.optimiser.state()["count"].item() == 12
+
+
+def test_the_loss_of_transitions_that_are_taken_apart_is_the_same():
+    """It looks at each alone: returns and advantages are known before."""
+    algorithm, parameters = make_algorithm(kl_cost=0.3)
+    experience = make_experience(make_batch(algorithm.policy, rows=17))
+    prepared = algorithm.prepare(experience)
+    drift(parameters)
+    whole = algorithm.loss(experience, prepared)
+    apart = algorithm.loss(experience.by_transition(), {name: as_lanes(tensor) for name, tensor in prepared.items()})
+    torch.testing.assert_close(apart.loss, whole.loss)
+    torch.testing.assert_close(apart.diagnostics, whole.diagnostics)
+
+
+@pytest.mark.parametrize(("lstm", "steps"), [(0, 12), (8, 6)])
+def test_minibatches_are_of_transitions_or_with_a_memory_of_lanes(lstm, steps):
+    """A batch of six lanes has at most six minibatches of lanes, and any number of transitions."""
+    updater = make_updater(policy={"lstm": lstm}, name="appo", passes=1, minibatches=12)
+    run(updater, make_batch(updater.policy, lanes=6))
+    assert updater.optimiser.state()["count"].item() == steps
 
 
 def test_the_same_seed_and_update_take_the_lanes_in_the_same_order():

@@ -87,3 +87,21 @@ def test_a_batch_on_its_device_is_itself():
     """No copy on the CPU."""
     batch = make_batch(make_policy()[0])
     assert batch.to(torch.device("cpu")) is batch
+
+
+def test_transitions_as_lanes_keep_what_came_before_and_after_them():
+    """Two rows each, in the order of rows, then of lanes."""
+    batch = make_batch(make_policy()[0], rows=5, lanes=3)
+    apart = batch.by_transition()
+    assert (apart.num_transitions, apart.num_lanes) == (1, 12)
+    for t, lane in ((0, 0), (2, 1), (3, 2)):
+        index = 3 * t + lane
+        assert torch.equal(apart.reward[:, index], batch.reward[t : t + 2, lane])
+        assert torch.equal(apart.observation[0][:, index], batch.observation[0][t : t + 2, lane])
+        assert torch.equal(apart.action[0, index], batch.action[t, lane])
+
+
+def test_transitions_of_a_policy_with_memory_cannot_be_taken_apart():
+    """Its state is recorded once for a lane."""
+    with pytest.raises(ValueError, match="state/lstm_h"):
+        make_batch(make_policy(lstm=8)[0]).by_transition()
