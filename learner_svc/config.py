@@ -39,7 +39,7 @@ class LearnerConfig(Section):
     minibatches: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         "auto",
         description="Parts, as even as can be, that each pass cuts a batch into, in a new order; a step each. With "
-        "appo and a policy without memory they are of transitions, else of whole lanes. auto: 4 with appo, else 1.",
+        "appo and a policy without a state they are of transitions, else of whole lanes. auto: 4 with appo, else 1.",
     )
     echo: int = Field(
         1, ge=1, le=64, description="Data echoing: each unroll is used in so many batches; 1: in one. Not with replay."

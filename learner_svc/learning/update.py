@@ -1,7 +1,7 @@
 """One update: it makes optimiser steps on one batch and returns metrics.
 
 An update makes one or several passes over its batch, each whole or in minibatches, with one optimiser step for each.
-Minibatches are of transitions where the algorithm looks at each alone and the policy has no memory: those of one lane
+Minibatches are of transitions where the algorithm looks at each alone and the policy has no state: those of one lane
 are alike, and a minibatch of a few lanes would say little about the batch. Else they are of whole lanes.
 
 A step computes loss and gradient, reads all metrics from the device at once, and only then changes the weights: a loss

@@ -147,7 +147,7 @@ def test_minibatches_are_of_transitions_or_with_a_memory_of_lanes(lstm, steps):
     assert updater.optimiser.state()["count"].item() == steps
 
 
-def test_the_same_seed_and_update_take_the_lanes_in_the_same_order():
+def test_the_same_seed_and_update_take_the_transitions_in_the_same_order():
     """So that a resumed run does what it would have done."""
     after = []
     for seed, step in ((1, 5), (1, 5), (2, 5), (1, 6)):
