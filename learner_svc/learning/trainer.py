@@ -14,7 +14,8 @@ import torch
 from seedbed.learner_svc.algorithms.registry import recording_of
 from seedbed.learner_svc.config import LearnerSettings
 from seedbed.learner_svc.learning.initial_weights import find_source, policy_difference, start_from, task_difference
-from seedbed.learner_svc.learning.update import CountedBatch, Updater, UpdateResult
+from seedbed.learner_svc.learning.selection import CountedBatch, UpdateResult
+from seedbed.learner_svc.learning.update import Updater
 from seedbed.learner_svc.ranks.ranks import ALONE, Ranks
 from seedbed.learner_svc.run.checkpoint import Checkpoint, Snapshot
 from seedbed.learner_svc.run.folder import PRECISION
@@ -123,7 +124,7 @@ class Trainer:
 
     def count(self, batch: Batch, *, task_B: Array | None = None, fresh_B: Array | None = None) -> CountedBatch:
         """Decide what of a batch is trained on, just before `train`. `fresh_B`: lanes that are new."""
-        return self.updater.count(
+        return self.updater.selector.count(
             batch, step=self.step, max_policy_lag=self.max_policy_lag, version_now=self.version, task_B=task_B,
             fresh_B=fresh_B,
         )  # fmt: skip

@@ -1,9 +1,6 @@
 """One update: it makes optimiser steps on one batch and returns metrics.
 
 An update makes one or several passes over its batch, each whole or in minibatches, with one optimiser step for each.
-Minibatches are of transitions where the algorithm looks at each alone and the policy has no state: those of one lane
-are alike, and a minibatch of a few lanes would say little about the batch. Else they are of whole lanes.
-
 A step computes loss and gradient, reads all metrics from the device at once, and only then changes the weights: a loss
 or gradient that is not finite ends the run before that, with the batch saved. Observation statistics change at the end
 of the update and count each row once.
@@ -14,8 +11,7 @@ all ranks, so all apply the same change.
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +22,13 @@ from torch import Tensor, nn
 
 from seedbed.learner_svc.algorithms.algorithm import Prepared
 from seedbed.learner_svc.algorithms.config import AlgorithmConfig, AlgorithmSettings
-from seedbed.learner_svc.algorithms.lag import NUM_LAG_BUCKETS, Lag, lag_histogram, policy_lag
 from seedbed.learner_svc.algorithms.registry import make_algorithm
 from seedbed.learner_svc.learning.normaliser import ObservationNormaliser
 from seedbed.learner_svc.learning.optimiser import FlatOptimiser, learning_rate_at
 from seedbed.learner_svc.learning.rewards import TrainingRewards
+from seedbed.learner_svc.learning.selection import CountedBatch, Counts, Selector, UpdateResult, describe
 from seedbed.learner_svc.ranks.ranks import ALONE, Ranks
-from seedbed.learner_svc.sources.batch import Batch, Experience, as_lanes, present_rows, valid_transitions
+from seedbed.learner_svc.sources.batch import Batch, Experience, take_lanes, take_transitions
 from seedbed.shared.errors import CheckpointError, NumericsError, StorageError
 from seedbed.shared.figures import columns
 from seedbed.shared.policy.policy import Policy
@@ -41,27 +37,6 @@ from seedbed.shared.policy.weights import FlatParameters
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.runtime.files import writing
 from seedbed.shared.runtime.tasks import TaskConfig
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateResult:
-    """The result of one update. Counts are transitions; arrays are [B], in the order of the batch's lanes.
-
-    With several ranks the counts are of all their batches, and the arrays of this rank's.
-    """
-
-    applied: bool  # False: all transitions were too old, and the weights are unchanged
-    metrics: dict[str, float]
-    valid_steps: int  # trained on
-    dropped_steps: int  # valid but masked: stale_steps + lost_epoch_steps
-    stale_steps: int
-    lost_epoch_steps: int
-    dropped_unrolls: int  # lanes with valid transitions, none of which was trained on
-    dropped_steps_B: Array = field(repr=False)  # for counting per actor
-    task_counts: tuple[tuple[int, int], ...]  # lanes, and transitions trained on, of each task; none without tasks
-    priorities_B: Array | None = field(repr=False)  # f32, where the algorithm gives sequences any
-    lag_histogram: tuple[int, ...]  # valid transitions of lag 0, 1, 2–3, 4–7, …, including those too old to train on
-    lag_sum: int  # over the same transitions
 
 
 class Updater:
@@ -112,54 +87,31 @@ class Updater:
         tasks = tasks or {}
         self._rewards = TrainingRewards(self.config, tuple(tasks.values()), self.device)
         self._tasks = tuple(tasks)
-        self._passes, self._minibatches, self._seed = passes, minibatches, seed
-        self._by_transition = minibatches > 1 and self.algorithm.is_by_transition and not policy.state_fields
         self._run_steps = run_steps
-        self._epoch_start_step = epoch_start_step
+        self.selector = Selector(
+            is_lag_bounded=self.config.is_lag_bounded,
+            by_transition=minibatches > 1 and self.algorithm.is_by_transition and not policy.state_fields,
+            passes=passes,
+            minibatches=minibatches,
+            seed=seed,
+            num_tasks=len(tasks),
+            epoch_start_step=epoch_start_step,
+        )
         self._crash_folder = crash_folder
 
     def update(
         self, batch: Batch, *, step: int, trained_steps: int, max_policy_lag: int, version_now: int,
         task_B: Array | None = None, weight_B: Array | None = None, fresh_B: Array | None = None,
     ) -> UpdateResult:  # fmt: skip
-        """Count a batch, tell the other ranks, and train, with the arguments and errors of `count` and `train`."""
-        counted = self.count(
+        """Count a batch, tell the other ranks, and train. Arguments and errors: of `Selector.count` and `train`."""
+        counted = self.selector.count(
             batch, step=step, max_policy_lag=max_policy_lag, version_now=version_now, task_B=task_B, fresh_B=fresh_B
         )
         told = self._ranks.gather(counted.numbers)
         return self.train(counted, told, step=step, trained_steps=trained_steps, weight_B=weight_B)
 
-    def count(
-        self, batch: Batch, *, step: int, max_policy_lag: int, version_now: int, task_B: Array | None = None,
-        fresh_B: Array | None = None,
-    ) -> "CountedBatch":  # fmt: skip
-        """Decide what of a batch is trained on, and count it.
-
-        Args:
-          batch: on the host.
-          step: number of updates so far.
-          max_policy_lag: transitions with a larger lag are masked, unless the algorithm is for any age.
-          version_now: packed policy_version of the weights before this update.
-          task_B: number of each lane's task, i64 [B]; None in a run without tasks.
-          fresh_B: lanes that no update had before, bool [B]: observation statistics count these; None: all.
-        """
-        started = time.perf_counter()
-        valid = valid_transitions(batch.flags.numpy())
-        valid[: batch.record.overlap] = False  # burn-in: these transitions only bring the memory up to date
-        lag = policy_lag(batch.version.numpy(), version_now, max_policy_lag, epoch_start_step=self._epoch_start_step)
-        if not self.config.is_lag_bounded:
-            lag = replace(lag, fresh=np.ones_like(lag.fresh), lost=np.zeros_like(lag.lost))
-        trained = valid & lag.fresh
-        masks = _Masks(valid=valid, trained=trained, current=trained & (lag.lag == 0))
-        order = np.random.Generator(np.random.Philox(key=(self._seed, step)))  # a resumed run repeats it
-        cut = masks.by_transition() if self._by_transition else masks
-        lanes = list(_lanes_of_steps(order, cut.num_lanes, self._passes, min(self._minibatches, cut.num_lanes)))
-        numbers = _count(masks, lag, _count_steps(cut, lanes), _by_task(trained, task_B, len(self._tasks)))
-        present = _uncounted_rows(batch, fresh_B)
-        return CountedBatch(batch, numbers, masks, lanes, present, task_B, time.perf_counter() - started)
-
     def train(
-        self, counted: "CountedBatch", told: Sequence[Array], *, step: int, trained_steps: int,
+        self, counted: CountedBatch, told: Sequence[Array], *, step: int, trained_steps: int,
         weight_B: Array | None = None,
     ) -> UpdateResult:  # fmt: skip
         """Train on a batch that was counted; with several ranks, at the same time as all others.
@@ -173,84 +125,66 @@ class Updater:
         Raises: NumericsError if a loss or its gradient is not finite; that optimiser step is not taken.
         """
         started = time.perf_counter()
-        batch, masks, lanes, present, task_B = (
-            counted.batch, counted.masks, counted.lanes_of_steps, counted.present, counted.task_B
-        )  # fmt: skip
-        counts = _Counts.of(told, num_steps=len(lanes))
+        counts = Counts.of(told, num_steps=len(counted.minibatches))
         metrics: dict[str, float] = {}
-        priorities_B: Array | None = None
+        priorities_B = None
         if counts.num_trained:
-            tasks, weights = (None if array is None else self._on_device(array) for array in (task_B, weight_B))
-            numbers = counts.num_trained, counts.num_current
             rate = learning_rate_at(self.config, trained_steps, self._run_steps)
-            rows = None if present is None else self._on_device(np.flatnonzero(present))
-            with batch.on(self.device) as there:
-                reward_TB = self._rewards.of(there.reward[1:], tasks)
-                whole = self._experience(there, masks, numbers, reward_TB, tasks, weights)
-                metrics, priorities_B = self._train(whole, masks, lanes, counts, step, rate)
-                self.normaliser.update(there.observation, rows, self._ranks)
+            rows = None if counted.present is None else self._on_device(np.flatnonzero(counted.present))
+            with counted.batch.on(self.device) as batch:
+                whole = self._experience(batch, counted, counts, weight_B)
+                metrics, priorities_B = self._train(whole, counted.minibatches, counts, step, rate)
+                self.normaliser.update(batch.observation, rows, self._ranks)
         metrics |= {columns.UPDATE_TIME.name: 1e3 * (counted.seconds + time.perf_counter() - started)}
-        return _describe(metrics, masks, counts, priorities_B)
+        return describe(metrics, counted.masks, counts, priorities_B)
 
-    def _experience(
-        self, batch: Batch, masks: "_Masks", numbers: tuple[int, int], reward_TB: Tensor, task_B: Tensor | None,
-        weight_B: Tensor | None,
-    ) -> Experience:  # fmt: skip
-        num_trained, num_current = numbers
+    def _experience(self, batch: Batch, counted: CountedBatch, counts: Counts, weight_B: Array | None) -> Experience:
+        """Return a batch on the device with its masks, rewards and tasks."""
+        task_B, weights = (None if array is None else self._on_device(array) for array in (counted.task_B, weight_B))
         return Experience(
             batch=batch,
-            valid_TB=self._on_device(masks.valid),
-            trained_TB=self._on_device(masks.trained),
-            current_TB=self._on_device(masks.current),
-            num_trained=num_trained,
-            num_current=num_current,
-            reward_TB=reward_TB,
+            valid_TB=self._on_device(counted.masks.valid),
+            trained_TB=self._on_device(counted.masks.trained),
+            current_TB=self._on_device(counted.masks.current),
+            num_trained=counts.num_trained,
+            num_current=counts.num_current,
+            reward_TB=self._rewards.of(batch.reward[1:], task_B),
             task_B=task_B,
             tasks=self._tasks if task_B is not None else (),
-            weight_B=weight_B,
+            weight_B=weights,
         )
 
     def _train(
-        self, whole: Experience, masks: "_Masks", lanes_of_steps: Sequence[Array | None], counts: "_Counts", step: int,
-        learning_rate: float,
-    ) -> tuple[dict[str, float], Array | None]:  # fmt: skip
+        self, whole: Experience, minibatches: Sequence[Array | None], counts: Counts, step: int, learning_rate: float
+    ) -> tuple[dict[str, float], Array | None]:
         """Make all passes over one batch; return means of the metrics over its steps, and the newest priorities [B]."""
         learning_rate *= self.algorithm.rate_factor
         prepared = self.algorithm.prepare(whole)
-        if self._by_transition:
-            whole, masks = whole.by_transition(), masks.by_transition()
-            prepared = {name: as_lanes(tensor) for name, tensor in prepared.items()}
         reports: list[dict[str, float]] = []
-        num_lanes = whole.batch.num_lanes
-        parts = min(self._minibatches, num_lanes)
         priorities_B: Array | None = None
-        for lanes, numbers in zip(lanes_of_steps, counts.steps, strict=True):
-            part, fixed = (whole, prepared) if lanes is None else self._cut(whole, prepared, masks, numbers, lanes)
+        for index, numbers in zip(minibatches, counts.steps, strict=True):
+            part, fixed = (whole, prepared) if index is None else self._minibatch(whole, prepared, index, numbers)
             if part.num_trained:
                 report, found = self._step(part, fixed, step, learning_rate)
                 reports.append(report)
                 if found:
-                    priorities_B = np.zeros(num_lanes, np.float32) if priorities_B is None else priorities_B
-                    priorities_B[slice(None) if lanes is None else lanes] = found
-                if self.algorithm.is_too_far(reports[-1]):
+                    if priorities_B is None:
+                        priorities_B = np.zeros(whole.batch.num_lanes, np.float32)
+                    priorities_B[slice(None) if index is None else index] = found
+                if self.algorithm.is_too_far(report):
                     break
-            whole, masks = _moved(whole), masks.moved()
-        self.algorithm.after_batch(reports[-parts:])
+            whole = whole.moved()
+        self.algorithm.after_batch(reports[-(len(minibatches) // self.selector.passes) :])
         return merge_metrics(reports), priorities_B
 
-    def _cut(
-        self, whole: Experience, prepared: Prepared, masks: "_Masks", numbers: tuple[int, int], lanes: Array
+    def _minibatch(
+        self, whole: Experience, prepared: Prepared, index: Array, numbers: tuple[int, int]
     ) -> tuple[Experience, Prepared]:
-        """Return some lanes of a batch, and of its prepared constants."""
-        index = self._on_device(lanes)
-        task_B, weight_B = (
-            None if of_lanes is None else of_lanes.index_select(0, index) for of_lanes in (whole.task_B, whole.weight_B)
-        )
-        reward_TB = whole.reward_TB.index_select(1, index)
-        experience = self._experience(
-            whole.batch.lanes(torch.from_numpy(lanes)), masks.lanes(lanes), numbers, reward_TB, task_B, weight_B
-        )
-        return experience, {name: tensor.index_select(1, index) for name, tensor in prepared.items()}
+        """Return a part of a batch, and of its prepared constants."""
+        by_transition = self.selector.by_transition
+        take, there = take_transitions if by_transition else take_lanes, self._on_device(index)
+        part = whole.minibatch(index, by_transition=by_transition, num_trained=numbers[0], num_current=numbers[1])
+        return part, {name: take(tensor, there) for name, tensor in prepared.items()}
 
     def _step(
         self, experience: Experience, prepared: Prepared, step: int, learning_rate: float
@@ -380,55 +314,6 @@ class _Network:
         return state
 
 
-def _uncounted_rows(batch: Batch, fresh_B: Array | None) -> Array | None:
-    """Rows 1… that have an agent and that no update had before, bool [R-1, B]; None if that is all of them."""
-    present, overlap = present_rows(batch.flags.numpy()), batch.record.overlap
-    if fresh_B is None and not overlap:
-        return present
-    counted = np.ones(batch.reward.shape, bool)[1:] if present is None else present
-    counted[:overlap] = False
-    return counted if fresh_B is None else counted & fresh_B
-
-
-@dataclass(frozen=True, slots=True)
-class _Masks:
-    """Masks of a batch's transitions on the host, each bool [T, B]."""
-
-    valid: Array
-    trained: Array
-    current: Array  # trained, and acted by the present weights
-
-    @property
-    def num_lanes(self) -> int:
-        return len(self.valid[0])
-
-    def by_transition(self) -> "_Masks":
-        """Return the masks of the same transitions, each as a lane of its own."""
-        return _Masks(self.valid.reshape(1, -1), self.trained.reshape(1, -1), self.current.reshape(1, -1))
-
-    def lanes(self, index: Array) -> "_Masks":
-        return _Masks(self.valid[:, index], self.trained[:, index], self.current[:, index])
-
-    def moved(self) -> "_Masks":
-        """Return the masks after an optimiser step: no transition was acted by the present weights."""
-        return _Masks(self.valid, self.trained, np.zeros_like(self.current))
-
-
-def _moved(experience: Experience) -> Experience:
-    """Return the experience after an optimiser step: no transition was acted by the present weights."""
-    if not experience.num_current:
-        return experience
-    return replace(experience, current_TB=torch.zeros_like(experience.current_TB), num_current=0)
-
-
-def _lanes_of_steps(
-    order: np.random.Generator, num_lanes: int, passes: int, minibatches: int
-) -> Iterator[Array | None]:
-    """Return the lanes of each optimiser step, i64; None for all lanes."""
-    for _ in range(passes):
-        yield from np.array_split(order.permutation(num_lanes), minibatches) if minibatches > 1 else [None]
-
-
 def merge_metrics(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the mean of each metric over those of a batch's optimiser steps that reported it."""
     merged = {}
@@ -436,110 +321,3 @@ def merge_metrics(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:
         found = [report[name] for report in reports if name in report]
         merged[name] = sum(found) / len(found)
     return merged
-
-
-@dataclass(frozen=True, slots=True)
-class _Counts:
-    """What is counted on the host before an update, over the batches of all ranks. Transitions where nothing else."""
-
-    num_trained: int
-    num_current: int
-    num_valid: int
-    num_lost: int
-    dropped_unrolls: int
-    size: int
-    lag_mean: float  # over trained transitions
-    lag_max: float
-    lag_sum: int
-    lag_histogram: tuple[int, ...]
-    steps: tuple[tuple[int, int], ...]  # of each optimiser step: trained, and acted by the present weights
-    tasks: tuple[tuple[int, int], ...]  # of each task: lanes, and transitions trained on
-
-    @classmethod
-    def of(cls, told: Sequence[Array], *, num_steps: int) -> "_Counts":
-        """Add up what was counted of each rank's batch."""
-        totals = np.sum(told, axis=0).tolist()
-        num_trained, num_current, num_valid, num_lost, dropped, size, lags, _, lag_sum, *rest = totals
-        buckets, pairs = rest[:NUM_LAG_BUCKETS], [int(count) for count in rest[NUM_LAG_BUCKETS:]]
-        both = tuple(zip(pairs[::2], pairs[1::2], strict=True))
-        return cls(
-            num_trained=int(num_trained), num_current=int(num_current), num_valid=int(num_valid),
-            num_lost=int(num_lost), dropped_unrolls=int(dropped), size=int(size),
-            lag_mean=lags / num_trained if num_trained else 0.0,
-            lag_max=float(max(numbers[7] for numbers in told)), lag_sum=int(lag_sum),
-            lag_histogram=tuple(map(int, buckets)), steps=both[:num_steps], tasks=both[num_steps:],
-        )  # fmt: skip
-
-
-def _count_steps(masks: _Masks, lanes_of_steps: Sequence[Array | None]) -> list[tuple[int, int]]:
-    """Count the trained transitions of each optimiser step, and those of them acted by the present weights."""
-    trained_B, current_B = np.count_nonzero(masks.trained, axis=0), np.count_nonzero(masks.current, axis=0)
-    return [
-        (int((trained_B if lanes is None else trained_B[lanes]).sum()),
-         int((current_B if lanes is None else current_B[lanes]).sum()) if number == 0 else 0)
-        for number, lanes in enumerate(lanes_of_steps)
-    ]  # fmt: skip
-
-
-def _count(masks: _Masks, lag: Lag, steps: Sequence[tuple[int, int]], tasks: Sequence[tuple[int, int]]) -> list[float]:
-    """Count one rank's batch, for `_Counts.of`."""
-    valid, trained = masks.valid, masks.trained
-    trained_lags, counted = lag.lag[trained], valid & ~lag.lost  # lost weights have no meaningful lag
-    return [
-        float(np.count_nonzero(trained)),
-        float(np.count_nonzero(masks.current)),
-        float(np.count_nonzero(valid)),
-        float(np.count_nonzero(valid & lag.lost)),
-        float(np.count_nonzero(valid.any(axis=0) & ~trained.any(axis=0))),
-        valid.size,
-        trained_lags.sum(),
-        trained_lags.max() if len(trained_lags) else 0.0,
-        lag.lag[counted].sum(),
-        *lag_histogram(lag.lag, counted),
-        *(count for pair in (*steps, *tasks) for count in pair),
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class CountedBatch:
-    """A batch, what of it is trained on, and what was counted: all that is known before the other ranks are asked."""
-
-    batch: Batch
-    numbers: list[float]  # what all ranks must know of it
-    masks: _Masks
-    lanes_of_steps: list[Array | None]
-    present: Array | None  # rows that observation statistics count, bool [R-1, B]; None: all
-    task_B: Array | None
-    seconds: float  # that it took
-
-
-def _describe(metrics: dict[str, float], masks: _Masks, counts: _Counts, priorities_B: Array | None) -> UpdateResult:
-    """Return the result, with everything that is counted on the host."""
-    valid, trained = masks.valid, masks.trained
-    num_dropped = counts.num_valid - counts.num_trained
-    if counts.num_trained:
-        metrics[columns.LAG_MEAN.name], metrics[columns.LAG_MAX.name] = counts.lag_mean, counts.lag_max
-    metrics[columns.VALID_SHARE.name] = counts.num_valid / counts.size
-    metrics[columns.DROPPED_SHARE.name] = num_dropped / max(1, counts.num_valid)
-    return UpdateResult(
-        applied=counts.num_trained > 0,
-        metrics=metrics,
-        valid_steps=counts.num_trained,
-        dropped_steps=num_dropped,
-        stale_steps=num_dropped - counts.num_lost,
-        lost_epoch_steps=counts.num_lost,
-        dropped_unrolls=counts.dropped_unrolls,
-        dropped_steps_B=np.count_nonzero(valid & ~trained, axis=0),
-        priorities_B=priorities_B,
-        lag_histogram=counts.lag_histogram,
-        lag_sum=counts.lag_sum,
-        task_counts=counts.tasks,
-    )
-
-
-def _by_task(trained: Array, task_B: Array | None, num_tasks: int) -> list[tuple[int, int]]:
-    """Return (lanes, trained transitions) of each task in a batch; none without tasks."""
-    if task_B is None:
-        return [(0, 0)] * num_tasks
-    steps_B = np.count_nonzero(trained, axis=0)
-    return [(int(np.count_nonzero(task_B == task)), int(steps_B[task_B == task].sum())) for task in range(num_tasks)]

@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Generic, TypeVar
 
+from seedbed.learner_svc.learning.selection import CountedBatch
 from seedbed.learner_svc.learning.trainer import Trained
-from seedbed.learner_svc.learning.update import CountedBatch
 from seedbed.learner_svc.ranks.ranks import CHIEF, Ranks
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.protocol.messages import RunState

@@ -135,30 +135,37 @@ class Batch:
             cut[item.name] = self.tensors[item.name].index_select(axis, index if item.name in ON_HOST else there)
         return Batch(self.record, cut)
 
-    def by_transition(self) -> "Batch":
-        """Return a copy of one transition and T·B lanes, those of row 0 first: each transition is a lane of its own.
+    def transitions(self, index: Tensor) -> "Batch":
+        """Return a copy of N transitions, each as a lane of two rows. `index`: t·B + b of each, i64 [N] on the host.
 
         Raises: ValueError for a record with a policy's state, which is not known between the rows.
         """
         if self.record.state:
             raise ValueError(f"transitions need the state before them: {[item.name for item in self.record.state]}")
-        apart = {}
+        there, cut = to_device(index.numpy(), self.reward.device), {}
         for item in self.record.fields:
             tensor = self.tensors[item.name]
+            chosen = index if item.name in ON_HOST else there
             if item.per is Per.ROW:
-                apart[item.name] = torch.stack([tensor[:-1].flatten(0, 1), tensor[1:].flatten(0, 1)])
+                rows = torch.stack([chosen, chosen + self.num_lanes]).flatten()
+                cut[item.name] = tensor.flatten(0, 1).index_select(0, rows).reshape(2, -1, *item.shape)
             else:
-                apart[item.name] = as_lanes(tensor)
-        return Batch(self.record, apart)
+                cut[item.name] = take_transitions(tensor, chosen)
+        return Batch(self.record, cut)
 
     def named_tensors(self) -> dict[str, Tensor]:
         """Return every tensor by name, on the host, to save a batch whose loss is not finite."""
         return {name: tensor.detach().cpu().contiguous() for name, tensor in self.tensors.items()}
 
 
-def as_lanes(tensor: Tensor) -> Tensor:
-    """Return [T, B, ...] as [1, T·B, ...], as `Batch.by_transition` has its lanes."""
-    return tensor.flatten(0, 1).unsqueeze(0)
+def take_lanes(tensor: Tensor, index: Tensor) -> Tensor:
+    """Return a copy [T, N, ...] of some lanes of [T, B, ...]."""
+    return tensor.index_select(1, index)
+
+
+def take_transitions(tensor: Tensor, index: Tensor) -> Tensor:
+    """Return a copy [1, N, ...] of some transitions of [T, B, ...], as `Batch.transitions` has them."""
+    return tensor.flatten(0, 1).index_select(0, index).unsqueeze(0)
 
 
 def valid_transitions(flags: Array) -> Array:
@@ -205,19 +212,36 @@ class Experience:
     tasks: tuple[str, ...] = ()  # names of the run's tasks, in the order of their numbers
     weight_B: Tensor | None = None  # f32: factor for the loss of each lane; None: 1
 
-    def by_transition(self) -> "Experience":
-        """Return the same transitions, each as a lane of its own. Raises: as `Batch.by_transition`."""
-        length = self.batch.num_transitions
-        return replace(
-            self,
-            batch=self.batch.by_transition(),
-            valid_TB=as_lanes(self.valid_TB),
-            trained_TB=as_lanes(self.trained_TB),
-            current_TB=as_lanes(self.current_TB),
-            reward_TB=as_lanes(self.reward_TB),
-            task_B=None if self.task_B is None else self.task_B.repeat(length),
-            weight_B=None if self.weight_B is None else self.weight_B.repeat(length),
+    def minibatch(self, index: Array, *, by_transition: bool, num_trained: int, num_current: int) -> "Experience":
+        """Return a copy of some lanes, or of some transitions, each as a lane of its own.
+
+        Args:
+          index: their numbers, i64 [N]; that of a transition is t·B + b.
+          num_trained, num_current: how many of them are so, over all ranks.
+        Raises: ValueError as `Batch.transitions`.
+        """
+        chosen = torch.from_numpy(index)
+        there = to_device(index, self.reward_TB.device)
+        lanes = there % self.batch.num_lanes if by_transition else there
+        take = take_transitions if by_transition else take_lanes
+        return Experience(
+            batch=self.batch.transitions(chosen) if by_transition else self.batch.lanes(chosen),
+            valid_TB=take(self.valid_TB, there),
+            trained_TB=take(self.trained_TB, there),
+            current_TB=take(self.current_TB, there),
+            num_trained=num_trained,
+            num_current=num_current,
+            reward_TB=take(self.reward_TB, there),
+            task_B=None if self.task_B is None else self.task_B.index_select(0, lanes),
+            tasks=self.tasks,
+            weight_B=None if self.weight_B is None else self.weight_B.index_select(0, lanes),
         )
+
+    def moved(self) -> "Experience":
+        """Return the experience after an optimiser step: no transition was acted by the present weights."""
+        if not self.num_current:
+            return self
+        return replace(self, current_TB=torch.zeros_like(self.current_TB), num_current=0)
 
     @property
     def lane_tasks(self) -> Tensor:

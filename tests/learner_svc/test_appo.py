@@ -8,7 +8,7 @@ from seedbed.learner_svc.algorithms.actor_critic import kl_to_behaviour
 from seedbed.learner_svc.algorithms.appo import MAX_RATE_FACTOR, Appo
 from seedbed.learner_svc.algorithms.config import AppoConfig
 from seedbed.learner_svc.algorithms.returns import gae, lambda_advantage, vtrace
-from seedbed.learner_svc.sources.batch import as_lanes, discounts, first_rows
+from seedbed.learner_svc.sources.batch import discounts, first_rows, take_transitions
 from seedbed.shared.protocol.messages import pack_version
 from tests.learner_svc.test_vtrace import drift, make_experience
 from tests.support.experience import EPOCH, make_batch, make_policy, make_updater
@@ -134,7 +134,12 @@ def test_the_loss_of_transitions_that_are_taken_apart_is_the_same():
     prepared = algorithm.prepare(experience)
     drift(parameters)
     whole = algorithm.loss(experience, prepared)
-    apart = algorithm.loss(experience.by_transition(), {name: as_lanes(tensor) for name, tensor in prepared.items()})
+    order = np.random.default_rng(3).permutation(experience.valid_TB.numel())
+    part = experience.minibatch(
+        order, by_transition=True, num_trained=experience.num_trained, num_current=experience.num_current
+    )
+    fixed = {name: take_transitions(tensor, torch.from_numpy(order)) for name, tensor in prepared.items()}
+    apart = algorithm.loss(part, fixed)
     torch.testing.assert_close(apart.loss, whole.loss)
     torch.testing.assert_close(apart.diagnostics, whole.diagnostics)
 

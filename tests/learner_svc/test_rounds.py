@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from seedbed.learner_svc.learning.selection import CountedBatch
 from seedbed.learner_svc.learning.trainer import Trained
-from seedbed.learner_svc.learning.update import CountedBatch
 from seedbed.learner_svc.ranks.ranks import Ranks
 from seedbed.learner_svc.ranks.rounds import Meeting, Offer, Order, Rounds
 from seedbed.shared.runtime.worker import Worker
