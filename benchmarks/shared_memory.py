@@ -35,7 +35,8 @@ import uvloop
 
 from seedbed.inference_svc.learner_sessions import LearnerSessions
 from seedbed.inference_svc.rank_connections import send_unrolls
-from seedbed.inference_svc.upstream import LearnerLink, no_segment
+from seedbed.inference_svc.segment_offer import no_segment
+from seedbed.inference_svc.upstream import LearnerLink
 from seedbed.learner_svc.link.producer_sessions import Identity, ProducerSessions, SendToProducer, UnrollReceived
 from seedbed.learner_svc.link.publish import Publisher
 from seedbed.learner_svc.run.run import Run

@@ -14,8 +14,10 @@ from collections.abc import Callable, Sequence
 
 from seedbed.inference_svc.episodes import EpisodeReport
 from seedbed.inference_svc.group import Group
+from seedbed.inference_svc.learner_events import Event, Refused, Welcomed
+from seedbed.inference_svc.segment_offer import no_segment
 from seedbed.inference_svc.unrolls import UnrollWriter
-from seedbed.inference_svc.upstream import Event, Frames, LearnerLink, Refused, Welcomed, no_segment
+from seedbed.inference_svc.upstream import Frames, LearnerLink
 from seedbed.shared.protocol.compatibility import Incompatibility, check_task_env
 from seedbed.shared.protocol.messages import (
     Bye,

@@ -8,8 +8,8 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from seedbed.inference_svc.learner_events import CreditReceived, Refused, Welcomed
 from seedbed.inference_svc.learner_sessions import LearnerSessions
-from seedbed.inference_svc.upstream import CreditReceived, Refused, Welcomed
 from seedbed.shared.errors import RemoteWireError
 from seedbed.shared.net.dialler import Dialler
 from seedbed.shared.protocol.codec import decode, encode

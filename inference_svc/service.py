@@ -20,11 +20,7 @@ from seedbed.inference_svc.config import InferenceConfig, InferenceSettings
 from seedbed.inference_svc.counters import InferenceCounters
 from seedbed.inference_svc.drain_check import DrainCheck
 from seedbed.inference_svc.group import Group
-from seedbed.inference_svc.learner_sessions import LearnerSessions
-from seedbed.inference_svc.rank_connections import RankConnections, send_unrolls
-from seedbed.inference_svc.server import Server
-from seedbed.inference_svc.serving import ServedPolicy, ServedStatistics
-from seedbed.inference_svc.upstream import (
+from seedbed.inference_svc.learner_events import (
     CreditReceived,
     FormerWeightsReceived,
     Refused,
@@ -32,8 +28,12 @@ from seedbed.inference_svc.upstream import (
     SpecificationRefused,
     WeightsReceived,
     Welcomed,
-    no_segment,
 )
+from seedbed.inference_svc.learner_sessions import LearnerSessions
+from seedbed.inference_svc.rank_connections import RankConnections, send_unrolls
+from seedbed.inference_svc.segment_offer import no_segment
+from seedbed.inference_svc.server import Server
+from seedbed.inference_svc.serving import ServedPolicy, ServedStatistics
 from seedbed.shared import __version__
 from seedbed.shared.errors import RejectedError, RemoteWireError, SeedbedError
 from seedbed.shared.net.addresses import look_up

@@ -13,8 +13,19 @@ again from the numbers that the new WELCOME names.
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from seedbed.inference_svc.learner_events import (
+    CreditReceived,
+    Event,
+    FormerWeightsReceived,
+    Refused,
+    RunFinished,
+    SpecificationRefused,
+    WeightsReceived,
+    Welcomed,
+)
+from seedbed.inference_svc.segment_offer import SegmentOffer, no_segment
 from seedbed.shared.protocol.codec import encode
 from seedbed.shared.protocol.greeting import FIRST_RETRY_S, Greeting, Heartbeat
 from seedbed.shared.protocol.messages import (
@@ -34,77 +45,11 @@ from seedbed.shared.protocol.messages import (
 )
 from seedbed.shared.protocol.outbox import Outbox
 from seedbed.shared.protocol.rows import EnvSpec
-from seedbed.shared.protocol.segment import NoSegmentError, Segment
+from seedbed.shared.protocol.segment import Segment
 
 GET_DEADLINE_S = 5.0
 MAX_REFUSED = 64  # specifications that are remembered because the learner refused them
 Frames = list[bytes | bytearray | memoryview]
-
-
-@dataclass(frozen=True, slots=True)
-class Welcomed:
-    """A session with the learner began."""
-
-    welcome: ProducerWelcome
-
-
-@dataclass(frozen=True, slots=True)
-class WeightsReceived:
-    """New weights; `manifest` is JSON, or empty if it has not changed."""
-
-    version: int
-    manifest_digest: str
-    manifest: str
-    buffer: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class FormerWeightsReceived:
-    """The older weights that `fetch` asked for; their manifest is that of the newest ones."""
-
-    version: int
-    manifest_digest: str
-    buffer: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class CreditReceived:
-    """New credit, which may release held groups, and the present request for an evaluation, if any."""
-
-    credit: Credit
-
-
-@dataclass(frozen=True, slots=True)
-class RunFinished:
-    """The run is finished."""
-
-
-@dataclass(frozen=True, slots=True)
-class SpecificationRefused:
-    """The learner refused the specification of some environments; the session continues without it."""
-
-    spec: EnvSpec
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """The learner refused this service. If `retryable`, HELLO is repeated and the event is only to be logged."""
-
-    code: str  # of REJECT or ERROR
-    message: str
-    hint: str
-    retryable: bool
-
-
-Event = (
-    Welcomed | WeightsReceived | FormerWeightsReceived | CreditReceived | RunFinished | SpecificationRefused | Refused
-)
-
-
-def no_segment() -> Segment:
-    """Make no segment of shared memory. Raises: NoSegmentError, always."""
-    raise NoSegmentError("inference.shared_memory_bytes is 0")
 
 
 class LearnerLink:
@@ -136,10 +81,8 @@ class LearnerLink:
         self.have_manifest = ""
         self._name, self._incarnation, self._library_version, self._load = name, incarnation, library_version, load
         self.task, self.stream = task, stream
-        self._make_segment, self._is_lockstep = make_segment, is_lockstep
-        self._segment: Segment | None = None  # offered in the newest HELLO, or in use
-        self._reason = ""  # why there is none
-        self._may_share = self._carries_unrolls = True
+        self._shared_memory, self._is_lockstep = SegmentOffer(make_segment), is_lockstep
+        self._carries_unrolls = True
         self.shared_weights = 0  # how often new weights came through a segment
         self._weight_bytes = 0  # size of the newest weights; 0: not known yet
         self._greeting = Greeting(lambda: random.getrandbits(63))
@@ -246,7 +189,8 @@ class LearnerLink:
             self._restart(now, wait_s=FIRST_RETRY_S)  # the learner restarts: try again
         elif isinstance(message, Error):
             if message.code == "segment":
-                self._refuse_segment(message.message)
+                self._drop_segment()
+                self._shared_memory.refuse(message.message)
             return [Refused(message.code, message.message, message.hint, message.retryable)]
         elif self.welcome is not None:
             return self._in_session(self.welcome, message, payload)
@@ -288,12 +232,7 @@ class LearnerLink:
             if not message.manifest and message.manifest_digest != self.have_manifest:
                 self.have_manifest = ""
                 return []
-        segment = self._segment
-        if payload:
-            buffer: bytes | None = payload[0]
-        else:
-            is_shared = segment is not None and segment.id == message.segment
-            buffer = segment.take_weights(message.version) if segment is not None and is_shared else None
+        buffer = payload[0] if payload else self._shared_memory.take_weights(message)
         if buffer is None:
             return []
         if is_former:
@@ -317,7 +256,9 @@ class LearnerLink:
         self._get_deadline = None
         self._heartbeat.begin(now)
         self.outbox.welcome(welcome)
-        self._settle_segment(welcome)
+        self._carries_unrolls = bool(self.task) or not welcome.tasks
+        segment = self._shared_memory.settle(welcome, is_needed=self._needs_segment)
+        self.outbox.segment = segment if self._carries_unrolls else None
         self._pass_on(now)  # environments may have come between HELLO and WELCOME
         return [Welcomed(welcome)]
 
@@ -325,52 +266,13 @@ class LearnerLink:
         """Return how unrolls travel to the learner, for the log, and why not through shared memory if they do not."""
         if self.welcome is None or not self._carries_unrolls:
             return {}
-        if self._segment is not None:
-            return {"unrolls_by": "shared_memory"}
-        return {"unrolls_by": "socket", "because": self._reason}
-
-    @property
-    def _needs_segment(self) -> bool:
-        """Whether the link carries unrolls or weights."""
-        return self._carries_unrolls or not (self.task or self.stream)
-
-    def _offer_segment(self) -> Segment | None:
-        """Return the segment to name in HELLO; one for each greeting, however often HELLO is repeated."""
-        if self._segment is None and self._may_share and self._needs_segment:
-            try:
-                self._segment = self._make_segment()
-            except NoSegmentError as error:
-                self._reason = str(error)
-        return self._segment
-
-    def _settle_segment(self, welcome: ProducerWelcome) -> None:
-        """Use the segment that was offered if the learner proves that it has it open, else give it up."""
-        self._carries_unrolls = bool(self.task) or not welcome.tasks
-        segment = self._segment
-        if segment is None:
-            return
-        if self._needs_segment and welcome.segment_secret == segment.secret:
-            segment.withdraw()
-            self.outbox.segment = segment if self._carries_unrolls else None
-            return
-        self._drop_segment()
-        self._reason = "the learner cannot open the segment: it is on another host, has another /dev/shm or user"
-
-    def _refuse_segment(self, reason: str) -> None:
-        """Use the socket from now on; what was lost with the segment is sent again once a PONG shows that it misses."""
-        self._drop_segment()
-        self._may_share, self._reason = False, reason
-
-    def _drop_segment(self) -> None:
-        if self._segment is not None:
-            self._segment.close()
-        self._segment = self.outbox.segment = None
+        return self._shared_memory.describe()
 
     def _hello(self, now: float) -> list[Frames]:
         self._has_told_spec = self.spec is not None
         self._greeting.renew()  # its content may have changed, so an answer to an earlier HELLO must not count
         self._greeting.said(now)
-        segment = self._offer_segment()
+        segment = self._shared_memory.offer() if self._needs_segment else None
         hello = ProducerHello(
             library_version=self._library_version,
             name=self._name,
@@ -396,8 +298,9 @@ class LearnerLink:
         get = Get(
             session=welcome.session, have_version=self.have_version, have_manifest=self.have_manifest, exact=exact
         )
-        if self._segment is not None and self._weight_bytes and not exact:
-            place = self._segment.place_for_weights(self._weight_bytes)
+        segment = self._shared_memory.segment
+        if segment is not None and self._weight_bytes and not exact:
+            place = segment.place_for_weights(self._weight_bytes)
             if place is not None:
                 get = replace(get, segment=place.segment, offset=place.offset, length=place.length)
         return [encode(get)]
@@ -413,6 +316,15 @@ class LearnerLink:
     def close(self) -> None:
         """Give up the segment of shared memory, because nothing more will be sent."""
         self._drop_segment()
+
+    @property
+    def _needs_segment(self) -> bool:
+        """Whether the link carries unrolls or weights."""
+        return self._carries_unrolls or not (self.task or self.stream)
+
+    def _drop_segment(self) -> None:
+        self._shared_memory.drop()
+        self.outbox.segment = None
 
     def _restart(self, now: float, *, wait_s: float = 0.0) -> None:
         if self.welcome is not None:

@@ -6,8 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from seedbed.inference_svc.learner_sessions import LearnerSessions
-from seedbed.inference_svc.upstream import (
+from seedbed.inference_svc.learner_events import (
     CreditReceived,
     Refused,
     RunFinished,
@@ -15,6 +14,7 @@ from seedbed.inference_svc.upstream import (
     WeightsReceived,
     Welcomed,
 )
+from seedbed.inference_svc.learner_sessions import LearnerSessions
 from seedbed.shared.protocol.codec import decode
 from seedbed.shared.protocol.messages import (
     Bye,

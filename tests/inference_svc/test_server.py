@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from seedbed.inference_svc.config import InferenceConfig
+from seedbed.inference_svc.learner_events import FormerWeightsReceived
 from seedbed.inference_svc.serving import ServedStatistics
 from seedbed.inference_svc.unrolls import UnrollWriter
-from seedbed.inference_svc.upstream import FormerWeightsReceived
 from seedbed.shared.protocol.codec import decode, encode
 from seedbed.shared.protocol.messages import (
     Act,

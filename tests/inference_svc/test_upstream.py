@@ -9,15 +9,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from seedbed.inference_svc.upstream import (
-    GET_DEADLINE_S,
-    LearnerLink,
-    Refused,
-    RunFinished,
-    SpecificationRefused,
-    WeightsReceived,
-    Welcomed,
-)
+from seedbed.inference_svc.learner_events import Refused, RunFinished, SpecificationRefused, WeightsReceived, Welcomed
+from seedbed.inference_svc.upstream import GET_DEADLINE_S, LearnerLink
 from seedbed.shared.protocol.codec import decode
 from seedbed.shared.protocol.messages import (
     Bye,

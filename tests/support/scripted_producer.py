@@ -7,14 +7,14 @@ from collections.abc import Callable
 import gymnasium
 import numpy as np
 
-from seedbed.inference_svc.upstream import (
+from seedbed.inference_svc.learner_events import (
     CreditReceived,
-    LearnerLink,
     Refused,
     RunFinished,
     SpecificationRefused,
     WeightsReceived,
 )
+from seedbed.inference_svc.upstream import LearnerLink
 from seedbed.shared.net.endpoints import Dealer
 from seedbed.shared.net.keys import DialKeys
 from seedbed.shared.net.reactor import Reactor
