@@ -37,7 +37,8 @@ from seedbed.inference_svc.learner_sessions import LearnerSessions
 from seedbed.inference_svc.rank_connections import send_unrolls
 from seedbed.inference_svc.segment_offer import no_segment
 from seedbed.inference_svc.upstream import LearnerLink
-from seedbed.learner_svc.link.producer_sessions import Identity, ProducerSessions, SendToProducer, UnrollReceived
+from seedbed.learner_svc.link.admission import Identity
+from seedbed.learner_svc.link.producer_sessions import ProducerSessions, SendToProducer, UnrollReceived
 from seedbed.learner_svc.link.publish import Publisher
 from seedbed.learner_svc.run.run import Run
 from seedbed.learner_svc.sources.queue import QueueSource

@@ -20,8 +20,8 @@ from seedbed.learner_svc.config import LearnerSettings, check_deterministic, che
 from seedbed.learner_svc.finished import tell_finished
 from seedbed.learner_svc.learning.trainer import Trainer
 from seedbed.learner_svc.learning.update_metrics import UpdateMetrics
+from seedbed.learner_svc.link.admission import Identity
 from seedbed.learner_svc.link.producer_sessions import (
-    Identity,
     ProducerSessions,
     SpecificationReceived,
     UnrollKey,

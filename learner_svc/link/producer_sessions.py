@@ -11,6 +11,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from seedbed.learner_svc.link.admission import Identity, check_hello
+from seedbed.learner_svc.link.producer_segments import ProducerSegments
 from seedbed.learner_svc.link.publish import Publisher, WeightsReply
 from seedbed.learner_svc.run.run import Run
 from seedbed.shared.errors import RemoteWireError
@@ -20,7 +22,6 @@ from seedbed.shared.protocol.layout import Array
 from seedbed.shared.protocol.ledger import Ledger, Producer
 from seedbed.shared.protocol.messages import (
     LEARNER_PROTOCOL_MAX,
-    PROTOCOL_MIN,
     Bye,
     Challenge,
     Credit,
@@ -38,7 +39,6 @@ from seedbed.shared.protocol.messages import (
     SessionReport,
     TaskEnv,
     Unroll,
-    Weights,
 )
 from seedbed.shared.protocol.rows import EnvSpec, episodes_layout
 from seedbed.shared.protocol.segment import OpenedSegment
@@ -48,28 +48,9 @@ from seedbed.shared.runtime.tasks import MULTI_TASK_ENV_ID
 
 MAX_SESSIONS_PER_CONNECTION = 256  # more than the number of tasks that a run may have
 MAX_SESSIONS = 4096  # of all producers together
-MAX_SEGMENTS = 256  # segments of shared memory that are open, a file descriptor each; further sessions use the socket
 MAX_STRIKES = 10  # invalid messages before a connection's sessions end
 MAX_STRUCK = 1024  # connections with such counts; the one counted for longest is forgotten first
 Frames = Sequence[bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """The fields that are the same in every WELCOME of this learner."""
-
-    epoch: int
-    run_id: str
-    run_seed: int
-    unroll_length: int
-    beat_s: float
-    lease_s: float
-    tasks: tuple[TaskEnv, ...] = ()  # empty: a run with one environment
-    protocol_min: int = PROTOCOL_MIN  # higher if inference must record more than protocol 1 can
-    is_deterministic: bool = False  # only the first inference service may join
-    rank: int = 0  # among the learner's ranks
-    num_ranks: int = 1
-    ranks: tuple[str, ...] = ()  # addresses of the others; the chief's alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +132,7 @@ class ProducerSessions:
         self._work_age_s = work_age_s
         self._strikes: dict[bytes, int] = {}
         self._check_unroll: Callable[[int, int], None] | None = None
-        self._open_segment = open_segment
-        self._segments: dict[Producer, OpenedSegment] = {}  # of sessions whose unrolls come through shared memory
+        self._segments = ProducerSegments(open_segment)
 
     def adopt(self, spec: EnvSpec, check_unroll: Callable[[int, int], None]) -> None:
         """Refuse other specifications from now on, because the policy was built for this one.
@@ -206,14 +186,13 @@ class ProducerSessions:
         for answer in answers:
             producer = self.ledger.sessions.get(answer.message.session)
             if producer is not None and producer.is_reachable:
-                frames = self._frames_of(answer, producer)
+                frames = self._segments.frames_of(answer, producer)
                 sends.append(SendToProducer(producer.route, frames, is_useful=answer.is_new))
         return sends
 
     def close(self) -> None:
         """Close the segments of shared memory."""
-        for producer in list(self._segments):
-            self._close_segment(producer)
+        self._segments.close_all()
 
     def beat(self, now: float, *, may_expire: bool) -> list[SendToProducer]:
         """Answer long-polls that have waited long enough, and end leases that are over if `may_expire`."""
@@ -263,7 +242,7 @@ class ProducerSessions:
         if found is None:
             return [self._challenge(message.session, route)]
         if isinstance(message, Get):
-            self._note_place(found, message)
+            self._segments.note_place(found, message)
             answer = self.publisher.get(message, now)
             return [*self.answers([answer])] if answer else []
         num_frames = 0 if isinstance(message, Unroll) and message.segment else 1
@@ -285,7 +264,7 @@ class ProducerSessions:
         producer = self.ledger.hello(hello, route, now)
         self.publisher.forget(producer.id)  # earlier answers may have been lost with its connection
         self.incarnations.setdefault(hello.name, set()).add(hello.incarnation)
-        secret = self._take_segment(hello, producer)
+        secret = self._segments.open(hello, producer)
         actions: list[Action] = [SendToProducer(route, [encode(self._welcome(hello, producer, secret))])]
         actions.append(SendToProducer(route, [encode(self._credit(producer))]))
         if self.run.state == RunState.FINISHED:
@@ -301,28 +280,8 @@ class ProducerSessions:
 
     def _refusal(self, hello: ProducerHello) -> Reject | None:
         """Return the REJECT for a producer that cannot be served; None if it can."""
-        if hello.protocol_min > LEARNER_PROTOCOL_MAX or hello.protocol_max < self.identity.protocol_min:
-            return Reject(
-                nonce=hello.nonce, code="protocol", retryable=False,
-                message=f"inference speaks protocol {hello.protocol_min} to {hello.protocol_max}, "
-                f"the learner {self.identity.protocol_min} to {LEARNER_PROTOCOL_MAX}",
-                hint="install one version of seedbed everywhere",
-            )  # fmt: skip
-        if hello.is_lockstep != self.identity.is_deterministic:
-            return _lockstep_mismatch(hello)
-        if self.identity.is_deterministic and set().union(*self.incarnations.values()) - {hello.incarnation}:
-            return Reject(
-                nonce=hello.nonce, code="deterministic", retryable=False,
-                message="a deterministic run has one inference service from its start to its end, and had another one",
-                hint="start the run anew, or set run.deterministic = false",
-            )  # fmt: skip
-        if hello.stream % self.identity.num_ranks != self.identity.rank:
-            return Reject(
-                nonce=hello.nonce, code="rank", retryable=True,
-                message=f"this is learner rank {self.identity.rank} of {self.identity.num_ranks}, and stream "
-                f"{hello.stream} belongs to another",
-                hint="the addresses in the chief's WELCOME are in the order of ranks",
-            )  # fmt: skip
+        if refusal := check_hello(hello, self.identity, self.incarnations):
+            return refusal
         problem = self._find_incompatibility(hello.task, hello.spec)
         if problem is None:
             return None
@@ -402,56 +361,16 @@ class ProducerSessions:
         if self.run.state == RunState.FINISHED:
             return []  # the producer counts it as lost: it would not be trained on
         self._check_unroll(unroll.lanes, len(payload[0]) if payload else unroll.length)
-        reader = self._segments.get(producer)
-        if payload:
-            frame = payload[0]
-        elif reader is None or reader.id != unroll.segment:  # of an earlier greeting: there may be other rows by now
+        try:
+            frame = payload[0] if payload else self._segments.read(producer, unroll)
+        except RemoteWireError as error:
+            return self.strike(producer.route, error, producer.id)
+        if frame is None:
             return [self._challenge(unroll.session, producer.route)]
-        else:
-            try:
-                frame = reader.read(unroll.offset, unroll.length)
-            except RemoteWireError as error:
-                self._close_segment(producer)
-                return self.strike(producer.route, error, producer.id)
         skip = self.ledger.receive(producer, unroll)
         if skip is None:
             return []
         return [UnrollReceived(UnrollKey(producer, unroll.seq, unroll.actor), unroll.lanes, frame, skip)]
-
-    # Shared memory
-
-    def _take_segment(self, hello: ProducerHello, producer: Producer) -> int:
-        """Open the segment that HELLO names, if it can be opened here; return its secret for WELCOME, or 0."""
-        reader = self._segments.get(producer)
-        if reader is None or reader.id != hello.segment:
-            self._close_segment(producer)
-            may_open = hello.segment and len(self._segments) < MAX_SEGMENTS
-            reader = self._open_segment(hello.segment, hello.segment_bytes) if may_open else None
-            if reader is not None:
-                self._segments[producer] = reader
-        return reader.secret if reader is not None else 0
-
-    def _note_place(self, producer: Producer, get: Get) -> None:
-        """Note where in its segment a producer wants the next weights."""
-        segment = self._segments.get(producer)
-        if segment is not None and not get.exact:
-            try:
-                segment.request_weights(get.segment, get.offset, get.length)
-            except RemoteWireError:
-                self._close_segment(producer)
-                raise
-
-    def _frames_of(self, answer: WeightsReply, producer: Producer) -> Frames:
-        """Return what to send for an answer, without the weights if they could be put into the producer's segment."""
-        message, segment = answer.message, self._segments.get(producer)
-        if isinstance(message, Weights) and segment and segment.put_weights(message.version, answer.frames[0]):
-            return [encode(replace(message, segment=segment.id))]
-        return [encode(message), *answer.frames]
-
-    def _close_segment(self, producer: Producer) -> None:
-        segment = self._segments.pop(producer, None)
-        if segment is not None:
-            segment.close()
 
     def _episodes(self, producer: Producer, episodes: Episodes, frame: bytes) -> list[Action]:
         self._check_task(producer)
@@ -479,15 +398,4 @@ class ProducerSessions:
     def _forget(self, producer: Producer) -> None:
         self.publisher.forget(producer.id)
         self.loads.pop(producer.incarnation, None)
-        self._close_segment(producer)
-
-
-def _lockstep_mismatch(hello: ProducerHello) -> Reject:
-    """Return the REJECT for an inference service of which only one side is deterministic."""
-    if hello.is_lockstep:
-        message = "inference.lockstep_groups is set, and the learner has run.deterministic = false"
-        hint = "set run.deterministic = true for the learner, or leave inference.lockstep_groups out"
-    else:
-        message = "the learner has run.deterministic = true, and inference.lockstep_groups is not set"
-        hint = "set inference.lockstep_groups to the number of groups of all training actors"
-    return Reject(nonce=hello.nonce, code="deterministic", retryable=False, message=message, hint=hint)
+        self._segments.close(producer)

@@ -12,12 +12,8 @@ from pathlib import Path
 from seedbed.learner_svc.algorithms.registry import make_source, recording_of
 from seedbed.learner_svc.config import LearnerSettings, check_update_time
 from seedbed.learner_svc.learning.trainer import ChiefPolicy, Trained, Trainer
-from seedbed.learner_svc.link.producer_sessions import (
-    Identity,
-    ProducerSessions,
-    UnrollKey,
-    UnrollReceived,
-)
+from seedbed.learner_svc.link.admission import Identity
+from seedbed.learner_svc.link.producer_sessions import ProducerSessions, UnrollKey, UnrollReceived
 from seedbed.learner_svc.link.producer_socket import ProducerSocket, Received
 from seedbed.learner_svc.link.publish import Publisher
 from seedbed.learner_svc.link.sizes import check_size

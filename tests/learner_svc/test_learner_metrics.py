@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from seedbed.learner_svc.learning.update_metrics import UpdateMetrics
-from seedbed.learner_svc.link.producer_sessions import Identity, ProducerSessions
+from seedbed.learner_svc.link.admission import Identity
+from seedbed.learner_svc.link.producer_sessions import ProducerSessions
 from seedbed.learner_svc.link.publish import Publisher
 from seedbed.learner_svc.metrics import register
 from seedbed.learner_svc.run.folder import RunFolder

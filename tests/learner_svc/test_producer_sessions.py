@@ -12,13 +12,13 @@ import gymnasium
 import numpy as np
 import pytest
 
+from seedbed.learner_svc.link.admission import Identity
+from seedbed.learner_svc.link.producer_segments import MAX_SEGMENTS
 from seedbed.learner_svc.link.producer_sessions import (
-    MAX_SEGMENTS,
     MAX_STRIKES,
     MAX_STRUCK,
     Action,
     EpisodesReceived,
-    Identity,
     ProducerSessions,
     SendToProducer,
     SpecificationReceived,

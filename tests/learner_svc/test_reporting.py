@@ -4,7 +4,8 @@ import pytest
 
 from seedbed.learner_svc.config import LearnerSettings
 from seedbed.learner_svc.learning.update_metrics import UpdateMetrics
-from seedbed.learner_svc.link.producer_sessions import Identity, ProducerSessions
+from seedbed.learner_svc.link.admission import Identity
+from seedbed.learner_svc.link.producer_sessions import ProducerSessions
 from seedbed.learner_svc.link.publish import Publisher
 from seedbed.learner_svc.reporting import Reporter
 from seedbed.learner_svc.run.measure import EvaluationResult
