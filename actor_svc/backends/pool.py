@@ -19,7 +19,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from seedbed.actor_svc.backends.families import STATISTICS, Family, check_doom, family_of
 from seedbed.actor_svc.backends.vector import VectorBackend
 from seedbed.shared.errors import ConfigError, MissingExtraError
-from seedbed.shared.runtime.config import ATARI_MAX_STEPS, EnvConfig, suggest
+from seedbed.shared.runtime.config import ATARI_MAX_STEPS, EnvConfig
+from seedbed.shared.runtime.config_errors import suggest
 
 DOOM_SCRIPT = Path(__file__).with_name("vizdoom")  # starts Doom so that it ends with this process, even if killed
 FAILURES = (KeyError, ValueError, AssertionError, TypeError, RuntimeError)  # what EnvPool raises for wrong options

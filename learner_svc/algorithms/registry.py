@@ -11,7 +11,7 @@ from seedbed.learner_svc.sources.source import K, Source, SourcePlan
 from seedbed.shared.policy.acting import Recording
 from seedbed.shared.policy.policy import Policy
 from seedbed.shared.protocol.recording import RecordSpec
-from seedbed.shared.runtime.config import read_section
+from seedbed.shared.runtime.load_config import read_section
 from seedbed.shared.runtime.modules import load_class
 from seedbed.shared.runtime.tasks import normalised_weights
 

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from seedbed.shared.errors import ConfigError
-from seedbed.shared.runtime.config import suggest
+from seedbed.shared.runtime.config_errors import suggest
 
 C = TypeVar("C")
 

@@ -27,9 +27,10 @@ from pydantic import BaseModel
 from seedbed.shared.errors import ConfigError, SeedbedError
 from seedbed.shared.runtime import logs
 from seedbed.shared.runtime.allocator import release_freed_memory, share_one_arena
-from seedbed.shared.runtime.config import RuntimeConfig, load_settings
+from seedbed.shared.runtime.config import RuntimeConfig
 from seedbed.shared.runtime.files import writing
 from seedbed.shared.runtime.health import leave_cause
+from seedbed.shared.runtime.load_config import load_settings
 from seedbed.shared.runtime.metrics import Metrics
 from seedbed.shared.runtime.modules import look_for_modules_here
 from seedbed.shared.runtime.open_files import raise_file_limit

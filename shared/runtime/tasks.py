@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from seedbed.shared.errors import ConfigError
-from seedbed.shared.runtime.config import EnvConfig, EvalConfig, RunConfig, Section, join_env, suggest
+from seedbed.shared.runtime.config import EnvConfig, EvalConfig, RunConfig, Section, join_env
+from seedbed.shared.runtime.config_errors import suggest
 from seedbed.shared.scores.published import published_scale
 from seedbed.shared.scores.scale import ScoreScale
 

@@ -10,7 +10,7 @@ import pytest
 from seedbed.learner_svc.config import LearnerSettings
 from seedbed.learner_svc.run.folder import RunFolder, to_toml
 from seedbed.shared.errors import ConfigError, StorageError
-from seedbed.shared.runtime.config import load_settings
+from seedbed.shared.runtime.load_config import load_settings
 
 
 def test_a_second_learner_is_told_who_holds_the_folder(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from seedbed.actor_svc.config import ActorSettings
 from seedbed.learner_svc.config import LearnerSettings
 from seedbed.services.dmlab.levels import DMLAB_30
 from seedbed.services.tools.cli.experiment import LaunchSettings, check_lanes
-from seedbed.shared.runtime.config import load_settings
+from seedbed.shared.runtime.load_config import load_settings
 
 EXPERIMENTS = sorted((Path(__file__).parents[2] / "compose" / "experiments").glob("*.toml"))
 

@@ -30,7 +30,8 @@ from seedbed.shared.policy.weights import acting_parameters
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.protocol.rows import EnvSpec, Flags, describe_space_difference
 from seedbed.shared.protocol.statistics import GIVEN, Means
-from seedbed.shared.runtime.config import EvalConfig, load_settings
+from seedbed.shared.runtime.config import EvalConfig
+from seedbed.shared.runtime.load_config import load_settings
 from seedbed.shared.runtime.tasks import RunSettings, check_task
 from seedbed.shared.scores.published import published_scale
 from seedbed.shared.scores.scale import ScoreScale

@@ -30,15 +30,8 @@ from seedbed.services.tools.cli.runs import RECORD, RUNS, Need, newest_good, run
 from seedbed.services.tools.cli.service_folder import MANIFEST, ServiceFolder, open_folder, open_service
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.policy.config import PolicyConfig
-from seedbed.shared.runtime.config import (
-    EnvConfig,
-    EvalConfig,
-    LaunchConfig,
-    RuntimeConfig,
-    load_settings,
-    parse_value,
-    read_toml,
-)
+from seedbed.shared.runtime.config import EnvConfig, EvalConfig, LaunchConfig, RuntimeConfig
+from seedbed.shared.runtime.load_config import load_settings, parse_value, read_toml
 from seedbed.shared.runtime.recipes import AUTO, MEMORY, is_open
 from seedbed.shared.runtime.tasks import RunSettings, normalised_weights
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from seedbed.actor_svc.config import ActorSettings
 from seedbed.services.tools.cli.service_folder import open_service, service_variables
 from seedbed.shared.errors import ConfigError
-from seedbed.shared.runtime.config import load_settings
+from seedbed.shared.runtime.load_config import load_settings
 from seedbed.shared.runtime.service import DIE_WITH_PARENT, split_words
 
 

@@ -5,7 +5,8 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from seedbed.shared.runtime.config import ENVIRONMENT_PREFIX, KNOWN_SECTIONS
+from seedbed.shared.runtime.config_errors import ENVIRONMENT_PREFIX
+from seedbed.shared.runtime.load_config import KNOWN_SECTIONS
 
 
 def usable_cores() -> int:

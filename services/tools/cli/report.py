@@ -23,7 +23,7 @@ from seedbed.services.tools.cli.table import LABEL_STYLE, count, labelled_grid, 
 from seedbed.services.tools.cli.unroll_links import UnrollLink, read_links
 from seedbed.shared.figures import columns, inference
 from seedbed.shared.protocol.layout import Array
-from seedbed.shared.runtime.config import load_settings
+from seedbed.shared.runtime.load_config import load_settings
 from seedbed.shared.scores.scale import ScoreScale
 
 if TYPE_CHECKING:  # torch costs a second that `doctor` and `explain` do not need

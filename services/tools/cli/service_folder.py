@@ -16,7 +16,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from seedbed.shared.errors import ConfigError
-from seedbed.shared.runtime.config import EnvConfig, suggest
+from seedbed.shared.runtime.config import EnvConfig
+from seedbed.shared.runtime.config_errors import suggest
 from seedbed.shared.runtime.service import DIE_WITH_PARENT
 
 MANIFEST = "service.toml"

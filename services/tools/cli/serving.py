@@ -11,7 +11,7 @@ from seedbed.learner_svc.run.saved_policy import read_policy
 from seedbed.services.tools.cli.evaluate import EvaluationSettings, Which, find_checkpoint
 from seedbed.services.tools.cli.runs import RECORD
 from seedbed.shared.protocol.messages import pack_version
-from seedbed.shared.runtime.config import load_settings
+from seedbed.shared.runtime.load_config import load_settings
 from seedbed.shared.runtime.service import main_from
 
 EPOCH = 1  # of the versions that actors see: nothing newer ever comes

@@ -14,7 +14,8 @@ from seedbed.services.tools.cli.plan import NICE, split_threads, word
 from seedbed.services.tools.cli.runs import RECORD
 from seedbed.services.tools.container.role import SERVED, ContainerRole
 from seedbed.shared.errors import ConfigError
-from seedbed.shared.runtime.config import load_settings, suggest
+from seedbed.shared.runtime.config_errors import suggest
+from seedbed.shared.runtime.load_config import load_settings
 from seedbed.shared.runtime.tasks import check_task
 
 ANY_IMAGE = "classic_control"  # what the actor image is built for unless something else is said

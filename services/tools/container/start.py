@@ -14,8 +14,8 @@ from seedbed.services.tools.container.owner import ReadOnlyMountError, User, com
 from seedbed.services.tools.container.plan import ANY_IMAGE, Container, Start, plan_service
 from seedbed.services.tools.container.role import ContainerRole
 from seedbed.shared.errors import ConfigError, SeedbedError
-from seedbed.shared.runtime.config import parse_value
 from seedbed.shared.runtime.health import CAUSE_VARIABLE
+from seedbed.shared.runtime.load_config import parse_value
 from seedbed.shared.runtime.service import report
 
 SERVICE_VARIABLE = "SEEDBED_SERVICE"  # of the image: which folder of services/ it was built for

@@ -10,17 +10,8 @@ from pydantic import BaseModel, Field
 
 from seedbed.actor_svc.config import ActorSettings
 from seedbed.shared.errors import ConfigError
-from seedbed.shared.runtime.config import (
-    KNOWN_SECTIONS,
-    EnvConfig,
-    EvalConfig,
-    LaunchConfig,
-    RunConfig,
-    RuntimeConfig,
-    Section,
-    load_settings,
-    parse_value,
-)
+from seedbed.shared.runtime.config import EnvConfig, EvalConfig, LaunchConfig, RunConfig, RuntimeConfig, Section
+from seedbed.shared.runtime.load_config import KNOWN_SECTIONS, load_settings, parse_value
 
 
 class LinkConfig(Section):

@@ -6,7 +6,7 @@ import pytest
 
 from seedbed.services.tools.cli.experiment import LaunchSettings
 from seedbed.shared.errors import ConfigError
-from seedbed.shared.runtime.config import load_settings
+from seedbed.shared.runtime.load_config import load_settings
 from seedbed.shared.runtime.recipes import FACETS, KINDS, lay, read_recipe
 
 TEXT = """

@@ -7,7 +7,8 @@ import pytest
 from pydantic import ConfigDict
 
 from seedbed.shared.errors import ConfigError
-from seedbed.shared.runtime.config import EvalConfig, RunConfig, load_settings
+from seedbed.shared.runtime.config import EvalConfig, RunConfig
+from seedbed.shared.runtime.load_config import load_settings
 from seedbed.shared.runtime.tasks import RunSettings, TaskConfig, normalised_weights
 
 FILE = """

@@ -26,7 +26,8 @@ from seedbed.services.tools.cli.scrape import read_status
 from seedbed.services.tools.cli.supervisor import Supervisor
 from seedbed.services.tools.cli.training import Stop, render_failure, run_experiment
 from seedbed.shared.errors import SeedbedError
-from seedbed.shared.runtime.config import EnvConfig, load_settings
+from seedbed.shared.runtime.config import EnvConfig
+from seedbed.shared.runtime.load_config import load_settings
 
 LEAST_S = 1.0  # of one measurement
 GRACE_S = 60.0  # for a client to start and for the first weights

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.protocol.spaces import Leaf, Space
-from seedbed.shared.runtime.config import suggest
+from seedbed.shared.runtime.config_errors import suggest
 
 DIGITS_AND_LETTERS = "0123456789abcdefghijklmnoprstuvwxyz"  # without q, which quits
 NAMED = {

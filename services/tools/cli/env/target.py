@@ -22,7 +22,8 @@ from seedbed.services.tools.cli.service_folder import (
     open_folder,
 )
 from seedbed.shared.errors import ConfigError
-from seedbed.shared.runtime.config import EnvConfig, load_settings
+from seedbed.shared.runtime.config import EnvConfig
+from seedbed.shared.runtime.load_config import load_settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ from seedbed.services.tools.cli.service_folder import find_folder, minded, open_
 from seedbed.services.tools.container.plan import Container, plan_service
 from seedbed.services.tools.container.role import ContainerRole
 from seedbed.shared.errors import ConfigError
-from seedbed.shared.runtime.config import EnvConfig, parse_value
+from seedbed.shared.runtime.config import EnvConfig
+from seedbed.shared.runtime.load_config import parse_value
 from seedbed.shared.runtime.service import DIE_WITH_PARENT
 from tests.support.deployment import wait_until
 

@@ -15,7 +15,8 @@ from seedbed.services.tools.cli.plan import (
     split_threads,
 )
 from seedbed.shared.errors import ConfigError
-from seedbed.shared.runtime.config import LaunchConfig, parse_value
+from seedbed.shared.runtime.config import LaunchConfig
+from seedbed.shared.runtime.load_config import parse_value
 
 ADDRESSES = Addresses(learner="tcp://127.0.0.1:1000", inference=("tcp://127.0.0.1:1001", "tcp://127.0.0.1:1002"))
 

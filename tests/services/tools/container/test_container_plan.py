@@ -9,7 +9,7 @@ from seedbed.services.tools.cli.experiment import EXPERIMENTS
 from seedbed.services.tools.container.plan import OVERRIDES, Container, plan_service
 from seedbed.services.tools.container.role import ContainerRole
 from seedbed.shared.errors import ConfigError
-from seedbed.shared.runtime.config import parse_value
+from seedbed.shared.runtime.load_config import parse_value
 
 
 @pytest.fixture
