@@ -32,7 +32,7 @@ from seedbed.actor_svc.pictures import MAX_SHARE, Camera, make_watched_group
 from seedbed.shared import __version__
 from seedbed.shared.errors import ConfigError, RejectedError, RemoteWireError
 from seedbed.shared.net.addresses import look_up
-from seedbed.shared.net.endpoints import Dealer
+from seedbed.shared.net.dealer import Dealer
 from seedbed.shared.net.keys import dial_keys
 from seedbed.shared.net.reactor import Reactor
 from seedbed.shared.net.resolver import Lookup, Resolver

@@ -46,11 +46,11 @@ from seedbed.services.tools.cli.bench.transport_peers import input_ended
 from seedbed.services.tools.cli.doctor import machine_label
 from seedbed.services.tools.cli.scrape import read_page, read_status
 from seedbed.shared.net.dialler import Dialler
-from seedbed.shared.net.endpoints import Router
 from seedbed.shared.net.keyring import Keyring
 from seedbed.shared.net.keys import bind_keys, dial_keys
 from seedbed.shared.net.reactor import Reactor
 from seedbed.shared.net.roles import Role
+from seedbed.shared.net.router import Router
 from seedbed.shared.protocol.codec import decode
 from seedbed.shared.protocol.ledger import Ledger
 from seedbed.shared.protocol.messages import Get

@@ -38,13 +38,13 @@ from seedbed.shared import __version__
 from seedbed.shared.errors import RejectedError, RemoteWireError, SeedbedError
 from seedbed.shared.net.addresses import look_up
 from seedbed.shared.net.dialler import Dialler
-from seedbed.shared.net.endpoints import Router
 from seedbed.shared.net.file_reserve import most_connected
 from seedbed.shared.net.keys import bind_keys, dial_keys
 from seedbed.shared.net.reactor import Reactor
 from seedbed.shared.net.reports import Reports, ShownPicture
 from seedbed.shared.net.resolver import Lookup
 from seedbed.shared.net.roles import Role
+from seedbed.shared.net.router import Router
 from seedbed.shared.policy.determinism import use_deterministic_algorithms
 from seedbed.shared.policy.weights import Manifest
 from seedbed.shared.protocol.codec import decode

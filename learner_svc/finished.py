@@ -4,10 +4,10 @@ import asyncio
 
 from seedbed.learner_svc.config import LearnerConfig
 from seedbed.shared.errors import RemoteWireError
-from seedbed.shared.net.endpoints import Router
 from seedbed.shared.net.keys import bind_keys
 from seedbed.shared.net.reactor import Reactor
 from seedbed.shared.net.roles import Role
+from seedbed.shared.net.router import Router
 from seedbed.shared.protocol.codec import decode, encode
 from seedbed.shared.protocol.messages import Bye, ProducerHello
 from seedbed.shared.runtime.linger import LingerTimer

@@ -13,11 +13,11 @@ from seedbed.learner_svc.link.producer_sessions import (
     UnrollReceived,
 )
 from seedbed.shared.errors import RemoteWireError
-from seedbed.shared.net.endpoints import Router
 from seedbed.shared.net.keys import bind_keys
 from seedbed.shared.net.reactor import Reactor
 from seedbed.shared.net.reports import Reports
 from seedbed.shared.net.roles import Role
+from seedbed.shared.net.router import Router
 from seedbed.shared.runtime.refusal_log import RefusalLog
 from seedbed.shared.runtime.service import Service
 

@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from seedbed.shared.net.addresses import look_up
-from seedbed.shared.net.endpoints import MAX_FRAME_BYTES, Dealer
+from seedbed.shared.net.dealer import Dealer
 from seedbed.shared.net.keys import DialKeys
 from seedbed.shared.net.reactor import Buffer, Reactor
 from seedbed.shared.net.resolver import Lookup, Resolver
+from seedbed.shared.net.socket_options import MAX_FRAME_BYTES
 
 
 class Dialler:

@@ -7,8 +7,8 @@ import asyncio
 import threading
 import time
 
-from seedbed.shared.net.endpoints import Router
 from seedbed.shared.net.reactor import Reactor
+from seedbed.shared.net.router import Router
 from tests.support.raw_dealer import raw_dealer
 
 MESSAGES, BYTES = 1600, 50_000  # more than a queue holds

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from seedbed.shared.net.endpoints import Router
 from seedbed.shared.net.keys import Role, bind_keys
 from seedbed.shared.net.reactor import Reactor
+from seedbed.shared.net.router import Router
 from seedbed.shared.protocol.codec import decode, encode
 from seedbed.shared.protocol.messages import Act, ActBits, Bye, Hello, Message, Ping, Reject, Step, Welcome
 from seedbed.shared.protocol.rows import act_layout, step_layout

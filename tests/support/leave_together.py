@@ -3,8 +3,9 @@
 import asyncio
 import sys
 
-from seedbed.shared.net.endpoints import Dealer, Router
+from seedbed.shared.net.dealer import Dealer
 from seedbed.shared.net.reactor import Reactor
+from seedbed.shared.net.router import Router
 
 DEALERS = 10
 

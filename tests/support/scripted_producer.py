@@ -15,7 +15,7 @@ from seedbed.inference_svc.learner_events import (
     WeightsReceived,
 )
 from seedbed.inference_svc.upstream import LearnerLink
-from seedbed.shared.net.endpoints import Dealer
+from seedbed.shared.net.dealer import Dealer
 from seedbed.shared.net.keys import DialKeys
 from seedbed.shared.net.reactor import Reactor
 from seedbed.shared.protocol.codec import decode, encode

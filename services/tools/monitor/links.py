@@ -8,7 +8,7 @@ from seedbed.services.tools.monitor.config import MonitorConfig
 from seedbed.services.tools.monitor.remote_reports import RemoteReports
 from seedbed.shared.errors import RemoteWireError
 from seedbed.shared.figures.monitor import REFUSED_MESSAGES
-from seedbed.shared.net.endpoints import Dealer
+from seedbed.shared.net.dealer import Dealer
 from seedbed.shared.net.keys import DialKeys, dial_keys
 from seedbed.shared.net.reactor import Reactor
 from seedbed.shared.net.resolver import Resolver

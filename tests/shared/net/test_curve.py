@@ -12,12 +12,13 @@ import uvloop
 import zmq
 
 from seedbed.shared.errors import ConfigError
-from seedbed.shared.net import endpoints, zap
-from seedbed.shared.net.endpoints import Dealer, Router
+from seedbed.shared.net import router, zap
+from seedbed.shared.net.dealer import Dealer
 from seedbed.shared.net.keyring import Keyring
 from seedbed.shared.net.keys import DialKeys, KeyPair, PublicKey, bind_keys, client_file, dial_keys
 from seedbed.shared.net.reactor import Reactor
 from seedbed.shared.net.roles import Role
+from seedbed.shared.net.router import Router
 from tests.support.heard import Heard
 from tests.support.hostile_peer import shout_over_tcp
 
@@ -367,7 +368,7 @@ def test_the_door_opens_after_garbage_and_two_hundred_idle_connections(folder):
 
 def test_a_router_that_has_forgotten_a_route_looks_it_up_again(folder, monkeypatch):
     """What it remembers is bounded, and nobody notices."""
-    monkeypatch.setattr(endpoints, "MAX_ROUTES", 4)
+    monkeypatch.setattr(router, "MAX_ROUTES", 4)
 
     async def test(door):
         first, _, route = await door.enter(door.robot(), b"first")

@@ -9,8 +9,8 @@ import pytest
 from seedbed.services.tools.cli.launcher import Reservation
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.net.dialler import Dialler
-from seedbed.shared.net.endpoints import Router
 from seedbed.shared.net.reactor import Reactor
+from seedbed.shared.net.router import Router
 from tests.support.heard import Changes
 
 HOSTS = ("127.0.0.2", "127.0.0.3")

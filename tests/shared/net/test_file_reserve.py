@@ -9,9 +9,10 @@ from collections.abc import Iterator
 import pytest
 import uvloop
 
-from seedbed.shared.net.endpoints import Dealer, Router
+from seedbed.shared.net.dealer import Dealer
 from seedbed.shared.net.file_reserve import RESERVED, most_connected
 from seedbed.shared.net.reactor import Reactor
+from seedbed.shared.net.router import Router
 from tests.support.heard import Heard
 
 FREE = 12  # fewer than are reserved, and enough for a client in the same process

@@ -11,8 +11,10 @@ import zmq
 
 from seedbed.shared.net.budget import DROPPED_MESSAGES
 from seedbed.shared.net.connections import hang_up, received_bytes
-from seedbed.shared.net.endpoints import ROUTER_QUEUE_MESSAGES, Dealer, Router
+from seedbed.shared.net.dealer import Dealer
 from seedbed.shared.net.reactor import Reactor
+from seedbed.shared.net.router import Router
+from seedbed.shared.net.socket_options import ROUTER_QUEUE_MESSAGES
 from tests.support.clock import Clock
 from tests.support.heard import Changes
 from tests.support.hostile_peer import connect_raw, part

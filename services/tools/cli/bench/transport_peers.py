@@ -20,10 +20,11 @@ import uvloop
 
 from seedbed.actor_svc.client import GroupClient, Send, StartLanes, StepLanes
 from seedbed.actor_svc.connection import ConnectionClient
-from seedbed.shared.net.endpoints import Dealer, Router
+from seedbed.shared.net.dealer import Dealer
 from seedbed.shared.net.keys import bind_keys, dial_keys
 from seedbed.shared.net.reactor import Reactor
 from seedbed.shared.net.roles import Role
+from seedbed.shared.net.router import Router
 from seedbed.shared.protocol.codec import decode, encode, encode_act
 from seedbed.shared.protocol.layout import Layout
 from seedbed.shared.protocol.messages import Hello, Ping, Step, Welcome

@@ -26,10 +26,10 @@ from seedbed.services.tools.cli.env.target import Listen, pinned
 from seedbed.services.tools.cli.env.verdicts import Result, RuleVerdict, merge, skipped
 from seedbed.services.tools.cli.service_folder import ServiceFolder, kill_group, service_variables
 from seedbed.shared.errors import ConfigError
-from seedbed.shared.net.endpoints import Router
 from seedbed.shared.net.keys import bind_keys
 from seedbed.shared.net.reactor import Buffer, Reactor
 from seedbed.shared.net.roles import Role
+from seedbed.shared.net.router import Router
 
 POLL_S = 0.05
 KILL_S = 5.0

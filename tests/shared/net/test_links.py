@@ -17,8 +17,10 @@ import uvloop
 import zmq
 
 from seedbed.shared.errors import ConfigError
-from seedbed.shared.net import addresses, endpoints
+from seedbed.shared.net import addresses
+from seedbed.shared.net.dealer import Dealer
 from seedbed.shared.net.reactor import MAX_FRAMES, Reactor
+from seedbed.shared.net.router import Router
 from tests.support.heard import Heard
 
 TIMEOUT_S = 20.0
@@ -60,14 +62,14 @@ class Pair:
 
     def __init__(self, transport: Transport, place: Any, **router_options: Any) -> None:
         self.at_router, self.at_dealer = Heard(), Heard()
-        self.router = endpoints.Router(
+        self.router = Router(
             place,
             "tcp://127.0.0.1:0",
             on_message=self.at_router.message,
             on_drained=self.at_router.drained,
             **router_options,
         )
-        self.dealer = endpoints.Dealer(
+        self.dealer = Dealer(
             place, self.router.endpoint, on_message=self.at_dealer.message, on_event=self.at_dealer.event
         )
 
@@ -136,12 +138,12 @@ def test_routes_tell_peers_apart(transport):
 
     async def test(place):
         at_router, peers = Heard(), []
-        router = endpoints.Router(
+        router = Router(
             place, "tcp://127.0.0.1:0", on_message=lambda route, frames: router.send(route, [b"for", frames[0]])
         )
         for _ in range(3):
             heard = Heard()
-            dealer = endpoints.Dealer(place, router.endpoint, on_message=heard.message, on_event=heard.event)
+            dealer = Dealer(place, router.endpoint, on_message=heard.message, on_event=heard.event)
             peers.append((dealer, heard))
         for number, (dealer, heard) in enumerate(peers):
             await heard.until(lambda dealer=dealer: dealer.is_connected)
@@ -161,7 +163,7 @@ def test_a_dealer_without_a_peer_refuses_to_send(transport):
         pair = Pair(transport, place)
         address = pair.router.endpoint
         pair.router.close()
-        dealer = endpoints.Dealer(place, address, on_message=pair.at_dealer.message)
+        dealer = Dealer(place, address, on_message=pair.at_dealer.message)
         assert not dealer.send([b"x"])
         assert dealer.state == "connecting"
 
@@ -179,7 +181,7 @@ def test_a_dealer_survives_its_router(transport):
         await pair.at_dealer.until(lambda: "disconnected" in pair.at_dealer.events)
         assert not pair.dealer.is_connected
         assert not pair.dealer.send([b"lost"])
-        router = endpoints.Router(place, address, on_message=pair.at_router.message)
+        router = Router(place, address, on_message=pair.at_router.message)
         await pair.wait_connected()
         assert pair.dealer.send([b"again"])
         await pair.at_router.until(lambda: bool(pair.at_router.messages))
@@ -223,7 +225,7 @@ def test_a_frame_over_the_limit_costs_its_sender_the_connection(transport):
     async def test(place):
         pair = Pair(transport, place, max_frame_bytes=1000)
         other = Heard()
-        dealer = endpoints.Dealer(place, pair.router.endpoint, on_message=other.message, on_event=other.event)
+        dealer = Dealer(place, pair.router.endpoint, on_message=other.message, on_event=other.event)
         await other.until(lambda: dealer.is_connected)
         await pair.wait_connected()
         assert pair.dealer.send([b"x" * 1001])
@@ -279,9 +281,9 @@ def test_a_callback_may_close_its_endpoint(transport):
             router.close()
             closed.set()
 
-        router = endpoints.Router(place, "tcp://127.0.0.1:0", on_message=close)
+        router = Router(place, "tcp://127.0.0.1:0", on_message=close)
         heard = Heard()
-        dealer = endpoints.Dealer(place, router.endpoint, on_message=heard.message, on_event=heard.event)
+        dealer = Dealer(place, router.endpoint, on_message=heard.message, on_event=heard.event)
         await heard.until(lambda: dealer.is_connected)
         dealer.send([b"one"])
         dealer.send([b"two"])
@@ -301,7 +303,7 @@ def test_a_bind_that_is_open_to_the_network_is_refused(transport, bind):
 
     async def test(place):
         with pytest.raises(ConfigError, match=r"no keys.*tcp://127\.0\.0\.1:"):
-            endpoints.Router(place, bind, on_message=print)
+            Router(place, bind, on_message=print)
 
     transport.run(test)
 
@@ -314,9 +316,9 @@ def test_a_malformed_address_is_a_configuration_error(transport, address):
 
     async def test(place):
         with pytest.raises(ConfigError, match=r"tcp://127\.0\.0\.1:5555"):
-            endpoints.Dealer(place, address, on_message=print)
+            Dealer(place, address, on_message=print)
         with pytest.raises(ConfigError, match=r"tcp://127\.0\.0\.1:5555"):
-            endpoints.Router(place, address, on_message=print)
+            Router(place, address, on_message=print)
 
     transport.run(test)
 
@@ -327,7 +329,7 @@ def test_an_address_in_use_is_a_configuration_error(transport):
     async def test(place):
         pair = Pair(transport, place)
         with pytest.raises(ConfigError, match="is in use: stop the process that holds it"):
-            endpoints.Router(place, pair.router.endpoint, on_message=print)
+            Router(place, pair.router.endpoint, on_message=print)
 
     transport.run(test)
 
@@ -337,11 +339,11 @@ def test_an_ipc_path_has_one_server(transport, tmp_path):
 
     async def test(place):
         bind = f"ipc://{tmp_path}/link"
-        first = endpoints.Router(place, bind, on_message=print)
+        first = Router(place, bind, on_message=print)
         with pytest.raises(ConfigError, match="in use"):
-            endpoints.Router(place, bind, on_message=print)
+            Router(place, bind, on_message=print)
         first.close()
-        endpoints.Router(place, bind, on_message=print).close()
+        Router(place, bind, on_message=print).close()
 
     transport.run(test)
 
@@ -351,7 +353,7 @@ def test_an_impossible_ipc_path_is_a_configuration_error(transport, tmp_path):
 
     async def test(place):
         with pytest.raises(ConfigError, match="nowhere"):
-            endpoints.Router(place, f"ipc://{tmp_path}/nowhere/link", on_message=print)
+            Router(place, f"ipc://{tmp_path}/nowhere/link", on_message=print)
 
     transport.run(test)
 
@@ -365,7 +367,7 @@ def test_garbage_hurts_nobody_else(transport):
         with socket.create_connection((host, int(port))) as stranger:
             stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" + b"\xff" * 4096)
             await pair.wait_route()
-            assert pair.router.is_drained()
+            await pair.at_router.until(pair.router.is_drained)
 
     transport.run(test)
 
@@ -386,10 +388,10 @@ def test_a_refused_handshake_is_told_and_tried_again(transport):
     async def test(place):
         with refusing_server() as address:
             heard = Heard()
-            dealer = endpoints.Dealer(place, address, on_message=heard.message, on_event=heard.event)
+            dealer = Dealer(place, address, on_message=heard.message, on_event=heard.event)
             await heard.until(lambda: "handshake_failed" in heard.events)
             assert dealer.state == "refused"
-        router = endpoints.Router(place, address, on_message=heard.message)
+        router = Router(place, address, on_message=heard.message)
         await heard.until(lambda: dealer.is_connected)
         assert "disconnected" not in heard.events
         router.close()
@@ -403,7 +405,7 @@ def test_closing_while_refused_stops_dialling(transport):
     async def test(place):
         with refusing_server() as address:
             heard = Heard()
-            dealer = endpoints.Dealer(place, address, on_message=heard.message, on_event=heard.event)
+            dealer = Dealer(place, address, on_message=heard.message, on_event=heard.event)
             await heard.until(lambda: "handshake_failed" in heard.events)
             dealer.close()
         assert not dealer.send([b"x"])
@@ -434,7 +436,7 @@ def test_a_stopped_peer_is_noticed(transport, foreign_server):
     async def test(place):
         server, address = foreign_server
         heard = Heard()
-        dealer = endpoints.Dealer(place, address, on_message=heard.message, on_event=heard.event)
+        dealer = Dealer(place, address, on_message=heard.message, on_event=heard.event)
         await heard.until(lambda: dealer.is_connected)
         os.kill(server.pid, signal.SIGSTOP)
         started = place.loop.time()
