@@ -8,35 +8,13 @@ Shape suffixes: T transitions, B lane-unrolls, N lanes or transitions of a minib
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from seedbed.learner_svc.algorithms.lag import NUM_LAG_BUCKETS, Lag, lag_histogram, policy_lag
 from seedbed.learner_svc.sources.batch import Batch, present_rows, valid_transitions
-from seedbed.shared.figures import columns
 from seedbed.shared.protocol.layout import Array
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateResult:
-    """The result of one update. Counts are transitions; arrays are [B], in the order of the batch's lanes.
-
-    With several ranks the counts are of all their batches, and the arrays of this rank's.
-    """
-
-    applied: bool  # False: all transitions were too old, and the weights are unchanged
-    metrics: dict[str, float]
-    valid_steps: int  # trained on
-    dropped_steps: int  # valid but masked: stale_steps + lost_epoch_steps
-    stale_steps: int
-    lost_epoch_steps: int
-    dropped_unrolls: int  # lanes with valid transitions, none of which was trained on
-    dropped_steps_B: Array = field(repr=False)  # for counting per actor
-    task_counts: tuple[tuple[int, int], ...]  # lanes, and transitions trained on, of each task; none without tasks
-    priorities_B: Array | None = field(repr=False)  # f32, where the algorithm gives sequences any
-    lag_histogram: tuple[int, ...]  # valid transitions of lag 0, 1, 2–3, 4–7, …, including those too old to train on
-    lag_sum: int  # over the same transitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,30 +149,6 @@ def _count(masks: Masks, lag: Lag, steps: Sequence[tuple[int, int]], tasks: Sequ
         *lag_histogram(lag.lag, counted),
         *(count for pair in (*steps, *tasks) for count in pair),
     ]
-
-
-def describe(metrics: dict[str, float], masks: Masks, counts: Counts, priorities_B: Array | None) -> UpdateResult:
-    """Return the result, with everything that is counted on the host."""
-    valid, trained = masks.valid, masks.trained
-    num_dropped = counts.num_valid - counts.num_trained
-    if counts.num_trained:
-        metrics[columns.LAG_MEAN.name], metrics[columns.LAG_MAX.name] = counts.lag_mean, counts.lag_max
-    metrics[columns.VALID_SHARE.name] = counts.num_valid / counts.size
-    metrics[columns.DROPPED_SHARE.name] = num_dropped / max(1, counts.num_valid)
-    return UpdateResult(
-        applied=counts.num_trained > 0,
-        metrics=metrics,
-        valid_steps=counts.num_trained,
-        dropped_steps=num_dropped,
-        stale_steps=num_dropped - counts.num_lost,
-        lost_epoch_steps=counts.num_lost,
-        dropped_unrolls=counts.dropped_unrolls,
-        dropped_steps_B=np.count_nonzero(valid & ~trained, axis=0),
-        priorities_B=priorities_B,
-        lag_histogram=counts.lag_histogram,
-        lag_sum=counts.lag_sum,
-        task_counts=counts.tasks,
-    )
 
 
 def _uncounted_rows(batch: Batch, fresh_B: Array | None) -> Array | None:

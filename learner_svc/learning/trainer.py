@@ -14,8 +14,8 @@ import torch
 from seedbed.learner_svc.algorithms.registry import recording_of
 from seedbed.learner_svc.config import LearnerSettings
 from seedbed.learner_svc.learning.initial_weights import find_source, policy_difference, start_from, task_difference
-from seedbed.learner_svc.learning.selection import CountedBatch, UpdateResult
-from seedbed.learner_svc.learning.update import Updater
+from seedbed.learner_svc.learning.selection import CountedBatch
+from seedbed.learner_svc.learning.update import Updater, UpdateResult
 from seedbed.learner_svc.ranks.ranks import ALONE, Ranks
 from seedbed.learner_svc.run.checkpoint import Checkpoint, Snapshot
 from seedbed.learner_svc.run.folder import PRECISION

@@ -12,6 +12,7 @@ all ranks, so all apply the same change.
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from seedbed.learner_svc.algorithms.registry import make_algorithm
 from seedbed.learner_svc.learning.normaliser import ObservationNormaliser
 from seedbed.learner_svc.learning.optimiser import FlatOptimiser, learning_rate_at
 from seedbed.learner_svc.learning.rewards import TrainingRewards
-from seedbed.learner_svc.learning.selection import CountedBatch, Counts, Selector, UpdateResult, describe
+from seedbed.learner_svc.learning.selection import CountedBatch, Counts, Masks, Selector
 from seedbed.learner_svc.ranks.ranks import ALONE, Ranks
 from seedbed.learner_svc.sources.batch import Batch, Experience, take_lanes, take_transitions
 from seedbed.shared.errors import CheckpointError, NumericsError, StorageError
@@ -37,6 +38,27 @@ from seedbed.shared.policy.weights import FlatParameters
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.runtime.files import writing
 from seedbed.shared.runtime.tasks import TaskConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateResult:
+    """The result of one update. Counts are transitions; arrays are [B], in the order of the batch's lanes.
+
+    With several ranks the counts are of all their batches, and the arrays of this rank's.
+    """
+
+    applied: bool  # False: all transitions were too old, and the weights are unchanged
+    metrics: dict[str, float]
+    valid_steps: int  # trained on
+    dropped_steps: int  # valid but masked: stale_steps + lost_epoch_steps
+    stale_steps: int
+    lost_epoch_steps: int
+    dropped_unrolls: int  # lanes with valid transitions, none of which was trained on
+    dropped_steps_B: Array = field(repr=False)  # for counting per actor
+    task_counts: tuple[tuple[int, int], ...]  # lanes, and transitions trained on, of each task; none without tasks
+    priorities_B: Array | None = field(repr=False)  # f32, where the algorithm gives sequences any
+    lag_histogram: tuple[int, ...]  # valid transitions of lag 0, 1, 2–3, 4–7, …, including those too old to train on
+    lag_sum: int  # over the same transitions
 
 
 class Updater:
@@ -136,7 +158,7 @@ class Updater:
                 metrics, priorities_B = self._train(whole, counted.minibatches, counts, step, rate)
                 self.normaliser.update(batch.observation, rows, self._ranks)
         metrics |= {columns.UPDATE_TIME.name: 1e3 * (counted.seconds + time.perf_counter() - started)}
-        return describe(metrics, counted.masks, counts, priorities_B)
+        return _describe(metrics, counted.masks, counts, priorities_B)
 
     def _experience(self, batch: Batch, counted: CountedBatch, counts: Counts, weight_B: Array | None) -> Experience:
         """Return a batch on the device with its masks, rewards and tasks."""
@@ -321,3 +343,27 @@ def merge_metrics(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:
         found = [report[name] for report in reports if name in report]
         merged[name] = sum(found) / len(found)
     return merged
+
+
+def _describe(metrics: dict[str, float], masks: Masks, counts: Counts, priorities_B: Array | None) -> UpdateResult:
+    """Return the result, with everything that is counted on the host."""
+    valid, trained = masks.valid, masks.trained
+    num_dropped = counts.num_valid - counts.num_trained
+    if counts.num_trained:
+        metrics[columns.LAG_MEAN.name], metrics[columns.LAG_MAX.name] = counts.lag_mean, counts.lag_max
+    metrics[columns.VALID_SHARE.name] = counts.num_valid / counts.size
+    metrics[columns.DROPPED_SHARE.name] = num_dropped / max(1, counts.num_valid)
+    return UpdateResult(
+        applied=counts.num_trained > 0,
+        metrics=metrics,
+        valid_steps=counts.num_trained,
+        dropped_steps=num_dropped,
+        stale_steps=num_dropped - counts.num_lost,
+        lost_epoch_steps=counts.num_lost,
+        dropped_unrolls=counts.dropped_unrolls,
+        dropped_steps_B=np.count_nonzero(valid & ~trained, axis=0),
+        priorities_B=priorities_B,
+        lag_histogram=counts.lag_histogram,
+        lag_sum=counts.lag_sum,
+        task_counts=counts.tasks,
+    )

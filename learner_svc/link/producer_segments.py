@@ -70,6 +70,6 @@ class ProducerSegments:
             segment.close()
 
     def close_all(self) -> None:
-        """Close every segment."""
+        """Close the segments of all sessions: no unroll can be read from them any more."""
         for producer in list(self._segments):
             self.close(producer)

@@ -8,6 +8,7 @@ above number, acknowledge and repeat.
 import asyncio
 import errno
 import itertools
+import random
 from collections.abc import Callable, Sequence
 
 import zmq
@@ -17,7 +18,7 @@ from seedbed.shared.errors import ConfigError
 from seedbed.shared.net.addresses import check_address, refuse_open_dial
 from seedbed.shared.net.keys import DialKeys
 from seedbed.shared.net.reactor import Buffer, Reactor
-from seedbed.shared.net.socket_options import COMMON_OPTIONS, DEALER_OPTIONS, MAX_FRAME_BYTES, set_options, spread
+from seedbed.shared.net.socket_options import COMMON_OPTIONS, DEALER_OPTIONS, MAX_FRAME_BYTES, set_options
 
 REOPEN_FIRST_S, REOPEN_LONGEST_S = 0.2, 5.0
 RECONNECT_FIRST_MS, RECONNECT_LONGEST_MS = 50, 500  # what a restarted service waits for its peers
@@ -107,8 +108,8 @@ class Dealer:
         socket, monitor = sockets
         set_options(socket, COMMON_OPTIONS | DEALER_OPTIONS, self.address, self._max_frame_bytes)
         # libzmq's own waits are the same for all, so that peers that lost one server would dial at the same moments.
-        socket.setsockopt(zmq.RECONNECT_IVL, round(RECONNECT_FIRST_MS * spread()))
-        socket.setsockopt(zmq.RECONNECT_IVL_MAX, round(RECONNECT_LONGEST_MS * spread()))
+        socket.setsockopt(zmq.RECONNECT_IVL, round(RECONNECT_FIRST_MS * _spread()))
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, round(RECONNECT_LONGEST_MS * _spread()))
         if self._keys is not None:
             socket.setsockopt(zmq.CURVE_PUBLICKEY, self._keys.pair.public.encode())
             socket.setsockopt(zmq.CURVE_SECRETKEY, self._keys.pair.secret.encode())
@@ -128,7 +129,7 @@ class Dealer:
 
     def _open_later(self) -> None:
         """Open again after a wait, which doubles each time."""
-        self._reopening = self._reactor.loop.call_later(self._reopen_s * spread(), self._reopen)
+        self._reopening = self._reactor.loop.call_later(self._reopen_s * _spread(), self._reopen)
         self._reopen_s = min(2 * self._reopen_s, REOPEN_LONGEST_S)
 
     def _reopen(self) -> None:
@@ -189,3 +190,8 @@ class Dealer:
         """Call `on_event`, if there is one."""
         if self._on_event is not None:
             self._on_event(event)
+
+
+def _spread() -> float:
+    """Return a random factor, 0.5 to 1, for a wait: so that many peers that wait alike do not all act at once."""
+    return random.uniform(0.5, 1.0)

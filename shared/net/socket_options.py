@@ -1,9 +1,7 @@
-"""The socket options of both ends of a link. Each keeps a test of failures or floods green.
+"""The socket options of both ends of a link.
 
 High-water marks are a net under the protocols' credits, not flow control.
 """
-
-import random
 
 import zmq
 
@@ -46,8 +44,3 @@ def set_options(
         socket.setsockopt(option, value)
     socket.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes)
     socket.setsockopt(zmq.IPV6, int("[" in address))
-
-
-def spread() -> float:
-    """Return a random factor, 0.5 to 1, for a wait: so that many peers that wait alike do not all act at once."""
-    return random.uniform(0.5, 1.0)

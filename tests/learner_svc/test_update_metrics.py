@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from seedbed.learner_svc.config import LearnerConfig, check_lag
-from seedbed.learner_svc.learning.selection import UpdateResult
 from seedbed.learner_svc.learning.trainer import Trained
+from seedbed.learner_svc.learning.update import UpdateResult
 from seedbed.learner_svc.learning.update_metrics import UpdateMetrics
 from seedbed.learner_svc.run.measure import Returns, measure
 from seedbed.learner_svc.run.run import Counters
