@@ -12,6 +12,7 @@
 | pong | trained steps per second of Pong with all services |
 | inference | requests and rows per second of one engine, by batch size: as they come, padded, as captured graphs |
 | learner | rows per second of one update thread, by network and precision; batches are copied during updates |
+| deterministic | whether two runs with the same seed have the same weights, by algorithm |
 
 Each part is a process of its own with a bound; what fails or takes too long is reported, and the others go on. A
 request is the STEP of a group of eight lanes, and a row one lane's. Exit status 1 means that a part failed.
@@ -45,6 +46,7 @@ from seedbed.learner_svc.algorithms.registry import make_source
 from seedbed.learner_svc.config import LearnerSettings
 from seedbed.learner_svc.learning.trainer import Trainer
 from seedbed.learner_svc.ranks.ranks import ALONE
+from seedbed.learner_svc.run.checkpoint import load_latest
 from seedbed.learner_svc.sources.batch_buffer import BatchBuffer, batch_buffers
 from seedbed.services.tools.cli.app import log_warnings_only
 from seedbed.services.tools.cli.bench.experiment import measure
@@ -71,6 +73,11 @@ TESTS = (
 GROUP_LANES = 8
 BATCH_LANES = (8, 32, 64, 128, 256, 512, 1024, 2048)
 SOLVED = 475.0  # CartPole's return
+DETERMINISTIC = {
+    "vtrace": ("cartpole", "run.steps=200000"),
+    "appo": ("cartpole", "run.steps=200000", "algorithm.name=appo", "learner.reuse=2", "learner.minibatches=2"),
+    "r2d2": ("cartpole_r2d2", "run.steps=40000"),
+}
 NEEDS_CUDA = "needs a CUDA device"
 GRACE_S = 10.0  # for a part to end when it is asked to
 EPOCH = 1
@@ -253,6 +260,30 @@ def measure_learner(bounds: Bounds) -> Iterator[Line]:
             }  # fmt: skip
 
 
+def compare_deterministic_runs(bounds: Bounds) -> Iterator[Line]:
+    """Train by each algorithm in two runs of one seed, side by side in deterministic mode; compare their weights."""
+    differing = []
+    for algorithm, words in DETERMINISTIC.items():
+        with tempfile.TemporaryDirectory(prefix="seedbed-gpu-") as folder:
+            folders = [Path(folder) / name for name in ("first", "second")]
+            command = [
+                sys.executable, "-m", "seedbed.services.tools.cli.app", "train", *words, *on_device(bounds.device),
+                "run.deterministic=true", "eval.episodes=2", "launch.video=false", "--run-dir",
+            ]  # fmt: skip
+            runs = [subprocess.Popen([*command, str(place)], stdout=subprocess.DEVNULL) for place in folders]
+            codes = [run.wait() for run in runs]
+            if any(codes):
+                raise SeedbedError(f"training by {algorithm} failed in deterministic mode")
+            first, second = (load_latest(place / "checkpoints") for place in folders)
+            assert first is not None
+            assert second is not None
+            names = [name for name, array in first.arrays.items() if not np.array_equal(array, second.arrays[name])]
+            yield {"algorithm": algorithm, "updates": first.step, "arrays": len(first.arrays), "differing": names}
+            differing += names
+    if differing:
+        raise SeedbedError("two runs with the same seed differ")
+
+
 PARTS: Mapping[str, tuple[Callable[[Bounds], Iterator[Line]], float, float]] = {
     # name: (function, its seconds on a GPU, and on a CPU)
     "tests": (run_tests, 150.0, 180.0),
@@ -261,6 +292,7 @@ PARTS: Mapping[str, tuple[Callable[[Bounds], Iterator[Line]], float, float]] = {
     "pong": (measure_pong, 110.0, 70.0),
     "inference": (measure_inference, 80.0, 50.0),
     "learner": (measure_learner, 110.0, 100.0),
+    "deterministic": (compare_deterministic_runs, 150.0, 150.0),
 }
 
 
