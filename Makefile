@@ -38,7 +38,7 @@ train: $(READY)  ## Train CartPole (or EXPERIMENT=…) with all services, live i
 	@$(BIN)/seedbed train $(EXPERIMENT) $(ARGS)
 
 test: $(READY)  ## Run the tests that take seconds.
-	@$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 --dist loadfile
+	@$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 test-openenv: .venv-openenv/.ready  ## Run the OpenEnv adapter's tests; its client brings 80 packages, so it has an environment of its own.
 	@.venv-openenv/bin/python -m pytest -q tests/services/test_openenv.py

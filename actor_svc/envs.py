@@ -18,7 +18,7 @@ from seedbed.actor_svc.backends.vector import VectorBackend
 from seedbed.actor_svc.group import EnvGroup
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.runtime.config import EnvConfig
-from seedbed.shared.runtime.modules import describe_failure, describe_import_failure, import_module, place_of
+from seedbed.shared.runtime.modules import describe_failure, describe_import_failure, load_object
 
 # Returns a gymnasium.Env; a VectorEnv of `num_envs` lanes if it takes that; or a Backend of `lanes` if it takes those.
 MakeEnvironment = Callable[..., Any]
@@ -226,30 +226,10 @@ def load_function(name: str, key: str = "env.id") -> MakeEnvironment:
       key: where the name stands in the configuration, for messages.
     Raises: ConfigError where there is no such module or function.
     """
-    module_name, _, function_name = name.partition(":")
-    try:
-        found = getattr(import_module(module_name), function_name)
-    except AttributeError as error:
-        if place_of(error):  # raised while the module ran
-            raise ConfigError(f"{key}: {name!r}: importing {module_name} failed: {describe_failure(error)}") from error
-        raise ConfigError(f"{key}: {name!r}: {error}{_near_functions(module_name, function_name)}") from error
-    except (Exception, SystemExit) as error:  # whatever the module's code does
-        is_absent = isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}.")
-        if is_absent and not place_of(error):
-            raise ConfigError(
-                f"{key}: {name!r}: {error}; modules are looked for in the working directory and the packages installed"
-            ) from error
-        said = describe_import_failure(error)
-        raise ConfigError(f"{key}: {name!r}: importing {module_name} failed: {said}") from error
+    found = load_object(name, f"{key}: {name!r}")
     if not callable(found):
         raise ConfigError(f"{key}: {name!r} is no function or class")
     return found  # type: ignore[no-any-return]
-
-
-def _near_functions(module_name: str, name: str) -> str:
-    """Return `; did you mean …?` with the most similar public name of an imported module; "" if none is similar."""
-    near = difflib.get_close_matches(name, [key for key in vars(import_module(module_name)) if key[0] != "_"], n=1)
-    return f"; did you mean {module_name}:{near[0]}?" if near else ""
 
 
 def _from_function(env: EnvConfig, lanes: int, make: MakeEnvironment, render: bool) -> Backend:

@@ -11,6 +11,11 @@ from seedbed.shared.protocol.segment import FOLDER
 from seedbed.shared.runtime import logs
 
 
+def pytest_collection_modifyitems(items):
+    """Tests that start processes come first: they take longest, and so all workers are busy to the end."""
+    items.sort(key=lambda item: "system" not in item.path.parts)
+
+
 @pytest.fixture(autouse=True)
 def own_logs():
     """What a test sets up for logs, by a service or a command in this process, ends with it."""

@@ -8,7 +8,8 @@ import numpy as np
 from seedbed.actor_svc.backends.backend import ABSENT, FIRST, Array, RowViews, Traits, call_environment
 from seedbed.actor_svc.backends.vector import write_mask
 from seedbed.shared.errors import EnvError
-from seedbed.shared.protocol.spaces import Leaf, Space, encode_text
+from seedbed.shared.protocol.leaves import Leaf, name_part
+from seedbed.shared.protocol.spaces import Space, encode_text
 
 
 def write_lane(
@@ -68,7 +69,7 @@ def _write_leaf(leaf: Leaf, view: Array, index: int, value: Any) -> None:
     if type(value) is not np.ndarray:
         value = call_environment(np.asarray, value, leaf.dtype)
     if value.shape != leaf.shape:
-        raise EnvError(f"observation {leaf.path!r} has shape {value.shape}, its space says {leaf.shape}")
+        raise EnvError(f"{name_part('observation', leaf.path)} has shape {value.shape}, its space says {leaf.shape}")
     view[index] = value
 
 

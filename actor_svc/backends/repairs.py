@@ -95,7 +95,8 @@ class Repairs:
         self._untold += 1
         now = time.monotonic()
         if now >= self._tell_at:
-            source = {"traceback": _trace(failure)} if self._tell_at == float("-inf") else {}
+            is_first = self._tell_at == float("-inf")
+            source = {"traceback": _trace(failure.__cause__)} if is_first and failure.__cause__ else {}
             log.warning("environment_failed", cause=self.last_failure, times=self._untold, **source)
             self._tell_at, self._untold = now + TELL_EVERY_S, 0
 
@@ -164,6 +165,6 @@ class RepairedBackend(Backend):
             self._repairs.last_failure = f"{self._repairs.unit} {index}: close: {error}"
 
 
-def _trace(failure: EnvError) -> str:
-    """Return the failure's traceback as the interpreter prints it; a logger's own might show local values as well."""
-    return "".join(traceback.format_exception(failure.__cause__ or failure))[-MAX_TRACE:]
+def _trace(cause: BaseException) -> str:
+    """Return the traceback of an environment's own error as the interpreter prints it; a logger's might show values."""
+    return "".join(traceback.format_exception(cause))[-MAX_TRACE:]

@@ -40,7 +40,7 @@ class Corridor : public seedbed::Environment {
 
  private:
   void observe(seedbed::Row& row) const {
-    auto* values = row.observation<float>();
+    const auto values = row.observation<float>();
     values[0] = 2.0f * static_cast<float>(cell_) / (num_cells - 1) - 1.0f;
     values[1] = exit_ == 0 ? -1.0f : 1.0f;
   }

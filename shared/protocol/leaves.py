@@ -78,8 +78,16 @@ class Leaf:
         """Return kind, dtype and shape as one phrase for messages."""
         if self.kind == "text":
             return f"text of {self.min_length}…{self.max_length} characters"
+        if self.kind == "discrete":
+            start = f" from {self.starts[0]}" if self.starts[0] else ""
+            return f"discrete of {self.nvec[0]}{start}" + (f" {self.dtype}" if self.dtype != "int64" else "")
         categories = f" of {_short(self.nvec)} from {_short(self.starts)}" if self.nvec else ""
         return f"{self.kind}{categories} {self.dtype}{list(self.shape)}" + (f" as {self.image}" if self.image else "")
+
+
+def name_part(whole: str, path: str) -> str:
+    """Return what a message calls the leaf of this path, as "observation 'speed'"; the root is the whole itself."""
+    return f"{whole} {path!r}" if path else whole
 
 
 def _short(numbers: tuple[int, ...]) -> str:

@@ -18,6 +18,7 @@ from seedbed.shared.protocol.leaves import (
     compress_bounds,
     join_path,
     mask_size,
+    name_part,
     raw_action_size,
 )
 from seedbed.shared.protocol.space_wire import space_from_wire, space_to_wire
@@ -116,15 +117,15 @@ def _leaf_from_gymnasium(space: gymnasium.Space[Any], path: str, image: str | Ma
                 charset=charset,
             )
     raise ConfigError(
-        f"space {path!r} is a {type(space).__name__}, expected Box, Discrete, MultiDiscrete, MultiBinary, Text, "
-        "Dict or Tuple: wrap the environment to give one of these"
+        f"{name_part('space', path)} is a {type(space).__name__}, expected Box, Discrete, MultiDiscrete, MultiBinary, "
+        "Text, Dict or Tuple: wrap the environment to give one of these"
     )
 
 
 def _dtype_name(space: gymnasium.Space[Any], path: str) -> str:
     name = np.dtype(space.dtype).name
     if name not in DTYPES:
-        raise ConfigError(f"space {path!r} has dtype {name}: use one of {', '.join(DTYPES)}")
+        raise ConfigError(f"{name_part('space', path)} has dtype {name}: use one of {', '.join(DTYPES)}")
     return name
 
 
@@ -136,8 +137,8 @@ def _image_layout(dtype: str, shape: tuple[int, ...], image: str | Mapping[str, 
     said = image if isinstance(image, str) else image.get(path, "")
     if said not in ("HWC", "CHW"):
         raise ConfigError(
-            f"observation {path!r} is uint8 {list(shape)}, whose channels are at an unknown place: set env.image to "
-            "'HWC' or 'CHW', or metadata['image'] of the environment"
+            f"{name_part('observation', path)} is uint8 {list(shape)}, whose channels are at an unknown place: set "
+            "env.image to 'HWC' or 'CHW', or metadata['image'] of the environment"
         )
     return said
 
@@ -173,15 +174,19 @@ def _take(space: Space, arrays: Iterator[Array]) -> Any:
     return tuple(_take(child, arrays) for _, child in space.children)
 
 
+def _value_of(leaf: Leaf) -> str:
+    return name_part("the environment's value", leaf.path)
+
+
 def _leaf_array(leaf: Leaf, value: Any) -> Array:
     if leaf.kind == "text":
         return encode_text(leaf, value)
     try:
         array = np.asarray(value, leaf.dtype)
     except (ValueError, TypeError, OverflowError) as error:
-        raise EnvError(f"the environment's {leaf.path!r} is not a {leaf.describe()}: {error}") from error
+        raise EnvError(f"{_value_of(leaf)} is not a {leaf.describe()}: {error}") from error
     if array.ndim == 0 or array.shape[1:] != leaf.shape:
-        raise EnvError(f"the environment's {leaf.path!r} has shape {array.shape[1:]}, its space says {leaf.shape}")
+        raise EnvError(f"{_value_of(leaf)} has shape {array.shape[1:]}, its space says {leaf.shape}")
     return array
 
 
@@ -191,7 +196,7 @@ def encode_text(leaf: Leaf, texts: Sequence[str]) -> Array:
     for row, text in zip(rows, texts, strict=True):
         data = str(text).encode()
         if len(text) > leaf.max_length:
-            raise EnvError(f"the environment's {leaf.path!r} has {len(text)} characters, its space {leaf.max_length}")
+            raise EnvError(f"{_value_of(leaf)} has {len(text)} characters, its space {leaf.max_length}")
         row[: 4 + len(data)] = np.frombuffer(len(data).to_bytes(4, "little") + data, np.uint8)
     return rows
 

@@ -1,5 +1,6 @@
 """Imports what a configuration names as `module:function` or `module:Class`, and finds where in it an error lies."""
 
+import difflib
 import importlib.util
 import os
 import sys
@@ -51,6 +52,32 @@ def import_module(name: str) -> ModuleType:
             raise error from None
 
 
+def load_object(name: str, setting: str) -> Any:
+    """Return what `module:name` names.
+
+    Args:
+      setting: what errors call it, as "[policy] network = 'module:Class'".
+    Raises: ConfigError if there is no such module or name, or the module's code fails: with the file and line at fault.
+    """
+    module_name, _, attribute = name.partition(":")
+    try:
+        module = import_module(module_name)
+    except (Exception, SystemExit) as error:  # whatever the module's code does
+        is_absent = isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}.")
+        if is_absent and not place_of(error):
+            raise ConfigError(
+                f"{setting}: {error}; modules are looked for in the working directory and the packages installed"
+            ) from error
+        said = describe_import_failure(error)
+        raise ConfigError(f"{setting}: importing {module_name} failed: {said}") from error
+    try:
+        return getattr(module, attribute)
+    except AttributeError as error:
+        near = difflib.get_close_matches(attribute, [key for key in vars(module) if key[0] != "_"], n=1)
+        meant = f"; did you mean {module_name}:{near[0]}?" if near else ""
+        raise ConfigError(f"{setting}: {error}{meant}") from error
+
+
 def load_class(
     name: str, setting: str, *, known: Iterable[str], base: type[C], shown: type[Any] | None = None
 ) -> type[C]:
@@ -63,14 +90,10 @@ def load_class(
       shown: the class that errors name instead of `base`; None: `base`.
     Raises: ConfigError with the file and line at fault.
     """
-    module_name, colon, class_name = name.partition(":")
+    _, colon, class_name = name.partition(":")
     if not colon:
         raise ConfigError(f"{setting}: there is none of this name{suggest(name, tuple(known))}; or give module:Class")
-    try:
-        found: Any = getattr(import_module(module_name), class_name)
-    except (Exception, SystemExit) as error:  # whatever the module's code does
-        said = describe_import_failure(error) if place_of(error) else error
-        raise ConfigError(f"{setting}: {said}") from error
+    found = load_object(name, setting)
     if not (isinstance(found, type) and issubclass(found, base)):
         wanted = shown or base
         raise ConfigError(f"{setting}: {class_name} is no subclass of {wanted.__module__}.{wanted.__qualname__}")

@@ -184,6 +184,15 @@ def test_rows_of_every_space_and_of_lanes_that_fail(built: Path) -> None:
         assert statistics == ([[n for score in scores[tick] for n in (0.75, 3.0, score)]] if tick in scores else [])
 
 
+def test_a_leaf_used_otherwise_than_specified_ends_the_process(built: Path) -> None:
+    """Beyond its elements, by another type, by a wrong name or number; at once, and with what the leaf has."""
+    right, *refused = vectors(built, "misuses", "")
+    assert right == "right"
+    for line, told in zip(refused, ["green", "queue", "int32", "green, queue", "2", "mask", "statistics"], strict=True):
+        assert line.startswith("refused: ")
+        assert told in line
+
+
 # Its behaviour
 
 

@@ -13,6 +13,8 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -28,50 +30,93 @@ struct EnvironmentFailed : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-namespace detail {
+// An environment used a leaf otherwise than its specification says. That is an error of its code, so the process ends.
+struct Misuse : std::logic_error {
+  using std::logic_error::logic_error;
+};
 
-template <class T> T* typed(unsigned char* data, const Leaf& leaf) {
-  if (dtype_of<std::remove_const_t<T>>::value != leaf.dtype) throw std::logic_error("a leaf has another dtype");
-  return reinterpret_cast<T*>(data);  // places are multiples of 8 bytes, and so of every item
-}
+// The elements of one array of a lane, in C order. An index beyond them throws Misuse.
+template <class T> class Elements {
+ public:
+  Elements(T* data, std::size_t size, std::string_view name) : data_(data), size_(size), name_(name) {}
 
-}  // namespace detail
+  T& operator[](std::size_t index) const {
+    if (index >= size_)
+      throw Misuse("element " + std::to_string(static_cast<std::int64_t>(index)) + " of " + std::string(name_) +
+                   ", which has " + std::to_string(size_));
+    return data_[index];
+  }
+  T& operator*() const { return (*this)[0]; }
+  T* data() const { return data_; }
+  T* begin() const { return data_; }
+  T* end() const { return data_ + size_; }
+  std::size_t size() const { return size_; }
+
+ private:
+  T* data_;
+  std::size_t size_;
+  std::string_view name_;
+};
+
+// Where the leaves of one lane's observation or action lie.
+class Leaves {
+ protected:
+  template <class T> Elements<T> elements(std::size_t number) const {
+    if (number >= spec_->size())
+      throw Misuse("leaf " + std::to_string(number) + ": there are " + std::to_string(spec_->size()));
+    const auto& leaf = (*spec_)[number];
+    constexpr DType asked = dtype_of<std::remove_const_t<T>>::value;
+    const std::string_view name = leaf.name.empty() ? std::string_view("the only leaf") : std::string_view(leaf.name);
+    if (asked != leaf.dtype)
+      throw Misuse("leaf " + std::to_string(number) + " (" + std::string(name) + ") holds " + type_name(leaf.dtype) +
+                   ", and the environment asks for " + type_name(asked));
+    return {reinterpret_cast<T*>(places_[number]), leaf.elements, name};  // places are multiples of 8 bytes
+  }
+
+  std::size_t find(std::string_view name) const {
+    std::string known;
+    for (std::size_t i = 0; i < spec_->size(); ++i) {
+      if ((*spec_)[i].name == name) return i;
+      known += (i > 0 ? ", " : "") + (*spec_)[i].name;
+    }
+    throw Misuse("no leaf is called " + std::string(name) + "; there are: " + known);
+  }
+
+  friend class Group;
+  const std::vector<Leaf>* spec_ = nullptr;
+  std::vector<unsigned char*> places_;
+};
 
 // Where one lane's row is written: straight into the message that will be sent.
-class Row {
+class Row : public Leaves {
  public:
-  // The elements of an observation leaf, in C order. They hold the lane's row before this one.
-  template <class T> T* observation(std::size_t leaf = 0) { return detail::typed<T>(leaves_[leaf], (*spec_)[leaf]); }
+  // The elements of an observation leaf, by its name in the dict, or by its number: a dict's leaves are in the
+  // alphabetical order of their names. They hold the lane's row before this one. T is the leaf's type.
+  template <class T> Elements<T> observation(std::string_view name) { return elements<T>(find(name)); }
+  template <class T> Elements<T> observation(std::size_t number = 0) { return elements<T>(number); }
 
-  // One entry for each category: 1 allowed, 0 not. Null if the specification has mask_size 0.
-  std::uint8_t* mask() { return mask_; }
+  // One entry for each category: 1 allowed, 0 not. None if the specification has mask_size 0.
+  Elements<std::uint8_t> mask() { return {mask_, mask_size_, "the mask"}; }
 
   // Specification::statistics of the episode, in their order; read at rows that end one.
-  float* statistics() { return statistics_.data(); }
+  Elements<float> statistics() { return {statistics_.data(), statistics_.size(), "the statistics"}; }
 
   float reward = 0;
   bool terminated = false, truncated = false, life_lost = false;
 
  private:
   friend class Group;
-  const std::vector<Leaf>* spec_ = nullptr;
-  std::vector<unsigned char*> leaves_;
   std::uint8_t* mask_ = nullptr;
+  std::size_t mask_size_ = 0;
   std::vector<float> statistics_;
 };
 
 // What one lane is to do.
-class Action {
+class Action : public Leaves {
  public:
-  // The elements of an action leaf, in C order, within the bounds of its space.
-  template <class T> const T* leaf(std::size_t leaf = 0) const {
-    return detail::typed<const T>(leaves_[leaf], (*spec_)[leaf]);
-  }
-
- private:
-  friend class Group;
-  const std::vector<Leaf>* spec_ = nullptr;
-  std::vector<unsigned char*> leaves_;
+  // The elements of an action leaf, within the bounds of its space. Names, numbers and T as for an observation.
+  template <class T> Elements<const T> leaf(std::string_view name) const { return elements<const T>(find(name)); }
+  template <class T> Elements<const T> leaf(std::size_t number = 0) const { return elements<const T>(number); }
 };
 
 // One lane: what an author writes. A lane that throws, or gives NaN or infinity, is made anew.
@@ -105,9 +150,9 @@ class Group {
     for (const auto bytes : actions_.frame_bytes) received_.emplace_back(bytes);
     for (auto& lane : lanes_) lane.environment = make_();
     row_.spec_ = &spec_.observation.leaves;
-    row_.leaves_.resize(spec_.observation.leaves.size());
+    row_.places_.resize(spec_.observation.leaves.size());
     action_.spec_ = &spec_.action.leaves;
-    action_.leaves_.resize(spec_.action.leaves.size());
+    action_.places_.resize(spec_.action.leaves.size());
   }
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -179,8 +224,9 @@ class Group {
 
   void point_at(std::size_t lane) {
     const auto& leaves = spec_.observation.leaves;
-    for (std::size_t leaf = 0; leaf < leaves.size(); ++leaf) row_.leaves_[leaf] = at(leaf, lane, leaves[leaf].bytes());
+    for (std::size_t leaf = 0; leaf < leaves.size(); ++leaf) row_.places_[leaf] = at(leaf, lane, leaves[leaf].bytes());
     row_.mask_ = spec_.mask_size > 0 ? at(leaves.size(), lane, spec_.mask_size) : nullptr;
+    row_.mask_size_ = spec_.mask_size;
     row_.statistics_.assign(spec_.statistics.size(), 0.0f);
     row_.reward = 0;
     row_.terminated = row_.truncated = row_.life_lost = false;
@@ -188,8 +234,8 @@ class Group {
 
   // Writes reward and flags behind the observation, once it is known to be sound.
   void close(std::size_t lane, std::uint8_t flags) {
-    for (std::size_t leaf = 0; leaf < row_.leaves_.size(); ++leaf)
-      check_finite((*row_.spec_)[leaf], row_.leaves_[leaf]);
+    for (std::size_t leaf = 0; leaf < row_.places_.size(); ++leaf)
+      check_finite((*row_.spec_)[leaf], row_.places_[leaf]);
     if (!(std::abs(row_.reward) <= max_reward)) throw std::runtime_error("a reward that is NaN or beyond 1e15");
     std::memcpy(at(rows_.places.size() - 2, lane, sizeof(float)), &row_.reward, sizeof(float));
     *at(rows_.places.size() - 1, lane, 1) = flags;
@@ -209,8 +255,8 @@ class Group {
   void advance(std::size_t i) {
     auto& lane = lanes_[i];
     point_at(i);
-    for (std::size_t leaf = 0; leaf < action_.leaves_.size(); ++leaf)
-      action_.leaves_[leaf] = place(leaf) + i * spec_.action.leaves[leaf].bytes();
+    for (std::size_t leaf = 0; leaf < action_.places_.size(); ++leaf)
+      action_.places_[leaf] = place(leaf) + i * spec_.action.leaves[leaf].bytes();
     lane.environment->step(action_, row_);
     close(i, static_cast<std::uint8_t>((row_.terminated ? terminated : 0) | (row_.truncated ? truncated : 0) |
                                        (row_.life_lost ? life_lost : 0)));
@@ -245,6 +291,7 @@ class Group {
   }
 
   void failed(std::size_t lane, const std::exception& error) {
+    if (dynamic_cast<const Misuse*>(&error) != nullptr) throw EnvironmentFailed(error.what());
     ++failures_;
     std::fprintf(stderr, "lane %zu is made anew: %s\n", lane, error.what());
     if (++failures_in_a_row_ >= max_failures)

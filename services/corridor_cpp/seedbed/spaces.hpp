@@ -49,6 +49,22 @@ template <> struct dtype_of<std::int64_t> { static constexpr DType value = DType
 template <> struct dtype_of<float> { static constexpr DType value = DType::float32; };
 template <> struct dtype_of<double> { static constexpr DType value = DType::float64; };
 
+// The C++ type of a DType, for messages.
+inline const char* type_name(DType dtype) {
+  switch (dtype) {
+    case DType::uint8: return "std::uint8_t";
+    case DType::int8: return "std::int8_t";
+    case DType::uint16: return "std::uint16_t";
+    case DType::int16: return "std::int16_t";
+    case DType::uint32: return "std::uint32_t";
+    case DType::int32: return "std::int32_t";
+    case DType::uint64: return "std::uint64_t";
+    case DType::int64: return "std::int64_t";
+    case DType::float32: return "float";
+    default: return "double";
+  }
+}
+
 // Calls visit with a value of the C++ type of dtype.
 template <class Visit> auto with_type(DType dtype, Visit visit) {
   switch (dtype) {
@@ -70,6 +86,7 @@ struct Leaf {
   DType dtype = DType::float32;
   std::size_t elements = 1;             // of one lane; the product of the wire shape
   std::vector<std::int64_t> low, high;  // discrete kinds: allowed values of each element, or one pair for all
+  std::string name = {};                // in a dict or tuple: "speed", "0", within another one "body.speed"; else empty
 
   std::size_t bytes() const { return elements * item_bytes(dtype); }
 };
@@ -100,6 +117,14 @@ template <class Write> std::string packed(Write write) {
   Packer packer(buffer);
   write(packer, buffer);
   return std::string(buffer.data(), buffer.size());
+}
+
+// Appends a child's leaves, under its name.
+inline void append(std::vector<Leaf>& leaves, const std::string& name, const Space& child) {
+  for (auto leaf : child.leaves) {
+    leaf.name = leaf.name.empty() ? name : name + "." + leaf.name;
+    leaves.push_back(std::move(leaf));
+  }
 }
 
 inline void pack_text(Packer& packer, const std::string& text) {
@@ -196,20 +221,21 @@ inline Space dict(std::vector<std::pair<std::string, Space>> children) {
       packer.pack_array(2);
       detail::pack_text(packer, name);
       detail::pack_raw(buffer, child.packed);
-      space.leaves.insert(space.leaves.end(), child.leaves.begin(), child.leaves.end());
+      detail::append(space.leaves, name, child);
     }
   });
   return space;
 }
 
-// Spaces in an order.
+// Spaces in an order. A leaf is called by its number: "0".
 inline Space tuple(const std::vector<Space>& children) {
   Space space;
   space.packed = detail::packed([&](Packer& packer, Buffer& buffer) {
     packer.pack_array(2).pack(7).pack_array(static_cast<std::uint32_t>(children.size()));
+    std::size_t number = 0;
     for (const auto& child : children) {
       detail::pack_raw(buffer, child.packed);
-      space.leaves.insert(space.leaves.end(), child.leaves.begin(), child.leaves.end());
+      detail::append(space.leaves, std::to_string(number++), child);
     }
   });
   return space;

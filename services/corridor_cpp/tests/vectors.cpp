@@ -195,6 +195,47 @@ void rows() {
   }
 }
 
+// Uses its leaves, green [1] and queue [4], in the way of this number; only the first one is right.
+class Clumsy : public Environment {
+ public:
+  explicit Clumsy(int way) : way_(way) {}
+
+  void reset(std::optional<std::uint64_t>, Row& row) override {
+    switch (way_) {
+      case 0:
+        row.observation<float>("green")[0] = row.observation<std::int32_t>("queue")[3] = 1;
+        row.mask()[1] = *row.mask() = 1;
+        row.statistics()[0] = 0;
+        break;
+      case 1: row.observation<float>(0)[1] = 1; break;
+      case 2: row.observation<std::int32_t>("queue")[-1] = 1; break;
+      case 3: row.observation<float>("queue")[0] = 1; break;
+      case 4: row.observation<float>("gren")[0] = 1; break;
+      case 5: row.observation<float>(2)[0] = 1; break;
+      case 6: row.mask()[2] = 1; break;
+      default: row.statistics()[1] = 1;
+    }
+  }
+
+  void step(const Action&, Row&) override {}
+
+ private:
+  int way_;
+};
+
+void misuses() {
+  const auto observation = dict({{"queue", box(DType::int32, {4}, {0}, {9})}, {"green", box(DType::float32, {1}, {0}, {1})}});
+  for (int way = 0; way < 8; ++way) {
+    Group group({"Clumsy-v1", {}, observation, discrete(2), 2, {"waited"}}, 2, [way] { return std::make_unique<Clumsy>(way); });
+    try {
+      group.reset(1, [] {});
+      std::printf("right\n");
+    } catch (const EnvironmentFailed& error) {
+      std::printf("refused: %s\n", error.what());
+    }
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -203,6 +244,7 @@ int main(int argc, char** argv) {
   else if (what == "layouts") layouts();
   else if (what == "read") read();
   else if (what == "rows") rows();
+  else if (what == "misuses") misuses();
   else return 2;
   return 0;
 }

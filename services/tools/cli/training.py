@@ -202,8 +202,10 @@ def train(experiment: Experiment, console: Console) -> int:
         console.print(f"[dim]recipe[/]  {experiment.recipe.name} [dim]{why}[/]", soft_wrap=True, highlight=False)
     if experiment.sections["run"]["resume"] and experiment.words:
         console.print(f"[dim]goes on with[/]  {escape(shlex.join(experiment.words))}", soft_wrap=True, highlight=False)
+    is_started = settings.launch.actors or settings.launch.eval_actors
     for service in services_of(settings):
-        console.print(f"[dim]program[/]  {escape(service.describe())}", soft_wrap=True, highlight=False)
+        starter = "" if is_started else "  [dim](you start it)[/]"
+        console.print(f"[dim]program[/]  {escape(service.describe())}{starter}", soft_wrap=True, highlight=False)
     before = read_summary(experiment.run_dir)
     with ExitStack() as shown:
         ended = run_experiment(

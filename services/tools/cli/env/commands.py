@@ -75,9 +75,9 @@ def check(
     keys: KeysOption = None,
 ) -> int:
     """Check that an environment or service keeps the rules; exit status 1 if it breaks one."""
-    from seedbed.services.tools.cli.env.in_process import CheckOptions, check_environment
-    from seedbed.services.tools.cli.env.target import find_target
-    from seedbed.services.tools.cli.env.verdicts import has_failed, render, to_json
+    from seedbed.services.tools.cli.env.in_process import CheckOptions, check_environment, check_values_behind
+    from seedbed.services.tools.cli.env.target import environment_behind, find_target
+    from seedbed.services.tools.cli.env.verdicts import has_failed, merge, render, to_json
     from seedbed.shared.runtime.config import EnvConfig
 
     options = CheckOptions(lanes=lanes, groups=groups, soak_steps=soak_steps, seed=seed, patience_s=patience)
@@ -91,6 +91,9 @@ def check(
 
             told = Notes(doing=lambda what: status.update(f"{target}: {what}"), listening=tell_address)
             results = check_service(found, options, chosen, told)
+            own = [word for word in chosen if word.startswith("env.")]
+            if (env := environment_behind(found, own)) is not None:
+                results = merge([*results, *check_values_behind(env, options)])
     if as_json:
         print(to_json(target, results))
     else:

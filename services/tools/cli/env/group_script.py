@@ -69,6 +69,8 @@ class Cut:
     """Every connection was closed; the address listens again."""
 
 
+GREETED = "repeated until WELCOME came"
+
 Event = Greeted | Stepped | Beat | Cut
 Script = Generator[None, Event, None]
 Answer = Generator[None, Event, Stepped]
@@ -144,6 +146,13 @@ class GroupScript:
         missed = EXERCISES[EXERCISES.index(self.exercise) + 1 :]
         self.results += [skipped(name, f"not reached: {self.exercise!r} failed") for name in missed]
 
+    def leave(self, what: str) -> None:
+        """The service left by itself: once it has been welcomed and before its first rows, its environments failed."""
+        if self.exercise == EXERCISES[0] and self._session is not None:
+            self._pass(GREETED)
+            self.exercise = "soak"
+        self.give_up(what)
+
     def all_results(self) -> list[Result]:
         """What was found about rows, and about the link."""
         order = "one step outstanding"
@@ -172,7 +181,7 @@ class GroupScript:
         )
         self._welcome((yield from self._await_hello()))
         yield from self._next()
-        self._pass("repeated until WELCOME came")
+        self._pass(GREETED)
 
     def _soak(self) -> Script:
         started = self.now

@@ -52,6 +52,18 @@ def check_environment(env: EnvConfig, options: CheckOptions, *, make: MakeEnviro
     return merge(results)
 
 
+def check_values_behind(env: EnvConfig, options: CheckOptions) -> list[Result]:
+    """Check what a service cannot show: the values that its environment gives before they become rows.
+
+    The environment is made in this process. Where that cannot be done, as for a package that only the service has,
+    nothing is said of it.
+    """
+    try:
+        return [_check_bare(env, options)]
+    except ConfigError as error:
+        return [skipped("dtypes", f"the environment cannot be made here: {error}")]
+
+
 def _make_group(env: EnvConfig, lanes: int, make: MakeEnvironment | None) -> EnvGroup:
     """Make a group of so many lanes, rounded up where lanes come in multiples, such as the agents of a world."""
     try:

@@ -78,7 +78,7 @@ class ScriptedLife(Life):
                 script.results.append(passed(script.exercise, what))
                 script.results += [skipped(name, "not reached: it left after malformed replies") for name in missed]
             else:
-                script.give_up(what)
+                script.leave(what)
         self.end(skipped("finished", "it had left before"))
 
     def all_results(self) -> list[Result]:
@@ -220,7 +220,8 @@ class Stopped(Answering):
     def on_exit(self, status: int, last_words: str) -> None:
         """BYE for every session, exit status 0."""
         if self._told_at is None:
-            self.end(failed("stopped", f"it left by itself with {describe_status(status)}{quote(last_words)}"))
+            what = f"it left by itself with {describe_status(status)}{quote(last_words)}"
+            self.end(failed("soak", what), skipped("stopped", "it had left before"))
         elif status != 0:
             self.end(failed("stopped", f"it left with {describe_status(status)}{quote(last_words)}"))
         elif self.num_byes < len(self.hellos):

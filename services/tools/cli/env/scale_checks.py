@@ -10,7 +10,8 @@ import numpy as np
 from seedbed.services.tools.cli.env.verdicts import Result, passed, warned
 from seedbed.shared.policy.scaling import scale_of
 from seedbed.shared.protocol.layout import Array
-from seedbed.shared.protocol.spaces import Leaf, Space
+from seedbed.shared.protocol.leaves import Leaf, name_part
+from seedbed.shared.protocol.spaces import Space
 
 HARDLY = 0.1  # of the scaled range
 HUGE = 100.0  # of values that nothing scales
@@ -89,4 +90,4 @@ def _judge(name: str, problems: Sequence[str], otherwise: str) -> Result:
 
 def name_of(leaf: Leaf) -> str:
     """An observation's leaf, for people; the root has no name of its own."""
-    return f"observation {leaf.path!r}" if leaf.path else "observation"
+    return name_part("observation", leaf.path)

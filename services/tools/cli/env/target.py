@@ -112,6 +112,18 @@ def is_registered(env_id: str) -> bool:
     return True
 
 
+def environment_behind(target: ServiceFolder | Listen, words: Sequence[str]) -> EnvConfig | None:
+    """Return the environment of a service folder, with the settings that its command and `words` (env.key=value) set.
+
+    None where Python can make none of its `env_id`: only the service itself steps it.
+    """
+    if isinstance(target, Listen):
+        return None
+    given = [word for word in target.manifest.command if word.startswith("env.")]  # its defaults
+    env = load_settings(_EnvSettings, None, [f"env.id={target.manifest.env_id}", *given, *words]).env
+    return env if _can_be_made(env) else None
+
+
 def find_environment(text: str, words: Sequence[str] = ()) -> EnvConfig:
     """Return the environment of a target, for commands that step it themselves; of a service that of its `env_id`.
 
@@ -121,12 +133,12 @@ def find_environment(text: str, words: Sequence[str] = ()) -> EnvConfig:
     if isinstance(target, Listen):
         raise ConfigError(f"{text}: this command steps the environment itself; give its id or module:function")
     if isinstance(target, ServiceFolder):
-        given = [word for word in target.manifest.command if word.startswith("env.")]  # its defaults
-        env = load_settings(_EnvSettings, None, [f"env.id={target.manifest.env_id}", *given, *words]).env
-        if not _can_be_made(env):
+        env = environment_behind(target, words)
+        if env is None:
             raise ConfigError(
-                f"{text}: this command steps the environment itself, and {env.id} is none that Python can make: only "
-                f"its service steps it, for  seedbed env check, seedbed env bench  and  seedbed play {text}"
+                f"{text}: this command steps the environment itself, and {target.manifest.env_id} is none that Python "
+                "can make: only its service steps it, for  seedbed env check, seedbed env bench  and  seedbed play "
+                f"{text}"
             )
         return env
     return target

@@ -6,7 +6,7 @@ import msgpack
 import pytest
 
 from seedbed.services.tools.cli.env.group_script import EXERCISES
-from seedbed.services.tools.cli.env.kit import Stopped, UnknownVersion
+from seedbed.services.tools.cli.env.kit import ScriptedLife, Stopped, UnknownVersion
 from seedbed.services.tools.cli.env.verdicts import RuleVerdict, has_failed
 from seedbed.shared.protocol.codec import encode
 from seedbed.shared.protocol.messages import Bye, Hello, Ping, Step, Welcome
@@ -178,6 +178,15 @@ def test_a_service_that_leads_nowhere_is_given_up():
     """Though something comes all the time."""
     results = ServiceInMemory(broken=BrokenRules(up=GreetsForEver())).run()
     assert "no end after" in results["hello again"].found
+
+
+@pytest.mark.parametrize("life", [ScriptedLife, Stopped])
+def test_a_service_that_leaves_before_its_first_rows_has_environments_that_fail(life):
+    """Not a client that repeats no HELLO or does not heed SIGTERM."""
+    broken = BrokenRules(dies_of=lambda message: 1 if isinstance(message, Welcome) else None)
+    results = ServiceInMemory(life, broken=broken).run()
+    assert {name for name, result in results.items() if result.verdict is RuleVerdict.FAIL} == {"soak"}
+    assert "exit status 1" in results["soak"].found
 
 
 def test_what_nobody_looked_at_is_said():
