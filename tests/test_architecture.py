@@ -26,7 +26,7 @@ MAY_IMPORT_TORCH = ("shared/policy/", "inference_svc/", "learner_svc/", "service
 TORCH = {"torch", "safetensors"}
 ONLY_IN = {"zmq": "shared/net/", "msgpack": "shared/protocol/codec.py"}
 CODE_FROM_DATA = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}  # reading runs code
-MAY_LOAD_MODULES = {"actor_svc/envs.py", "shared/runtime/modules.py"}  # `module:function` of the configuration
+MAY_LOAD_MODULES = {"shared/runtime/modules.py"}  # `module:name` of the configuration
 MAY_MAKE_DTYPES = {  # from names that `seedbed.shared.protocol.leaves.DTYPES` or an environment's own space gave
     "actor_svc/group.py",
     "learner_svc/sources/sequences.py",
