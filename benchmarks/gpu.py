@@ -286,13 +286,13 @@ def compare_deterministic_runs(bounds: Bounds) -> Iterator[Line]:
 
 PARTS: Mapping[str, tuple[Callable[[Bounds], Iterator[Line]], float, float]] = {
     # name: (function, its seconds on a GPU, and on a CPU)
-    "tests": (run_tests, 150.0, 180.0),
-    "identity": (measure_identity, 60.0, 90.0),
+    "tests": (run_tests, 90.0, 180.0),
+    "identity": (measure_identity, 40.0, 90.0),
     "cartpole": (solve_cartpole, 80.0, 100.0),
     "pong": (measure_pong, 110.0, 70.0),
     "inference": (measure_inference, 80.0, 50.0),
     "learner": (measure_learner, 110.0, 100.0),
-    "deterministic": (compare_deterministic_runs, 150.0, 150.0),
+    "deterministic": (compare_deterministic_runs, 90.0, 150.0),
 }
 
 

@@ -224,9 +224,11 @@ class Clumsy : public Environment {
 };
 
 void misuses() {
-  const auto observation = dict({{"queue", box(DType::int32, {4}, {0}, {9})}, {"green", box(DType::float32, {1}, {0}, {1})}});
+  const auto observation =
+      dict({{"queue", box(DType::int32, {4}, {0}, {9})}, {"green", box(DType::float32, {1}, {0}, {1})}});
   for (int way = 0; way < 8; ++way) {
-    Group group({"Clumsy-v1", {}, observation, discrete(2), 2, {"waited"}}, 2, [way] { return std::make_unique<Clumsy>(way); });
+    Group group({"Clumsy-v1", {}, observation, discrete(2), 2, {"waited"}}, 2,
+                [way] { return std::make_unique<Clumsy>(way); });
     try {
       group.reset(1, [] {});
       std::printf("right\n");
