@@ -93,6 +93,20 @@ def test_a_service_in_its_own_process_passes(service):
     assert "patience" in said
 
 
+def test_a_folder_is_checked_for_the_values_of_its_environment_too(tmp_path, monkeypatch, capsys):
+    """They become rows of the right type in the service, where nobody sees what they were."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert main(["env", "new", "strider"]) == 0
+    file = tmp_path / "strider" / "env.py"
+    file.write_text(file.read_text().replace("self._flag], np.float32)", "self._flag], np.float64)"))
+    capsys.readouterr()
+    assert main(["env", "check", "strider", "--json", "--soak-steps", "20"]) == 1
+    checks = {item["name"]: item["verdict"] for item in json.loads(capsys.readouterr().out)["checks"]}
+    assert [name for name, verdict in checks.items() if verdict == "fail"] == ["dtypes"]
+    assert checks["stopped"] == "pass"
+
+
 def test_a_service_that_somebody_else_starts_passes(service):
     """It is told the address, and dialled from there; what needs a process of ours is skipped."""
     processes = []

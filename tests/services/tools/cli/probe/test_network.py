@@ -79,6 +79,7 @@ def request_for(tmp_path, monkeypatch):
         ("Counting", "'nets_to_try:Counting': .*rows is torch.int64"),
         ("Unfinished", r"NameError: .*nets_to_try\.py, line 37\)"),
         ("Missing", "has no attribute 'Missing'"),
+        ("Narow", "nets_to_try:Narrow"),
     ],
 )
 def test_what_is_wrong_with_a_network_is_told_by_place(request_for, name, said):
