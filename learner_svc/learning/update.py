@@ -29,10 +29,10 @@ from seedbed.learner_svc.learning.optimiser import FlatOptimiser, learning_rate_
 from seedbed.learner_svc.learning.rewards import TrainingRewards
 from seedbed.learner_svc.learning.selection import CountedBatch, Counts, Masks, Selector
 from seedbed.learner_svc.ranks.ranks import ALONE, Ranks
-from seedbed.learner_svc.sources.batch import Batch, Experience, take_lanes, take_transitions
+from seedbed.learner_svc.sources.batch import Batch, Experience, first_rows, take_lanes, take_transitions
 from seedbed.shared.errors import CheckpointError, NumericsError, StorageError
 from seedbed.shared.figures import columns
-from seedbed.shared.policy.policy import Policy
+from seedbed.shared.policy.policy import Policy, RowStates
 from seedbed.shared.policy.transfers import to_device
 from seedbed.shared.policy.weights import FlatParameters
 from seedbed.shared.protocol.layout import Array
@@ -112,7 +112,7 @@ class Updater:
         self._run_steps = run_steps
         self.selector = Selector(
             is_lag_bounded=self.config.is_lag_bounded,
-            by_transition=minibatches > 1 and self.algorithm.is_by_transition and not policy.state_fields,
+            by_transition=minibatches > 1 and self.algorithm.is_by_transition and not policy.is_recurrent,
             passes=passes,
             minibatches=minibatches,
             seed=seed,
@@ -182,10 +182,13 @@ class Updater:
         """Make all passes over one batch; return means of the metrics over its steps, and the newest priorities [B]."""
         learning_rate *= self.algorithm.rate_factor
         prepared = self.algorithm.prepare(whole)
+        states = self._row_states(whole.batch) if self.selector.by_transition else None
         reports: list[dict[str, float]] = []
         priorities_B: Array | None = None
         for index, numbers in zip(minibatches, counts.steps, strict=True):
-            part, fixed = (whole, prepared) if index is None else self._minibatch(whole, prepared, index, numbers)
+            part, fixed = (
+                (whole, prepared) if index is None else self._minibatch(whole, prepared, states, index, numbers)
+            )
             if part.num_trained:
                 report, found = self._step(part, fixed, step, learning_rate)
                 reports.append(report)
@@ -199,13 +202,18 @@ class Updater:
         self.algorithm.after_batch(reports[-(len(minibatches) // self.selector.passes) :])
         return merge_metrics(reports), priorities_B
 
+    def _row_states(self, batch: Batch) -> RowStates:
+        """Return the states before the first row of each transition."""
+        length = batch.num_transitions
+        observation = tuple(leaf[:length] for leaf in batch.observation)
+        return self.policy.row_states(observation, first_rows(batch.flags[:length]), batch.state)
+
     def _minibatch(
-        self, whole: Experience, prepared: Prepared, index: Array, numbers: tuple[int, int]
+        self, whole: Experience, prepared: Prepared, states: RowStates | None, index: Array, numbers: tuple[int, int]
     ) -> tuple[Experience, Prepared]:
-        """Return a part of a batch, and of its prepared constants."""
-        by_transition = self.selector.by_transition
-        take, there = take_transitions if by_transition else take_lanes, self._on_device(index)
-        part = whole.minibatch(index, by_transition=by_transition, num_trained=numbers[0], num_current=numbers[1])
+        """Return a part of a batch, and of its prepared constants. `states`: if it is of transitions."""
+        take, there = take_lanes if states is None else take_transitions, self._on_device(index)
+        part = whole.minibatch(index, num_trained=numbers[0], num_current=numbers[1], states=states)
         return part, {name: take(tensor, there) for name, tensor in prepared.items()}
 
     def _step(

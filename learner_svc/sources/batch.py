@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from seedbed.shared.policy.policy import RowStates
 from seedbed.shared.policy.transfers import to_device
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.protocol.recording import (
@@ -135,21 +136,22 @@ class Batch:
             cut[item.name] = self.tensors[item.name].index_select(axis, index if item.name in ON_HOST else there)
         return Batch(self.record, cut)
 
-    def transitions(self, index: Tensor) -> "Batch":
-        """Return a copy of N transitions, each as a lane of two rows. `index`: t·B + b of each, i64 [N] on the host.
+    def transitions(self, index: Tensor, states: RowStates) -> "Batch":
+        """Return a copy of N transitions, each as a lane of two rows.
 
-        Raises: ValueError for a record with a policy's state, which is not known between the rows.
+        Args:
+          index: t·B + b of each, i64 [N] on the host.
+          states: of the batch's rows.
         """
-        if self.record.state:
-            raise ValueError(f"transitions need the state before them: {[item.name for item in self.record.state]}")
-        there, cut = to_device(index.numpy(), self.reward.device), {}
+        there = to_device(index.numpy(), self.reward.device)
+        cut = dict(zip((item.name for item in self.record.state), states.of(there), strict=True))
         for item in self.record.fields:
             tensor = self.tensors[item.name]
             chosen = index if item.name in ON_HOST else there
             if item.per is Per.ROW:
                 rows = torch.stack([chosen, chosen + self.num_lanes]).flatten()
                 cut[item.name] = tensor.flatten(0, 1).index_select(0, rows).reshape(2, -1, *item.shape)
-            else:
+            elif item.per is not Per.LANE:
                 cut[item.name] = take_transitions(tensor, chosen)
         return Batch(self.record, cut)
 
@@ -212,20 +214,21 @@ class Experience:
     tasks: tuple[str, ...] = ()  # names of the run's tasks, in the order of their numbers
     weight_B: Tensor | None = None  # f32: factor for the loss of each lane; None: 1
 
-    def minibatch(self, index: Array, *, by_transition: bool, num_trained: int, num_current: int) -> "Experience":
-        """Return a copy of some lanes, or of some transitions, each as a lane of its own.
+    def minibatch(
+        self, index: Array, *, num_trained: int, num_current: int, states: RowStates | None = None
+    ) -> "Experience":
+        """Return a copy of some lanes; with the states of all rows, of some transitions, each as a lane of its own.
 
         Args:
           index: their numbers, i64 [N]; that of a transition is t·B + b.
           num_trained, num_current: how many of them are so, over all ranks.
-        Raises: ValueError as `Batch.transitions`.
         """
         chosen = torch.from_numpy(index)
         there = to_device(index, self.reward_TB.device)
-        lanes = there % self.batch.num_lanes if by_transition else there
-        take = take_transitions if by_transition else take_lanes
+        lanes = there if states is None else there % self.batch.num_lanes
+        take = take_lanes if states is None else take_transitions
         return Experience(
-            batch=self.batch.transitions(chosen) if by_transition else self.batch.lanes(chosen),
+            batch=self.batch.lanes(chosen) if states is None else self.batch.transitions(chosen, states),
             valid_TB=take(self.valid_TB, there),
             trained_TB=take(self.trained_TB, there),
             current_TB=take(self.current_TB, there),

@@ -67,6 +67,35 @@ class FrameStacks:
         return chosen.view(-1, self.depth, *chosen.shape[1:])
 
 
+class FrameHistory:
+    """The frames of an unroll and those before it, and which of them a row's stack has."""
+
+    def __init__(self, frame_TB: Tensor, first_TB: Tensor, earlier_BK: Tensor) -> None:
+        """Make it from the arguments of `stack_frames`. Copies the frames."""
+        rows, lanes = first_TB.shape
+        depth, device = earlier_BK.shape[1], frame_TB.device
+        self.depth = depth + 1  # K
+        self.frames = torch.cat([earlier_BK.transpose(0, 1), frame_TB]).flatten(0, 1)
+        lane_B1 = torch.arange(lanes, device=device).view(lanes, 1)
+        row_T1 = torch.arange(rows, device=device).unsqueeze(1)
+        # The row in which the episode of each row began; far before row 0 if that was before this unroll.
+        start_TB = torch.where(first_TB, row_T1, -depth - 1).cummax(0).values
+        offset_K = torch.arange(-depth, 1, device=device)
+        row_TBK = torch.maximum(row_T1.unsqueeze(2) + offset_K, start_TB.unsqueeze(2)) + depth
+        self.index_TBK = row_TBK * lanes + lane_B1
+        self._earlier_BK = torch.arange(depth, device=device) * lanes + lane_B1
+
+    def stacks(self) -> FrameStacks:
+        """Return the stacks of all rows, N = T·B."""
+        return FrameStacks(self.frames, self.depth, self.index_TBK.flatten())
+
+    def before(self, number_N: Tensor) -> Tensor:
+        """Return the K-1 frames before some rows, t·B + b each; row T is the one that follows. [N, K-1, *]."""
+        before_NK = torch.cat([self._earlier_BK, self.index_TBK[:, :, 1:].flatten(0, 1)])
+        chosen_NK = before_NK.index_select(0, number_N)
+        return self.frames.index_select(0, chosen_NK.flatten()).view(*chosen_NK.shape, *self.frames.shape[1:])
+
+
 def stack_frames(frame_TB: Tensor, first_TB: Tensor, earlier_BK: Tensor) -> tuple[FrameStacks, Tensor]:
     """Stack each row's last K frames, oldest first; the stack of a `first` row is its own frame, repeated.
 
@@ -89,13 +118,5 @@ def stack_frames(frame_TB: Tensor, first_TB: Tensor, earlier_BK: Tensor) -> tupl
         else:  # reading `first` would wait for the device
             stack = torch.where(first_TB[0].view(lanes, 1, *trailing), newest, stack)
         return FrameStacks(stack.flatten(0, 1), depth + 1), stack[:, 1:]
-    device = frame_TB.device
-    row_T1 = torch.arange(rows, device=device).unsqueeze(1)
-    # The row in which the episode of each row began; far before row 0 if that was before this unroll.
-    start_TB = torch.where(first_TB, row_T1, -depth - 1).cummax(0).values
-    offset_K = torch.arange(-depth, 1, device=device)
-    row_TBK = torch.maximum(row_T1.unsqueeze(2) + offset_K, start_TB.unsqueeze(2)) + depth
-    index_TBK = row_TBK * lanes + torch.arange(lanes, device=device).view(1, lanes, 1)
-    history = torch.cat([earlier_BK.transpose(0, 1), frame_TB]).flatten(0, 1)
-    following = history.index_select(0, index_TBK[-1, :, 1:].flatten()).view_as(earlier_BK)
-    return FrameStacks(history, depth + 1, index_TBK.flatten()), following
+    history = FrameHistory(frame_TB, first_TB, earlier_BK)
+    return history.stacks(), history.before(torch.arange(rows * lanes, (rows + 1) * lanes, device=frame_TB.device))

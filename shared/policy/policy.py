@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.policy.acting import MODE, ActingOutputs, ActingRule
 from seedbed.shared.policy.config import PolicyConfig, Precision, without_tasks
-from seedbed.shared.policy.cores import FrameStacks, Lstm, stack_frames
+from seedbed.shared.policy.cores import FrameHistory, FrameStacks, Lstm, stack_frames
 from seedbed.shared.policy.distributions import ActionDistribution
 from seedbed.shared.policy.networks import Torso, dense, initialise, make_torso
 from seedbed.shared.policy.observations import LeafNormaliser, ObservationEncoder
@@ -54,6 +54,23 @@ class Acted:
     recorded: Mapping[str, Tensor]  # field name → [B, ...]
     value: Tensor  # f32 [B]
     state: State  # before the next row
+
+
+@dataclass(frozen=True, slots=True)
+class RowStates:
+    """The states before the rows of B lanes, for a policy whose memory is frames alone. From `Policy.row_states`."""
+
+    lanes: int
+    task: State  # the state's task, [B]; empty without tasks
+    histories: tuple[FrameHistory, ...]  # of each stacked leaf
+
+    def of(self, number_N: Tensor) -> State:
+        """Return the states before some rows, as lanes. `number_N`: t·B + b of each, i64 [N]."""
+        lane_N = number_N % self.lanes
+        return (
+            *(item.index_select(0, lane_N) for item in self.task),
+            *(history.before(number_N) for history in self.histories),
+        )
 
 
 class Policy(nn.Module):
@@ -236,6 +253,22 @@ class Policy(nn.Module):
         joined = torch.cat(inputs, -1) if len(inputs) > 1 else features_TBF
         output, hidden, cell = core(joined, keep, hidden, cell)
         return output, [hidden, cell, *([state[-1]] if self._has_previous_action else [])]
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether the state between rows is known only from a forward pass over the rows before."""
+        return self.core is not None
+
+    def row_states(self, obs: Sequence[Tensor], first: Tensor, state: State) -> "RowStates":
+        """Return the states before all rows. Arguments: of `forward`. Raises: ValueError if the policy is recurrent."""
+        if self.is_recurrent:
+            raise ValueError("the state of a recurrent policy between rows is known only from a forward pass")
+        has_task = len(self.tasks) > 0
+        histories = [
+            FrameHistory(obs[index], first, earlier)
+            for index, earlier in zip(self._stacked, state[has_task:], strict=True)
+        ]
+        return RowStates(first.shape[1], tuple(state[:has_task]), tuple(histories))
 
     def remember(self, state: State, raw_action: Tensor) -> State:
         """Return `forward`'s state completed with the action f32 [B, A] at its last row."""

@@ -127,16 +127,20 @@ def test_a_row_counts_once_in_the_observation_statistics_however_often_it_is_use
     assert updater.optimiser.state()["count"].item() == 12
 
 
-def test_the_loss_of_transitions_that_are_taken_apart_is_the_same():
+@pytest.mark.parametrize("stack", [1, 3])
+def test_the_loss_of_transitions_that_are_taken_apart_is_the_same(stack):
     """It looks at each alone: returns and advantages are known before."""
-    algorithm, parameters = make_algorithm(kl_cost=0.3)
-    experience = make_experience(make_batch(algorithm.policy, rows=17))
+    policy, parameters = make_policy(stack=stack)
+    algorithm = Appo(AppoConfig(kl_cost=0.3), policy)
+    batch = make_batch(policy, rows=17)
+    experience = make_experience(batch)
     prepared = algorithm.prepare(experience)
     drift(parameters)
     whole = algorithm.loss(experience, prepared)
     order = np.random.default_rng(3).permutation(experience.valid_TB.numel())
+    states = policy.row_states(batch.observation, first_rows(batch.flags), batch.state)
     part = experience.minibatch(
-        order, by_transition=True, num_trained=experience.num_trained, num_current=experience.num_current
+        order, num_trained=experience.num_trained, num_current=experience.num_current, states=states
     )
     fixed = {name: take_transitions(tensor, torch.from_numpy(order)) for name, tensor in prepared.items()}
     apart = algorithm.loss(part, fixed)
@@ -144,10 +148,10 @@ def test_the_loss_of_transitions_that_are_taken_apart_is_the_same():
     torch.testing.assert_close(apart.diagnostics, whole.diagnostics)
 
 
-@pytest.mark.parametrize(("lstm", "steps"), [(0, 12), (8, 6)])
-def test_minibatches_are_of_transitions_or_with_a_memory_of_lanes(lstm, steps):
+@pytest.mark.parametrize(("memory", "steps"), [({}, 12), ({"stack": 3}, 12), ({"lstm": 8}, 6)])
+def test_minibatches_are_of_transitions_or_with_an_lstm_of_lanes(memory, steps):
     """A batch of six lanes has at most six minibatches of lanes, and any number of transitions."""
-    updater = make_updater(policy={"lstm": lstm}, name="appo", passes=1, minibatches=12)
+    updater = make_updater(policy=memory, name="appo", passes=1, minibatches=12)
     run(updater, make_batch(updater.policy, lanes=6))
     assert updater.optimiser.state()["count"].item() == steps
 

@@ -89,19 +89,30 @@ def test_a_batch_on_its_device_is_itself():
     assert batch.to(torch.device("cpu")) is batch
 
 
-def test_transitions_as_lanes_keep_what_came_before_and_after_them():
-    """Two rows each, in any order."""
-    batch = make_batch(make_policy()[0], rows=5, lanes=3)
-    chosen = [(2, 1), (0, 0), (3, 2)]
-    apart = batch.transitions(torch.tensor([3 * t + lane for t, lane in chosen]))
-    assert (apart.num_transitions, apart.num_lanes) == (1, 3)
+@pytest.mark.parametrize("memory", [{}, {"stack": 3}])
+def test_transitions_as_lanes_keep_what_came_before_and_after_them(memory):
+    """Two rows each, in any order, and the frames that a policy has seen before them."""
+    policy = make_policy(**memory)[0]
+    batch = make_batch(policy, rows=9, lanes=3)
+    chosen = [(2, 1), (0, 0), (7, 2), (4, 1)]
+    states = policy.row_states(batch.observation, first_rows(batch.flags), batch.state)
+    apart = batch.transitions(torch.tensor([3 * t + lane for t, lane in chosen]), states)
+    assert (apart.num_transitions, apart.num_lanes) == (1, 4)
+
+    def outputs(batch):
+        return policy(batch.observation, batch.reward, first_rows(batch.flags), batch.action, batch.state).params
+
+    whole, found = outputs(batch), outputs(apart)
     for index, (t, lane) in enumerate(chosen):
         assert torch.equal(apart.reward[:, index], batch.reward[t : t + 2, lane])
         assert torch.equal(apart.observation[0][:, index], batch.observation[0][t : t + 2, lane])
         assert torch.equal(apart.action[0, index], batch.action[t, lane])
+        torch.testing.assert_close(found[:, index], whole[t : t + 2, lane])
 
 
-def test_transitions_of_a_policy_with_memory_cannot_be_taken_apart():
-    """Its state is recorded once for a lane."""
-    with pytest.raises(ValueError, match="state/lstm_h"):
-        make_batch(make_policy(lstm=8)[0]).transitions(torch.tensor([0]))
+def test_the_states_between_rows_of_a_recurrent_policy_are_not_known():
+    """Only a forward pass over the rows before has them."""
+    policy = make_policy(lstm=8)[0]
+    batch = make_batch(policy)
+    with pytest.raises(ValueError, match="recurrent"):
+        policy.row_states(batch.observation, first_rows(batch.flags), batch.state)

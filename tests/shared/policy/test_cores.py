@@ -2,7 +2,7 @@
 
 import torch
 
-from seedbed.shared.policy.cores import FORGET_BIAS, Lstm, stack_frames
+from seedbed.shared.policy.cores import FORGET_BIAS, FrameHistory, Lstm, stack_frames
 
 
 def reference_stack(frames: torch.Tensor, first: torch.Tensor, earlier: torch.Tensor) -> torch.Tensor:
@@ -47,6 +47,19 @@ def test_one_row_at_a_time_equals_the_whole() -> None:
         stacks, earlier = stack_frames(frames[row : row + 1], first[row : row + 1], earlier)
         assert torch.equal(stacks.of(stacks.frames), whole[row])
     assert torch.equal(earlier, last)
+
+
+def test_the_frames_before_a_row_are_those_that_its_stack_begins_with() -> None:
+    """Unless it begins an episode, whose stack has no earlier frame."""
+    generator = torch.Generator().manual_seed(2)
+    frames = torch.randn(6, 4, 5, generator=generator)
+    first = torch.rand(6, 4, generator=generator) < 0.3
+    earlier = torch.randn(4, 3, 5, generator=generator)
+    history = FrameHistory(frames, first, earlier)
+    number = torch.randperm(24, generator=generator)
+    number = number[~first.flatten()[number]]
+    stacks = history.stacks().of(history.frames)
+    assert torch.equal(history.before(number), stacks[number, :-1])
 
 
 def test_the_lstm_is_torchs() -> None:
