@@ -211,7 +211,7 @@ class Updater:
     def _minibatch(
         self, whole: Experience, prepared: Prepared, states: RowStates | None, index: Array, numbers: tuple[int, int]
     ) -> tuple[Experience, Prepared]:
-        """Return a part of a batch, and of its prepared constants. `states`: if it is of transitions."""
+        """Return a part of a batch, and of its prepared constants: transitions if `states` are given, else lanes."""
         take, there = take_lanes if states is None else take_transitions, self._on_device(index)
         part = whole.minibatch(index, num_trained=numbers[0], num_current=numbers[1], states=states)
         return part, {name: take(tensor, there) for name, tensor in prepared.items()}

@@ -83,7 +83,8 @@ class FrameHistory:
         offset_K = torch.arange(-depth, 1, device=device)
         row_TBK = torch.maximum(row_T1.unsqueeze(2) + offset_K, start_TB.unsqueeze(2)) + depth
         self.index_TBK = row_TBK * lanes + lane_B1
-        self._earlier_BK = torch.arange(depth, device=device) * lanes + lane_B1
+        earlier_index_BK = torch.arange(depth, device=device) * lanes + lane_B1
+        self._before_NK = torch.cat([earlier_index_BK, self.index_TBK[:, :, 1:].flatten(0, 1)])  # of rows 0…T
 
     def stacks(self) -> FrameStacks:
         """Return the stacks of all rows, N = T·B."""
@@ -91,8 +92,7 @@ class FrameHistory:
 
     def before(self, number_N: Tensor) -> Tensor:
         """Return the K-1 frames before some rows, t·B + b each; row T is the one that follows. [N, K-1, *]."""
-        before_NK = torch.cat([self._earlier_BK, self.index_TBK[:, :, 1:].flatten(0, 1)])
-        chosen_NK = before_NK.index_select(0, number_N)
+        chosen_NK = self._before_NK.index_select(0, number_N)
         return self.frames.index_select(0, chosen_NK.flatten()).view(*chosen_NK.shape, *self.frames.shape[1:])
 
 

@@ -259,7 +259,7 @@ class Policy(nn.Module):
         """Whether the state between rows is known only from a forward pass over the rows before."""
         return self.core is not None
 
-    def row_states(self, obs: Sequence[Tensor], first: Tensor, state: State) -> "RowStates":
+    def row_states(self, obs: Sequence[Tensor], first: Tensor, state: State) -> RowStates:
         """Return the states before all rows. Arguments: of `forward`. Raises: ValueError if the policy is recurrent."""
         if self.is_recurrent:
             raise ValueError("the state of a recurrent policy between rows is known only from a forward pass")
