@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.compose_stack import Stack, build, why_not
+from tests.support.compose_stack import TRAINING, Stack, build, why_not
 
 ENDLESS = "run.steps=0 run.until_return=10000 eval.every_s=0 actor.lanes=64 learner.batch=64"
 
@@ -32,6 +32,7 @@ def shared_stack(images, tmp_path_factory):
 @pytest.fixture
 def training(shared_stack):
     """The shared one, up and training, one of each."""
-    shared_stack.up("--scale", "actor=1", "--scale", "inference=1")
+    if shared_stack.running() != sorted([*TRAINING, "monitor"]):
+        shared_stack.up("--scale", "actor=1", "--scale", "inference=1")
     shared_stack.wait_trained("cartpole", 1)
     return shared_stack

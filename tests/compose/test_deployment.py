@@ -13,7 +13,9 @@ from tests.support.compose_stack import (
     BUILD_S,
     COMMANDS,
     MAIN,
+    SHORT_FAREWELL,
     START_S,
+    TRAINING,
     USER,
     Stack,
     compose_commands,
@@ -23,7 +25,6 @@ from tests.support.compose_stack import (
 )
 from tests.support.deployment import wait_until
 
-TRAINING = ("learner", "inference", "actor", "evaluator")
 ENDLESS = "run.steps=0 run.until_return=10000 eval.every_s=0"
 OVERRIDES = ("atari", "corridor_cpp", "custom", "doom", "football", "gpu", "metrics", "serve")
 
@@ -66,7 +67,7 @@ def test_a_second_compose_starts_scales_and_stops_the_same_deployment(command, t
 
 def test_up_solves_cartpole_shows_it_and_ends_and_a_second_up_says_that_it_is_over(tmp_path):
     """One command; the page is there meanwhile and afterwards; the run belongs to the user."""
-    with Stack("seedbedcartpole", tmp_path) as stack:
+    with Stack("seedbedcartpole", tmp_path, ARGS=SHORT_FAREWELL) as stack:
         stack.up()
         wait_until(lambda: stack.page() == 200, "the page is there", 120)
         assert stack.wait_ended("keys", *TRAINING) == dict.fromkeys(("keys", *TRAINING), 0)
@@ -86,7 +87,8 @@ def test_up_solves_cartpole_shows_it_and_ends_and_a_second_up_says_that_it_is_ov
 
 def test_a_run_with_tasks_trains_all_of_them_and_then_its_policy_is_served_without_a_learner(tmp_path):
     """Nothing but the experiment's name is said; the second deployment reads the first one's run."""
-    with Stack("seedbedtasks", tmp_path, EXPERIMENT="memory_tasks", ARGS="run.steps=100000 eval.episodes=5") as stack:
+    words = f"run.steps=100000 eval.episodes=5 {SHORT_FAREWELL}"
+    with Stack("seedbedtasks", tmp_path, EXPERIMENT="memory_tasks", ARGS=words) as stack:
         stack.up()
         stack.wait_healthy("actor", "evaluator")
         assert stack.wait_ended(*TRAINING) == dict.fromkeys(TRAINING, 0)
@@ -105,9 +107,10 @@ def test_an_environment_of_a_folder_of_the_users_own_is_learned(tmp_path):
     """As `seedbed env new` wrote it: its image is made from seedbed's, its override is beside it."""
     write_service("walk", choose_place("walk", tmp_path), tmp_path, vector=False)
     files = f"{MAIN}:{tmp_path / 'walk' / 'compose.yaml'}"
-    with Stack(
-        "seedbedown", tmp_path, COMPOSE_FILE=files, EXPERIMENT="walk/experiment.toml", PWD=str(tmp_path)
-    ) as stack:
+    variables = {
+        "COMPOSE_FILE": files, "EXPERIMENT": "walk/experiment.toml", "PWD": str(tmp_path), "ARGS": SHORT_FAREWELL,
+    }  # fmt: skip
+    with Stack("seedbedown", tmp_path, **variables) as stack:
         stack.compose("build", "actor", timeout_s=BUILD_S)
         stack.up()
         stack.wait_healthy("actor", "evaluator")

@@ -2,10 +2,9 @@
 
 import asyncio
 import json
+import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from seedbed.shared.net.reactor import Reactor
 from seedbed.shared.net.roles import Role
 from seedbed.shared.protocol.messages import unpack_version
 from seedbed.shared.protocol.rows import EnvSpec
+from tests.support.preloaded import ForkedProcess, run_service
 from tests.support.scripted_producer import LANES, RETURN, ScriptedProducer, T, a_spec
 
 STEPS = 1536
@@ -30,31 +30,37 @@ class LearnerProcess:
     def __init__(self, folder: Path, *words: str) -> None:
         self.status = folder / "status.json"
         self.status.unlink(missing_ok=True)
-        command = [
-            sys.executable, "-m", "seedbed.learner_svc", f"run.dir={folder / 'run'}", f"run.steps={STEPS}",
-            "env.id=CartPole-v1",
+        self._output = folder / "output"
+        self._output.unlink(missing_ok=True)
+        chosen = [
+            f"run.dir={folder / 'run'}", f"run.steps={STEPS}", "env.id=CartPole-v1",
             "learner.bind=tcp://127.0.0.1:0", "learner.batch=4", f"learner.unroll_length={T}", "policy.hidden=[8]",
             "learner.checkpoint_every_s=0.2", "learner.metrics_every_s=0.2", "learner.tensorboard=false",
             "runtime.metrics_address=", "runtime.threads=1", f"runtime.status_file={self.status}", *words,
         ]  # fmt: skip
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.process = ForkedProcess(
+            run_service, "seedbed.learner_svc", chosen, environment=os.environ, output=self._output
+        )
 
     async def wait_ready(self) -> str:
         """Its address."""
         async with asyncio.timeout(60):
             while not self.status.exists():
-                assert self.process.poll() is None, self.process.communicate()[0]
+                assert self.process.poll() is None, self.said()
                 await asyncio.sleep(0.02)
         return str(json.loads(self.status.read_text())["endpoint"])
+
+    def said(self) -> str:
+        """What it has printed."""
+        return self._output.read_text()
 
     async def wait_ended(self) -> int:
         """Its exit code."""
         return await asyncio.to_thread(self.process.wait, 60)
 
     def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.communicate()
+        self.process.kill()
+        self.process.wait()
 
 
 async def train_until_killed(folder: Path) -> int:
@@ -81,7 +87,7 @@ async def train_to_the_end(folder: Path) -> list[int]:
             producer = ScriptedProducer(reactor, await learner.wait_ready(), a_spec())
             await producer.play(lambda: producer.is_finished)
             producer.leave()
-            assert await learner.wait_ended() == 0, learner.process.communicate()[0]
+            assert await learner.wait_ended() == 0, learner.said()
             return producer.versions
     finally:
         learner.close()
@@ -121,9 +127,8 @@ def test_a_run_survives_its_learner_and_ends(tmp_path: Path) -> None:
     assert (run / "curves.png").exists()
     assert {path.name.split("-")[1] for path in (run / "checkpoints").glob("*.json")} == {"latest", "best"}
     again = LearnerProcess(tmp_path)
-    output, _ = again.process.communicate(timeout=60)
-    assert again.process.returncode == 0
-    assert "run_already_finished" in output
+    assert again.process.wait(60) == 0
+    assert "run_already_finished" in again.said()
     asyncio.run(greet_a_finished_run(tmp_path))
 
 
@@ -212,9 +217,8 @@ def test_a_refused_resume_changes_nothing(tmp_path: Path) -> None:
     asyncio.run(stop_in_mid_run(tmp_path))
     config = (tmp_path / "run" / "config.toml").read_text()
     other = LearnerProcess(tmp_path, "policy.hidden=[9]")
-    output, _ = other.process.communicate(timeout=60)
-    assert other.process.returncode == 78
-    assert "policy.hidden is [9] here and [8] there" in output
+    assert other.process.wait(60) == 78
+    assert "policy.hidden is [9] here and [8] there" in other.said()
     assert (tmp_path / "run" / "config.toml").read_text() == config
 
 
@@ -225,8 +229,7 @@ async def offer_a_policy_that_is_too_large(folder: Path) -> tuple[int, str]:
             producer = ScriptedProducer(reactor, await learner.wait_ready(), a_spec())
             await producer.play(lambda: learner.process.poll() is not None)
             producer.dealer.close()
-            assert learner.process.stdout is not None
-            return await learner.wait_ended(), learner.process.stdout.read()
+            return await learner.wait_ended(), learner.said()
     finally:
         learner.close()
 
@@ -319,6 +322,5 @@ def test_a_deterministic_learner_grants_credit_once_its_updates_are_done(tmp_pat
     noted = asyncio.run(train_deterministically(tmp_path))
     assert noted == [number * LANES // 4 for number in range(480 // (T * LANES))]
     again = LearnerProcess(tmp_path, "run.deterministic=true", "run.steps=960")
-    output, _ = again.process.communicate(timeout=60)
-    assert again.process.returncode == 78
-    assert "had a learner before" in output
+    assert again.process.wait(60) == 78
+    assert "had a learner before" in again.said()

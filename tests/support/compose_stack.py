@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 MAIN = "compose/compose.yaml"
 BUILD_S, START_S, COMMAND_S = 1500.0, 240.0, 120.0
 USER = 1000
+TRAINING = ("learner", "inference", "actor", "evaluator")
+SHORT_FAREWELL = "learner.finished_s=40 inference.finished_s=40"  # of a run that is over: 5 s after the last who came
 Command = tuple[str, ...]
 COMMANDS: tuple[Command, ...] = (
     ("docker-compose",),
@@ -154,6 +156,12 @@ class Stack:
         chosen = [f"label=com.docker.compose.project={self.project}", *filters]
         words = [word for item in chosen for word in ("--filter", item)]
         return docker("ps", "--all", "--quiet", "--no-trunc", *words).split()
+
+    def running(self) -> list[str]:
+        """The service of each container that runs, sorted."""
+        project = f"label=com.docker.compose.project={self.project}"
+        service = '{{.Label "com.docker.compose.service"}}'
+        return sorted(docker("ps", "--filter", project, "--filter", "status=running", "--format", service).split())
 
     def the(self, service: str) -> str:
         """The id of a service's only container."""

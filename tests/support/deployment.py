@@ -8,7 +8,6 @@ only place that lets time pass.
 import contextlib
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -25,6 +24,8 @@ from seedbed.learner_svc.run.checkpoint import Checkpoint, load_latest
 from seedbed.learner_svc.run.history import read_metrics
 from seedbed.services.tools.cli.launcher import Reservation
 from seedbed.services.tools.cli.scrape import read_page, read_status
+from seedbed.shared.runtime.service import DIE_WITH_PARENT
+from tests.support.preloaded import SERVICES, ForkedProcess, run_service
 
 T = TypeVar("T")
 PATIENCE = float(os.environ.get("SYSTEM_PATIENCE", "1"))  # more on a machine that is busy with other things
@@ -57,14 +58,17 @@ def wait_until(condition: Callable[[], T], what: str, deadline_s: float = DEADLI
 
 
 class ServiceProcess:
-    """`python -m <module>`, in lives one after the other, under one name and with the same words."""
+    """`python -m <module>`, in lives one after the other, under one name and with the same words.
+
+    The services of this version are forked from a process that has imported them.
+    """
 
     def __init__(self, module: str, name: str, folder: Path, words: Sequence[str]) -> None:
         self.module, self.name, self.words = module, name, list(words)
         self.status_file, self.log_file = folder / f"{name}.json", folder / f"{name}.jsonl"
         self.error_file = folder / f"{name}.stderr"
         self.source: Path | None = None  # where the packages of another version are
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
 
     def program(self) -> list[str]:
         """The module that is run, and what comes before its words."""
@@ -75,14 +79,21 @@ class ServiceProcess:
         assert not self.is_running
         self.status_file.unlink(missing_ok=True)
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SEEDBED_")}
-        environment |= {"OMP_NUM_THREADS": "1", "SEEDBED_DIE_WITH_PARENT": str(os.getpid())}
+        environment |= {"OMP_NUM_THREADS": "1", DIE_WITH_PARENT: str(os.getpid())}
+        words = [
+            *self.words, f"runtime.name={self.name}", f"runtime.status_file={self.status_file}",
+            f"runtime.log_file={self.log_file}", "runtime.threads=1",
+        ]  # fmt: skip
+        if self.source is None and self.module in SERVICES:
+            self._process = ForkedProcess(
+                run_service, self.module, words, environment=environment, output=self.error_file
+            )
+            return self
         if self.source is not None:
             environment["PYTHONPATH"] = str(self.source)
         command = [
             sys.executable, *(["-P"] if self.source else []), "-W", "error::ResourceWarning",
-            "-m", *self.program(), *self.words,
-            f"runtime.name={self.name}", f"runtime.status_file={self.status_file}",
-            f"runtime.log_file={self.log_file}", "runtime.threads=1",
+            "-m", *self.program(), *words,
         ]  # fmt: skip
         with self.error_file.open("ab") as errors:
             self._process = subprocess.Popen(
@@ -314,11 +325,17 @@ def stopped(service: ServiceProcess) -> Iterator[None]:
 
 
 def living(folder: Path) -> list[psutil.Process]:
-    """Processes whose command line names the folder."""
-    pattern = re.compile(re.escape(str(folder)))
+    """Processes whose command line names the folder, or that print into it."""
     return [
         process
         for process in psutil.process_iter(["cmdline", "status"])
         if process.info["status"] != psutil.STATUS_ZOMBIE
-        and any(pattern.search(word) for word in process.info["cmdline"] or ())
+        and any(str(folder) in word for word in (*(process.info["cmdline"] or ()), _where_it_prints(process.pid)))
     ]
+
+
+def _where_it_prints(process: int) -> str:
+    """The file that is a process's standard error; empty where that cannot be seen."""
+    with contextlib.suppress(OSError):
+        return os.readlink(f"/proc/{process}/fd/2")
+    return ""

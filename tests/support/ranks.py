@@ -1,11 +1,8 @@
 """Several learner ranks for tests: real processes in a real process group."""
 
-import importlib
 import json
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +10,7 @@ from typing import Any
 import torch
 
 from seedbed.learner_svc.ranks.ranks import Ranks, connect
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.preloaded import ForkedProcess
 
 
 def free_port() -> int:
@@ -31,10 +27,8 @@ def run_ranks(work: Callable[..., Any], size: int, folder: Path, *arguments: Any
     for rank in range(size):
         variables = {
             "RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-            "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
         }  # fmt: skip
-        command = [sys.executable, "-m", "tests.support.ranks", work.__module__, work.__qualname__, str(folder)]
-        processes.append(subprocess.Popen(command, env=os.environ | variables, cwd=ROOT))
+        processes.append(ForkedProcess(work_as_rank, work, folder, environment=os.environ | variables))
     try:
         codes = [process.wait(120) for process in processes]
     finally:
@@ -45,15 +39,11 @@ def run_ranks(work: Callable[..., Any], size: int, folder: Path, *arguments: Any
     return [json.loads((folder / f"result-{rank}").read_text()) for rank in range(size)]
 
 
-def main(module: str, name: str, folder: Path) -> None:
+def work_as_rank(work: Callable[..., Any], folder: Path) -> None:
     """One rank: connect, work, and leave the result."""
     torch.set_num_threads(1)
     ranks: Ranks = connect(60.0)
     arguments: Sequence[Any] = json.loads((folder / "arguments").read_text())
-    result = getattr(importlib.import_module(module), name)(ranks, *arguments)
+    result = work(ranks, *arguments)
     (folder / f"result-{ranks.rank}").write_text(json.dumps(result))
     ranks.close()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
