@@ -18,7 +18,7 @@ from seedbed.shared.net.reactor import Reactor
 from seedbed.shared.net.roles import Role
 from seedbed.shared.protocol.messages import unpack_version
 from seedbed.shared.protocol.rows import EnvSpec
-from tests.support.preloaded import ForkedProcess, run_service
+from tests.support.preloaded import ForkedProcess, run_program
 from tests.support.scripted_producer import LANES, RETURN, ScriptedProducer, T, a_spec
 
 STEPS = 1536
@@ -39,7 +39,7 @@ class LearnerProcess:
             "runtime.metrics_address=", "runtime.threads=1", f"runtime.status_file={self.status}", *words,
         ]  # fmt: skip
         self.process = ForkedProcess(
-            run_service, "seedbed.learner_svc", chosen, environment=os.environ, output=self._output
+            run_program, "seedbed.learner_svc", chosen, environment=os.environ, output=self._output
         )
 
     async def wait_ready(self) -> str:

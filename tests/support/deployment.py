@@ -25,7 +25,7 @@ from seedbed.learner_svc.run.history import read_metrics
 from seedbed.services.tools.cli.launcher import Reservation
 from seedbed.services.tools.cli.scrape import read_page, read_status
 from seedbed.shared.runtime.service import DIE_WITH_PARENT
-from tests.support.preloaded import SERVICES, ForkedProcess, run_service
+from tests.support.preloaded import ForkedProcess, run_program
 
 T = TypeVar("T")
 PATIENCE = float(os.environ.get("SYSTEM_PATIENCE", "1"))  # more on a machine that is busy with other things
@@ -60,7 +60,7 @@ def wait_until(condition: Callable[[], T], what: str, deadline_s: float = DEADLI
 class ServiceProcess:
     """`python -m <module>`, in lives one after the other, under one name and with the same words.
 
-    The services of this version are forked from a process that has imported them.
+    It is forked from a process that has imported the services, unless it is of another version.
     """
 
     def __init__(self, module: str, name: str, folder: Path, words: Sequence[str]) -> None:
@@ -84,17 +84,14 @@ class ServiceProcess:
             *self.words, f"runtime.name={self.name}", f"runtime.status_file={self.status_file}",
             f"runtime.log_file={self.log_file}", "runtime.threads=1",
         ]  # fmt: skip
-        if self.source is None and self.module in SERVICES:
+        if self.source is None:
+            module, *first = self.program()
             self._process = ForkedProcess(
-                run_service, self.module, words, environment=environment, output=self.error_file
+                run_program, module, [*first, *words], environment=environment, output=self.error_file
             )
             return self
-        if self.source is not None:
-            environment["PYTHONPATH"] = str(self.source)
-        command = [
-            sys.executable, *(["-P"] if self.source else []), "-W", "error::ResourceWarning",
-            "-m", *self.program(), *words,
-        ]  # fmt: skip
+        environment["PYTHONPATH"] = str(self.source)
+        command = [sys.executable, "-P", "-W", "error::ResourceWarning", "-m", *self.program(), *words]
         with self.error_file.open("ab") as errors:
             self._process = subprocess.Popen(
                 command, env=environment, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors
