@@ -3,12 +3,14 @@
 # TORCH         which of PyTorch's builds: auto (CUDA where there is a driver), cpu, cu130, …; pip: as pip is configured
 # EXPERIMENT    what `make train` trains (a name in compose/experiments/, or a TOML file)
 # ARGS          more for `seedbed train`, e.g. ARGS="--seconds 30 run.seed=2"
+# WORKERS       how many processes `make test` runs, at most 4: one more than there are processors, for many tests wait
 
 PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= auto
 EXPERIMENT ?= cartpole
 ARGS ?=
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -38,7 +40,7 @@ train: $(READY)  ## Train CartPole (or EXPERIMENT=…) with all services, live i
 	@$(BIN)/seedbed train $(EXPERIMENT) $(ARGS)
 
 test: $(READY)  ## Run the tests that take seconds.
-	@$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest -q --numprocesses $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 test-openenv: .venv-openenv/.ready  ## Run the OpenEnv adapter's tests; its client brings 80 packages, so it has an environment of its own.
 	@.venv-openenv/bin/python -m pytest -q tests/services/test_openenv.py
