@@ -3,7 +3,7 @@
 # TORCH         which of PyTorch's builds: auto (CUDA where there is a driver), cpu, cu130, …; pip: as pip is configured
 # EXPERIMENT    what `make train` trains (a name in compose/experiments/, or a TOML file)
 # ARGS          more for `seedbed train`, e.g. ARGS="--seconds 30 run.seed=2"
-# WORKERS       how many processes `make test` runs, at most 4: one more than there are processors, for many tests wait
+# WORKERS       how many processes `make test` runs, at most 4; one more than there are processors, as many tests wait
 
 PYTHON ?= python3
 VENV ?= .venv

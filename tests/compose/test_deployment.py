@@ -86,7 +86,7 @@ def test_up_solves_cartpole_shows_it_and_ends_and_a_second_up_says_that_it_is_ov
 
 
 def test_a_run_with_tasks_trains_all_of_them_and_then_its_policy_is_served_without_a_learner(tmp_path):
-    """Nothing but the experiment's name is said; the second deployment reads the first one's run."""
+    """The experiment's name says what the tasks are; the second deployment reads the first one's run."""
     words = f"run.steps=100000 eval.episodes=5 {SHORT_FAREWELL}"
     with Stack("seedbedtasks", tmp_path, EXPERIMENT="memory_tasks", ARGS=words) as stack:
         stack.up()

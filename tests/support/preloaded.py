@@ -40,9 +40,7 @@ class ForkedProcess:
         self, function: Callable[..., Any], *arguments: Any, environment: Mapping[str, str], output: Path | None = None
     ) -> None:
         """`output`: a file that gets what the process prints; None: it prints where the worker does."""
-        self._process = _server().Process(
-            target=_run, args=(function, arguments, dict(environment), output), daemon=False
-        )
+        self._process = _server().Process(target=_run, args=(function, arguments, dict(environment), output))
         self._process.start()
         assert self._process.pid is not None
         self.pid: int = self._process.pid
