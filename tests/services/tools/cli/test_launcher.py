@@ -17,6 +17,7 @@ import pytest
 from seedbed.services.tools.cli.launcher import Ended, Launcher, Reservation
 from seedbed.services.tools.cli.plan import Process
 from seedbed.services.tools.cli.supervisor import Outcome, Rules, Supervisor
+from tests.support.deployment import living
 from tests.support.full_disk import full_disk
 
 QUICK = Rules(first_delay_s=0.01, max_delay_s=0.02, leave_grace_s=0.01)
@@ -54,15 +55,6 @@ def launch(
     watcher = Watcher(react)
     watcher.launcher = Launcher(processes, folder, watcher, progress=steps, rules=rules, patience_s=patience_s)
     return watcher.launcher.run(), watcher
-
-
-def living(folder: Path) -> list[psutil.Process]:
-    """Processes whose command line names the folder, this one's own included."""
-    return [
-        process
-        for process in psutil.process_iter(["cmdline"])
-        if any(str(folder) in word for word in process.info["cmdline"] or ())
-    ]
 
 
 def test_the_learners_end_ends_the_run_and_everyone_else(tmp_path):
