@@ -86,13 +86,14 @@ class UnrollWriter:
         self._begin = 0  # the last row that the previous unroll had already
         self._start = 0  # number of rows of the group before row 0
         self.row = -1  # index of the newest inputs; -1 before the first
+        self._first_row = 0  # of the unroll, the first that is a row of the group
 
     def write(self, inputs: Sequence[Array]) -> None:
         """Copy one tick's inputs (observation leaves, mask, reward, flags; each [L, ...]) into the next row."""
         if self.row == -1 and self._skip and bool(np.all(inputs[-1] & Flags.FIRST)):
             for chunk in self.chunks:
                 chunk.arrays[FLAGS][: self._skip] = Flags.FIRST | Flags.ABSENT
-            self.row = self._skip - 1
+            self.row, self._first_row = self._skip - 1, self._skip
         self.row += 1
         for chunk in self.chunks:
             stop = chunk.start + chunk.lanes
@@ -110,8 +111,11 @@ class UnrollWriter:
         return self.row == self._begin
 
     def state_places(self) -> Iterator[tuple[Chunk, list[Array]]]:
-        """Yield each chunk with its arrays [lanes, ...] for the state before the newest row, if that is to be kept."""
-        if self.row == 0:
+        """Yield each chunk with its arrays [lanes, ...] for the state before the newest row, if that is to be kept.
+
+        The state before a row that is skipped is the one before the group's first row, for it has played none yet.
+        """
+        if self.row == self._first_row:
             yield from ((chunk, chunk.state) for chunk in self.chunks)
         elif self.row == self._record.unroll_length and self._record.overlap:
             yield from ((chunk, chunk.next_state) for chunk in self.chunks)
@@ -129,7 +133,7 @@ class UnrollWriter:
         done = [CompleteUnroll(chunk.start, chunk.lanes, self._start, chunk.renew()) for chunk in self.chunks]
         self._start += self._record.unroll_length
         self.row = self._begin = self._record.overlap
-        self._skip = 0
+        self._skip = self._first_row = 0
         return done
 
 

@@ -76,6 +76,20 @@ def test_a_shortened_first_unroll_has_no_transitions_before_its_first_row() -> N
     assert (flags[1:3, 0] & Flags.FIRST).all()
 
 
+@pytest.mark.parametrize("overlap", [0, 2])
+def test_a_shortened_first_unroll_has_the_state_before_its_first_row(overlap: int) -> None:
+    """A part of the state that no row changes, such as the task, is in it too."""
+    shape, sent = record(3, overlap), []
+    writer = UnrollWriter(shape, 1, skip=2)
+    for number in range(7):
+        writer.write(tick(number, 1, int(Flags.FIRST) if number == 0 else 0))
+        if writer.is_complete:
+            sent += [shape.layout(1).views([done.buffer])[-1] for done in writer.complete()]
+        for _chunk, places in writer.state_places():
+            places[0][...] = 7 + number
+    assert [state[0, 0] for state in sent] == [7, 8]
+
+
 def test_a_group_that_goes_on_after_a_lost_session_is_not_shortened() -> None:
     """Its first row is no reset row: the transition into it must not look like one that can be skipped."""
     writer = UnrollWriter(record(), 1, skip=2)
