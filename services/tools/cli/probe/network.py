@@ -26,14 +26,14 @@ from seedbed.shared.protocol.rows import EnvSpec
 from seedbed.shared.protocol.spaces import Leaf
 from seedbed.shared.runtime.modules import describe_failure
 
-ROWS, LANES = 2, 3  # of the trial
+ROWS, LANES = 2, 3  # of the policy's trial; an algorithm's has as many rows as the run's unrolls
 
 
 def look(request: dict[str, Any]) -> dict[str, Any]:
     """Try request["policy"], a [policy] section, with request["spec"]; request["algorithm"] too if it is there.
 
     request["tasks"] has the names of the run's tasks, if it has any.
-    An algorithm of one's own makes an update on a few rows; one of ours is built for request["unroll_length"].
+    An algorithm of one's own makes an update on a few lanes of request["unroll_length"]; one of ours is built for it.
     """
     config, spec = PolicyConfig.model_validate(request["policy"]), spec_from_json(request["spec"])
     tasks = request.get("tasks", ())
@@ -43,7 +43,7 @@ def look(request: dict[str, Any]) -> dict[str, Any]:
         algorithm: AlgorithmConfig = TypeAdapter(AlgorithmConfig).validate_python(request["algorithm"])
         with _telling("algorithm", f"name = {algorithm.name!r}"):
             if isinstance(algorithm, OwnAlgorithmConfig):
-                try_algorithm(Policy(spec, config, tasks), algorithm)
+                try_algorithm(Policy(spec, config, tasks), algorithm, request["unroll_length"])
             else:
                 recording_of(algorithm, request["unroll_length"])
                 make_algorithm(algorithm, Policy(spec, config, tasks))
@@ -74,9 +74,9 @@ def try_policy(spec: EnvSpec, config: PolicyConfig, tasks: Sequence[str] = ()) -
     acting_parameters(policy)
 
 
-def try_algorithm(policy: Policy, config: AlgorithmConfig) -> None:
-    """One update on a few rows. Raises whatever is wrong with the algorithm, its acting rule or its settings."""
-    record = recording_of(config, ROWS - 1).make_record(policy.spec, policy.state_fields)
+def try_algorithm(policy: Policy, config: AlgorithmConfig, unroll_length: int) -> None:
+    """One update on a few lanes. Raises whatever is wrong with the algorithm, its acting rule or its settings."""
+    record = recording_of(config, unroll_length).make_record(policy.spec, policy.state_fields)
     arrays = dict(zip((item.name for item in record.fields), allocate(record, LANES), strict=True))
     generator = np.random.default_rng(0)
     for name, leaf in zip(record.step_names, policy.spec.observation.leaves(), strict=False):

@@ -124,7 +124,12 @@ def test_an_algorithm_of_ones_own_is_tried_too(tmp_path, monkeypatch, changes, t
     module.write_text(module.read_text() + "\n\nclass Broken(Algorithm):" + broken)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_algorithms", raising=False)
-    request = {"spec": spec_to_json(VECTOR), "policy": {"network": "mlp"}, "algorithm": {"name": NAME} | changes}
+    request = {
+        "spec": spec_to_json(VECTOR),
+        "policy": {"network": "mlp"},
+        "algorithm": {"name": NAME} | changes,
+        "unroll_length": 32,
+    }
     if not told:
         assert look(request) == {}
         return
@@ -133,11 +138,19 @@ def test_an_algorithm_of_ones_own_is_tried_too(tmp_path, monkeypatch, changes, t
 
 
 def test_an_algorithm_that_does_not_take_the_actions_is_refused() -> None:
-    """Q-learning needs choices; so is a burn-in that does not fit the unrolls."""
+    """Q-learning needs choices."""
     request = {"spec": spec_to_json(VECTOR), "policy": {}, "algorithm": {"name": "r2d2"}, "unroll_length": 32}
     assert look(request) == {}
     continuous = make_spec(spaces.Box(-1, 1, (3,), np.float32), spaces.Box(-1, 1, (2,), np.float32), env_id="any")
     with pytest.raises(ConfigError, match="Box actions"):
         look(request | {"spec": spec_to_json(continuous)})
-    with pytest.raises(ConfigError, match=r"algorithm\.burn_in"):
-        look(request | {"unroll_length": 8})
+
+
+def test_an_algorithm_of_ones_own_may_store_rows_again(tmp_path, monkeypatch):
+    """Its overlap fits the run's unrolls, and so the trial's."""
+    (tmp_path / "my_q_learning.py").write_text(
+        "from seedbed.learner_svc.algorithms.r2d2 import R2D2\nclass MyQ(R2D2):\n    pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    request = {"spec": spec_to_json(VECTOR), "policy": {}, "unroll_length": 32}
+    assert look(request | {"algorithm": {"name": "my_q_learning:MyQ", "burn_in": 16}}) == {}
