@@ -27,6 +27,7 @@ from seedbed.shared.policy.policy import Policy, PolicyOutput
 MAX_KL_LOG_RHO = 3.0  # bounds the gradient of one row's KL cost where ω is very large
 MAX_LOG_RHO = 20.0  # bound for the metrics only; the targets clip ω themselves
 MIN_VARIANCE = 1e-12  # of targets: below there is nothing to explain
+NUM_SCALARS = 4  # that diagnostics begin with: policy loss, value loss, entropy and its cost
 NUM_SUMS = 12  # of an update that are not of single tasks
 ENTROPY_PARAMETER_BOUND = 20.0  # |m·p| of the adaptive entropy cost, so that exp stays finite
 
@@ -56,6 +57,11 @@ class ActorCritic(Algorithm):
         self._entropy: AdaptiveEntropyCost | None = None
         if config.entropy_target is not None:
             self._entropy = AdaptiveEntropyCost(config, config.entropy_target, device)
+
+    @property
+    def value_units(self) -> str:
+        """Deviations of the targets where values are normalised."""
+        return "rewards" if self._value is None else "deviations of their targets"
 
     @property
     def value_tasks(self) -> tuple[str, ...]:
@@ -121,32 +127,60 @@ class ActorCritic(Algorithm):
         self, experience: Experience, output: PolicyOutput, evaluation: ActionEvaluation, log_rho_TB: Tensor,
         target_TB: Tensor, advantage_TB: Tensor, *, rho_clip: float = 1.0,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """Return the loss -log π·A + baseline_cost·½(v - V)² - entropy_cost·H, and the diagnostics for `report`.
+        """Return the loss -log π·A with what `_whole_loss` adds, and the diagnostics for `report`.
 
         Args:
           output, evaluation: of the present policy, from `_evaluate` over all T+1 rows.
-          log_rho_TB: log π - log μ of the actions, for the metrics alone, f32 [T, B], detached.
+          log_rho_TB: log π - log μ of the actions, f32 [T, B].
           target_TB, advantage_TB: v and A in units of reward, f32 [T, B], detached.
           rho_clip: ratios π/μ above this are counted as clipped.
         """
+        trained_TB, number = experience.trained_TB, max(1, experience.num_trained)
+        head_target_TB, advantage_TB = self._in_head_units(target_TB, advantage_TB, experience)
+        step_TB = torch.where(trained_TB, self._standardised(advantage_TB, experience), 0.0)
+        error_TB = torch.where(trained_TB, head_target_TB - output.value[: len(target_TB)], 0.0)
+        gain_TB = torch.where(trained_TB, evaluation.log_prob, 0.0) * step_TB
+        loss, diagnostics = self._whole_loss(
+            experience, evaluation, -gain_TB.sum() / number, error_TB.square().sum(), log_rho_TB, target_TB, error_TB,
+            advantage_TB, rho_clip=rho_clip,
+        )  # fmt: skip
+        if self._value is not None:
+            by_task = self._moments_by_task(target_TB, experience)
+            self._target_moments = by_task or moments_from_sums(self.ranks.sum(diagnostics[NUM_SCALARS:]), number)
+        return loss, diagnostics
+
+    def _standardised(self, advantage_TB: Tensor, experience: Experience, least: float = 0.0) -> Tensor:
+        """Return advantages in the units that the policy's loss uses, with `normalise_advantage` deviations."""
+        if not self._shared.normalise_advantage:
+            return advantage_TB
+        number = max(1, experience.num_trained)
+        return standardise(advantage_TB, experience.trained_TB, number, least=least, ranks=self.ranks)
+
+    def _whole_loss(
+        self, experience: Experience, evaluation: ActionEvaluation, policy_loss: Tensor, squared_error: Tensor,
+        log_rho_TB: Tensor, target_TB: Tensor, error_TB: Tensor, advantage_TB: Tensor, *, rho_clip: float = 1.0,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """Return policy_loss + baseline_cost·½(v - V)² - entropy_cost·H + kl_cost·KL, and diagnostics for `report`.
+
+        Args:
+          evaluation: of the present policy.
+          policy_loss, squared_error: the mean over trained rows, and the sum of (v - V)²; scalars.
+          log_rho_TB: log π - log μ of the actions, f32 [T, B]; its gradient is that of the KL cost.
+          target_TB: v in units of reward, f32 [T, B], detached.
+          error_TB, advantage_TB: v - V and A in units of the value head, for the metrics, f32 [T, B]. The error is 0
+            where nothing is trained.
+          rho_clip: ratios π/μ above this are counted as clipped.
+        """
         config, trained_TB, number = self._shared, experience.trained_TB, max(1, experience.num_trained)
-        raw_target_TB = target_TB
-        target_TB, advantage_TB = self._in_head_units(target_TB, advantage_TB, experience)
-        if config.normalise_advantage:
-            advantage_TB = standardise(advantage_TB, trained_TB, number, ranks=self.ranks)
-        advantage_TB = torch.where(trained_TB, advantage_TB, 0.0)
-        error_TB = torch.where(trained_TB, target_TB - output.value[: len(target_TB)], 0.0)
-        gain_TB = torch.where(trained_TB, evaluation.log_prob, 0.0) * advantage_TB
-        policy_loss = -gain_TB.sum() / number
-        value_loss = torch.sum(error_TB.square()) * (0.5 / number)
+        value_loss = squared_error * (0.5 / number)
         entropy, entropy_cost = self._entropy_bonus(evaluation, trained_TB, number)
         loss = policy_loss + config.baseline_cost * value_loss - entropy_cost * entropy
         with torch.no_grad():
             scalars = torch.stack([policy_loss, value_loss, entropy, self._part(entropy_cost)])
-            sums = self._sums(experience, log_rho_TB, raw_target_TB, error_TB, advantage_TB, rho_clip=rho_clip)
-            if self._value is not None:
-                by_task = self._moments_by_task(raw_target_TB, experience)
-                self._target_moments = by_task or moments_from_sums(self.ranks.sum(sums), number)
+            sums = self._sums(experience, log_rho_TB, target_TB, error_TB, advantage_TB, rho_clip=rho_clip)
+        if config.kl_cost:
+            kl_TB = kl_to_behaviour(torch.where(trained_TB, log_rho_TB, 0.0))
+            loss = loss + (config.kl_cost / number) * kl_TB.sum()
         return loss, torch.cat([scalars.detach(), sums])
 
     def after_step(self, learning_rate: float) -> None:
@@ -158,7 +192,7 @@ class ActorCritic(Algorithm):
 
     def report(self, diagnostics: Sequence[float], experience: Experience) -> dict[str, float]:
         """Return the metrics of a step by name, from the host's copy of the diagnostics of `_policy_gradient`."""
-        return describe_update(diagnostics[:4], diagnostics[4:], experience, self.value_tasks)
+        return describe_update(diagnostics[:NUM_SCALARS], diagnostics[NUM_SCALARS:], experience, self.value_tasks)
 
     def _entropy_bonus(self, evaluation: ActionEvaluation, trained_TB: Tensor, number: int) -> tuple[Tensor, Tensor]:
         """Return the mean entropy of trained rows, this rank's part of it, and the cost of entropy, both scalars."""
@@ -168,13 +202,6 @@ class ActorCritic(Algorithm):
         cost = self._entropy.cost()
         self._entropy.measure(self.ranks.sum(entropy.detach()))
         return entropy, cost
-
-    def _with_kl_cost(self, loss: Tensor, log_rho_TB: Tensor, experience: Experience) -> Tensor:
-        """Return the loss with the cost of KL(μ‖π). `log_rho_TB`: log π - log μ of the actions, f32 [T, B]."""
-        if not self._shared.kl_cost:
-            return loss
-        number, log_rho_TB = max(1, experience.num_trained), torch.where(experience.trained_TB, log_rho_TB, 0.0)
-        return loss + (self._shared.kl_cost / number) * kl_to_behaviour(log_rho_TB).sum()
 
     def _sums(
         self, experience: Experience, log_rho_TB: Tensor, target_TB: Tensor, error_TB: Tensor, advantage_TB: Tensor,
@@ -187,7 +214,9 @@ class ActorCritic(Algorithm):
         errors; then mean and std of the value head's units (M = 2, 2·K of K tasks, 0 without units of its own).
         `error` is in units of the value head.
         """
-        log_rho_TB = log_rho_TB.clamp(-MAX_LOG_RHO, MAX_LOG_RHO)
+        trained_TB = experience.trained_TB
+        log_rho_TB = torch.where(trained_TB, log_rho_TB, 0.0).clamp(-MAX_LOG_RHO, MAX_LOG_RHO)
+        advantage_TB = torch.where(trained_TB, advantage_TB, 0.0)
         omega_TB, distance_TB = log_rho_TB.exp(), log_rho_TB.abs()
         shift = self.ranks.mean(target_TB.mean())  # squares of centred values keep their precision
         centred_TB = target_TB - shift
@@ -208,7 +237,7 @@ class ActorCritic(Algorithm):
                 advantage_TB.square(),
             ]
         ).flatten(1)
-        trained_N = experience.trained_TB.flatten().float()
+        trained_N = trained_TB.flatten().float()
         sums = series @ trained_N
         current = (
             torch.dot(distance_TB.flatten(), experience.current_TB.flatten().float())

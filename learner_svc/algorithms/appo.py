@@ -19,12 +19,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from seedbed.learner_svc.algorithms.actor_critic import (
-    ActorCritic,
-    describe_update,
-    standardise,
-    target_moments,
-)
+from seedbed.learner_svc.algorithms.actor_critic import ActorCritic, target_moments
 from seedbed.learner_svc.algorithms.algorithm import LossOutput, Prepared
 from seedbed.learner_svc.algorithms.config import AppoConfig
 from seedbed.learner_svc.algorithms.returns import gae, lambda_advantage, vtrace
@@ -83,32 +78,24 @@ class Appo(ActorCritic):
     def loss(self, experience: Experience, prepared: Prepared) -> LossOutput:
         """Return the loss of one minibatch, and the sums that `report` turns into metrics."""
         config, batch = self.config, experience.batch
-        length, trained_TB, number = batch.num_transitions, experience.trained_TB, max(1, experience.num_trained)
-        output, evaluation = self._evaluate(experience, length)
+        trained_TB, number = experience.trained_TB, max(1, experience.num_trained)
+        output, evaluation = self._evaluate(experience, batch.num_transitions)
         target_TB, advantage_TB = self._in_head_units(prepared["target"], prepared["advantage"], experience)
         raw_advantage_TB = advantage_TB = torch.where(trained_TB, advantage_TB, 0.0)
-        if config.normalise_advantage:
-            advantage_TB = standardise(
-                advantage_TB, trained_TB, number, least=config.min_advantage_std, ranks=self.ranks
-            )
+        advantage_TB = self._standardised(advantage_TB, experience, config.min_advantage_std)
         change_TB = torch.where(trained_TB, evaluation.log_prob - prepared["log_prob"], 0.0)
         gain_TB = clipped_gain(change_TB, advantage_TB, config.policy_clip)
         gain_TB = torch.where(advantage_TB < 0, gain_TB.maximum(config.dual_clip * advantage_TB), gain_TB)
         policy_loss = -torch.where(trained_TB, prepared["weight"] * gain_TB, 0.0).sum() / number
         error_TB = torch.where(trained_TB, target_TB - output.value, 0.0)
-        value_loss = self._value_loss(error_TB, output.value, target_TB, prepared, experience) * (0.5 / number)
-        entropy, entropy_cost = self._entropy_bonus(evaluation, trained_TB, number)
-        log_rho_TB = evaluation.log_prob - batch.log_prob
-        loss = policy_loss + config.baseline_cost * value_loss - entropy_cost * entropy
-        loss = self._with_kl_cost(loss, log_rho_TB, experience)
-        with torch.no_grad():
-            scalars = torch.stack([policy_loss, value_loss, entropy, self._part(entropy_cost)])
-            log_rho_TB = torch.where(trained_TB, log_rho_TB, 0.0)
-            sums = self._sums(experience, log_rho_TB, prepared["target"], error_TB, raw_advantage_TB, rho_clip=1.0)
-            moved = torch.stack(self._moved(change_TB)) / number
-        return LossOutput(loss, torch.cat([scalars.detach(), moved, sums]))
+        squared_error = self._squared_error(error_TB, output.value, target_TB, prepared, experience)
+        loss, diagnostics = self._whole_loss(
+            experience, evaluation, policy_loss, squared_error, evaluation.log_prob - batch.log_prob,
+            prepared["target"], error_TB, raw_advantage_TB,
+        )  # fmt: skip
+        return LossOutput(loss, torch.cat([diagnostics, torch.stack(self._moved(change_TB)) / number]))
 
-    def _value_loss(
+    def _squared_error(
         self, error_TB: Tensor, value_TB: Tensor, target_TB: Tensor, prepared: Prepared, experience: Experience
     ) -> Tensor:
         """Return the sum of squared errors; with a value clip, of the worse of V and V clipped near its old value."""
@@ -151,9 +138,9 @@ class Appo(ActorCritic):
 
     def report(self, diagnostics: Sequence[float], experience: Experience) -> dict[str, float]:
         """Return the metrics of a step by name, from the host's copy of the diagnostics."""
-        kl_step, clipped = diagnostics[4:6]
-        figures = describe_update(diagnostics[:4], diagnostics[6:], experience, self.value_tasks)
-        return figures | {columns.KL_STEP.name: kl_step, columns.POLICY_CLIPPED_SHARE.name: clipped}
+        *shared, kl_step, clipped = diagnostics
+        own = {columns.KL_STEP.name: kl_step, columns.POLICY_CLIPPED_SHARE.name: clipped}
+        return super().report(shared, experience) | own
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors that a resume needs, without a copy."""

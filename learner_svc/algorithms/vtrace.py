@@ -38,7 +38,7 @@ class VTrace(ActorCritic):
             lam=config.lam,
         )
         loss, diagnostics = self._policy_gradient(
-            experience, output, evaluation, log_rho_TB.detach(), targets.value_target_TB, targets.pg_advantage_TB,
+            experience, output, evaluation, log_rho_TB, targets.value_target_TB, targets.pg_advantage_TB,
             rho_clip=config.rho_clip,
         )  # fmt: skip
-        return LossOutput(self._with_kl_cost(loss, log_rho_TB, experience), diagnostics)
+        return LossOutput(loss, diagnostics)
