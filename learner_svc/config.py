@@ -96,8 +96,8 @@ class LearnerSettings(RunSettings, Section):
     runtime: RuntimeConfig = RuntimeConfig()
 
     @model_validator(mode="after")
-    def _check_tasks(self) -> Self:
-        if problem := task_problem(self.policy, self.algorithm, has_tasks=bool(self.tasks)):
+    def _check_algorithm(self) -> Self:
+        if problem := algorithm_problem(self.algorithm, self.learner, self.policy, has_tasks=bool(self.tasks)):
             raise ValueError(problem)
         return self
 
@@ -117,6 +117,15 @@ class LearnerSettings(RunSettings, Section):
         chosen, default = (self.learner.reuse, self.learner.minibatches), self.algorithm.default_passes
         reuse, minibatches = (other if one == "auto" else one for one, other in zip(chosen, default, strict=True))
         return reuse, minibatches
+
+
+def algorithm_problem(
+    algorithm: AlgorithmConfig, learner: LearnerConfig, policy: PolicyConfig, *, has_tasks: bool
+) -> str:
+    """Return which settings of three sections do not go together, and what to set instead; empty if all do."""
+    return task_problem(policy, algorithm, has_tasks=has_tasks) or algorithm.problem_with(
+        batch=learner.batch, unroll_length=learner.unroll_length, echo=learner.echo
+    )
 
 
 def check_deterministic(

@@ -89,6 +89,11 @@ class Algorithm:
         return {}
 
     @property
+    def value_units(self) -> str:
+        """The units of the policy's value outputs, in words; weights with values in other units are refused."""
+        return "rewards"
+
+    @property
     def rate_factor(self) -> float:
         """A factor for the configured learning rate of the next batch."""
         return 1.0

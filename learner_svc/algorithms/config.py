@@ -36,7 +36,7 @@ class AlgorithmSettings(Section):
     )
     optimizer: Literal["adam", "rmsprop"] = Field("adam", description="rmsprop: TensorFlow's, eps inside the root.")
     learning_rate: float = Field(3e-4, gt=0, description="At the start of the run.")
-    learning_rate_decay_steps: int | Literal["run"] = Field(
+    learning_rate_decay_steps: Annotated[int, Field(ge=0)] | Literal["run"] = Field(
         "run", description="Linear to zero over this many trained agent steps; 0: constant; run: over run.steps."
     )
     adam_beta1: float = Field(0.9, ge=0, lt=1, description="Decay of the mean gradient.")
@@ -49,6 +49,10 @@ class AlgorithmSettings(Section):
         description="Adam: beside the root, papers' sum-loss value / (T·B). RMSProp: inside it, value / (T·B)².",
     )
     grad_clip: float = Field(0.5, ge=0, description="Largest global gradient norm of the mean loss; 0: no clip.")
+
+    def problem_with(self, *, batch: int, unroll_length: int, echo: int) -> str:
+        """Return what speaks against these settings of [learner], and what to set instead; empty if nothing does."""
+        return ""
 
 
 class ActorCriticConfig(AlgorithmSettings):
@@ -144,7 +148,9 @@ class R2D2Config(AlgorithmSettings):
 
     name: Literal["r2d2"] = Field("r2d2", description=NAME)
     discount: float = Field(0.997, ge=0, le=1, description="γ, for each agent step.")
-    n_step: int = Field(5, ge=1, le=1024, description="Rewards that a target sums before it takes Q's word.")
+    n_step: int = Field(
+        5, ge=1, description="Rewards that a target sums before it takes Q's word; learner.unroll_length at most."
+    )
     burn_in: int = Field(
         16,
         ge=0,
@@ -175,10 +181,31 @@ class R2D2Config(AlgorithmSettings):
         0.9, ge=0, le=1, description="η: a priority is η·max|δ| + (1 - η)·mean|δ| over the sequence."
     )
     learning_rate: float = Field(1e-4, gt=0, description="At the start of the run.")
-    learning_rate_decay_steps: int | Literal["run"] = Field(
+    learning_rate_decay_steps: Annotated[int, Field(ge=0)] | Literal["run"] = Field(
         0, description="Linear to zero over this many trained agent steps; 0: constant; run: over run.steps."
     )
     eps: float = Field(1e-5, gt=0, description="Adam: beside the root, papers' sum-loss value / T. RMSProp: inside it.")
+
+    def problem_with(self, *, batch: int, unroll_length: int, echo: int) -> str:
+        """Return which setting makes sequences that cannot be stored, drawn or trained on."""
+        for name, least in (("algorithm.replay_start", self.replay_start), ("learner.batch", batch)):
+            if least > self.replay_sequences:
+                return (
+                    f"algorithm.replay_sequences is {self.replay_sequences}, and training begins with {least}: raise "
+                    f"it, or lower {name}"
+                )
+        for name, most, why in (
+            ("burn_in", self.burn_in, "a burn-in may be no longer than what is trained after it"),
+            ("n_step", self.n_step, "a sequence has no more rewards than that to sum"),
+        ):
+            if most > unroll_length:
+                return f"algorithm.{name} is {most} and learner.unroll_length {unroll_length}: {why}"
+        if echo > 1:
+            return (
+                f"learner.echo is {echo}, which is for algorithms that learn from a queue: with "
+                "algorithm.name = 'r2d2' set algorithm.replay_ratio instead"
+            )
+        return ""
 
 
 class OwnAlgorithmConfig(Section):
@@ -192,6 +219,10 @@ class OwnAlgorithmConfig(Section):
     takes_every_policy: ClassVar[bool] = False
 
     name: str = Field(pattern=r"^[\w.]+:\w+$", description="module:Class of your own.")
+
+    def problem_with(self, *, batch: int, unroll_length: int, echo: int) -> str:
+        """Return nothing: the class checks its settings itself."""
+        return ""
 
 
 def _name(value: Any) -> str:

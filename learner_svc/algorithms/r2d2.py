@@ -6,8 +6,9 @@ first row, and `unroll_length` transitions that are trained on. With online weig
     y_t = h(Σ_{i<n} γ^i r_{t+i+1} + γ^n h⁻¹(Q_θ⁻(x_{t+n}, argmax_a Q_θ(x_{t+n}, a)))),  δ_t = y_t - Q_θ(x_t, a_t)
     loss = Σ_b w_b Σ_t ½ δ_t² / number of trained transitions,  priority_b = η·max_t|δ_t| + (1 - η)·mean_t|δ_t|
 
-A target stops at the first row that ends an episode, and takes Q's word there unless the end is terminal. Sequences
-go on over ends of episodes: the memory is reset at `first` rows. Actions are chosen ε-greedily.
+A target stops at the first row that ends an episode, or at the sequence's last row, and takes Q's word there unless the
+end is terminal. Sequences go on over ends of episodes: the memory is reset at `first` rows. Actions are chosen
+ε-greedily.
 Sources: Kapturowski et al. 2019 (R2D2); van Hasselt et al. 2016, arXiv 1509.06461 (double Q); Pohlen et al. 2018, arXiv
 1805.11593 (h); Schaul et al. 2016, arXiv 1511.05952 (priorities).
 
@@ -26,7 +27,6 @@ from seedbed.learner_svc.learning.rewards import TrainingRewards
 from seedbed.learner_svc.sources.batch import Batch, Experience, discounts, first_rows, valid_transitions
 from seedbed.learner_svc.sources.replay import ReplaySource
 from seedbed.learner_svc.sources.source import K, Source, SourcePlan
-from seedbed.shared.errors import ConfigError
 from seedbed.shared.figures import columns
 from seedbed.shared.policy.acting import MAX_Q, Q, Recording
 from seedbed.shared.policy.policy import Policy, PolicyOutput
@@ -54,12 +54,7 @@ class R2D2(Algorithm):
 
     @classmethod
     def recording(cls, config: R2D2Config, unroll_length: int) -> Recording:
-        """ε-greedy acting, and what first priorities are made of. Raises: ConfigError if the burn-in is too long."""
-        if config.burn_in > unroll_length:
-            raise ConfigError(
-                f"algorithm.burn_in is {config.burn_in} and learner.unroll_length {unroll_length}: "
-                "a burn-in may be no longer than what is trained after it"
-            )
+        """ε-greedy acting, and what first priorities are made of."""
         return Recording(
             rule="epsilon_greedy", parameters={"base": config.epsilon_base, "alpha": config.epsilon_alpha},
             decided=(Q, MAX_Q), unroll_length=unroll_length, overlap=config.burn_in,
@@ -68,17 +63,17 @@ class R2D2(Algorithm):
     @classmethod
     def make_source(cls, config: R2D2Config, record: RecordSpec, plan: SourcePlan) -> Source[K]:
         """A replay of sequences, whose first priorities come of the Q that acting recorded. Raises: ConfigError."""
-        if plan.echo > 1:
-            raise ConfigError(
-                f"learner.echo is {plan.echo}, which is for algorithms that learn from a queue: "
-                "with algorithm.name = 'r2d2' set algorithm.replay_ratio instead"
-            )
         return ReplaySource(
             record, plan, capacity=config.replay_sequences, max_bytes=config.replay_bytes, start=config.replay_start,
             ratio=config.replay_ratio, priority_exponent=config.priority_exponent,
             importance_exponent=config.importance_exponent, is_file=config.replay_file,
             first_priorities=lambda arrays: first_priorities(config, record.overlap, arrays),
         )  # fmt: skip
+
+    @property
+    def value_units(self) -> str:
+        """Those of h where Q is rescaled."""
+        return "rescaled rewards" if self.config.value_rescaling else "rewards"
 
     def networks(self) -> Mapping[str, nn.Module]:
         """The target network, which no gradient moves."""

@@ -7,7 +7,9 @@ import torch
 from seedbed.learner_svc.algorithms.algorithm import Algorithm
 from seedbed.learner_svc.algorithms.config import BUILT_IN, AlgorithmConfig, AlgorithmSettings, OwnAlgorithmConfig
 from seedbed.learner_svc.config import LearnerSettings
+from seedbed.learner_svc.ranks.ranks import ranks_here
 from seedbed.learner_svc.sources.source import K, Source, SourcePlan
+from seedbed.shared.errors import ConfigError
 from seedbed.shared.policy.acting import Recording
 from seedbed.shared.policy.policy import Policy
 from seedbed.shared.protocol.recording import RecordSpec
@@ -28,7 +30,9 @@ def find_algorithm(config: AlgorithmConfig) -> tuple[type[Algorithm], AlgorithmS
     if not isinstance(config, OwnAlgorithmConfig):
         return load_class(f"{PACKAGE}.{config.implementation}", setting, known=BUILT_IN, base=Algorithm), config
     kind = load_class(config.name, setting, known=BUILT_IN, base=Algorithm)
-    return kind, read_section("algorithm", kind.Settings, config.model_dump())
+    # The model may be that of a built-in algorithm, which takes no other name than its own.
+    settings = read_section("algorithm", kind.Settings, config.model_dump(exclude={"name"}))
+    return kind, settings.model_copy(update={"name": config.name})
 
 
 def make_algorithm(config: AlgorithmConfig, policy: Policy) -> Algorithm:
@@ -54,9 +58,12 @@ def make_source(
     """
     kind, own = find_algorithm(settings.algorithm)
     run, learner = settings.run, settings.learner
+    if problem := own.problem_with(batch=learner.batch, unroll_length=learner.unroll_length, echo=learner.echo):
+        raise ConfigError(problem)
     plan = SourcePlan(
         batch=learner.batch, num_buffers=1 if run.deterministic else learner.buffers,
         weights=normalised_weights(settings.tasks), folder=folder, seed=run.seed + rank,
-        echo=learner.echo, echo_batches=learner.echo_batches, is_pinned=device.type == "cuda",
+        echo=learner.echo, echo_batches=learner.echo_batches, ranks_here=ranks_here(),
+        is_pinned=device.type == "cuda",
     )  # fmt: skip
     return kind.make_source(own, record, plan)

@@ -52,11 +52,11 @@ def start_from(updater: Updater, source: Checkpoint) -> None:
         raise ConfigError(f"{where}: {difference}: set it as there, or leave out learner.init_from")
     if difference := task_difference(policy.tasks, theirs.tasks):
         raise ConfigError(f"{where}: {difference}: set them as there, or leave out learner.init_from")
+    if problem := updater.units_problem(source.meta.get("updater", {})):
+        raise ConfigError(f"{where}: {problem}, or leave out learner.init_from")
     statistics = {name: x for name, x in source.arrays.items() if name in updater.statistics()}
     if missing := sorted(updater.statistics().keys() - statistics.keys()):
         raise ConfigError(f"{where} has no {', '.join(missing)}: set algorithm.value_normalisation as in that run")
-    if any(name.startswith("algorithm.value.") for name in source.arrays.keys() - statistics.keys()):
-        raise ConfigError(f"{where}: its value head is normalised: set algorithm.value_normalisation as in that run")
     updater.start_from({place.name: place.view(flat) for place in saved.manifest.places}, statistics)
     log.info("weights_taken_over", path=str(source.path), step=source.step, kind=source.kind)
 

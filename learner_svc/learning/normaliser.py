@@ -107,7 +107,8 @@ class ValueNormaliser:
         """Update the statistics by one batch's mean and variance of value targets, in units of reward.
 
         Args:
-          is_present: which tasks have targets in the batch, bool [K]; the others' statistics stay. None: all.
+          is_present: which tasks have targets in the batch, bool [K]; the others' statistics stay. None: all. They
+            stay where targets are not finite, too: then the update ends the run, and the weights show what was wrong.
         Returns: the scale and shift to apply to the value head's output so that V stays the same; 1 and 0 where the
           statistics stayed.
         """
@@ -117,8 +118,9 @@ class ValueNormaliser:
         first, second = self._first.lerp(mean, self._rate), self._second.lerp(second, self._rate)
         new_mean = first / weight
         new_std = (second / weight - new_mean.square()).clamp(min=0.0).sqrt().clamp(MIN_STD, MAX_STD)
+        moves = second.isfinite() if is_present is None else second.isfinite() & is_present
         for tensor, moved in zip(self.state().values(), (weight, first, second, new_mean, new_std), strict=True):
-            tensor.copy_(moved if is_present is None else torch.where(is_present, moved, tensor))
+            tensor.copy_(torch.where(moves, moved, tensor))
         return old_std / self.std, (old_mean - self.mean) / self.std
 
     def state(self) -> dict[str, Tensor]:

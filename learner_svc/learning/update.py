@@ -39,6 +39,8 @@ from seedbed.shared.protocol.layout import Array
 from seedbed.shared.runtime.files import writing
 from seedbed.shared.runtime.tasks import TaskConfig
 
+VALUE_UNITS = "value_units"  # in what describes the state
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateResult:
@@ -282,7 +284,9 @@ class Updater:
         """
         tensors = self.tensors()
         arrays = {name: tensor.detach().to("cpu", copy=True).numpy() for name, tensor in tensors.items()}
-        return arrays, {"algorithm": self.config.name, "optimizer": self.config.optimizer}
+        return arrays, {
+            "algorithm": self.config.name, "optimizer": self.config.optimizer, VALUE_UNITS: self.algorithm.value_units,
+        }  # fmt: skip
 
     def load_state(self, arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> None:
         """Restore what `state` returned.
@@ -293,6 +297,8 @@ class Updater:
         for name, value in ours.items():
             if meta.get(name) != value:
                 raise CheckpointError(f"the checkpoint's {name} is {meta.get(name)!r}, this run's {value!r}")
+        if problem := self.units_problem(meta):
+            raise CheckpointError(problem)
         tensors = self.tensors()
         if missing := sorted(tensors.keys() - arrays.keys()):
             raise CheckpointError(f"the checkpoint lacks {', '.join(missing)}: set [algorithm] as it was trained with")
@@ -302,6 +308,17 @@ class Updater:
         with torch.no_grad():
             for name, tensor in tensors.items():
                 tensor.copy_(torch.from_numpy(np.array(arrays[name])))
+
+    def units_problem(self, meta: Mapping[str, Any]) -> str:
+        """Return that a checkpoint's values are in other units, by its `meta`, and what to set; or nothing."""
+        ours = self.algorithm.value_units
+        theirs = meta.get(VALUE_UNITS, ours)  # earlier versions did not say
+        if theirs == ours:
+            return ""
+        return (
+            f"the checkpoint's values are {theirs}, and this run's are {ours}: set algorithm.value_normalisation and "
+            "algorithm.value_rescaling as in its run"
+        )
 
     def statistics(self) -> dict[str, Tensor]:
         """Return the live tensors that the meaning of the policy's weights depends on."""

@@ -190,6 +190,14 @@ def place_of(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
     return rank, size
 
 
+def ranks_here(environment: Mapping[str, str] = os.environ) -> int:
+    """Return how many ranks of the run are on this machine, as `seedbed train` and torchrun tell; 1 if nothing does.
+
+    Raises: ConfigError if the variable is wrong.
+    """
+    return _number(environment, "LOCAL_WORLD_SIZE", 1, 1, MAX_RANKS)
+
+
 def _number(environment: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
     text = environment.get(name, str(default))
     if not text.isdecimal() or not least <= int(text) <= most:

@@ -90,10 +90,11 @@ class ReplaySource(Source[K]):
                 f"{capacity}, replay_bytes = {max_bytes}), and training begins with {max(start, plan.batch)}: raise "
                 "these, or lower algorithm.replay_start or learner.batch"
             )
-        available = available_bytes()
-        if not is_file and available is not None and size * sequence_bytes(record) > available:
+        available, num_bytes = available_bytes(), plan.ranks_here * size * sequence_bytes(record)
+        if not is_file and available is not None and num_bytes > available:
+            whose = f"the replays of {plan.ranks_here} learner ranks take" if plan.ranks_here > 1 else "replay takes"
             raise ConfigError(
-                f"replay takes {size * sequence_bytes(record)} bytes when it is full, and {available} are free: lower "
+                f"{whose} {num_bytes} bytes when full, and {available} are free: lower "
                 "algorithm.replay_bytes or replay_sequences, or set algorithm.replay_file = true"
             )
         super().__init__(record, batch=plan.batch, num_buffers=plan.num_buffers, is_pinned=plan.is_pinned)
@@ -102,7 +103,6 @@ class ReplaySource(Source[K]):
         self._names = list(plan.weights)
         self._memory = SequenceMemory(record, size, plan.folder / FOLDER if is_file else None, self._names)
         self._tree = SumTree(size)
-        self._was_drawn = np.zeros(size, bool)
         self._generator = np.random.default_rng([plan.seed, 0x5EED])
         self._first_priorities = first_priorities
         self._drawn: dict[int, _Drawn] = {}  # by buffer
@@ -233,7 +233,6 @@ class ReplaySource(Source[K]):
             priorities=priorities,
         )  # fmt: skip
         self._tree.set(places, self._power(priorities))
-        self._was_drawn[places] = False
 
     # Drawing
 
@@ -249,9 +248,9 @@ class ReplaySource(Source[K]):
             self._drawn[index] = _Drawn(places, entries["number"][places].copy())
             self._filling = FilledBatch(
                 index, self._buffers[index], tasks=tasks, weight_B=(weight_B / weight_B.max()).astype(np.float32),
-                fresh_B=~self._was_drawn[places],
+                fresh_B=entries["was_drawn"][places] == 0,
             )  # fmt: skip
-            self._was_drawn[places] = True
+            entries["was_drawn"][places] = 1
             self.num_drawn += self._batch
         return self._filling
 

@@ -2,7 +2,8 @@
 
 Each sequence is one lane of an unroll. A file counts a sequence once its entry in the index is written, which is after
 its data; the entry of one that gives way is cleared before its data is overwritten. So a process that is killed at any
-moment leaves sequences that are whole, and at most one that does not count. A checksum tells those that a disk spoilt.
+moment leaves sequences that are whole, and those of one unroll at most that do not count. A checksum tells those that
+a disk spoilt.
 """
 
 import hashlib
@@ -11,16 +12,25 @@ import os
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from seedbed.learner_svc.sources.source import Origin
+from seedbed.shared.errors import ConfigError
 from seedbed.shared.protocol.layout import ALIGNMENT, Array
 from seedbed.shared.protocol.recording import Per, RecordField, RecordSpec
 from seedbed.shared.runtime.files import writing
 
 FORMAT = 1
 DATA, INDEX, HEADER = "sequences.bin", "index.bin", "header.json"
+DIFFERENCES = {
+    "format": "another version of seedbed",
+    "capacity": "another room (algorithm.replay_sequences or replay_bytes)",
+    "stride": "sequences of another size (the environment, learner.unroll_length, algorithm.burn_in or [policy])",
+    "tasks": "other tasks",
+    "record": "other fields or lengths (the environment, learner.unroll_length, algorithm.burn_in or [policy])",
+}
 ENTRY = np.dtype(
     [
         ("number", "<u8"),  # of the sequence, counted from 1 in the order of arrival; 0: there is none
@@ -29,7 +39,7 @@ ENTRY = np.dtype(
         ("incarnation", "<u8"),
         ("seq", "<u8"),
         ("lane", "<u4"),
-        ("spare", "<u4"),
+        ("was_drawn", "<u4"),  # 1: it was in a batch
         ("priority", "<f8"),
     ]
 )
@@ -44,7 +54,8 @@ class SequenceMemory:
     def __init__(self, record: RecordSpec, capacity: int, folder: Path | None, tasks: Sequence[str] = ("",)) -> None:
         """`folder`: where the file lies or will lie, its sequences of the same record are kept; None: in memory.
 
-        Raises: StorageError if the file cannot be made, or there is no room for it.
+        Raises: ConfigError if the file has sequences of another kind, StorageError if it cannot be read or made, or
+          there is no room for it.
         """
         self.capacity, self.num_torn = capacity, 0
         self._fields, self.is_file = record.fields, folder is not None
@@ -67,16 +78,19 @@ class SequenceMemory:
         }  # fmt: skip
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            try:
-                is_ours = json.loads((folder / HEADER).read_text()) == header
-            except (OSError, ValueError):
-                is_ours = False
-            if not is_ours:
+            found = _read_header(folder / HEADER)
+            if found is None:  # there is none, or the process that made the files was killed before they were ready
                 for name in (HEADER, INDEX, DATA):
                     (folder / name).unlink(missing_ok=True)
+            elif different := [name for name in header if found.get(name) != header[name]]:
+                what = " and ".join(DIFFERENCES[name] for name in different)
+                raise ConfigError(
+                    f"{folder} has sequences of a run with {what}: set them as in that run, or remove this folder to "
+                    "begin with an empty replay"
+                )
             data = np.memmap(_reserve(folder / DATA, self.capacity * self.stride), np.uint8, "r+")
             entries = np.memmap(_reserve(folder / INDEX, self.capacity * ENTRY.itemsize), ENTRY, "r+")
-            if not is_ours:
+            if found is None:
                 (folder / HEADER).write_text(json.dumps(header))
         return data, entries
 
@@ -110,7 +124,7 @@ class SequenceMemory:
         entries["task"][places] = task
         entries["incarnation"][places], entries["seq"][places] = origin
         entries["lane"][places] = lanes
-        entries["priority"][places] = priorities
+        entries["priority"][places], entries["was_drawn"][places] = priorities, 0
         if self.is_file:
             entries["checksum"][places] = [self._checksum(place) for place in places]
         entries["number"][places] = np.arange(number, number + len(places))
@@ -160,9 +174,29 @@ def _places(record: RecordSpec) -> tuple[list[int], int]:
     return offsets, end
 
 
+def _read_header(path: Path) -> dict[str, Any] | None:
+    """Return what a file's header says; None if there is none, or none that is complete. Raises: OSError."""
+    try:
+        found = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
 def _reserve(path: Path, size: int) -> Path:
-    """Make a file of this size whose blocks exist: a mapped file that meets a full disk would end the process."""
-    with path.open("ab") as file:
-        os.posix_fallocate(file.fileno(), 0, size)
-    os.truncate(path, size)
+    """Make a file of this size whose blocks exist: a mapped file that meets a full disk would end the process.
+
+    Raises: OSError; a file that was not there before is not there then.
+    """
+    is_new = not path.exists()
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)  # for reading too: else some file systems refuse to reserve
+    try:
+        os.posix_fallocate(file, 0, size)
+        os.truncate(file, size)
+    except OSError:
+        if is_new:
+            path.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(file)
     return path

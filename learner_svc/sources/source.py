@@ -50,6 +50,7 @@ class SourcePlan:
     seed: int = 0
     echo: int = 1  # times that each lane-unroll is used
     echo_batches: int = 4  # batches' worth that these uses are shuffled within
+    ranks_here: int = 1  # learner ranks on this machine, which share its memory
     is_pinned: bool = False  # whether batches are in page-locked memory, from which a GPU copies while others compute
 
 

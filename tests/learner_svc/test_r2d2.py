@@ -1,18 +1,21 @@
 """R2D2's loss against plain Python, its burn-in, target network, priorities and resume."""
 
 import math
+import re
 
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from pydantic import ValidationError
 
 from seedbed.learner_svc.algorithms.config import R2D2Config, is_lag_bounded
 from seedbed.learner_svc.algorithms.r2d2 import R2D2, first_priorities
 from seedbed.learner_svc.algorithms.registry import recording_of
+from seedbed.learner_svc.config import LearnerSettings
 from seedbed.learner_svc.learning.update import Updater
 from seedbed.learner_svc.sources.batch import Batch
-from seedbed.shared.errors import ConfigError
+from seedbed.shared.errors import CheckpointError, ConfigError
 from seedbed.shared.policy.policy import Policy
 from seedbed.shared.protocol.messages import pack_version
 from seedbed.shared.protocol.rows import Flags
@@ -218,13 +221,41 @@ def test_experience_of_any_age_is_trained_on() -> None:
     assert (result.dropped_steps, result.lost_epoch_steps) == (0, 0)
 
 
-def test_other_actions_than_choices_and_too_long_a_burn_in_are_refused() -> None:
+def test_other_actions_than_choices_are_refused() -> None:
     """By name, before anything is trained."""
     policy, parameters = make_policy(make_spec(spaces.Box(-1, 1, (2,))))
     with pytest.raises(ConfigError, match="Box"):
         Updater(policy, parameters, algorithm_config(SETTINGS))
-    with pytest.raises(ConfigError, match="burn_in"):
-        recording_of(algorithm_config(SETTINGS), BURN_IN - 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"algorithm": {"burn_in": 33}}, "algorithm.burn_in"),
+        ({"algorithm": {"n_step": 33}}, "algorithm.n_step"),
+        ({"algorithm": {"replay_sequences": 999}}, "algorithm.replay_start"),
+        ({"algorithm": {"replay_sequences": 1000}, "learner": {"batch": 1001}}, "learner.batch"),
+        ({"learner": {"echo": 2}}, "learner.echo"),
+        ({"algorithm": {"learning_rate_decay_steps": -1}}, "learning_rate_decay_steps"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_before_anything_starts(
+    changes: dict[str, dict[str, object]], named: str
+) -> None:
+    """With those of [learner] that they depend on."""
+    sections = {"env": {"id": "CartPole-v1"}} | changes | {"algorithm": {"name": "r2d2"} | changes.get("algorithm", {})}
+    with pytest.raises(ValidationError, match=re.escape(named)):
+        LearnerSettings.model_validate(sections)
+
+
+def test_a_resume_with_other_units_of_q_is_refused() -> None:
+    """A network that speaks of rescaled rewards is not read as one of plain rewards."""
+    arrays, meta = make_updater().state()
+    updater = Updater(*make_policy(), algorithm_config(SETTINGS | {"value_rescaling": False}))
+    before = updater.parameters.flat.clone()
+    with pytest.raises(CheckpointError, match="rescaled"):
+        updater.load_state(arrays, meta)
+    assert torch.equal(updater.parameters.flat, before)
 
 
 def test_masks_bind_acting_and_targets() -> None:

@@ -241,11 +241,22 @@ def test_a_state_of_other_options_is_refused_by_name():
     before = weights(updater)
     with pytest.raises(CheckpointError, match="optimizer is 'adam'"):
         make_updater(optimizer="rmsprop").load_state(arrays, meta)
-    with pytest.raises(CheckpointError, match=r"lacks algorithm\.value"):
+    with pytest.raises(CheckpointError, match=r"algorithm\.value_normalisation"):
         make_updater(value_normalisation="popart").load_state(arrays, meta)
+    with pytest.raises(CheckpointError, match=r"lacks algorithm\.entropy"):
+        make_updater(entropy_target=0.5).load_state(arrays, meta)
     with pytest.raises(CheckpointError, match=r"policy\.flat is"):
         make_updater(policy={"hidden": [8]}).load_state(arrays, meta)
     assert torch.equal(weights(updater), before)
+
+
+@pytest.mark.parametrize("theirs", ["popart", "returns"])
+def test_normalised_values_are_not_read_as_plain_ones(theirs):
+    """What the head says would be taken for rewards; deviations are deviations, rescaled or not."""
+    arrays, meta = make_updater(value_normalisation=theirs).state()
+    with pytest.raises(CheckpointError, match=r"algorithm\.value_normalisation"):
+        make_updater().load_state(arrays, meta)
+    make_updater(value_normalisation="popart").load_state(arrays, meta)
 
 
 def test_what_an_unroll_shares_with_the_one_before_is_trained_on_once():

@@ -20,8 +20,8 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from seedbed.actor_svc.config import ActorConfig
 from seedbed.inference_svc.config import InferenceConfig
-from seedbed.learner_svc.algorithms.config import AlgorithmConfig, VTraceConfig, task_problem
-from seedbed.learner_svc.config import LearnerConfig, check_deterministic, check_lag
+from seedbed.learner_svc.algorithms.config import AlgorithmConfig, VTraceConfig
+from seedbed.learner_svc.config import LearnerConfig, algorithm_problem, check_deterministic, check_lag
 from seedbed.learner_svc.run.folder import to_toml
 from seedbed.services.tools.cli.machine import has_nvidia_driver, usable_cores
 from seedbed.services.tools.cli.probe.ask import probe_environment
@@ -76,8 +76,8 @@ class LaunchSettings(RunSettings):
     runtime: RuntimeConfig = RuntimeConfig()
 
     @model_validator(mode="after")
-    def _check_tasks(self) -> Self:
-        if problem := task_problem(self.policy, self.algorithm, has_tasks=bool(self.tasks)):
+    def _check_algorithm(self) -> Self:
+        if problem := algorithm_problem(self.algorithm, self.learner, self.policy, has_tasks=bool(self.tasks)):
             raise ValueError(problem)
         return self
 

@@ -124,7 +124,8 @@ def rank_variables(rank: int, addresses: Addresses) -> dict[str, str]:
     """Return the environment of a learner rank, as torchrun would set it."""
     host, _, port = addresses.meeting.removeprefix("tcp://").rpartition(":")
     size = 1 + len(addresses.ranks)
-    return {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": host, "MASTER_PORT": port}
+    sizes = {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
+    return {"RANK": str(rank), **sizes, "MASTER_ADDR": host, "MASTER_PORT": port}
 
 
 def plan_actors(settings: LaunchSettings) -> list[tuple[str, str, str]]:

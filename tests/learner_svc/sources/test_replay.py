@@ -11,7 +11,7 @@ import pytest
 
 from seedbed.learner_svc.sources import replay
 from seedbed.learner_svc.sources.replay import ReplaySource
-from seedbed.learner_svc.sources.sequences import ENTRY, INDEX, sequence_bytes
+from seedbed.learner_svc.sources.sequences import DATA, ENTRY, INDEX, sequence_bytes
 from seedbed.learner_svc.sources.source import Origin, SourcePlan
 from seedbed.shared.errors import ConfigError, RemoteWireError, StorageError
 from seedbed.shared.protocol.layout import Array
@@ -20,14 +20,16 @@ from tests.learner_svc.sources.test_queue import RECORD, an_unroll, lanes_of
 BATCH = 4
 
 
-def a_replay(folder: Path = Path("."), **changes: object) -> ReplaySource[int]:
+def a_replay(folder: Path = Path("."), ranks_here: int = 1, **changes: object) -> ReplaySource[int]:
     """A replay of 16 sequences whose first priorities are the numbers of their lanes, one at least."""
     options: dict[str, object] = {
         "capacity": 16, "max_bytes": 1 << 20, "start": 4, "ratio": 1.0, "priority_exponent": 1.0,
         "importance_exponent": 0.5, "is_file": False,
         "first_priorities": lambda arrays: np.maximum(arrays["reward"][0], 1.0),
     } | changes  # fmt: skip
-    plan = SourcePlan(batch=BATCH, num_buffers=2, weights={"": 1.0}, folder=folder, seed=1)
+    plan = SourcePlan(
+        batch=BATCH, num_buffers=2, weights={"": 1.0}, folder=folder, seed=1, ranks_here=ranks_here
+    )  # fmt: skip
     return ReplaySource(RECORD, plan, **options)  # type: ignore[arg-type]
 
 
@@ -196,6 +198,14 @@ def test_no_room_for_a_batch_is_refused_with_what_there_is() -> None:
         a_replay(capacity=1 << 40, max_bytes=1 << 60)
 
 
+def test_the_replays_of_all_ranks_on_a_machine_must_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them alone would."""
+    monkeypatch.setattr(replay, "available_bytes", lambda: 40 * sequence_bytes(RECORD))
+    assert a_replay(ranks_here=2).size == 0
+    with pytest.raises(ConfigError, match="3 learner ranks"):
+        a_replay(ranks_here=3)
+
+
 def test_the_bound_in_bytes_is_kept() -> None:
     """Fewer sequences where they need more."""
     source = a_replay(max_bytes=9 * sequence_bytes(RECORD))
@@ -244,16 +254,66 @@ def test_what_a_disk_spoilt_is_left_out_and_counted(tmp_path: Path) -> None:
     assert (again.num_recovered, again.num_torn) == (5, 1)
 
 
-def test_another_record_begins_anew(tmp_path: Path) -> None:
-    """Sequences of another network's state are no use."""
+def test_rows_that_were_counted_are_not_counted_again_after_a_kill(tmp_path: Path) -> None:
+    """Statistics of observations count a sequence in its first batch alone."""
+    first = a_replay(tmp_path, is_file=True)
+    Feeder(first).offer(6)
+    first.fill()
+    batch = first.take()
+    assert batch is not None
+    assert batch.fresh_B.all()
+    drawn = set(lanes_of(batch.arrays))
+    second = a_replay(tmp_path, is_file=True)
+    Feeder(second).offer(6)
+    fresh = {}
+    for _ in range(20):
+        second.fill()
+        again = second.take()
+        if again is None:
+            break
+        fresh = dict(zip(lanes_of(again.arrays), again.fresh_B.tolist(), strict=True)) | fresh
+        second.release(again)
+    assert not any(is_fresh for lane, is_fresh in fresh.items() if lane in drawn)
+
+
+@pytest.mark.parametrize("changes", [{"capacity": 17}, {"max_bytes": 9 * sequence_bytes(RECORD)}])
+def test_sequences_of_another_kind_are_kept_and_the_setting_is_named(tmp_path: Path, changes: dict[str, int]) -> None:
+    """With the settings that they were made with they are found again."""
     source = a_replay(tmp_path, is_file=True)
     Feeder(source).offer(6)
     source.fill()
-    assert a_replay(tmp_path, is_file=True, capacity=17).num_recovered == 0
+    with pytest.raises(ConfigError, match=r"algorithm\.replay_sequences or replay_bytes"):
+        a_replay(tmp_path, is_file=True, **changes)
+    assert a_replay(tmp_path, is_file=True).num_recovered == 6
+
+
+def test_a_file_that_cannot_be_read_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user's, or one on a disk with a fault: what to do about it is said."""
+    source = a_replay(tmp_path, is_file=True)
+    Feeder(source).offer(6)
+    source.fill()
+
+    def is_refused(*_args: object, **_options: object) -> str:
+        raise PermissionError(13, os.strerror(13))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_text", is_refused)
+        with pytest.raises(StorageError, match="writable"):
+            a_replay(tmp_path, is_file=True)
+    assert a_replay(tmp_path, is_file=True).num_recovered == 6
+
+
+def test_what_a_kill_left_before_the_files_were_ready_is_replaced(tmp_path: Path) -> None:
+    """The header is written last."""
+    folder = tmp_path / "replay"
+    folder.mkdir()
+    (folder / DATA).write_bytes(b"\xff" * 10_000)
+    (folder / INDEX).write_bytes(b"\xff" * 10_000)
+    assert a_replay(tmp_path, is_file=True).num_recovered == 0
 
 
 def test_a_full_disk_is_told_before_anything_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mapped file that finds no block later would end the process by SIGBUS."""
+    """A mapped file that finds no block later would end the process by SIGBUS. What was tried takes no room then."""
 
     def is_full(*_args: object) -> None:
         raise OSError(28, os.strerror(28))
@@ -261,6 +321,7 @@ def test_a_full_disk_is_told_before_anything_is_trained(tmp_path: Path, monkeypa
     monkeypatch.setattr(os, "posix_fallocate", is_full)
     with pytest.raises(StorageError):
         a_replay(tmp_path, is_file=True)
+    assert list((tmp_path / "replay").iterdir()) == []
 
 
 WRITER = """
