@@ -181,20 +181,19 @@ class ObservationEncoder(nn.Module):
             return (number == self.get_buffer(f"_category_{index}")).float()
         if codes := self._codes[index]:
             low = self.get_buffer(f"_least_{index}")
-            code = (value.flatten(1).long() - low).clamp_(0, codes - 1)
+            code = (_columns_of(value).long() - low).clamp_(0, codes - 1)
             return (code.unsqueeze(-1) == torch.arange(codes, device=value.device)).float().flatten(1)
         if leaf.kind == "text":
             return _byte_frequencies(value)
         if index in self.normalised:
-            scaled = (value.float().flatten(1) - self.get_buffer(f"mean_{index}")).mul_(
-                self.get_buffer(f"rstd_{index}")
-            )
+            mean, rstd = self.get_buffer(f"mean_{index}"), self.get_buffer(f"rstd_{index}")
+            scaled = (_columns_of(value).float() - mean).mul_(rstd)
             return scaled.clamp_(-MAX_NORMALISED, MAX_NORMALISED)
         if not self._is_scaled[index]:
-            return value.float().view(value.shape[0], -1)
+            return _columns_of(value).float()
         if (divisor := self._divisors[index]) is not None:
-            return value.float().view(value.shape[0], -1) / divisor
-        offset = value.flatten(1).long() - self.get_buffer(f"_low_{index}")  # exact, before it becomes a float
+            return _columns_of(value).float() / divisor
+        offset = _columns_of(value).long() - self.get_buffer(f"_low_{index}")  # exact, before it becomes a float
         return offset.float() / self.get_buffer(f"_span_{index}")
 
 
@@ -244,7 +243,12 @@ def to_patches(image: Tensor, size: int) -> Tensor:
 
 def _joined(value: Tensor | FrameStacks) -> Tensor:
     """Return rows, or the frames of stacks side by side, as [N, columns]."""
-    return value.flatten(1) if isinstance(value, Tensor) else value.of(value.frames).flatten(1)
+    return _columns_of(value if isinstance(value, Tensor) else value.of(value.frames))
+
+
+def _columns_of(value: Tensor) -> Tensor:
+    """Return [N, ...] as [N, columns]; a Box of shape () has one."""
+    return value.flatten(1) if value.dim() > 1 else value.unsqueeze(1)
 
 
 def _channels_first(value: Tensor, layout: str) -> Tensor:

@@ -88,6 +88,14 @@ CASES: dict[str, Callable[[], tuple[EnvSpec, PolicyConfig]]] = {
         make_spec(VECTOR, spaces.Discrete(4)),
         PolicyConfig(hidden=[8], value_heads="per_task", value_network="separate", task_input=True),
     ),
+    "scalars": lambda: (
+        make_spec(
+            spaces.Dict(far=spaces.Box(0, 2**40, (), np.int64), speed=spaces.Box(-np.inf, np.inf, (), np.float32)),
+            spaces.Box(-1, 1, (), np.float32),
+        ),
+        PolicyConfig(hidden=[8], normalise_observation=True),
+    ),
+    "one scalar": lambda: (make_spec(spaces.Box(-1, 1, (), np.float64), spaces.Discrete(3)), PolicyConfig(hidden=[8])),
     "multi binary": lambda: (make_spec(VECTOR, spaces.MultiBinary(4)), PolicyConfig(hidden=[8], lstm=4)),
     "composite": lambda: (
         make_spec(COMPOSITE_OBSERVATION, COMPOSITE_ACTION, masked=True, image="CHW"),
