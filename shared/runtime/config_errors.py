@@ -21,6 +21,8 @@ def describe(
 ) -> str:
     """Return one validation error as "<source>: [section] key: what is wrong"."""
     loc = tuple(str(part) for part in detail["loc"])
+    if not loc:  # of several sections, which the message names
+        return f"{file or 'configuration'}: {detail['msg'].removeprefix('Value error, ')}"
     _, path = _follow(model, loc)
     path += ("name",) if detail["type"] == "union_tag_invalid" else ()
     origin = next((origins[path[:end]] for end in range(len(path), 0, -1) if path[:end] in origins), None)
@@ -48,9 +50,8 @@ def describe(
 
 def is_inherited(detail: ErrorDetails, error: ValidationError) -> bool:
     """Whether a task's error only repeats one of [env], which is reported there."""
-    section, *path = detail["loc"]
     said = {(item["loc"], item["type"]) for item in error.errors()}
-    return section == "tasks" and (tuple(path[1:]), detail["type"]) in said
+    return detail["loc"][:1] == ("tasks",) and (detail["loc"][2:], detail["type"]) in said
 
 
 def _follow(model: type[BaseModel], path: Sequence[str]) -> tuple[type[BaseModel] | None, tuple[str, ...]]:
