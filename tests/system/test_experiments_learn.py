@@ -35,6 +35,7 @@ def train(folder, experiment, *words, seconds):
     [
         ("cartpole", 475.0, 475.0, 60),
         ("memory", 0.95, 0.95, 180),
+        ("cartpole_appo", 475.0, 450.0, 60),
         ("cartpole_r2d2", 475.0, 400.0, 180),
         ("memory_r2d2", 0.95, 0.9, 180),
         ("acrobot", -90.0, -95.0, 180),

@@ -141,7 +141,7 @@ def test_experiments_are_listed_with_those_of_the_working_directory(tmp_path: Pa
 
 def test_a_shell_is_offered_experiments_runs_and_settings(runs: Path) -> None:
     """Names behind Tab; a setting's values behind its `=`."""
-    assert [word for word, _ in offer_experiments("cart")] == ["cartpole", "cartpole_r2d2"]
+    assert [word for word, _ in offer_experiments("cart")] == ["cartpole", "cartpole_appo", "cartpole_r2d2"]
     assert [word for word, _ in offer_runs("to")] == ["toy", FAILED, GOOD]
     assert [word for word, _ in offer_settings("learner.bat")] == ["learner.batch=", "learner.batch=32"]
     assert ("eval.greedy=false", "") in offer_settings("eval.greedy=")
