@@ -244,7 +244,9 @@ class ActorCritic(Algorithm):
             if experience.num_current
             else torch.zeros_like(shift)
         )
-        more = self._part(torch.cat([self._variances(experience, target_TB, error_TB), *self._flat_units()]))
+        value = self._value
+        units = [] if value is None else [item.float().reshape(-1) for item in (value.mean, value.std)]
+        more = self._part(torch.cat([self._variances(experience, target_TB, error_TB), *units]))
         return torch.cat([self._part(shift).reshape(1), sums, current.reshape(1), more])
 
     def _variances(self, experience: Experience, *series_TB: Tensor) -> Tensor:
@@ -254,10 +256,6 @@ class ActorCritic(Algorithm):
         trained_TB, task_B, number = experience.trained_TB, experience.lane_tasks, len(experience.tasks)
         moments = [moments_by_task(item_TB, trained_TB, task_B, number, self.ranks) for item_TB in series_TB]
         return torch.cat([item.variance for item in moments]).float()
-
-    def _flat_units(self) -> list[Tensor]:
-        """Return mean and std of the value head's units, f32 [1], or [K] of K tasks; none if they are the reward's."""
-        return [] if self._value is None else [item.float().reshape(-1) for item in (self._value.mean, self._value.std)]
 
     def _part(self, number: Tensor) -> Tensor:
         """Return this rank's part of a number that all ranks know, which adds up to the number."""
