@@ -20,6 +20,8 @@ from seedbed.shared.errors import ConfigError
 from seedbed.shared.runtime.config import EnvConfig
 from seedbed.shared.runtime.modules import describe_failure, describe_import_failure, load_object
 
+BACKEND_SETTING = "backend"  # among those of a specification
+
 # Returns a gymnasium.Env; a VectorEnv of `num_envs` lanes if it takes that; or a Backend of `lanes` if it takes those.
 MakeEnvironment = Callable[..., Any]
 
@@ -38,7 +40,8 @@ def make_group(
     backend = make_backend(env, lanes, make=make, render=render, threads=threads)
     settings = env.settings()
     if make is None and ":" not in env.id and (simulator := choose_backend(env)) in ("ale_sync", "envpool"):
-        settings = tuple(sorted((*settings, ("backend", json.dumps(simulator)))))  # simulators are not quite alike
+        simulated = (BACKEND_SETTING, json.dumps(simulator))  # simulators are not quite alike
+        settings = tuple(sorted((*settings, simulated)))
     return EnvGroup(backend, lanes, env_id=env.id, settings=settings)
 
 

@@ -285,7 +285,9 @@ def evaluate(
         bool | None, typer.Option("--greedy/--sample", help="Most likely or sampled actions; else as the run says.")
     ] = None,
     which: Annotated[Which, typer.Option(help="Which checkpoint.")] = Which.LATEST,
-    seed: Annotated[int | None, typer.Option(help="Of the environments; else eval.seed.", show_default=False)] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Of the environments; else eval.seed.", show_default=False)
+    ] = None,
     task: Annotated[str | None, typer.Option(help="One of the run's tasks; else all.", show_default=False)] = None,
 ) -> int:
     """Play a run's policy: mean, median and spread of its return, by task if it has several, and a video."""

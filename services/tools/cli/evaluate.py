@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from pydantic import ConfigDict
 
-from seedbed.actor_svc.envs import make_group
+from seedbed.actor_svc.backends.backend import LanesError
+from seedbed.actor_svc.envs import BACKEND_SETTING, make_group
 from seedbed.actor_svc.group import EnvGroup
 from seedbed.learner_svc.run.checkpoint import Checkpoint, load_latest
 from seedbed.learner_svc.run.measure import known_mean
@@ -146,7 +147,11 @@ def play_episodes(
     `finished` is called with the number of episodes so far.
     """
     torch.set_num_threads(usable_cores())
-    group = _make_group(trained.settings, min(trained.settings.eval.lanes, episodes))
+    lanes = trained.settings.eval.lanes
+    try:
+        group = _make_group(trained.settings, min(lanes, episodes))
+    except LanesError:  # lanes come in multiples: some play no episode that counts
+        group = _make_group(trained.settings, lanes)
     left = np.full(group.lanes, episodes // group.lanes)
     left[: episodes % group.lanes] += 1
     rows: list[Array] = []
@@ -210,9 +215,17 @@ def _act(
     return acted.action.cpu().numpy(), acted.state
 
 
-def check_specification(trained: TrainedPolicy, group: EnvGroup) -> None:
-    """Refuse an environment that is not what the policy was built for."""
-    if not _fits(trained, group.spec):
+def check_specification(trained: TrainedPolicy, group: EnvGroup, *, with_backend: bool = True) -> None:
+    """Refuse an environment that is not what the policy was built for. Raises: CheckpointError.
+
+    `with_backend`: False where another one may step it, because not all can be shown.
+    """
+    spec = group.spec
+    if not with_backend:
+        others = [item for item in spec.settings if item[0] != BACKEND_SETTING]
+        theirs = [item for item in trained.policy.spec.settings if item[0] == BACKEND_SETTING]
+        spec = replace(spec, settings=tuple(sorted((*others, *theirs))))
+    if not _fits(trained, spec):
         raise CheckpointError(
             f"{trained.checkpoint.path}: was trained on another specification of {trained.policy.spec.env_id} than "
             f"{group.spec.env_id} has now: was a package or the [env] section changed?"

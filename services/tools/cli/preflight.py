@@ -4,6 +4,7 @@ Every environment is made and stepped once, and a policy that may fail is built 
 their own. A run that goes on is looked at only where the user's own code may have changed.
 """
 
+import math
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from seedbed.learner_svc.algorithms.config import OwnAlgorithmConfig
-from seedbed.services.tools.cli.experiment import Experiment
+from seedbed.services.tools.cli.experiment import Experiment, LaunchSettings
 from seedbed.services.tools.cli.plan import plan_actors
 from seedbed.services.tools.cli.probe.ask import probe_environments
 from seedbed.services.tools.cli.probe.child import Child
@@ -47,6 +48,8 @@ def look_before_start(experiment: Experiment, console: Console) -> Experiment:
                 what += f", algorithm.name: {settings.algorithm.name}"
             trial = stack.enter_context(Child("seedbed.services.tools.cli.probe.network", what, TRIAL_S))
         probes = _probe_all(experiment, with_known=trial is not None or not is_resumed)
+        _check_lanes(experiment.settings, probes)
+        _check_evaluation(experiment.settings, probes)
         spec = next((probe.spec for probe in probes.values()), None)
         if trial is not None and spec is not None:
             policy = experiment.settings.policy.model_dump(mode="json", exclude_unset=True)
@@ -87,13 +90,41 @@ def _probe_all(experiment: Experiment, *, with_known: bool) -> dict[str, Probe]:
       with_known: also of those that come from a package, and cannot have changed since the run began.
     """
     envs = {task: env for task, env in _environments(experiment).items() if with_known or ":" in env.id}
-    found = dict(zip(envs, probe_environments(envs.values(), experiment.settings.actor.hang_s), strict=True))
+    found = dict(zip(envs, probe_environments(list(envs.values()), experiment.settings.actor.hang_s), strict=True))
     first = next(iter(found), "")
     for task, probe in found.items():
         if difference := describe_space_difference(found[first].spec, probe.spec):
             said = difference.replace("ours", first).replace("theirs", task)
             raise ConfigError(f"[tasks]: one policy needs the same spaces in all tasks: {said}")
     return found
+
+
+def _check_lanes(settings: LaunchSettings, probes: Probes) -> None:
+    """Raise ConfigError if lanes that come together, such as the agents of a world, do not fill a group's lanes."""
+    for task, probe in probes.items():
+        if settings.env_of(task).service:
+            continue  # whose lanes are its own matter
+        own = settings.tasks[task].lanes if task else None
+        trained = ("actor.lanes", settings.actor.lanes) if own is None else (f"tasks.{task}.lanes", own)
+        for name, lanes in (trained, ("eval.lanes", settings.eval.lanes)):
+            if lanes % probe.lanes:
+                fitting = probe.lanes * math.ceil(lanes / probe.lanes)
+                raise ConfigError(
+                    f"{name} is {lanes}, and {probe.lanes} lanes of {settings.env_of(task).id} come together: set it "
+                    f"to a multiple, such as {fitting}"
+                )
+
+
+def _check_evaluation(settings: LaunchSettings, probes: Probes) -> None:
+    """Raise ConfigError if evaluations have an environment of their own that cannot be made, or has other spaces."""
+    if not settings.eval.env or not settings.launch.eval_actors:
+        return
+    tasks = [task for task in probes if not settings.env_of(task).service]
+    found = probe_environments([settings.eval.own_env(settings.env_of(task)) for task in tasks], settings.actor.hang_s)
+    for task, probe in zip(tasks, found, strict=True):
+        if difference := describe_space_difference(probes[task].spec, probe.spec):
+            said = difference.replace("ours", "in training").replace("theirs", "in evaluations")
+            raise ConfigError(f"[eval] env: an environment must have the same spaces in evaluations: {said}")
 
 
 def _tell(experiment: Experiment, probes: Probes, console: Console) -> None:

@@ -183,7 +183,7 @@ def fit_lanes(recipe: Tables, probe: Probe, cores: int) -> dict[str, dict[str, A
     | all lanes in one call of less than a millisecond | twice the lanes, and twice the batch, so that lag stays |
     | any other | the recipe's lanes in one actor |
 
-    Groups are never smaller than what comes together, such as the agents of one world.
+    Groups, those of evaluations too, are multiples of what comes together, such as the agents of one world.
     """
     lanes, batch = int(recipe["actor"]["lanes"]), int(recipe["learner"]["batch"])
     is_one_call = probe.backend in ("vector", "function") and probe.about.is_vector
@@ -196,4 +196,6 @@ def fit_lanes(recipe: Tables, probe: Probe, cores: int) -> dict[str, dict[str, A
         fitted |= {"actor": {"lanes": share}, "launch": {"actors": actors}}
     if factor > 1:
         fitted["learner"] = {"batch": batch * factor}
+    if (eval_lanes := int(recipe["eval"]["lanes"])) % probe.lanes:
+        fitted["eval"] = {"lanes": probe.lanes * math.ceil(eval_lanes / probe.lanes)}
     return fitted

@@ -180,7 +180,10 @@ def report_evaluation(
 ) -> None:
     """Play and print, every task or one; write the video if one is asked for."""
     from seedbed.services.tools.cli.evaluate import by_task, load_policy, record_video, video_of
+    from seedbed.services.tools.cli.video import check_video_name
 
+    if video is not None:
+        check_video_name(video)  # before anything is played
     trained = load_policy(run_dir, which)
     settings, checkpoint = trained.settings, trained.checkpoint
     is_greedy = settings.eval.greedy if greedy is None else greedy

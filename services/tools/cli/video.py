@@ -21,6 +21,7 @@ PAUSE_S = 0.5  # for which the last picture of an episode stays, so that its end
 VIDEO_FPS = 30.0  # of environments that do not say (metadata["render_fps"])
 MAX_FPS = 60.0  # of faster ones each second, third, … picture is shown
 ATARI_FPS = 60.0  # of the console, of whose frames each step is several
+SUFFIXES = (".mp4", ".m4v", ".mov", ".mkv", ".avi", ".webm")  # of files that the encoder writes
 MIN_VIDEO_HEIGHT = 300  # smaller pictures are enlarged by whole factors, pixels
 MAX_VIDEO_WIDTH = 1280  # to which they are enlarged at most
 QUIET = ["-loglevel", "error"]
@@ -78,6 +79,7 @@ def write_video(
         import imageio_ffmpeg  # type: ignore[import-untyped]  # noqa: F401  the encoder that imageio finds
     except ImportError as error:
         raise MissingExtraError(error.name or "imageio", "torch") from error
+    check_video_name(file)
     next(ticks)
     picture_of(group)  # what cannot be shown leaves no file
     _claim(file)
@@ -106,6 +108,12 @@ def enlarge(picture: Array) -> Array:
     height, width = picture.shape[:2]
     factor = max(1, min(-(-MIN_VIDEO_HEIGHT // height), MAX_VIDEO_WIDTH // width))
     return np.ascontiguousarray(picture.repeat(factor, 0).repeat(factor, 1))
+
+
+def check_video_name(file: Path) -> None:
+    """Raise ConfigError unless a file's name says what the encoder can write."""
+    if file.suffix.lower() not in SUFFIXES:
+        raise ConfigError(f"{file}: a video's name ends in one of {', '.join(SUFFIXES)}")
 
 
 def _claim(file: Path) -> None:

@@ -44,6 +44,6 @@ def show(target: str, words: list[str], run: str | None, *, greedy: bool, seed: 
         envs = [trained.settings.env, *(task.env for task in trained.settings.tasks.values())]
         env = next((item for item in envs if item.id == env.id), env)
     with closing(make_shown_group(env)) as group:
-        check_specification(trained, group)
+        check_specification(trained, group, with_backend=False)
         ticks = play(trained, group, greedy=greedy, seed=seed)
         yield SteppedGroup(group=group, ticks=ticks, fps=speed(group, env), player=f"the policy of {run_dir.name}")

@@ -1,6 +1,6 @@
 """Asks for probes of environments, several at a time and once for each."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 from seedbed.services.tools.cli.machine import usable_cores
@@ -20,8 +20,8 @@ def probe_environment(env: EnvConfig, timeout_s: float) -> Probe:
     return probe_environments([env], timeout_s)[0]
 
 
-def probe_environments(envs: Iterable[EnvConfig], timeout_s: float) -> list[Probe]:
-    """A probe of each, as many at a time as there are cores.
+def probe_environments(envs: Sequence[EnvConfig], timeout_s: float) -> list[Probe]:
+    """A probe of each, as many at a time as there are cores; of equal ones, such as two tasks', one.
 
     Raises: ConfigError with the first mistake.
     """
@@ -35,7 +35,7 @@ def probe_environments(envs: Iterable[EnvConfig], timeout_s: float) -> list[Prob
             children = {key: stack.enter_context(_ask(keys[key], timeout_s)) for key in missing[start : start + cores]}
             for key, child in children.items():
                 _known[key] = from_json(child.answer())
-    return [_known[key] for key in keys]
+    return [_known[env.model_dump_json()] for env in envs]
 
 
 def _ask(env: EnvConfig, timeout_s: float) -> Child:

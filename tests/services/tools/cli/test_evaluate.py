@@ -10,10 +10,11 @@ import pytest
 import torch
 from rich.console import Console
 
-from seedbed.actor_svc.envs import make_group
+from seedbed.actor_svc.envs import make_group, make_smallest_group
 from seedbed.actor_svc.pictures import as_rgb
 from seedbed.learner_svc.run.checkpoint import save
 from seedbed.learner_svc.run.folder import to_toml
+from seedbed.services.tools.cli.env.playing import show
 from seedbed.services.tools.cli.evaluate import by_task, load_policy, play, play_episodes, record_video
 from seedbed.services.tools.cli.report import render_tasks, report_evaluation
 from seedbed.services.tools.cli.training import make_video
@@ -29,7 +30,7 @@ from tests.support.experience import RECORDING
 def make_run(folder: Path, env: EnvConfig, policy: PolicyConfig, *, kind="latest", lanes: int = 4) -> Path:
     """A run folder with an untrained policy in its checkpoint."""
     folder.mkdir(parents=True, exist_ok=True)
-    group = make_group(env, 1)
+    group = make_smallest_group(env)
     group.close()
     network = Policy(group.spec, policy)
     flat = FlatParameters(network).flat.numpy()
@@ -101,6 +102,31 @@ def test_a_policy_of_another_specification_is_refused(cartpole_run):
         play_episodes(load_policy(cartpole_run), 1, greedy=True, seed=1)
 
 
+def test_what_shows_an_environment_may_be_another_backend(tmp_path):
+    """A policy of Pong is watched, whatever stepped Pong in training; other differences count."""
+    pytest.importorskip("ale_py")
+    env = EnvConfig(id="ALE/Pong-v5", backend="ale_sync")
+    policy = PolicyConfig(network="impala_shallow", network_kwargs={"features": 8})
+    run = make_run(tmp_path / "run", env, policy)
+    with show("ALE/Pong-v5", [], str(run), greedy=True, seed=1) as shown:
+        next(shown.ticks)
+        next(shown.ticks)
+    with (
+        pytest.raises(CheckpointError, match="another specification"),
+        show("ALE/Pong-v5", ["env.frame_skip=2"], str(run), greedy=True, seed=1),
+    ):
+        pass
+
+
+def test_the_agents_of_a_world_play_together_however_few_episodes_are_asked_for(tmp_path):
+    """Those of them that have no share of the episodes play along."""
+    pytest.importorskip("mpe2")
+    env = EnvConfig(id="seedbed.services.pettingzoo.env:make", kwargs={"env": "mpe2.simple_spread_v3"})
+    run = make_run(tmp_path / "run", env, PolicyConfig(), lanes=6)
+    played = play_episodes(load_policy(run), 4, greedy=True, seed=1)
+    assert len(played.returns) == 4
+
+
 def test_the_report_shows_mean_median_and_spread(cartpole_run, capsys):
     """And which checkpoint, and how it was played."""
     console = Console(width=100)
@@ -160,6 +186,9 @@ def test_a_video_that_cannot_be_written_is_told_so(cartpole_run, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="no video can be written here: "):
         record_video(load_policy(cartpole_run), tmp_path / "file" / "video.mp4")
+    with pytest.raises(ConfigError, match=r"\.mp4"):
+        record_video(load_policy(cartpole_run), tmp_path / "video.txt")
+    assert not (tmp_path / "video.txt").exists()
 
 
 def test_an_environment_that_cannot_be_shown_costs_only_the_video(tmp_path, capsys):

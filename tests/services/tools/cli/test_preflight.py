@@ -43,6 +43,8 @@ def look(experiment):
         ["cartpole", "env.id=Taxi-v3"],
         ["cartpole", "--env", "CartPole-v1"],
         ["cartpole", "--memory"],
+        ["cartpole", "algorithm.name=r2d2", "learner.echo=2"],
+        ["cartpole", "policy.value_heads=per_task"],
     ],
 )
 def test_a_mistake_leaves_no_run_behind(here, words, capsys):
@@ -136,6 +138,41 @@ def test_what_steps_an_environment_is_said_and_kept(here):
     again, said = look(load(env="MountainCar-v0", run_dir=here / "one", resume=True))
     assert again.sections["env"]["stepped_by"] == "as it was"
     assert said == ""
+
+
+def test_lanes_that_come_together_fill_the_groups(here):
+    """Those of evaluations too; what would fit is said."""
+    pytest.importorskip("mpe2")
+    (here / "world.toml").write_text(
+        '[env]\nid = "seedbed.services.pettingzoo.env:make"\nkwargs.env = "mpe2.simple_spread_v3"\n'
+    )
+    found, _ = look(load_experiment(here / "world.toml", [], run_dir=None, resume=False))
+    assert found.settings.actor.lanes % 3 == found.settings.eval.lanes % 3 == 0
+    with pytest.raises(ConfigError, match=r"actor\.lanes.*66"):
+        look(load_experiment(here / "world.toml", ["actor.lanes=64"], run_dir=None, resume=False))
+    with pytest.raises(ConfigError, match=r"eval\.lanes.*12"):
+        look(load_experiment(here / "world.toml", ["eval.lanes=10"], run_dir=None, resume=False))
+
+
+def test_tasks_may_play_the_same_environment(here):
+    """And differ in what their rewards count."""
+    (here / "two.toml").write_text(
+        '[run]\nrecipe = "auto"\n[env]\nid = "CartPole-v1"\n[tasks.a]\n[tasks.b]\nweight = 2\n'
+    )
+    _, said = look(load_experiment(here / "two.toml", [], run_dir=None, resume=False))
+    assert said.count("CartPole") == 2
+
+
+def test_the_environment_of_evaluations_is_looked_at_too(here):
+    """It is another one if [eval] says so, and must have the same spaces."""
+    memory = "seedbed.services.memory.env:make"
+    words = ["--env", memory, "env.kwargs.cues=4"]
+    assert main(["train", *words, "eval.env.kwargs.cues=3"]) == 78
+    assert main(["train", *words, "eval.env.kwargs.cuse=4"]) == 78
+    experiment, _ = look(
+        load("env.kwargs.cues=4", "eval.env.kwargs.max_delay=9", env="seedbed.services.memory.env:make")
+    )
+    assert experiment.settings.eval.env == {"kwargs": {"max_delay": 9}}
 
 
 def test_each_task_is_looked_at(here):

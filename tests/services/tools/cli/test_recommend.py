@@ -104,9 +104,11 @@ def test_lanes_that_are_stepped_in_one_call_are_more():
 
 
 def test_agents_that_come_together_stay_together():
-    """Lanes are a multiple of theirs."""
-    found = probe(1e-2, backend="function", lanes=5)
-    assert choose_recipe(found.spec, found, cores=64).settings["actor"]["lanes"] % 5 == 0
+    """Lanes are a multiple of theirs, in evaluations too."""
+    found = probe(1e-2, backend="function", lanes=3)
+    settings = choose_recipe(found.spec, found, cores=64).settings
+    assert settings["actor"]["lanes"] % 3 == settings["eval"]["lanes"] % 3 == 0
+    assert settings["eval"]["lanes"] >= read_recipe("vector-discrete")["eval"]["lanes"]
 
 
 @pytest.mark.parametrize(
