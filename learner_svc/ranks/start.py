@@ -6,7 +6,7 @@ The chief tells its settings, so a rank needs none of its own but where it runs:
 import json
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from seedbed.learner_svc.config import LearnerSettings
 from seedbed.learner_svc.ranks.ranks import place_of
 from seedbed.learner_svc.run.writer import producer_records
 from seedbed.shared.errors import ConfigError
+from seedbed.shared.net.addresses import check_address
 from seedbed.shared.policy.devices import device_of_rank
 from seedbed.shared.protocol.ledger import ProducerRecord
 from seedbed.shared.runtime.config import RuntimeConfig
@@ -58,19 +59,22 @@ def place(settings: LearnerSettings, environment: Mapping[str, str] = os.environ
     torchrun gives all ranks the same settings. Without LOCAL_RANK, which it sets, every rank has ports, names and files
     of its own already, and all ranks are taken to be on one machine.
 
-    Raises: ConfigError if the environment is wrong.
+    Raises: ConfigError if the environment is wrong, or `learner.advertise` is.
     """
     rank, size = place_of(environment)
     local = environment.get("LOCAL_RANK")
     if size == 1:
+        _check_advertise(settings.learner.advertise)
         return settings
     if local is not None and (not local.isdecimal() or int(local) >= size):
         raise ConfigError(f"LOCAL_RANK is {local!r} in the environment: it must be a number below WORLD_SIZE, {size}")
     changed: dict[str, Any] = {"device": device_of_rank(settings.learner.device, rank if local is None else int(local))}
     runtime = settings.runtime
     if local is not None:
-        changed["bind"] = _shifted(settings.learner.bind, int(local))
+        for name in ("bind", "advertise"):
+            changed[name] = _shifted(getattr(settings.learner, name), int(local))
         runtime = _runtime_of_rank(runtime, rank, int(local))
+    _check_advertise(changed.get("advertise", settings.learner.advertise))
     return settings.model_copy(
         update={"learner": settings.learner.model_copy(update=changed), "runtime": runtime},
     )
@@ -96,6 +100,33 @@ def _shifted(address: str, number: int) -> str:
         return f"{address}-{number}"
     host, _, port = address.rpartition(":")
     return address if not port.isdecimal() or port == "0" else f"{host}:{int(port) + number}"
+
+
+def _check_advertise(address: str) -> None:
+    """Raise ConfigError unless `learner.advertise` is empty or an address that inference can dial."""
+    if not address:
+        return
+    try:
+        check_address(address)
+    except ConfigError as error:
+        raise ConfigError(f"learner.advertise: {error}") from error
+    if address.startswith("tcp://") and int(address.rpartition(":")[2]) == 0:
+        raise ConfigError(f"learner.advertise is {address!r}, and nobody can dial port 0: give learner.bind a port too")
+
+
+def check_addresses(addresses: Sequence[str]) -> None:
+    """Check what all ranks gave as their addresses, the chief's first; every rank calls it, so that all end alike.
+
+    Raises: ConfigError naming two ranks that have the same one. Inference would send both ranks' unrolls to one of
+    them, and the other would wait for ever.
+    """
+    first: dict[str, int] = {}
+    for rank, address in enumerate(addresses):
+        if (other := first.setdefault(address, rank)) != rank:
+            raise ConfigError(
+                f"learner ranks {other} and {rank} would both be dialled at {address}: give each its own "
+                "learner.advertise, or machines whose host names differ"
+            )
 
 
 def advertised(settings: LearnerSettings, endpoint: str, chief_host: str, host: str = "") -> str:
