@@ -20,6 +20,7 @@ import torch.distributed
 from torch import Tensor
 from torch.distributed import PrefixStore, ReduceOp, Store, TCPStore  # type: ignore[attr-defined]
 
+from seedbed.learner_svc.ranks.interface import choose_interface
 from seedbed.learner_svc.ranks.star import open_star
 from seedbed.shared.errors import ConfigError, SeedbedError
 from seedbed.shared.protocol.layout import Array
@@ -99,10 +100,11 @@ class ConnectedRanks(Ranks):
         self.rank, self.size = rank, size
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         with _naming_lost_ranks():
+            self._star = open_star(store, host, rank, size, timeout_s=timeout_s)
+            choose_interface(self._star)
             torch.distributed.init_process_group(
                 backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s)
             )
-            self._star = open_star(store, host, rank, size, timeout_s=timeout_s)
             torch.distributed.barrier()  # connects all
 
     def sum(self, tensor: Tensor) -> Tensor:
