@@ -15,7 +15,7 @@ from seedbed.learner_svc.ranks.ranks import place_of
 from seedbed.learner_svc.run.writer import producer_records
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.net.addresses import check_address
-from seedbed.shared.policy.devices import device_of_rank
+from seedbed.shared.policy.devices import device_of_number
 from seedbed.shared.protocol.ledger import ProducerRecord
 from seedbed.shared.runtime.config import RuntimeConfig
 
@@ -68,7 +68,9 @@ def place(settings: LearnerSettings, environment: Mapping[str, str] = os.environ
         return settings
     if local is not None and (not local.isdecimal() or int(local) >= size):
         raise ConfigError(f"LOCAL_RANK is {local!r} in the environment: it must be a number below WORLD_SIZE, {size}")
-    changed: dict[str, Any] = {"device": device_of_rank(settings.learner.device, rank if local is None else int(local))}
+    changed: dict[str, Any] = {
+        "device": device_of_number(settings.learner.device, rank if local is None else int(local))
+    }
     runtime = settings.runtime
     if local is not None:
         for name in ("bind", "advertise"):
