@@ -6,13 +6,18 @@ The chief tells its settings, so a rank needs none of its own but where it runs:
 import json
 import os
 import socket
+import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from pydantic import ValidationError
+
 from seedbed.learner_svc.config import LearnerSettings
-from seedbed.learner_svc.ranks.ranks import place_of
+from seedbed.learner_svc.ranks.ranks import Ranks, connect, place_of
+from seedbed.learner_svc.ranks.rounds import Order, RankFigures
 from seedbed.learner_svc.run.writer import producer_records
+from seedbed.shared import __version__
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.net.addresses import check_address
 from seedbed.shared.policy.devices import device_of_number
@@ -21,6 +26,7 @@ from seedbed.shared.runtime.config import RuntimeConfig
 
 OWN_LEARNER_SETTINGS = ("bind", "advertise", "device")  # of the section [learner], that a rank does not take over
 WILDCARDS = ("*", "0.0.0.0", "[::]", "::")
+ONE_VERSION = "install one version of seedbed, or use one image, on the machines of all learner ranks"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +52,46 @@ class Told:
         return cls(**{**items, "producers": tuple(producer_records(items["producers"]))})
 
 
+def version() -> str:
+    """Return what all ranks must have alike: seedbed's version, and a check sum over the fields that they exchange."""
+    names = [[item.name for item in fields(kind)] for kind in (Told, ProducerRecord, Order, RankFigures)]
+    return f"{__version__}-{zlib.crc32(json.dumps(names).encode()):08x}"
+
+
+def check_versions(versions: Sequence[str]) -> None:
+    """Check the versions of all ranks, the chief's first. Raises: ConfigError if they differ, in every rank."""
+    for rank, found in enumerate(versions):
+        if found != versions[0]:
+            raise ConfigError(
+                f"learner rank {rank} has version {found} of seedbed, and rank 0 has {versions[0]}: {ONE_VERSION}"
+            )
+
+
+def join(timeout_s: float) -> Ranks:
+    """Meet the other ranks, as `connect` does, and see that all have one version.
+
+    Raises: RankLostError if they do not come, ConfigError if the environment is wrong or their versions differ.
+    """
+    ranks = connect(timeout_s)
+    check_versions([told.decode(errors="replace") for told in ranks.gather_bytes(version().encode())])
+    return ranks
+
+
 def settings_of_rank(own: LearnerSettings, told: Mapping[str, Any]) -> LearnerSettings:
-    """Return the chief's settings, at this rank's address and on its device."""
+    """Return the chief's settings, at this rank's address and on its device.
+
+    Raises: ConfigError if this version of seedbed has other settings.
+    """
     mine = own.learner.model_dump()
     learner = {**told["learner"], **{name: mine[name] for name in OWN_LEARNER_SETTINGS}}
-    return LearnerSettings.model_validate({**told, "learner": learner, "runtime": own.runtime.model_dump()})
+    try:
+        return LearnerSettings.model_validate({**told, "learner": learner, "runtime": own.runtime.model_dump()})
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        name = ".".join(map(str, wrong["loc"]))
+        raise ConfigError(
+            f"the settings of learner rank 0 do not fit here ({name}: {wrong['msg']}): {ONE_VERSION}"
+        ) from error
 
 
 def place(settings: LearnerSettings, environment: Mapping[str, str] = os.environ) -> LearnerSettings:

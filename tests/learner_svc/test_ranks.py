@@ -9,7 +9,14 @@ import torch
 from seedbed.inference_svc.rank_connections import resolve_rank
 from seedbed.learner_svc.config import LearnerSettings
 from seedbed.learner_svc.ranks.ranks import place_of
-from seedbed.learner_svc.ranks.start import advertised, check_addresses, place, settings_of_rank
+from seedbed.learner_svc.ranks.start import (
+    advertised,
+    check_addresses,
+    check_versions,
+    place,
+    settings_of_rank,
+    version,
+)
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.protocol.messages import pack_version
 from seedbed.shared.runtime.tasks import TaskConfig
@@ -156,6 +163,20 @@ def test_two_ranks_that_would_be_dialled_at_one_address_are_refused():
     for addresses in (["tcp://*:5556", "tcp://*:5556"], ["tcp://a:1", "tcp://b:1", "tcp://b:1"]):
         with pytest.raises(ConfigError):
             check_addresses(addresses)
+
+
+def test_ranks_of_different_versions_are_refused():
+    """By every rank, whichever has the other version."""
+    check_versions([version()] * 3)
+    with pytest.raises(ConfigError, match="rank 2 has version"):
+        check_versions([version(), version(), "0.0.1-0"])
+
+
+def test_a_chief_with_settings_that_a_rank_does_not_know_is_of_another_version():
+    """Its error names the setting and what to do."""
+    told = make_settings({}).model_dump(mode="json")
+    with pytest.raises(ConfigError, match=r"learner\.depth"):
+        settings_of_rank(make_settings({}), {**told, "learner": {**told["learner"], "depth": 3}})
 
 
 @pytest.mark.parametrize(
