@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from seedbed.inference_svc.config import InferenceConfig
 from seedbed.inference_svc.engine import Engine, LaneBlock
 from seedbed.inference_svc.padded_passes import choose_padding
-from seedbed.shared.policy.devices import choose_device
+from seedbed.shared.policy.devices import choose_device, device_of_number
 from seedbed.shared.policy.weights import Manifest
 from seedbed.shared.protocol.recording import RecordSpec
 from seedbed.shared.runtime.watchdog import Watchdog
@@ -52,7 +52,7 @@ class Compute:
         self, config: InferenceConfig, *, report: Callable[[float], None],
         report_uncaptured: Callable[[str], None] = lambda _reason: None,
     ) -> None:  # fmt: skip
-        device = choose_device(config.device)
+        device = choose_device(device_of_number(config.device, config.gpu))
         self._engine = Engine(device, choose_padding(config, device), report=report_uncaptured)
         self._worker = Worker("compute")
         self._inline_s = config.inline_ms / 1e3 if device.type == "cpu" else 0.0

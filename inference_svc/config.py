@@ -22,7 +22,13 @@ class InferenceConfig(Section):
     name: str = Field(
         "", description="label at the learner, which counts a name's further lives as restarts; empty: inference-<host>"
     )
-    device: str = Field("auto", description="'auto' (CUDA where there is one), 'cpu', 'cuda' or 'cuda:1'")
+    device: str = Field("auto", description="'auto' (CUDA where there is one, see `gpu`), 'cpu', 'cuda' or 'cuda:1'")
+    gpu: int = Field(
+        0,
+        ge=0,
+        description="number of the GPU that device 'auto' or 'cuda' means; beyond the last it begins again at 0; "
+        "`seedbed train` gives each inference service the next one after those of the learner ranks",
+    )
     max_lanes: int = Field(65536, ge=1, description="lanes over all groups; a HELLO beyond is refused for now")
     idle_deadline_ms: float = Field(
         0.5, ge=0, description="how long an idle device waits for more groups before it runs a small batch, ms"

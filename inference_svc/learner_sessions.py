@@ -6,7 +6,9 @@ heartbeats only; a task's own session is opened when its first environments conn
 
 If the learner has several ranks there is a stream of unrolls to each, with sessions of its own: stream 0 goes to the
 chief, which also gets the episodes. A complete unroll goes to the rank whose credit allows most. If there are fewer
-ranks after a restart of the learner, streams beyond them go to those that are left until all is acknowledged.
+ranks after a restart of the learner, streams beyond them go to those that are left until all is acknowledged. Then
+they are silent, and keep their numbers for a learner that has more ranks again: the learner remembers the numbers of
+each stream as long as this process lives. So does a task whose session was closed.
 """
 
 from collections import deque
@@ -112,6 +114,7 @@ class LearnerSessions:
         self.tasks: tuple[TaskEnv, ...] | None = None  # of the run; None until the learner has named them
         self._by_task = {"": LearnerSession("", self.main)}
         self._early: dict[str, EnvSpec] = {}
+        self._closed: dict[str, Outbox] = {}  # by task: for their numbers, should the task come back
 
     def of(self, task: str) -> LearnerSession:
         """Return the session of a task, which must have been introduced."""
@@ -150,7 +153,9 @@ class LearnerSessions:
         elif task in self._by_task:
             self._by_task[task].link.introduce(spec, now)
         else:
-            learner_session = self._by_task[task] = LearnerSession(task, self._link(task))
+            link = self._link(task)
+            link.outbox = self._closed.pop(task, link.outbox)
+            learner_session = self._by_task[task] = LearnerSession(task, link)
             learner_session.link.introduce(spec, now)
             if self.main.is_connected:
                 learner_session.link.connected(now)
@@ -176,16 +181,20 @@ class LearnerSessions:
         self.bind_links()
 
     def at_rank(self, rank: int) -> list["LearnerSessions"]:
-        """Return the streams that go to a rank."""
-        return [item for item in (self, *self.streams.values()) if item.stream % self.num_ranks == rank]
+        """Return the streams that go to a rank, without those that are finished."""
+        return [
+            item
+            for item in (self, *self.streams.values())
+            if item.stream % self.num_ranks == rank and not self._is_finished(item)
+        ]
 
-    def drop_finished_streams(self) -> list["LearnerSessions"]:
-        """Remove the streams beyond the number of ranks whose unrolls are all acknowledged, and return them."""
-        over = [item for number, item in self.streams.items() if number >= self.num_ranks and item.is_empty]
-        for item in over:
-            item.close()
-            del self.streams[item.stream]
-        return over
+    def leaving_streams(self) -> list["LearnerSessions"]:
+        """Return the streams that are finished and still connected: say BYE and disconnect them."""
+        return [item for item in self.streams.values() if item.main.is_connected and self._is_finished(item)]
+
+    def _is_finished(self, item: "LearnerSessions") -> bool:
+        """Whether a stream has no rank of its own any more, and its unrolls are all acknowledged."""
+        return item.stream >= self.num_ranks and item.is_empty
 
     def bind_links(self) -> None:
         """Let each task's unrolls go to the ranks that have a session for it."""
@@ -260,6 +269,7 @@ class LearnerSessions:
         link = self._by_task.pop(task).link
         link.close()
         self.main.discarded_lanes += link.outbox.discard()
+        self._closed[task] = link.outbox
 
     def close(self) -> None:
         """Give up what is shared with the learner, because nothing more will be sent."""

@@ -1,7 +1,7 @@
 """Inference's connections to the learner ranks besides the chief: one for each, over which a stream of unrolls leaves.
 
 Their addresses are in the chief's WELCOME. Streams beyond the number of ranks, of a learner that had more of them, go
-over the connection of another rank until all of their unrolls are acknowledged.
+over the connection of another rank until all of their unrolls are acknowledged, and are then disconnected.
 """
 
 import math
@@ -65,18 +65,19 @@ class RankConnections:
         self._event(CHIEF, event)
 
     def poll(self, now: float) -> None:
-        """Send what is due over the further streams, and drop those that are finished."""
+        """Send what is due over the further streams, and disconnect those that are finished."""
         if not self._sessions.streams:
             return
         for rank, dialler in self._diallers.items():
             for item in self._further(rank):
                 for frames in item.poll(now):
                     dialler.send(frames)
-        for item in self._sessions.drop_finished_streams():
+        for item in self._sessions.leaving_streams():
             if item.main.welcome is not None:
                 self._diallers[item.stream % self._sessions.num_ranks].send(
                     item.main.bye_of_session("stopped", item.main.welcome.session)
                 )
+            item.disconnected(now)
         self.send_unrolls()
 
     def send_unrolls(self) -> None:

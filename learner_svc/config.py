@@ -26,7 +26,7 @@ class LearnerConfig(Section):
     advertise: str = Field(
         "",
         description="With several learner ranks: the address that inference dials for this one, if it is not `bind`'s "
-        "host and port.",
+        "host and port. torchrun's LOCAL_RANK is added to its port, as to that of `bind`.",
     )
     rank_timeout_s: float = Field(
         60.0, gt=0, description="With several learner ranks: all start again if one is silent for this long, s."

@@ -32,9 +32,9 @@ from seedbed.learner_svc.link.publish import Publisher
 from seedbed.learner_svc.link.sizes import check_size
 from seedbed.learner_svc.metrics import register, register_ranks
 from seedbed.learner_svc.ranks.rank_service import serve_rank
-from seedbed.learner_svc.ranks.ranks import ALONE, CHIEF, Ranks, connect, place_of
+from seedbed.learner_svc.ranks.ranks import ALONE, CHIEF, Ranks, place_of
 from seedbed.learner_svc.ranks.rounds import Meeting, Order, Rounds
-from seedbed.learner_svc.ranks.start import Told
+from seedbed.learner_svc.ranks.start import Told, advertised, check_addresses, join
 from seedbed.learner_svc.reporting import Reporter
 from seedbed.learner_svc.run import checkpoint as checkpoints
 from seedbed.learner_svc.run.folder import RunFolder
@@ -254,16 +254,19 @@ class LearnerService:
         if rounds is None:
             return
         producers = self.checkpoint.meta["producers"] if self.checkpoint is not None else ()
-        news = told(self.settings, self.folder.path, producers, epoch=self.epoch, run_id=self.run_id).encode()
+        news = told(self.settings, self.folder.path, producers, epoch=self.epoch, run_id=self.run_id)
+        own = advertised(self.settings, self.socket.endpoint, news.host, news.host)
 
         def meet() -> list[bytes]:
-            self.ranks.tell(news)
-            return self.ranks.gather_bytes(b"")
+            self.ranks.tell(news.encode())
+            return self.ranks.gather_bytes(own.encode())
 
         answers = await self.service.unless_stopped(meet)
         if answers is None:
             return
-        ranks = tuple(address.decode() for address in answers[1:])
+        addresses = [address.decode() for address in answers]
+        check_addresses(addresses)
+        ranks = tuple(addresses[1:])
         self.producers.identity = replace(self.producers.identity, ranks=ranks)
         self.service.log.info("ranks_met", number=self.ranks.size, addresses=list(ranks))
         self.socket.is_listening = True
@@ -372,7 +375,7 @@ async def serve(settings: LearnerSettings, service: Service) -> int:
     path = settings.run.dir or Path("runs") / f"{settings.run.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     with RunFolder(path) as folder:
         finished = finished_before(settings.run, folder)
-        ranks = await service.unless_stopped(lambda: connect(settings.learner.rank_timeout_s))
+        ranks = await service.unless_stopped(lambda: join(settings.learner.rank_timeout_s))
         if ranks is None:
             return 0
         if finished:

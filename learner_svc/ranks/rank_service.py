@@ -18,9 +18,9 @@ from seedbed.learner_svc.link.producer_socket import ProducerSocket, Received
 from seedbed.learner_svc.link.publish import Publisher
 from seedbed.learner_svc.link.sizes import check_size
 from seedbed.learner_svc.metrics import register_rank
-from seedbed.learner_svc.ranks.ranks import Ranks, connect
+from seedbed.learner_svc.ranks.ranks import Ranks
 from seedbed.learner_svc.ranks.rounds import Meeting, Offer, Order, Rounds
-from seedbed.learner_svc.ranks.start import Told, advertised, settings_of_rank
+from seedbed.learner_svc.ranks.start import Told, advertised, check_addresses, join, settings_of_rank
 from seedbed.learner_svc.run.run import Run
 from seedbed.learner_svc.run.tasks import TaskBook, lane_tasks, task_environments
 from seedbed.learner_svc.run.writer import of_rank
@@ -219,7 +219,7 @@ class RankService:
 
 async def serve_rank(settings: LearnerSettings, service: Service) -> int:
     """Run a rank until the chief ends it, and return the exit code. Raises: RankLostError if another rank is lost."""
-    ranks = await service.unless_stopped(lambda: connect(settings.learner.rank_timeout_s))
+    ranks = await service.unless_stopped(lambda: join(settings.learner.rank_timeout_s))
     news = None if ranks is None else await service.unless_stopped(lambda: ranks.tell(b""))
     if ranks is None or news is None or (told := Told.decode(news)).is_finished:
         return 0
@@ -227,8 +227,10 @@ async def serve_rank(settings: LearnerSettings, service: Service) -> int:
         rank = RankService(settings_of_rank(settings, told.settings), service, reactor, ranks, told)
         try:
             address = advertised(rank.settings, rank.socket.endpoint, told.host)
-            if await service.unless_stopped(lambda: ranks.gather_bytes(address.encode())) is None:
+            addresses = await service.unless_stopped(lambda: ranks.gather_bytes(address.encode()))
+            if addresses is None:
                 return 0
+            check_addresses([item.decode() for item in addresses])
             service.ready(endpoint=rank.socket.endpoint, run_id=told.run_id)
             beat = service.start(rank.beat(), "beat")
             await rank.work()

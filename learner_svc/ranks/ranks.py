@@ -20,11 +20,13 @@ import torch.distributed
 from torch import Tensor
 from torch.distributed import PrefixStore, ReduceOp, Store, TCPStore  # type: ignore[attr-defined]
 
+from seedbed.learner_svc.ranks.interface import choose_interface
+from seedbed.learner_svc.ranks.life import agree_on_life
 from seedbed.learner_svc.ranks.star import open_star
 from seedbed.shared.errors import ConfigError, SeedbedError
 from seedbed.shared.protocol.layout import Array
 
-MEET_S = 60.0  # how long a rank waits at the start for the others
+MEET_S = 60.0  # how long, at least, a rank waits at the start for the others
 RETRY_S = 0.5
 CHIEF = 0
 MAX_RANKS = 1024
@@ -99,10 +101,11 @@ class ConnectedRanks(Ranks):
         self.rank, self.size = rank, size
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         with _naming_lost_ranks():
+            self._star = open_star(store, host, rank, size, timeout_s=timeout_s)
+            choose_interface(self._star)
             torch.distributed.init_process_group(
                 backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s)
             )
-            self._star = open_star(store, host, rank, size, timeout_s=timeout_s)
             torch.distributed.barrier()  # connects all
 
     def sum(self, tensor: Tensor) -> Tensor:
@@ -206,7 +209,9 @@ def _number(environment: Mapping[str, str], name: str, default: int, least: int,
 
 
 def connect(timeout_s: float, environment: Mapping[str, str] = os.environ) -> Ranks:
-    """Meet the other ranks that the environment tells of; alone without any. Blocks up to MEET_S.
+    """Meet the other ranks that the environment tells of; alone without any.
+
+    Blocks up to MEET_S, or `timeout_s` if that is longer.
 
     Raises: RankLostError if they do not come, ConfigError if the environment is wrong.
     """
@@ -215,18 +220,20 @@ def connect(timeout_s: float, environment: Mapping[str, str] = os.environ) -> Ra
         return ALONE
     address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
     is_host = rank == CHIEF and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    deadline = time.monotonic() + MEET_S
+    deadline = time.monotonic() + max(MEET_S, timeout_s)
     while True:
         with _naming_lost_ranks():
             store: Store = TCPStore(
                 address, port, is_master=is_host, wait_for_workers=False,
                 timeout=timedelta(seconds=max(1.0, deadline - time.monotonic())),
             )  # fmt: skip
-        is_elastic = "TORCHELASTIC_RESTART_COUNT" in environment
-        if is_elastic or rank == CHIEF or store.add(f"came/{rank}", 1) == 1:
-            life = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
-            return ConnectedRanks(rank, size, PrefixStore(f"life-{life}", store), address, timeout_s=timeout_s)
-        del store  # of ranks that are about to end: this one was started again before they noticed
-        if time.monotonic() > deadline:
-            raise RankLostError(f"rank 0 at {address}:{port} has a rank {rank} already")
+            try:
+                life = agree_on_life(store, rank, size, deadline)
+            except (OSError, RuntimeError):
+                if is_host or time.monotonic() > deadline:
+                    raise
+                life = ""  # it was the store of ranks that were about to end: this one was started before they noticed
+        if life:
+            return ConnectedRanks(rank, size, PrefixStore(life, store), address, timeout_s=timeout_s)
+        del store
         time.sleep(RETRY_S)

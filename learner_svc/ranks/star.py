@@ -35,6 +35,11 @@ class Star:
             link.settimeout(timeout_s)
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
+    @property
+    def local_addresses(self) -> list[str]:
+        """This rank's own numeric addresses, at which its connections end."""
+        return [str(link.getsockname()[0]) for link in self._links]
+
     def gather(self, data: bytes) -> list[bytes]:
         """Return to the chief what every rank gave, in the order of ranks; to others nothing."""
         if self._is_chief:

@@ -25,12 +25,12 @@ def choose_device(requested: str) -> torch.device:
     return torch.device("cuda", device.index or 0)  # as tensors there name it
 
 
-def device_of_rank(requested: str, number: int) -> str:
-    """Return the device of one of several learner ranks on a machine: a GPU of its own where there are several.
+def device_of_number(requested: str, number: int) -> str:
+    """Return the device of one of several processes on a machine: where it has several GPUs, each takes the next one.
 
     Args:
       requested: as for `choose_device`; a device with a number, or a CPU, is left to it.
-      number: of the rank on its machine, from 0.
+      number: of the process on its machine, from 0; beyond the last GPU it begins again with the first.
     """
     num_gpus = torch.cuda.device_count()
     return f"cuda:{number % num_gpus}" if requested in ("auto", "cuda") and num_gpus > 1 else requested

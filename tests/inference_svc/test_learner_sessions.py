@@ -258,9 +258,30 @@ def test_a_stream_without_a_rank_goes_to_another_until_all_is_acknowledged() -> 
     sessions.set_ranks(1, 1.0)
     assert [link.stream for link in sessions.of("").links] == [0]
     assert sessions.at_rank(0) == [sessions, left]
-    assert not sessions.drop_finished_streams()
+    assert not sessions.leaving_streams()
     assert not sessions.is_empty
     open_stream(left, 5)
     left.receive(credit(4, 1, session=105), [], 2.0)
-    assert sessions.drop_finished_streams() == [left]
+    assert sessions.leaving_streams() == [left]
     assert sessions.is_empty
+    left.disconnected(3.0)
+    assert sessions.at_rank(0) == [sessions]
+    assert not sessions.leaving_streams()
+
+
+def test_a_task_that_comes_back_goes_on_with_its_numbers() -> None:
+    """The learner remembers what it has trained on of this process, also while a life of it lacks the task."""
+    scripted = ScriptedLearner().open("pong")
+    scripted.learner_sessions.receive(a_credit("pong", 8), [], 0.0)
+    scripted.learner_sessions.of("pong").link.outbox.push(4, [b"u"])
+    scripted.learner_sessions.receive(a_credit("pong", 8, 1), [], 0.0)
+    for tasks in ((TASKS[1],), TASKS):
+        scripted.learner_sessions.disconnected(1.0)
+        scripted.learner_sessions.connected(1.0)
+        scripted.welcome(scripted.hellos(1.0)[""], tasks)
+        scripted.learner_sessions.introduce("pong", SPEC, 1.0)
+        hello = scripted.hellos(1.0)["pong"]
+        if tasks != TASKS:
+            reject = Reject(nonce=hello.nonce, code="task", retryable=False, message="no such task", hint="")
+            scripted.learner_sessions.receive(reject, [], 1.0)
+    assert hello.oldest_seq == 1

@@ -9,7 +9,14 @@ import torch
 from seedbed.inference_svc.rank_connections import resolve_rank
 from seedbed.learner_svc.config import LearnerSettings
 from seedbed.learner_svc.ranks.ranks import place_of
-from seedbed.learner_svc.ranks.start import advertised, place, settings_of_rank
+from seedbed.learner_svc.ranks.start import (
+    advertised,
+    check_addresses,
+    check_versions,
+    place,
+    settings_of_rank,
+    version,
+)
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.protocol.messages import pack_version
 from seedbed.shared.runtime.tasks import TaskConfig
@@ -127,18 +134,49 @@ def test_ranks_that_torchrun_starts_with_the_same_words_have_ports_names_and_fil
     """The chief keeps those that were given; a port that the system chooses stays so."""
     settings = make_settings(
         {
-            "learner": {"bind": "tcp://0.0.0.0:5556"},
+            "learner": {"bind": "tcp://0.0.0.0:5556", "advertise": "tcp://10.0.0.6:7000"},
             "runtime": {"metrics_address": "127.0.0.1:0", "log_file": str(tmp_path / "log.jsonl")},
         }
     )
     common = {"WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
     assert place(settings, common | {"RANK": "0", "LOCAL_RANK": "0"}) == settings
     third = place(settings, common | {"RANK": "3", "LOCAL_RANK": "1"})
-    assert (third.learner.bind, third.runtime.metrics_address) == ("tcp://0.0.0.0:5557", "127.0.0.1:0")
+    assert (third.learner.bind, third.learner.advertise) == ("tcp://0.0.0.0:5557", "tcp://10.0.0.6:7001")
+    assert third.runtime.metrics_address == "127.0.0.1:0"
     assert (third.runtime.name, third.runtime.log_file) == ("learner-3", tmp_path / "log-3.jsonl")
     assert place(settings, common | {"RANK": "3"}) == settings
     with pytest.raises(ConfigError):
         place(settings, common | {"RANK": "3", "LOCAL_RANK": "9"})
+
+
+@pytest.mark.parametrize("advertise", ["10.0.0.6:5556", "tcp://10.0.0.6", "tcp://10.0.0.6:0", "tcp://a:65535"])
+def test_an_address_that_inference_cannot_dial_is_refused_at_the_ranks_start(advertise):
+    """Inference would end by it. The last one has no port left for a second rank of its machine."""
+    variables = {"WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "1", "RANK": "3", "LOCAL_RANK": "1"}
+    with pytest.raises(ConfigError, match=r"learner\.advertise"):
+        place(make_settings({"learner": {"advertise": advertise}}), variables)
+
+
+def test_two_ranks_that_would_be_dialled_at_one_address_are_refused():
+    """By every rank; the chief's address counts."""
+    check_addresses(["tcp://*:5556", "tcp://*:5557", "tcp://b:5556"])
+    for addresses in (["tcp://*:5556", "tcp://*:5556"], ["tcp://a:1", "tcp://b:1", "tcp://b:1"]):
+        with pytest.raises(ConfigError):
+            check_addresses(addresses)
+
+
+def test_ranks_of_different_versions_are_refused():
+    """By every rank, whichever has the other version."""
+    check_versions([version()] * 3)
+    with pytest.raises(ConfigError, match="rank 2 has version"):
+        check_versions([version(), version(), "0.0.1-0"])
+
+
+def test_a_chief_with_settings_that_a_rank_does_not_know_is_of_another_version():
+    """Its error names the setting and what to do."""
+    told = make_settings({}).model_dump(mode="json")
+    with pytest.raises(ConfigError, match=r"learner\.depth"):
+        settings_of_rank(make_settings({}), {**told, "learner": {**told["learner"], "depth": 3}})
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,12 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 
 from seedbed.learner_svc.run.history import read_metrics
+from seedbed.shared.errors import ConfigError
 from tests.support.deployment import wait_until
 from tests.support.ranks import free_port
 
@@ -124,28 +126,42 @@ def test_a_learner_that_waits_for_other_ranks_can_be_stopped(tmp_path):
         process.wait()
 
 
-@pytest.mark.parametrize("asked", [0, 1])
-def test_all_ranks_leave_when_one_is_asked_to_stop_and_none_says_that_the_run_is_over(tmp_path, asked):
-    """In a container a rank that says so is not started again, and the others would wait for it."""
+@contextmanager
+def two_ranks(folder, *words):
+    """Two ranks of a new run, each with a status file and a file for the cause of its end."""
     common = {name: value for name, value in os.environ.items() if not name.startswith("SEEDBED_")}
     common |= {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    words = [f"run.dir={tmp_path / 'run'}", "env.id=CartPole-v1", "learner.bind=tcp://127.0.0.1:0"]
+    words = [f"run.dir={folder / 'run'}", "env.id=CartPole-v1", "learner.bind=tcp://127.0.0.1:0", *words]
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "seedbed.learner_svc", *words, f"runtime.status_file={tmp_path / f'{rank}.json'}"],
-            env=common | {"RANK": str(rank), "SEEDBED_CAUSE_FILE": str(tmp_path / f"cause-{rank}")},
+            [sys.executable, "-m", "seedbed.learner_svc", *words, f"runtime.status_file={folder / f'{rank}.json'}"],
+            env=common | {"RANK": str(rank), "SEEDBED_CAUSE_FILE": str(folder / f"cause-{rank}")},
         )
         for rank in (0, 1)
     ]
     try:
-        wait_until(lambda: all((tmp_path / f"{rank}.json").exists() for rank in (0, 1)), "both ranks are ready")
-        processes[asked].terminate()
-        assert [process.wait(20) for process in processes] == [0, 0]
-        assert not list(tmp_path.glob("cause-*"))
+        yield processes
     finally:
         for process in processes:
             process.kill()
             process.wait()
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+def test_all_ranks_leave_when_one_is_asked_to_stop_and_none_says_that_the_run_is_over(tmp_path, asked):
+    """In a container a rank that says so is not started again, and the others would wait for it."""
+    with two_ranks(tmp_path) as processes:
+        wait_until(lambda: all((tmp_path / f"{rank}.json").exists() for rank in (0, 1)), "both ranks are ready")
+        processes[asked].terminate()
+        assert [process.wait(20) for process in processes] == [0, 0]
+        assert not list(tmp_path.glob("cause-*"))
+
+
+def test_ranks_that_would_be_dialled_at_one_address_end_as_wrongly_configured(tmp_path):
+    """Both of them, before they wait for unrolls that would all go to one."""
+    with two_ranks(tmp_path, "learner.advertise=tcp://127.0.0.1:5556") as processes:
+        assert [process.wait(60) for process in processes] == [ConfigError.exit_code] * 2
+    assert "learner.advertise" in (tmp_path / "cause-1").read_text()
 
 
 def can_connect(port: int) -> bool:

@@ -34,6 +34,7 @@ class Costs:
     learner_bytes: float  # between inference and the learner, without weights
     weights_bytes: float  # of one version of the weights
     steps_per_update: float
+    unrolls_per_update: int  # of one learner rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,7 @@ class CapacityPlan:
     inference_services: int
     inference_per_learner: float
     learners: int
+    unrolls_per_update: int  # of all ranks together
     inference_link: float  # bytes per second, of one inference service with its actors
     learner_link: float  # of one learner with all inference services, with weights
     impala_rate: float  # that the same cores reach when they run the policy as well
@@ -103,6 +105,7 @@ def plan_fleet(costs: Costs, fleet: Hardware) -> CapacityPlan:
         inference_services=inference_services,
         inference_per_learner=of_learner / of_inference,
         learners=learners,
+        unrolls_per_update=learners * costs.unrolls_per_update,
         inference_link=rate / inference_services * costs.inference_bytes,
         learner_link=rate / learners * costs.learner_bytes + inference_services * versions_per_s * costs.weights_bytes,
         impala_rate=impala_rate,

@@ -105,6 +105,8 @@ def plan_run(experiment: Experiment, addresses: Addresses, cores: int) -> list[P
             word("inference.upstream", [addresses.learner]),
             word("inference.name", name),
         ]
+        if "gpu" not in experiment.sections.get("inference", {}):
+            words.append(word("inference.gpu", 1 + len(addresses.ranks) + index))  # the ranks take the first ones
         if settings.run.deterministic and settings.launch.actors:
             words.append(word("inference.lockstep_groups", settings.launch.actors * len(settings.actor_lanes(""))))
         planned.append(_process(experiment, name, "inference", threads.inference, words))

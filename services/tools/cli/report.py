@@ -137,6 +137,8 @@ def render_plan(costs: Costs, fleet: Hardware, plan: CapacityPlan) -> Renderable
     grid.add_row("inference", f"{_things(plan.inference_services, 'service')}, {each}")
     each = f"each for {number(plan.inference_per_learner)} inference services, {_link(plan.learner_link)}"
     grid.add_row("learner", f"{_things(plan.learners, 'rank')}, {each}")
+    each = f"learner.batch = {costs.unrolls_per_update} of each rank"
+    grid.add_row("an update", f"trains on {count(plan.unrolls_per_update)} unrolls, {each}")
     other = (
         f"the same cores reach {count(plan.impala_rate)} steps/s, and get {_link(plan.impala_weights_link)} of weights"
     )

@@ -73,6 +73,7 @@ def _costs(run: TimedRun, trained: TrainedPolicy, impala_s: float) -> Costs:
         learner_bytes=record.layout(1).num_bytes / length,
         weights_bytes=4 * sum(parameter.numel() for parameter in policy.parameters()),  # as published, in float32
         steps_per_update=settings.learner.batch * length * acted / max(1.0, last.trained - first.trained),
+        unrolls_per_update=settings.learner.batch,
     )
 
 

@@ -11,7 +11,7 @@ from seedbed.services.tools.cli.report import render_plan
 COSTS = Costs(
     env_id="ALE/Pong-v5", frames_per_step=4, actor_s=100e-6, inference_s=500e-6, learner_s=1000e-6, impala_s=800e-6,
     inference_rate=2_000.0, learner_rate=1_000.0, inference_bytes=7_000.0, learner_bytes=8_000.0,
-    weights_bytes=1_000_000.0, steps_per_update=500.0,
+    weights_bytes=1_000_000.0, steps_per_update=500.0, unrolls_per_update=25,
 )  # fmt: skip
 
 
@@ -21,6 +21,7 @@ def test_the_actors_set_the_rate_and_the_rest_must_follow():
     assert plan.rate == pytest.approx(8 / 100e-6)
     assert plan.inference_services == 50
     assert plan.learners == 100
+    assert plan.unrolls_per_update == 2_500
     assert plan.rate / plan.inference_services <= HEADROOM * COSTS.inference_rate
     assert plan.actors_per_inference == pytest.approx(8 / 50)
     assert plan.inference_link == pytest.approx(80_000 / 50 * 7_000)

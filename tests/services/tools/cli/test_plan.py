@@ -1,6 +1,7 @@
 """Which processes a run consists of."""
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,16 @@ def test_addresses_are_handed_on(make_plan):
     assert words_of(plan["inference-1"])["inference.upstream"] == [ADDRESSES.learner]
     assert words_of(plan["actor-0"])["actor.upstream"] == list(ADDRESSES.inference)
     assert words_of(plan["actor-1"])["actor.upstream"] == list(reversed(ADDRESSES.inference))
+
+
+def test_each_inference_service_takes_the_next_gpu_after_those_of_the_learner_ranks(make_plan):
+    """Of a machine that has several. An experiment that names one is followed."""
+    plan = make_plan("launch.inference=2")
+    assert [words_of(plan[f"inference-{index}"])["inference.gpu"] for index in (0, 1)] == [1, 2]
+    ranks = replace(ADDRESSES, ranks=("tcp://127.0.0.1:1003",), meeting="tcp://127.0.0.1:1004")
+    plan = make_plan("launch.inference=2", "launch.learners=2", addresses=ranks)
+    assert [words_of(plan[f"inference-{index}"])["inference.gpu"] for index in (0, 1)] == [2, 3]
+    assert "inference.gpu" not in words_of(make_plan("inference.gpu=0")["inference-0"])
 
 
 def test_evaluation_actors_say_so(make_plan):
