@@ -47,8 +47,8 @@ def test_no_lane_is_used_more_often_than_asked_and_those_done_with_exactly_so(
         for used_key, count in source.used():
             done[used_key] += count
     assert all(count <= echo for count in uses.values())
-    for key, count in done.items():
-        assert sum(uses[lane % 200] == echo for lane in lanes_of_key[key]) >= count
+    for key, count in done.items():  # they are the first ones: a learner that starts again leaves these out
+        assert all(uses[lane] == echo for lane in lanes_of_key[key][:count])
 
 
 def test_in_the_long_run_every_lane_is_used_as_often_as_asked() -> None:
@@ -62,7 +62,7 @@ def test_in_the_long_run_every_lane_is_used_as_often_as_asked() -> None:
             source.release(full)
             source.fill()
         done += sum(count for _, count in source.used())
-    assert Counter(uses.values())[3] == done >= 200 - 16 - 4
+    assert Counter(uses.values())[3] >= done >= 200 - 2 * 16 - 4
     assert sum(uses.values()) >= 3 * (200 - 16 - 4)
 
 
