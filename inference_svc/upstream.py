@@ -87,6 +87,7 @@ class LearnerLink:
         self._weight_bytes = 0  # size of the newest weights; 0: not known yet
         self._greeting = Greeting(lambda: random.getrandbits(63))
         self._heartbeat = Heartbeat(0.0)
+        self._welcomed_ms = 0  # when the session's WELCOME came
         self.is_connected = False
         self._has_told_spec = False  # whether the newest HELLO had a specification
         self._get_deadline: float | None = None
@@ -193,7 +194,7 @@ class LearnerLink:
                 self._shared_memory.refuse(message.message)
             return [Refused(message.code, message.message, message.hint, message.retryable)]
         elif self.welcome is not None:
-            return self._in_session(self.welcome, message, payload)
+            return self._in_session(self.welcome, message, payload, now)
         return []
 
     def _give_up(self, spec: EnvSpec, reject: Reject, now: float) -> SpecificationRefused:
@@ -205,16 +206,20 @@ class LearnerLink:
         self._greeting.begin(now)
         return SpecificationRefused(spec, reject.message)
 
-    def _in_session(self, welcome: ProducerWelcome, message: Message, payload: Sequence[bytes]) -> list[Event]:
+    def _in_session(
+        self, welcome: ProducerWelcome, message: Message, payload: Sequence[bytes], now: float
+    ) -> list[Event]:
         if isinstance(message, Credit):
             if message.session != welcome.session or message.epoch != welcome.epoch:
                 return []
             self.outbox.credit(message)
             return [CreditReceived(message)]
         if isinstance(message, Pong):
-            for report in message.sessions:
-                if report.session == welcome.session:
-                    self.outbox.pong(message.sent_ms, report.last_seq + 1)
+            report = next((item for item in message.sessions if item.session == welcome.session), None)
+            if report is not None:
+                self.outbox.pong(message.sent_ms, report.last_seq + 1)
+            elif message.sent_ms > self._welcomed_ms:  # it answers a PING of this session, so the learner has ended it
+                self._restart(now)
             return []
         if isinstance(message, NotModified):
             self._get_deadline = None
@@ -253,7 +258,7 @@ class LearnerLink:
             self.discard_unrolls()  # the next WELCOME then begins at the outbox's first number
             return []
         self.welcome, self.run_id = welcome, welcome.run_id
-        self._get_deadline = None
+        self._get_deadline, self._welcomed_ms = None, int(1000 * now)
         self._heartbeat.begin(now)
         self.outbox.welcome(welcome)
         self._carries_unrolls = bool(self.task) or not welcome.tasks

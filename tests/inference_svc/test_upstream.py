@@ -136,6 +136,16 @@ def test_only_a_challenge_of_the_present_session_counts(link: LearnerLink) -> No
     assert link.welcome is None
 
 
+def test_a_session_that_the_learner_has_ended_is_begun_again(link: LearnerLink) -> None:
+    """A PONG lists all sessions of the connection. One to a PING from before the session says nothing of it."""
+    opened(link, 1.0)
+    link.poll(2.0)
+    link.receive(Pong(sent_ms=900, server_epoch=1, work_age_ms=0), [], 2.1)
+    assert link.welcome is not None
+    link.receive(Pong(sent_ms=2000, server_epoch=1, work_age_ms=0), [], 2.1)
+    assert isinstance(sent(link, 2.2)[0], ProducerHello)
+
+
 def test_one_get_is_outstanding_and_is_repeated_after_its_deadline(link: LearnerLink) -> None:
     """The poll's answer brings the next GET; without one it comes again after five seconds."""
     opened(link)
