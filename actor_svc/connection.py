@@ -86,7 +86,7 @@ class ConnectionClient:
         if type(message) is Ping:
             return (Send(-1, Pong(sent_ms=message.sent_ms, server_epoch=0, work_age_ms=0)),)
         if type(message) is Welcome:
-            self._beat_s = message.beat_s
+            self._beat_s, self._lease_s = message.beat_s, max(self._lease_s, message.lease_s)
             self.avoid_until = min(self.avoid_until, now)
         elif _turns_away(message):
             self.avoid_until = now + AVOID_S
@@ -113,9 +113,13 @@ class ConnectionClient:
         """Whether a group may be placed here: connected, not lost, and no group was turned away lately."""
         return self.is_connected and not self.is_lost(now) and now >= self.avoid_until
 
+    def is_settled(self, now: float) -> bool:
+        """Whether it counts where groups are shared out: listed, and connected for `LASTING_S` now; it may be full."""
+        return self.is_listed and self.is_connected and now - self.changed_at > LASTING_S and not self.is_lost(now)
+
     def is_lasting(self, now: float) -> bool:
-        """Whether working groups may be moved here to even out the load: listed, and usable for `LASTING_S` now."""
-        return self.is_listed and now - max(self.changed_at, self.avoid_until) > LASTING_S and self.is_usable(now)
+        """Whether working groups may be moved here to even out the load: settled, and not full for `LASTING_S` now."""
+        return self.is_settled(now) and now - self.avoid_until > LASTING_S
 
     def complaint(self, now: float) -> str:
         """Return a sentence on what is wrong with this connection; empty if nothing is."""

@@ -173,12 +173,13 @@ class Fleet:
         """Return a service with more than its share of our groups and one with less; None if shares are even."""
         if now < self._draw_at or len(self.connections) < 2:
             return None
-        lasting = self._ordered(item for item in self.connections.values() if item.is_lasting(now))
-        if len(lasting) < 2:
+        settled = self._ordered(item for item in self.connections.values() if item.is_settled(now))
+        lasting = [item for item in settled if item.is_lasting(now)]
+        if len(settled) < 2 or not lasting:
             return None
-        share, rest = divmod(sum(len(item.groups) for item in lasting), len(lasting))
-        excess = {item: len(item.groups) - share - (index < rest) for index, item in enumerate(lasting)}
-        fullest, emptiest = max(lasting, key=excess.__getitem__), min(lasting, key=excess.__getitem__)
+        share, rest = divmod(sum(len(item.groups) for item in settled), len(settled))
+        excess = {item: len(item.groups) - share - (index < rest) for index, item in enumerate(settled)}
+        fullest, emptiest = max(settled, key=excess.__getitem__), min(lasting, key=excess.__getitem__)
         return (fullest, emptiest) if excess[fullest] > 0 > excess[emptiest] else None
 
     def _usable(self, now: float) -> list[ConnectionClient]:

@@ -1,5 +1,7 @@
 """ConnectionClient and Fleet: beats, whose message is whose, and where groups are placed."""
 
+from dataclasses import replace
+
 import pytest
 
 from seedbed.actor_svc.client import Actions, Finished, GroupClient, Send, StartLanes, StepLanes
@@ -19,7 +21,7 @@ from seedbed.shared.protocol.messages import (
     SessionReport,
     Step,
 )
-from seedbed.shared.protocol.sessions import SessionTable
+from seedbed.shared.protocol.sessions import SessionLimits, SessionTable
 from tests.support.step_link import actions, counter, hello, rows
 
 A, B = "tcp://127.0.0.1:1", "tcp://127.0.0.1:2"
@@ -106,6 +108,17 @@ def test_a_service_that_would_turn_groups_away_says_so_with_its_beat() -> None:
     assert connection.is_lasting(15.0)
 
 
+def test_a_service_with_a_long_lease_may_be_silent_for_as_long() -> None:
+    """It beats less often; WELCOME says how long a session lives."""
+    table, connection = SessionTable(7, 1, "run", SessionLimits(lease_s=60.0, beat_s=15.0)), ConnectionClient(A, 0.0)
+    connection.connected(0.0)
+    (asked,) = sent(connection.add(GroupClient(hello(), counter()), 0.0))
+    assert isinstance(asked, Hello)
+    connection.receive(table.hello(asked, b"r", 0.0), (), 0.0)
+    assert not connection.is_lost(59.0)
+    assert connection.is_lost(61.0)
+
+
 def test_ghost_sessions_are_let_go() -> None:
     """A late HELLO of ours may have opened one that nobody uses; our beats would keep it for ever."""
     connection, _ = greeted(1)
@@ -159,6 +172,7 @@ class FleetDriver:
         self.tables = {A: SessionTable(1, 1, "run"), B: SessionTable(2, 1, "run")}
         self.lives = {A, B}
         self.starting: set[str] = set()  # have no weights yet
+        self.full: set[str] = set()  # have no room for further groups
         self.perform(self.fleet.set_addresses([A, B], 0.0), 0.0)
         self.now = 0.0
 
@@ -184,7 +198,8 @@ class FleetDriver:
                 elif isinstance(message, Hello):
                     self.perform(self.fleet.receive(address, table.hello(message, b"r", now), (), now), now)
                 elif isinstance(message, Ping):
-                    self.perform(self.fleet.receive(address, table.ping(message, b"r", now), (), now), now)
+                    pong = replace(table.ping(message, b"r", now), turns_away=address in self.full)
+                    self.perform(self.fleet.receive(address, pong, (), now), now)
                 elif isinstance(message, Step):
                     table.step(message, b"r", now)
                 elif isinstance(message, Bye):
@@ -292,6 +307,22 @@ def test_groups_fail_over_when_a_connection_stays_closed_and_spread_again_later(
     driver.run_until(20.0)
     driver.act(bits=ActBits.BOUNDARY)
     assert driver.fleet.num_moves == 2
+
+
+def test_groups_leave_a_full_service_for_a_new_one() -> None:
+    """It turns further groups away with every beat, and has more than its share."""
+    driver = FleetDriver(num_groups=4)
+    driver.connect(A, 0.0)
+    driver.run_until(5.0)
+    assert driver.places() == [A] * 4
+    driver.full = {A}
+    driver.connect(B, driver.now)
+    driver.run_until(20.0)
+    for _ in range(8):
+        driver.act(bits=ActBits.BOUNDARY)
+        driver.run_until(driver.now + 10.0)
+    assert sorted(map(str, driver.places())) == [A, A, B, B]
+    assert driver.fleet.num_moves == 2 + 2
 
 
 def test_groups_fail_over_from_a_service_that_is_connected_but_silent() -> None:
