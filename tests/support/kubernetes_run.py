@@ -22,9 +22,10 @@ WAIT_S = 300.0
 MANIFESTS = ROOT / "compose" / "kubernetes"
 CLIENTS = "keys/inference/clients"
 METRIC_PORT = 6500
-FOR_TWO_CORES = [  # a cluster's requests add up to more
-    {"op": "replace", "path": "/spec/template/spec/containers/0/resources/requests/cpu", "value": "50m"}
-]
+FOR_TWO_CORES = {  # a cluster's requests add up to more
+    "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "any"},
+    "spec": {"template": {"spec": {"containers": [{"name": "service", "resources": {"requests": {"cpu": "50m"}}}]}}},
+}  # fmt: skip
 AT_ONCE = [  # the autoscaler's patience, which is minutes
     {"op": "replace", "path": "/spec/behavior", "value": {
         way: {"stabilizationWindowSeconds": 0, "policies": [{"type": "Pods", "value": 8, "periodSeconds": 5}]}
@@ -43,22 +44,28 @@ class Run:
         self._base = folder / "kubernetes" / "base"
         self.keyring = Keyring(self._base / "keys")
         self.keyring.init()
+        (folder / "mine").mkdir()
+        self.runs: list[Path] = []
+        self.change(*settings, ranks=ranks)
+        self.token = secrets.token_hex(16)
+
+    def change(self, *settings: str, ranks: int) -> None:
+        """Write the user's kustomization anew, for the next `apply`."""
         patches = [{"target": {"kind": "Deployment|StatefulSet"}, "patch": json.dumps(FOR_TWO_CORES)}]
-        if autoscaled:
+        if self._autoscaled:
             patches.append({"target": {"kind": "HorizontalPodAutoscaler"}, "patch": json.dumps(AT_ONCE)})
         mine = {
             "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "namespace": NAMESPACE,
-            "resources": ["../kubernetes/base"], "components": ["../kubernetes/autoscaling"] if autoscaled else [],
+            "resources": ["../kubernetes/base"],
+            "components": ["../kubernetes/autoscaling"] if self._autoscaled else [],
             "replicas": [{"name": "learner", "count": ranks}], "patches": patches,
             "configMapGenerator": [{
                 "name": "run", "behavior": "merge",
                 "literals": [f"WORLD_SIZE={ranks}", *(f"SEEDBED_{setting}" for setting in settings)],
             }],
         }  # fmt: skip
-        (folder / "mine").mkdir()
-        (folder / "mine" / "kustomization.yaml").write_text(yaml.safe_dump(mine))
-        self.runs = [cluster.offer_volume(f"runs-learner-{rank}") for rank in range(ranks)]
-        self.token = secrets.token_hex(16)
+        (self._folder / "mine" / "kustomization.yaml").write_text(yaml.safe_dump(mine))
+        self.runs += [self.cluster.offer_volume(f"runs-learner-{rank}") for rank in range(len(self.runs), ranks)]
 
     def __enter__(self) -> Self:
         return self
@@ -111,6 +118,16 @@ class Run:
         except FileNotFoundError:
             return {}
 
+    def state(self) -> str:
+        """As `seedbed runs` tells it in the chief's pod; empty while the run is not there."""
+        words = ("exec", f"--namespace={NAMESPACE}", "learner-0", "--", "env", "-C", "/", "seedbed", "runs", "--json")
+        found = json.loads(self.cluster.kubectl(*words))
+        return str(found[0]["state"]) if found else ""
+
+    def logs(self, name: str) -> str:
+        """What a pod has printed in its container's present life, or one of a Deployment as in deployment/NAME."""
+        return self.cluster.kubectl("logs", f"--namespace={NAMESPACE}", name, "--container=service", check=False)
+
     def wait_ready(self, name: str, number: int, without: Sequence[str] = ()) -> None:
         """Wait until a service has exactly so many ready pods, none of them one of these lives."""
 
@@ -124,15 +141,29 @@ class Run:
         """Return which pods of a service are ready, and in which life of their container."""
         ready = self.cluster.ready(name)
         return [
-            f"{pod['metadata']['uid']}/{pod['status']['containerStatuses'][0]['restartCount']}"
+            f"{pod['metadata']['uid']}/{_restarts(pod, 'service')}"
             for pod in self.cluster.pods(name)
             if pod["metadata"]["name"] in ready
         ]
+
+    def monitor_life(self) -> int:
+        """Return how often the monitor beside the chief was started again; -1 while its page does not answer."""
+        check = ("python", "-S", "-m", "seedbed.shared.runtime.health")
+        words = ("exec", f"--namespace={NAMESPACE}", "learner-0", "--container=monitor", "--", *check)
+        if self.cluster.kubectl(*words, check=False).strip() != "ready":
+            return -1
+        return _restarts(self.cluster.get("pod", "learner-0"), "monitor")
 
     def wait_trained(self, epoch: float = 0.0) -> None:
         """Wait until more is trained than now, in this epoch of the learner or a later one."""
         before = self.progress()
         wait_until(lambda: self.progress() > max(before, (epoch, 0.0)), "training goes on", WAIT_S)
+
+
+def _restarts(pod: dict[str, Any], container: str) -> int:
+    """Return how often a container of a pod was started again."""
+    (found,) = [item for item in pod["status"]["containerStatuses"] if item["name"] == container]
+    return int(found["restartCount"])
 
 
 class ExternalMetric:
