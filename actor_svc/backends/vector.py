@@ -22,8 +22,9 @@ from seedbed.actor_svc.backends.backend import (
     read_picture,
     read_traits,
 )
+from seedbed.actor_svc.backends.masks import write_masks
 from seedbed.shared.errors import ConfigError, EnvError
-from seedbed.shared.protocol.spaces import Space, flatten, unflatten
+from seedbed.shared.protocol.spaces import flatten, unflatten
 
 MakeVectorEnv = Callable[[int], VectorEnv[Any, Any, Any]]  # from a number of lanes
 
@@ -113,7 +114,7 @@ class VectorBackend:
         np.add(truncated_bits, truncated_bits, out=flags)
         np.add(flags, np.asarray(terminated, np.bool_).view(np.uint8), out=flags)
         if rows.mask is not None:
-            write_mask(self.traits.action, info, rows.mask)
+            write_masks(self.traits.action, info, rows.mask, self._all_lanes)
         if self._track_lives:
             lives = np.array(info["lives"])
             flags[lives < self._lives] |= LIFE_LOST
@@ -134,9 +135,7 @@ class VectorBackend:
         for view, values in zip(rows.observation, flatten(self.traits.observation, observation), strict=True):
             view[lanes] = values[lanes]
         if rows.mask is not None:
-            fresh = np.ones_like(rows.mask)
-            write_mask(self.traits.action, info, fresh)
-            rows.mask[lanes] = fresh[lanes]
+            write_masks(self.traits.action, info, rows.mask, lanes)
 
     def _begin(self, seed: int) -> None:
         """Reset all lanes and write their `first` rows."""
@@ -147,7 +146,7 @@ class VectorBackend:
         rows.reward[:] = 0.0
         rows.flags[:] = FIRST
         if rows.mask is not None:
-            write_mask(self.traits.action, info, rows.mask)
+            write_masks(self.traits.action, info, rows.mask, self._all_lanes)
         if self._track_lives:
             self._lives = np.array(info["lives"])
         self.ended, self.first = NO_LANES, self._all_lanes
@@ -256,38 +255,3 @@ def check_autoreset(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
             "function that returns one single environment"
         )
     return mode
-
-
-def write_mask(action: Space, info: Mapping[str, Any], mask: Array) -> None:
-    """Write info's `action_mask` of all lanes, flat [L, M] or nested like the action space, as u8 [L, M] of 0 and 1.
-
-    Raises: EnvError if it is missing or has another shape.
-    """
-    if "action_mask" not in info:
-        raise EnvError("the environment gave an action_mask at first, and now none")
-    joined = call_environment(_join_mask, action, info["action_mask"])
-    if joined.shape != mask.shape:
-        raise EnvError(f"action_mask of shape {joined.shape[1:]}, expected {mask.shape[1:]}")
-    np.not_equal(joined, 0, out=mask.view(np.bool_))
-
-
-def _join_mask(action: Space, value: Any) -> Array:
-    """Return a nested mask as one array [L, M]."""
-    return np.concatenate(_mask_parts(action, value), axis=1)
-
-
-def _mask_parts(action: Space, value: Any) -> list[Array]:
-    """Return the parts of a nested mask, each [L, categories], in canonical order."""
-    if isinstance(value, dict) and action.kind == "dict":
-        return [part for name, child in action.children for part in _mask_parts(child, value.get(name))]
-    if isinstance(value, tuple):
-        if action.kind == "tuple":
-            pairs = zip(action.children, value, strict=True)
-            return [part for (_, child), entry in pairs for part in _mask_parts(child, entry)]
-        return [np.asarray(entry).reshape(len(entry), -1) for entry in value]  # MultiDiscrete: one for each component
-    if value is None:
-        return []
-    array = np.asarray(value)
-    if array.dtype == object:  # how Gymnasium gathers tuples of lanes
-        array = np.stack([np.concatenate([np.ravel(part) for part in entry]) for entry in array])
-    return [array.reshape(len(array), -1)]
