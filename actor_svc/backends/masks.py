@@ -4,7 +4,7 @@ A mask is flat, or nested like the action space with tuples or lists for the com
 Gymnasium's `sample` takes it. None allows everything; what stands for a leaf without categories is not looked at.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,23 @@ def write_masks(action: Space, info: Mapping[str, Any], mask: Array, lanes: Arra
         raise EnvError(_LACKING)
     columns = call_environment(_read_lanes, action, value, lanes, len(mask))
     mask[lanes] = np.not_equal(columns, 0)
+
+
+def with_allowed(action: Space, actions: Sequence[Array], mask: Array, lanes: Array) -> list[Array]:
+    """Return action leaves `[L, ...]` in which some lanes take the first choice that the mask allows them.
+
+    Args:
+      mask: u8 [L, M].
+      lanes: the lanes that do so.
+    """
+    offset, result = 0, []
+    for leaf, given in zip(action.leaves(), actions, strict=True):
+        values = np.array(given)
+        for index, (categories, start) in enumerate(zip(leaf.nvec, leaf.starts, strict=True)):
+            values.reshape(len(values), -1)[lanes, index] = start + mask[lanes, offset : offset + categories].argmax(1)
+            offset += categories
+        result.append(values)
+    return result
 
 
 _LACKING = "the environment gave an action_mask at first, and now none"

@@ -22,7 +22,7 @@ from seedbed.actor_svc.backends.backend import (
     read_picture,
     read_traits,
 )
-from seedbed.actor_svc.backends.masks import write_masks
+from seedbed.actor_svc.backends.masks import with_allowed, write_masks
 from seedbed.shared.errors import ConfigError, EnvError
 from seedbed.shared.protocol.spaces import flatten, unflatten
 
@@ -35,7 +35,8 @@ class VectorBackend:
     Large because an environment that fails is made again here, and the rows, ends and lives of its ticks are its state.
 
     `make(lanes)` returns the environment. It is called with one lane to read its spaces, and with all L lanes at the
-    first reset. With autoreset disabled, an ended lane is stepped once more, to no effect, and reset by `reset_mask`.
+    first reset. With autoreset disabled, an ended lane is reset by `reset_mask` before the next step, because all lanes
+    are stepped and none may be stepped past its end, and once more after it, which gives the row `first`.
     """
 
     def __init__(
@@ -105,11 +106,13 @@ class VectorBackend:
 
     def _step(self, rows: RowViews, actions: Sequence[Array]) -> None:
         """Step the environment once and write its rows."""
+        flags, ended = rows.flags, self.ended
+        if self._is_disabled and ended.size:
+            actions = self._prepare_lanes(rows, ended, actions)
         observation, reward, terminated, truncated, given = self._made().step(self._action(actions))
         info = read_info(given)
         self._write(rows, observation)
         np.copyto(rows.reward, reward, casting="unsafe")
-        flags, ended = rows.flags, self.ended
         truncated_bits = np.asarray(truncated, np.bool_).view(np.uint8)
         np.add(truncated_bits, truncated_bits, out=flags)
         np.add(flags, np.asarray(terminated, np.bool_).view(np.uint8), out=flags)
@@ -127,15 +130,32 @@ class VectorBackend:
         self._info, self.first = info, ended
         self.ended = (flags & ENDED_BITS).nonzero()[0]
 
+    def _prepare_lanes(self, rows: RowViews, lanes: Array, actions: Sequence[Array]) -> Sequence[Array]:
+        """Reset the ended lanes of an environment whose autoreset is disabled, so that all lanes may be stepped.
+
+        Returns: the actions; those of the given lanes, whose step is discarded, are ones that their fresh masks allow.
+        """
+        _, info = self._reset_by_mask(lanes)
+        if rows.mask is None:
+            return actions
+        fresh = np.ones_like(rows.mask)
+        write_masks(self.traits.action, info, fresh, lanes)
+        return with_allowed(self.traits.action, actions, fresh, lanes)
+
     def _reset_lanes(self, rows: RowViews, lanes: Array) -> None:
         """Reset some lanes of an environment whose autoreset is disabled, and write their first observations."""
-        chosen = np.zeros(self._lanes, np.bool_)
-        chosen[lanes] = True
-        observation, info = self._made().reset(options={"reset_mask": chosen})
+        observation, info = self._reset_by_mask(lanes)
         for view, values in zip(rows.observation, flatten(self.traits.observation, observation), strict=True):
             view[lanes] = values[lanes]
         if rows.mask is not None:
             write_masks(self.traits.action, info, rows.mask, lanes)
+
+    def _reset_by_mask(self, lanes: Array) -> tuple[Any, Mapping[str, Any]]:
+        """Reset some lanes and return observation and info of all, of which only theirs are new."""
+        chosen = np.zeros(self._lanes, np.bool_)
+        chosen[lanes] = True
+        observation, info = self._made().reset(options={"reset_mask": chosen})
+        return observation, read_info(info)
 
     def _begin(self, seed: int) -> None:
         """Reset all lanes and write their `first` rows."""

@@ -5,6 +5,8 @@ import threading
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from seedbed.actor_svc.backends.lanes import LaneBackend
 from seedbed.actor_svc.backends.vector import VectorBackend
@@ -55,11 +57,43 @@ def test_rows_follow_next_step_autoreset(group):
     assert group.views.reward.tolist() == [1, 1, 1]
     act(group, 0, 1, 2)
     assert group.views.flags.tolist() == [0, FIRST, FIRST]
-    assert observed(group) == [[2, starts[0]], [0, starts[1] + 1], [0, starts[2] + 1]]
+    assert [t for t, _ in observed(group)] == [2, 0, 0]
+    assert [episode > start for (_, episode), start in zip(observed(group), starts, strict=True)] == [False, True, True]
     assert group.views.reward.tolist() == [2, 0, 0]
     act(group, 0, 0, 2)
     assert group.views.flags.tolist() == [0, 0, TRUNCATED]
     assert group.views.reward.tolist() == [3, 1, 1]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
+def test_without_autoreset_the_same_rows_come_as_with_next_step_autoreset(kind, masked):
+    """No lane is stepped past its end, and no episode is lost or cut, however long or short it is."""
+
+    def play(mode):
+        def make(lanes):
+            limits = [1, 5, 23, 59][:lanes]
+            fns = [lambda limit=limit: toy_envs.StrictEnv(limit, masked=masked) for limit in limits]
+            return RecordEpisodeStatistics(kind(fns, autoreset_mode=mode))
+
+        group = EnvGroup(VectorBackend(make, 4), 4, env_id="strict")
+        group.reset(1)
+        generator = np.random.default_rng(1)
+        rows = []
+        for _ in range(150):
+            group.step(group.random_actions(generator))
+            views = group.views
+            times = views.observation[0][:, 0]  # the other column counts resets
+            shown = [times, views.flags, views.reward, group.ended_statistics] + ([views.mask] if masked else [])
+            rows.append([array.tolist() for array in shown])
+        counters = group.counters()
+        group.close()
+        return rows, counters
+
+    rows, counters = play(AutoresetMode.DISABLED)
+    assert (rows, counters) == play(AutoresetMode.NEXT_STEP)
+    assert counters.aborted == 0
+    assert counters.episodes == 75 + 25 + 6 + 2
 
 
 @pytest.mark.parametrize(

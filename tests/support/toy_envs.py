@@ -112,7 +112,7 @@ class ServedEnv(CountingEnv):
 
 
 class CountingVectorEnv(VectorEnv):
-    """CountingEnv in lanes, with next-step autoreset or none; without autoreset, steps past an end are harmless."""
+    """CountingEnv in lanes, with next-step autoreset or none; without autoreset, a step past an end is an error."""
 
     def __init__(self, num_envs, mode=AutoresetMode.NEXT_STEP):
         self.num_envs = num_envs
@@ -139,6 +139,7 @@ class CountingVectorEnv(VectorEnv):
     def step(self, actions):
         if (actions == 3).any():
             raise ValueError("asked to raise")
+        assert not (self.over.any() and self.metadata["autoreset_mode"] is AutoresetMode.DISABLED)
         resets = self.over & (self.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP)
         self.t += 1
         self.t[resets] = 0
@@ -149,6 +150,31 @@ class CountingVectorEnv(VectorEnv):
         observation[(actions == 4) & ~resets, 0] = np.nan
         reward = np.where(resets, 0.0, self.t)
         return observation, reward, terminated, truncated, {"score": 10.0 * self.t}
+
+
+class StrictEnv(CountingEnv):
+    """A CountingEnv of `limit` steps that is never stepped past an end; only action 0 is allowed at first, then all.
+
+    With `masked` it gives its action masks and refuses other actions; without, every action is 0.
+    """
+
+    def __init__(self, limit, *, masked=False):
+        super().__init__(limit)
+        self.masked, self.is_over = masked, True
+
+    def _info(self, info):
+        return {**info, "action_mask": np.array([1] + [int(self.t > 0)] * 5, np.int8)} if self.masked else info
+
+    def reset(self, *, seed=None, options=None):
+        observation, info = super().reset(seed=seed, options=options)
+        self.is_over = False
+        return observation, self._info(info)
+
+    def step(self, action):
+        assert not self.is_over
+        assert self.t > 0 or action == 0 or not self.masked
+        observation, reward, terminated, self.is_over, info = super().step(0)
+        return observation, reward, terminated, self.is_over, self._info(info)
 
 
 class MaskedEnv(gymnasium.Env):
