@@ -228,7 +228,7 @@ class VectorBackend:
         table = np.full((len(lanes), len(self.traits.statistics)), np.nan, np.float32)
         for column, name in enumerate(self.traits.statistics):
             if name in self._info:
-                table[:, column] = _pick(self._info[name], lanes)
+                table[:, column] = _pick(self._info[name], self._info.get(f"_{name}"), lanes)
         return table
 
     def render(self) -> Array | None:
@@ -251,10 +251,15 @@ def _first_reset(env: VectorEnv[Any, Any, Any]) -> tuple[Any, Mapping[str, Any]]
     return observation, read_info(info)
 
 
-def _pick(values: Any, lanes: Array) -> list[float]:
-    """Return these lanes' values of an info entry that is indexed by lane; all NaN if it cannot be indexed so."""
+def _pick(values: Any, given: Any, lanes: Array) -> list[float]:
+    """Return these lanes' values of an info entry that is indexed by lane; all NaN if it cannot be indexed so.
+
+    Args:
+      given: where Gymnasium gathered the infos of single environments, whether each lane's has this entry: NaN
+        where not. None: all have it.
+    """
     try:
-        return [read_figure(values[lane]) for lane in lanes.tolist()]
+        return [read_figure(values[lane]) if given is None or given[lane] else np.nan for lane in lanes.tolist()]
     except (TypeError, IndexError, KeyError):
         return [np.nan] * len(lanes)
 

@@ -400,6 +400,32 @@ def test_a_statistic_that_is_no_number_is_not_known(monkeypatch, kind, figure):
     group.close()
 
 
+class SometimesScored(toy_envs.CountingEnv):
+    """A CountingEnv that has a score only where an episode is truncated."""
+
+    def step(self, action):
+        *others, truncated, info = super().step(action)
+        return *others, truncated, info if truncated else {}
+
+
+def test_an_episode_without_the_statistic_is_not_known_in_vector_environments_either():
+    """What Gymnasium fills in for a lane without the entry is no value."""
+    seen = []
+    wrapped = VectorBackend(lambda lanes: RecordEpisodeStatistics(SyncVectorEnv([SometimesScored] * lanes)), 3)
+    for backend in (LaneBackend(SometimesScored, 3), wrapped):
+        group = EnvGroup(backend, 3, env_id="scored")
+        group.reset(1)
+        act(group, 1, 2, 0)
+        seen.append(group.ended_statistics.copy())
+        act(group, 0, 0, 1)
+        seen.append(group.ended_statistics.copy())
+        group.close()
+    np.testing.assert_array_equal(seen[0], [[1, 1, np.nan], [1, 1, 10]])
+    np.testing.assert_array_equal(seen[1], [[3, 2, np.nan]])
+    for single, vector in zip(seen[:2], seen[2:], strict=True):
+        np.testing.assert_array_equal(vector, single)
+
+
 def test_a_return_beyond_float32_is_the_largest():
     """An infinite one would be refused by inference, again and again."""
 
