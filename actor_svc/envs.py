@@ -176,9 +176,7 @@ def near_ids(env_id: str) -> str:
 
 def _options(env: EnvConfig, render: bool) -> dict[str, Any]:
     """Return the keyword arguments for Gymnasium's constructors."""
-    options = dict(env.kwargs)
-    if env.max_episode_steps is not None:
-        options["max_episode_steps"] = env.max_episode_steps
+    options = _with_limit(env, env.kwargs)
     if render:
         options["render_mode"] = "rgb_array"
     return options
@@ -241,12 +239,16 @@ def _from_function(env: EnvConfig, lanes: int, make: MakeEnvironment, render: bo
     takes_mode = "render_mode" in parameters or "**" in parameters
     shown = {**env.kwargs, "render_mode": "rgb_array"} if render and takes_mode else env.kwargs
     if "lanes" in parameters and "lanes" not in shown:
-        return _own_backend(env, lanes, make, dict(shown), takes_limit="max_episode_steps" in parameters)
+        return _own_backend(env, lanes, make, shown, takes_limit="max_episode_steps" in parameters)
     if "num_envs" in parameters:
-        build = functools.partial(_build_vector, env, make, shown)
+        takes_limit = "max_episode_steps" in parameters
+        build = functools.partial(_build_vector, env, make, _with_limit(env, shown) if takes_limit else shown)
         made = build(1)
         if isinstance(made, SyncVectorEnv):  # single environments under the hood: one by one, whatever its autoreset
             return LaneBackend(_take_turns(build, made, env.max_episode_steps), lanes, image=env.image)
+        if isinstance(made, VectorEnv):
+            call_environment(made.close)
+        _refuse_limit(env, takes_limit)
         return VectorBackend(build, lanes, image=env.image)
 
     def build_single(options: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
@@ -261,13 +263,11 @@ def _from_function(env: EnvConfig, lanes: int, make: MakeEnvironment, render: bo
 
 
 def _own_backend(
-    env: EnvConfig, lanes: int, make: MakeEnvironment, options: dict[str, Any], *, takes_limit: bool
+    env: EnvConfig, lanes: int, make: MakeEnvironment, options: Mapping[str, Any], *, takes_limit: bool
 ) -> Backend:
     """Return the backend that a function with a parameter `lanes` makes. Raises: ConfigError if it is no backend."""
-    if env.max_episode_steps is not None:
-        if not takes_limit:
-            raise ConfigError(f"env.max_episode_steps: {env.id} does not take max_episode_steps; leave it out")
-        options["max_episode_steps"] = env.max_episode_steps
+    _refuse_limit(env, takes_limit)
+    options = _with_limit(env, options)
     made = call_environment(_configured, env, lambda: make(lanes=lanes, **options))
     if not isinstance(made, Backend):
         raise ConfigError(
@@ -275,6 +275,17 @@ def _own_backend(
             "seedbed.actor_svc.backends.backend.Backend, or set lanes in env.kwargs if it is a setting of its own"
         )
     return made
+
+
+def _with_limit(env: EnvConfig, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keyword arguments of a constructor that takes `max_episode_steps`, with that limit if one is set."""
+    return dict(options) if env.max_episode_steps is None else {**options, "max_episode_steps": env.max_episode_steps}
+
+
+def _refuse_limit(env: EnvConfig, takes_limit: bool) -> None:
+    """Raise ConfigError if a limit is set that the function does not take."""
+    if env.max_episode_steps is not None and not takes_limit:
+        raise ConfigError(f"env.max_episode_steps: {env.id} does not take max_episode_steps; leave it out")
 
 
 def _single(made: Any) -> gymnasium.Env[Any, Any]:

@@ -117,6 +117,22 @@ def test_function_of_a_module():
     assert make_group(EnvConfig(id="tests.support.toy_envs:counting_vector"), 2).seeding == "group"
 
 
+@pytest.mark.parametrize("function", ["LimitedVectorEnv", "counting_sync"])
+def test_function_that_takes_num_envs_keeps_the_limit(function):
+    """It gets env.max_episode_steps where it takes that; Gymnasium's own loop is limited in any case."""
+    group = make_group(EnvConfig(id=f"tests.support.toy_envs:{function}", max_episode_steps=2), 3)
+    group.reset(1)
+    for _ in range(2):
+        group.advance([np.zeros(3, np.int64)])
+    assert group.ended_lanes.tolist() == [0, 1, 2]
+
+
+def test_limit_that_a_function_cannot_keep_is_refused():
+    """It would be ignored without a word."""
+    with pytest.raises(ConfigError, match=r"env\.max_episode_steps: tests\.support\.toy_envs:counting_vector"):
+        make_group(EnvConfig(id="tests.support.toy_envs:counting_vector", max_episode_steps=2), 3)
+
+
 def test_function_that_takes_lanes_returns_a_backend():
     """It gets the number of lanes, env.kwargs, and env.max_episode_steps where it takes that."""
     name = "tests.support.toy_envs:counting_backend"

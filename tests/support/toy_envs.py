@@ -236,6 +236,17 @@ def counting_vector(num_envs, mode="NextStep"):
     return CountingVectorEnv(num_envs, AutoresetMode(mode))
 
 
+class LimitedVectorEnv(CountingVectorEnv):
+    """A CountingVectorEnv that takes a limit of steps; 0 is none."""
+
+    def __init__(self, num_envs, max_episode_steps=0):
+        super().__init__(num_envs)
+        self.limit = max_episode_steps
+
+    def step(self, actions):
+        return super().step(np.where(self.t + 1 == self.limit, 2, actions))
+
+
 def counting_sync(num_envs, mode="NextStep"):
     """Gymnasium's own loop over single environments."""
     return SyncVectorEnv([CountingEnv] * num_envs, autoreset_mode=AutoresetMode(mode))
