@@ -150,7 +150,8 @@ class LaneBackend(RepairedBackend):
         self._rows.reward[index] = 0.0
         self._rows.flags[index] = FIRST
         lane.info, lane.needs_reset = info, False
-        lane.lives = call_environment(_lives, info)
+        if self._track_lives:
+            lane.lives = _lives(info)
 
     def _rebuild(self, index: int) -> None:
         """Make a new environment for a lane, reset it with a fresh seed and write its `first` row."""
@@ -197,5 +198,9 @@ def _reset(env: gymnasium.Env[Any, Any], *, seed: int | None) -> tuple[Any, Mapp
 
 
 def _lives(info: Mapping[str, Any]) -> int:
-    """Return how many lives an info says are left; 0 if it does not say."""
-    return int(info.get("lives", 0))
+    """Return how many lives an info says are left; 0 if it does not say. Raises: EnvError if that is no number."""
+    lives = info.get("lives", 0)
+    try:
+        return int(lives)
+    except (TypeError, ValueError) as error:
+        raise EnvError(f"info['lives'] is {lives!r} and no number of lives") from error

@@ -239,6 +239,27 @@ def test_lost_life_is_a_flag_and_no_end():
     assert group.counters().episodes == 1
 
 
+class Names(toy_envs.CountingEnv):
+    """Its lives are the names of players."""
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)[0], {"lives": ["Ann", "Bob"]}
+
+    def step(self, action):
+        return *super().step(action)[:4], {"lives": ["Ann"]}
+
+
+def test_lives_that_are_no_number_matter_only_where_lives_are_counted():
+    """An entry of info is the environment's own affair; where it must be a number, the error names it."""
+    group = EnvGroup(LaneBackend(Names, 1), 1, env_id="names")
+    group.reset(1)
+    act(group, 0)
+    assert group.counters().rebuilds == 0
+    tracked = EnvGroup(LaneBackend(Names, 1, track_lives=True), 1, env_id="names")
+    tracked.reset(1)
+    assert "info['lives']" in tracked.counters().last_failure
+
+
 def test_nested_spaces_and_masks_reach_the_row():
     """Dict, Tuple and Text observations and a nested mask lie in canonical order; actions come back nested."""
     env = toy_envs.MaskedEnv()
