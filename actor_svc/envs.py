@@ -235,7 +235,7 @@ def _from_function(env: EnvConfig, lanes: int, make: MakeEnvironment, render: bo
 
     Which of these it makes is told by its parameters: `num_envs` for a vector environment, `lanes` for a backend.
     """
-    parameters = _parameters(make)
+    parameters = parameters_of(make)
     takes_mode = "render_mode" in parameters or "**" in parameters
     shown = {**env.kwargs, "render_mode": "rgb_array"} if render and takes_mode else env.kwargs
     if "lanes" in parameters and "lanes" not in shown:
@@ -243,7 +243,7 @@ def _from_function(env: EnvConfig, lanes: int, make: MakeEnvironment, render: bo
     if "num_envs" in parameters:
         takes_limit = "max_episode_steps" in parameters
         build = functools.partial(_build_vector, env, make, _with_limit(env, shown) if takes_limit else shown)
-        made = build(1)
+        made = call_environment(build, 1)
         if isinstance(made, SyncVectorEnv):  # single environments under the hood: one by one, whatever its autoreset
             return LaneBackend(_take_turns(build, made, env.max_episode_steps), lanes, image=env.image)
         if isinstance(made, VectorEnv):
@@ -321,7 +321,7 @@ def _take_turns(
     return take
 
 
-def _parameters(make: MakeEnvironment) -> set[str]:
+def parameters_of(make: MakeEnvironment) -> set[str]:
     """Return the names of a function's parameters, with "**" if it takes any keyword; empty if they cannot be read."""
     try:
         parameters = inspect.signature(make).parameters.values()

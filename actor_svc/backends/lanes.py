@@ -69,7 +69,8 @@ class LaneBackend(RepairedBackend):
         self._lanes = [_Lane(call_environment(self._make_shown))]
         env = self._lanes[0].env
         _, info = call_environment(_reset, env, seed=0)
-        traits = read_traits(env, env.observation_space, env.action_space, info, seeding="lane", image=image)
+        observation, action = call_environment(lambda: (env.observation_space, env.action_space))
+        traits = read_traits(env, observation, action, info, seeding="lane", image=image)
         self._lanes += [_Lane(call_environment(make)) for _ in range(lanes - 1)]
         is_concurrent = lanes > 1 and bool((env.metadata or {}).get("concurrent", False))
         self._pool = ThreadPoolExecutor(min(lanes, _MAX_THREADS), "lane") if is_concurrent else None

@@ -56,14 +56,8 @@ class VectorBackend:
             raise ConfigError(f"a function that takes num_envs must return a VectorEnv, not a {type(sample).__name__}")
         self._is_disabled = check_autoreset(sample) is AutoresetMode.DISABLED
         _, info = call_environment(_first_reset, sample)
-        self.traits = read_traits(
-            sample,
-            sample.single_observation_space,
-            sample.single_action_space,
-            info,
-            seeding="group",
-            image=image,
-        )
+        observation, action = call_environment(lambda: (sample.single_observation_space, sample.single_action_space))
+        self.traits = read_traits(sample, observation, action, info, seeding="group", image=image)
         call_environment(sample.close)
         self._leaves = self.traits.observation.leaves()
         self._all_lanes = np.arange(lanes)
@@ -154,8 +148,7 @@ class VectorBackend:
         """Reset some lanes and return observation and info of all, of which only theirs are new."""
         chosen = np.zeros(self._lanes, np.bool_)
         chosen[lanes] = True
-        observation, info = self._made().reset(options={"reset_mask": chosen})
-        return observation, read_info(info)
+        return reset_by_mask(self._made(), chosen)
 
     def _begin(self, seed: int) -> None:
         """Reset all lanes and write their `first` rows."""
@@ -249,6 +242,26 @@ def _first_reset(env: VectorEnv[Any, Any, Any]) -> tuple[Any, Mapping[str, Any]]
     """Reset an environment with seed 0 and return its observation and info. Raises: EnvError if info is no mapping."""
     observation, info = env.reset(seed=0)
     return observation, read_info(info)
+
+
+def reset_by_mask(env: VectorEnv[Any, Any, Any], chosen: Array) -> tuple[Any, Mapping[str, Any]]:
+    """Reset the lanes that are True in `chosen`, bool [L], and return observation and info of all lanes.
+
+    Raises: EnvError if info is no mapping; whatever the environment raises.
+    """
+    observation, info = env.reset(options={"reset_mask": chosen})
+    return observation, read_info(info)
+
+
+def reset_ended(env: VectorEnv[Any, Any, Any], terminated: Any, truncated: Any) -> None:
+    """After a step, reset the lanes that ended if the environment's autoreset is disabled: none may be stepped again.
+
+    Raises: as `reset_by_mask`.
+    """
+    if env.metadata.get("autoreset_mode") in (AutoresetMode.DISABLED, AutoresetMode.DISABLED.value):
+        ended = np.logical_or(terminated, truncated)
+        if ended.any():
+            reset_by_mask(env, ended)
 
 
 def _pick(values: Any, given: Any, lanes: Array) -> list[float]:

@@ -6,6 +6,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from seedbed.actor_svc.backends.lanes import LaneBackend
 
@@ -175,6 +176,12 @@ class StrictEnv(CountingEnv):
         assert self.t > 0 or action == 0 or not self.masked
         observation, reward, terminated, self.is_over, info = super().step(0)
         return observation, reward, terminated, self.is_over, self._info(info)
+
+
+def strict_vector(num_envs):
+    """Gymnasium's own loop without autoreset, in a wrapper."""
+    fns = [lambda limit=limit: StrictEnv(limit) for limit in range(1, num_envs + 1)]
+    return RecordEpisodeStatistics(SyncVectorEnv(fns, autoreset_mode=AutoresetMode.DISABLED))
 
 
 class MaskedEnv(gymnasium.Env):
