@@ -18,7 +18,8 @@ from seedbed.actor_svc.backends.vector import VectorBackend
 from seedbed.actor_svc.group import EnvGroup
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.runtime.config import EnvConfig
-from seedbed.shared.runtime.modules import describe_failure, describe_import_failure, load_object
+from seedbed.shared.runtime.env_name import EnvName
+from seedbed.shared.runtime.modules import describe_failure, describe_import_failure, load_module, load_object
 
 # Returns a gymnasium.Env; a VectorEnv of `num_envs` lanes if it takes that; or a Backend of `lanes` if it takes those.
 MakeEnvironment = Callable[..., Any]
@@ -37,7 +38,8 @@ def make_group(
     """
     backend = make_backend(env, lanes, make=make, render=render, threads=threads)
     settings = env.settings()
-    if make is None and ":" not in env.id and (simulator := choose_backend(env)) in ("ale_sync", "envpool"):
+    is_function = make is not None or EnvName.of(env.id).is_function
+    if not is_function and (simulator := choose_backend(env)) in ("ale_sync", "envpool"):
         settings = tuple(sorted((*settings, ("backend", json.dumps(simulator)))))  # simulators are not quite alike
     return EnvGroup(backend, lanes, env_id=env.id, settings=settings)
 
@@ -57,7 +59,7 @@ def make_backend(
 
     Arguments and errors are those of `make_group`.
     """
-    if make is None and ":" in env.id and not env.id.startswith("ALE/"):
+    if make is None and EnvName.of(env.id).is_function:
         make = load_function(env.id)
     if make is not None:
         return _from_function(env, lanes, make, render)
@@ -70,7 +72,7 @@ def make_backend(
         from seedbed.actor_svc.backends.pool import make_pool  # heavy, and optional
 
         return make_pool(env, lanes, threads, render=render)
-    spec = _find(env.id)
+    spec = find_registration(env.id)
     # A single lane is drawn as itself: it is what videos show.
     takes_vector = spec.vector_entry_point is not None and not (render and lanes == 1)
     if choice == "vector" or (choice == "auto" and takes_vector):
@@ -85,10 +87,14 @@ def choose_backend(env: EnvConfig) -> str:
     """Return `env.backend`, with "auto" resolved to "envpool" or "ale_sync" where one of these is to be used.
 
     That is EnvPool, if it is installed, for Atari games and for ids that Gymnasium lacks, and else ALE for Atari games.
-    The result is "auto" where the environment's registration in Gymnasium decides.
+    The result is "auto" where the environment's registration in Gymnasium decides. The module of an id
+    `module:Name-v0` is imported.
 
-    Raises: ConfigError for an id that Gymnasium has replaced by a newer one: EnvPool's old one may be another task.
+    Raises: ConfigError for an id that Gymnasium has replaced by a newer one: EnvPool's old one may be another task;
+      if the module cannot be imported.
     """
+    if module := EnvName.of(env.id).module:
+        load_module(module, f"env.id: {env.id!r}")
     if env.backend != "auto":
         return env.backend
     has_envpool = importlib.util.find_spec("envpool") is not None
@@ -107,17 +113,17 @@ def describe_backend(env: EnvConfig) -> str:
 
     "gymnasium" steps environments one by one; "function" is for an author's own `module:function`.
     """
-    if ":" in env.id and not env.id.startswith("ALE/"):
+    if EnvName.of(env.id).is_function:
         return "function"
     choice = choose_backend(env)
     if choice != "auto":
         return choice
-    return "gymnasium" if _find(env.id).vector_entry_point is None else "vector"
+    return "gymnasium" if find_registration(env.id).vector_entry_point is None else "vector"
 
 
 def newer_id(env_id: str) -> str:
     """Return the id of the newest version of a registered environment; "" if it is the newest or not registered."""
-    registered = gymnasium.registry.get(env_id)
+    registered = gymnasium.registry.get(EnvName.of(env_id).name)
     if registered is None or registered.version is None:
         return ""
     versions = [
@@ -135,7 +141,7 @@ def _has_gymnasium(env_id: str) -> bool:
     Raises: ConfigError if it has a newer one in its place.
     """
     try:
-        entry_point = gymnasium.spec(env_id).entry_point
+        entry_point = gymnasium.spec(EnvName.of(env_id).name).entry_point
         if isinstance(entry_point, str):
             load_env_creator(entry_point)
     except gymnasium.error.DeprecatedEnv as error:
@@ -148,18 +154,19 @@ def _has_gymnasium(env_id: str) -> bool:
     return True
 
 
-def _find(env_id: str) -> Any:
-    """Return Gymnasium's registration of an id. Raises: ConfigError if there is none, with similar ids."""
+def find_registration(env_id: str) -> Any:
+    """Return Gymnasium's registration of an id, whose module, if it names one, `choose_backend` has imported.
+
+    Raises: ConfigError if there is none, with similar ids.
+    """
     try:
-        return gymnasium.spec(env_id)
+        return gymnasium.spec(EnvName.of(env_id).name)
     except gymnasium.error.Error as error:
         missing = "" if importlib.util.find_spec("envpool") else "; EnvPool, which has more ids, is not installed"
         raise ConfigError(
             f"env.id: no environment is called {env_id!r}{near_ids(env_id)} (give a Gymnasium or EnvPool id such as "
-            f"CartPole-v1{missing}, or module:function for an environment of yours)"
+            f"CartPole-v1{missing}, or module:function or module:Name-v0 for an environment of yours)"
         ) from error
-    except ImportError as error:  # an id "module:Name-v0" asks for a module that registers it
-        raise ConfigError(f"env.id: {env_id!r}: {describe_import_failure(error)}") from error
 
 
 def near_ids(env_id: str) -> str:
@@ -184,8 +191,9 @@ def _options(env: EnvConfig, render: bool) -> dict[str, Any]:
 
 def _make_vector(env: EnvConfig, render: bool, lanes: int) -> VectorEnv[Any, Any, Any]:
     """Make the environment's own vector form. Raises: as `_configured`."""
+    name = EnvName.of(env.id).name
     made: VectorEnv[Any, Any, Any] = _configured(
-        env, lambda: gymnasium.make_vec(env.id, lanes, vectorization_mode="vector_entry_point", **_options(env, render))
+        env, lambda: gymnasium.make_vec(name, lanes, vectorization_mode="vector_entry_point", **_options(env, render))
     )
     return made
 
@@ -195,8 +203,9 @@ def _make_single(env: EnvConfig, render: bool) -> gymnasium.Env[Any, Any]:
 
     Raises: as `_configured`.
     """
+    name = EnvName.of(env.id).name
     made: gymnasium.Env[Any, Any] = _configured(
-        env, lambda: gymnasium.make(env.id, disable_env_checker=True, **_options(env, render))
+        env, lambda: gymnasium.make(name, disable_env_checker=True, **_options(env, render))
     )
     return made
 
@@ -206,7 +215,7 @@ def _configured(env: EnvConfig, call: Callable[[], Any]) -> Any:
     try:
         return call()
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-        if ":" in env.id:
+        if EnvName.of(env.id).module:
             raise ConfigError(f"env.id: {env.id} cannot be made: {describe_import_failure(error)}") from error
         raise ConfigError(
             f"env.id: {env.id} needs a package that is not installed: {error}. EnvPool has some environments without "
