@@ -18,7 +18,8 @@ from seedbed.actor_svc.backends.vector import VectorBackend
 from seedbed.actor_svc.group import EnvGroup
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.runtime.config import EnvConfig
-from seedbed.shared.runtime.modules import describe_failure, describe_import_failure, load_object
+from seedbed.shared.runtime.env_name import EnvName
+from seedbed.shared.runtime.modules import describe_failure, describe_import_failure, load_module, load_object
 
 BACKEND_SETTING = "backend"  # among those of a specification
 
@@ -39,7 +40,8 @@ def make_group(
     """
     backend = make_backend(env, lanes, make=make, render=render, threads=threads)
     settings = env.settings()
-    if make is None and ":" not in env.id and (simulator := choose_backend(env)) in ("ale_sync", "envpool"):
+    is_function = make is not None or EnvName.of(env.id).is_function
+    if not is_function and (simulator := choose_backend(env)) in ("ale_sync", "envpool"):
         simulated = (BACKEND_SETTING, json.dumps(simulator))  # simulators are not quite alike
         settings = tuple(sorted((*settings, simulated)))
     return EnvGroup(backend, lanes, env_id=env.id, settings=settings)
@@ -60,7 +62,7 @@ def make_backend(
 
     Arguments and errors are those of `make_group`.
     """
-    if make is None and ":" in env.id and not env.id.startswith("ALE/"):
+    if make is None and EnvName.of(env.id).is_function:
         make = load_function(env.id)
     if make is not None:
         return _from_function(env, lanes, make, render)
@@ -73,7 +75,7 @@ def make_backend(
         from seedbed.actor_svc.backends.pool import make_pool  # heavy, and optional
 
         return make_pool(env, lanes, threads, render=render)
-    spec = _find(env.id)
+    spec = find_registration(env.id)
     # A single lane is drawn as itself: it is what videos show.
     takes_vector = spec.vector_entry_point is not None and not (render and lanes == 1)
     if choice == "vector" or (choice == "auto" and takes_vector):
@@ -88,10 +90,14 @@ def choose_backend(env: EnvConfig) -> str:
     """Return `env.backend`, with "auto" resolved to "envpool" or "ale_sync" where one of these is to be used.
 
     That is EnvPool, if it is installed, for Atari games and for ids that Gymnasium lacks, and else ALE for Atari games.
-    The result is "auto" where the environment's registration in Gymnasium decides.
+    The result is "auto" where the environment's registration in Gymnasium decides. The module of an id
+    `module:Name-v0` is imported.
 
-    Raises: ConfigError for an id that Gymnasium has replaced by a newer one: EnvPool's old one may be another task.
+    Raises: ConfigError for an id that Gymnasium has replaced by a newer one: EnvPool's old one may be another task;
+      if the module cannot be imported.
     """
+    if module := EnvName.of(env.id).module:
+        load_module(module, f"env.id: {env.id!r}")
     if env.backend != "auto":
         return env.backend
     has_envpool = importlib.util.find_spec("envpool") is not None
@@ -110,17 +116,17 @@ def describe_backend(env: EnvConfig) -> str:
 
     "gymnasium" steps environments one by one; "function" is for an author's own `module:function`.
     """
-    if ":" in env.id and not env.id.startswith("ALE/"):
+    if EnvName.of(env.id).is_function:
         return "function"
     choice = choose_backend(env)
     if choice != "auto":
         return choice
-    return "gymnasium" if _find(env.id).vector_entry_point is None else "vector"
+    return "gymnasium" if find_registration(env.id).vector_entry_point is None else "vector"
 
 
 def newer_id(env_id: str) -> str:
     """Return the id of the newest version of a registered environment; "" if it is the newest or not registered."""
-    registered = gymnasium.registry.get(env_id)
+    registered = gymnasium.registry.get(EnvName.of(env_id).name)
     if registered is None or registered.version is None:
         return ""
     versions = [
@@ -138,7 +144,7 @@ def _has_gymnasium(env_id: str) -> bool:
     Raises: ConfigError if it has a newer one in its place.
     """
     try:
-        entry_point = gymnasium.spec(env_id).entry_point
+        entry_point = gymnasium.spec(EnvName.of(env_id).name).entry_point
         if isinstance(entry_point, str):
             load_env_creator(entry_point)
     except gymnasium.error.DeprecatedEnv as error:
@@ -151,18 +157,19 @@ def _has_gymnasium(env_id: str) -> bool:
     return True
 
 
-def _find(env_id: str) -> Any:
-    """Return Gymnasium's registration of an id. Raises: ConfigError if there is none, with similar ids."""
+def find_registration(env_id: str) -> Any:
+    """Return Gymnasium's registration of an id, whose module, if it names one, `choose_backend` has imported.
+
+    Raises: ConfigError if there is none, with similar ids.
+    """
     try:
-        return gymnasium.spec(env_id)
+        return gymnasium.spec(EnvName.of(env_id).name)
     except gymnasium.error.Error as error:
         missing = "" if importlib.util.find_spec("envpool") else "; EnvPool, which has more ids, is not installed"
         raise ConfigError(
             f"env.id: no environment is called {env_id!r}{near_ids(env_id)} (give a Gymnasium or EnvPool id such as "
-            f"CartPole-v1{missing}, or module:function for an environment of yours)"
+            f"CartPole-v1{missing}, or module:function or module:Name-v0 for an environment of yours)"
         ) from error
-    except ImportError as error:  # an id "module:Name-v0" asks for a module that registers it
-        raise ConfigError(f"env.id: {env_id!r}: {describe_import_failure(error)}") from error
 
 
 def near_ids(env_id: str) -> str:
@@ -179,9 +186,7 @@ def near_ids(env_id: str) -> str:
 
 def _options(env: EnvConfig, render: bool) -> dict[str, Any]:
     """Return the keyword arguments for Gymnasium's constructors."""
-    options = dict(env.kwargs)
-    if env.max_episode_steps is not None:
-        options["max_episode_steps"] = env.max_episode_steps
+    options = _with_limit(env, env.kwargs)
     if render:
         options["render_mode"] = "rgb_array"
     return options
@@ -189,8 +194,9 @@ def _options(env: EnvConfig, render: bool) -> dict[str, Any]:
 
 def _make_vector(env: EnvConfig, render: bool, lanes: int) -> VectorEnv[Any, Any, Any]:
     """Make the environment's own vector form. Raises: as `_configured`."""
+    name = EnvName.of(env.id).name
     made: VectorEnv[Any, Any, Any] = _configured(
-        env, lambda: gymnasium.make_vec(env.id, lanes, vectorization_mode="vector_entry_point", **_options(env, render))
+        env, lambda: gymnasium.make_vec(name, lanes, vectorization_mode="vector_entry_point", **_options(env, render))
     )
     return made
 
@@ -200,8 +206,9 @@ def _make_single(env: EnvConfig, render: bool) -> gymnasium.Env[Any, Any]:
 
     Raises: as `_configured`.
     """
+    name = EnvName.of(env.id).name
     made: gymnasium.Env[Any, Any] = _configured(
-        env, lambda: gymnasium.make(env.id, disable_env_checker=True, **_options(env, render))
+        env, lambda: gymnasium.make(name, disable_env_checker=True, **_options(env, render))
     )
     return made
 
@@ -211,7 +218,7 @@ def _configured(env: EnvConfig, call: Callable[[], Any]) -> Any:
     try:
         return call()
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-        if ":" in env.id:
+        if EnvName.of(env.id).module:
             raise ConfigError(f"env.id: {env.id} cannot be made: {describe_import_failure(error)}") from error
         raise ConfigError(
             f"env.id: {env.id} needs a package that is not installed: {error}. EnvPool has some environments without "
@@ -240,16 +247,20 @@ def _from_function(env: EnvConfig, lanes: int, make: MakeEnvironment, render: bo
 
     Which of these it makes is told by its parameters: `num_envs` for a vector environment, `lanes` for a backend.
     """
-    parameters = _parameters(make)
+    parameters = parameters_of(make)
     takes_mode = "render_mode" in parameters or "**" in parameters
     shown = {**env.kwargs, "render_mode": "rgb_array"} if render and takes_mode else env.kwargs
     if "lanes" in parameters and "lanes" not in shown:
-        return _own_backend(env, lanes, make, dict(shown), takes_limit="max_episode_steps" in parameters)
+        return _own_backend(env, lanes, make, shown, takes_limit="max_episode_steps" in parameters)
     if "num_envs" in parameters:
-        build = functools.partial(_build_vector, env, make, shown)
-        made = build(1)
+        takes_limit = "max_episode_steps" in parameters
+        build = functools.partial(_build_vector, env, make, _with_limit(env, shown) if takes_limit else shown)
+        made = call_environment(build, 1)
         if isinstance(made, SyncVectorEnv):  # single environments under the hood: one by one, whatever its autoreset
             return LaneBackend(_take_turns(build, made, env.max_episode_steps), lanes, image=env.image)
+        if isinstance(made, VectorEnv):
+            call_environment(made.close)
+        _refuse_limit(env, takes_limit)
         return VectorBackend(build, lanes, image=env.image)
 
     def build_single(options: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
@@ -264,13 +275,11 @@ def _from_function(env: EnvConfig, lanes: int, make: MakeEnvironment, render: bo
 
 
 def _own_backend(
-    env: EnvConfig, lanes: int, make: MakeEnvironment, options: dict[str, Any], *, takes_limit: bool
+    env: EnvConfig, lanes: int, make: MakeEnvironment, options: Mapping[str, Any], *, takes_limit: bool
 ) -> Backend:
     """Return the backend that a function with a parameter `lanes` makes. Raises: ConfigError if it is no backend."""
-    if env.max_episode_steps is not None:
-        if not takes_limit:
-            raise ConfigError(f"env.max_episode_steps: {env.id} does not take max_episode_steps; leave it out")
-        options["max_episode_steps"] = env.max_episode_steps
+    _refuse_limit(env, takes_limit)
+    options = _with_limit(env, options)
     made = call_environment(_configured, env, lambda: make(lanes=lanes, **options))
     if not isinstance(made, Backend):
         raise ConfigError(
@@ -278,6 +287,17 @@ def _own_backend(
             "seedbed.actor_svc.backends.backend.Backend, or set lanes in env.kwargs if it is a setting of its own"
         )
     return made
+
+
+def _with_limit(env: EnvConfig, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keyword arguments of a constructor that takes `max_episode_steps`, with that limit if one is set."""
+    return dict(options) if env.max_episode_steps is None else {**options, "max_episode_steps": env.max_episode_steps}
+
+
+def _refuse_limit(env: EnvConfig, takes_limit: bool) -> None:
+    """Raise ConfigError if a limit is set that the function does not take."""
+    if env.max_episode_steps is not None and not takes_limit:
+        raise ConfigError(f"env.max_episode_steps: {env.id} does not take max_episode_steps; leave it out")
 
 
 def _single(made: Any) -> gymnasium.Env[Any, Any]:
@@ -313,7 +333,7 @@ def _take_turns(
     return take
 
 
-def _parameters(make: MakeEnvironment) -> set[str]:
+def parameters_of(make: MakeEnvironment) -> set[str]:
     """Return the names of a function's parameters, with "**" if it takes any keyword; empty if they cannot be read."""
     try:
         parameters = inspect.signature(make).parameters.values()

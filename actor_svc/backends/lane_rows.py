@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from seedbed.actor_svc.backends.backend import ABSENT, FIRST, Array, RowViews, Traits, call_environment
-from seedbed.actor_svc.backends.vector import write_mask
+from seedbed.actor_svc.backends.masks import write_lane_mask
 from seedbed.shared.errors import EnvError
 from seedbed.shared.protocol.leaves import Leaf, name_part
 from seedbed.shared.protocol.spaces import Space, encode_text
@@ -29,8 +29,7 @@ def write_lane(
         for leaf, view, value in zip(leaves, rows.observation, values, strict=True):
             _write_leaf(leaf, view, index, value)
     if rows.mask is not None:
-        one_lane = {name: _with_lane_axis(info[name]) for name in ("action_mask",) if name in info}
-        write_mask(traits.action, one_lane, rows.mask[index : index + 1])
+        write_lane_mask(traits.action, info, rows.mask[index])
 
 
 def write_absent(leaves: Sequence[Leaf], rows: RowViews, index: int) -> None:
@@ -81,15 +80,6 @@ def _leaf_values(space: Space, value: Any) -> list[Any]:
         value[name] if space.kind == "dict" else value[position] for position, (name, _) in enumerate(space.children)
     ]
     return [leaf for (_, child), part in zip(space.children, parts, strict=True) for leaf in _leaf_values(child, part)]
-
-
-def _with_lane_axis(mask: Any) -> Any:
-    """Return one lane's mask, flat or nested, with a leading lane axis of size 1."""
-    if isinstance(mask, dict):
-        return {name: _with_lane_axis(part) for name, part in mask.items()}
-    if isinstance(mask, tuple):
-        return tuple(_with_lane_axis(part) for part in mask)
-    return None if mask is None else np.asarray(mask)[None]
 
 
 def _lane_action(space: Space, values: Any) -> Any:

@@ -69,7 +69,8 @@ class LaneBackend(RepairedBackend):
         self._lanes = [_Lane(call_environment(self._make_shown))]
         env = self._lanes[0].env
         _, info = call_environment(_reset, env, seed=0)
-        traits = read_traits(env, env.observation_space, env.action_space, info, seeding="lane", image=image)
+        observation, action = call_environment(lambda: (env.observation_space, env.action_space))
+        traits = read_traits(env, observation, action, info, seeding="lane", image=image)
         self._lanes += [_Lane(call_environment(make)) for _ in range(lanes - 1)]
         is_concurrent = lanes > 1 and bool((env.metadata or {}).get("concurrent", False))
         self._pool = ThreadPoolExecutor(min(lanes, _MAX_THREADS), "lane") if is_concurrent else None
@@ -150,7 +151,8 @@ class LaneBackend(RepairedBackend):
         self._rows.reward[index] = 0.0
         self._rows.flags[index] = FIRST
         lane.info, lane.needs_reset = info, False
-        lane.lives = call_environment(_lives, info)
+        if self._track_lives:
+            lane.lives = _lives(info)
 
     def _rebuild(self, index: int) -> None:
         """Make a new environment for a lane, reset it with a fresh seed and write its `first` row."""
@@ -197,5 +199,9 @@ def _reset(env: gymnasium.Env[Any, Any], *, seed: int | None) -> tuple[Any, Mapp
 
 
 def _lives(info: Mapping[str, Any]) -> int:
-    """Return how many lives an info says are left; 0 if it does not say."""
-    return int(info.get("lives", 0))
+    """Return how many lives an info says are left; 0 if it does not say. Raises: EnvError if that is no number."""
+    lives = info.get("lives", 0)
+    try:
+        return int(lives)
+    except (TypeError, ValueError) as error:
+        raise EnvError(f"info['lives'] is {lives!r} and no number of lives") from error

@@ -22,8 +22,9 @@ from seedbed.actor_svc.backends.backend import (
     read_picture,
     read_traits,
 )
+from seedbed.actor_svc.backends.masks import with_allowed, write_masks
 from seedbed.shared.errors import ConfigError, EnvError
-from seedbed.shared.protocol.spaces import Space, flatten, unflatten
+from seedbed.shared.protocol.spaces import flatten, unflatten
 
 MakeVectorEnv = Callable[[int], VectorEnv[Any, Any, Any]]  # from a number of lanes
 
@@ -34,7 +35,8 @@ class VectorBackend:
     Large because an environment that fails is made again here, and the rows, ends and lives of its ticks are its state.
 
     `make(lanes)` returns the environment. It is called with one lane to read its spaces, and with all L lanes at the
-    first reset. With autoreset disabled, an ended lane is stepped once more, to no effect, and reset by `reset_mask`.
+    first reset. With autoreset disabled, an ended lane is reset by `reset_mask` before the next step, because all lanes
+    are stepped and none may be stepped past its end, and once more after it, which gives the row `first`.
     """
 
     def __init__(
@@ -54,14 +56,8 @@ class VectorBackend:
             raise ConfigError(f"a function that takes num_envs must return a VectorEnv, not a {type(sample).__name__}")
         self._is_disabled = check_autoreset(sample) is AutoresetMode.DISABLED
         _, info = call_environment(_first_reset, sample)
-        self.traits = read_traits(
-            sample,
-            sample.single_observation_space,
-            sample.single_action_space,
-            info,
-            seeding="group",
-            image=image,
-        )
+        observation, action = call_environment(lambda: (sample.single_observation_space, sample.single_action_space))
+        self.traits = read_traits(sample, observation, action, info, seeding="group", image=image)
         call_environment(sample.close)
         self._leaves = self.traits.observation.leaves()
         self._all_lanes = np.arange(lanes)
@@ -104,16 +100,18 @@ class VectorBackend:
 
     def _step(self, rows: RowViews, actions: Sequence[Array]) -> None:
         """Step the environment once and write its rows."""
+        flags, ended = rows.flags, self.ended
+        if self._is_disabled and ended.size:
+            actions = self._prepare_lanes(rows, ended, actions)
         observation, reward, terminated, truncated, given = self._made().step(self._action(actions))
         info = read_info(given)
         self._write(rows, observation)
         np.copyto(rows.reward, reward, casting="unsafe")
-        flags, ended = rows.flags, self.ended
         truncated_bits = np.asarray(truncated, np.bool_).view(np.uint8)
         np.add(truncated_bits, truncated_bits, out=flags)
         np.add(flags, np.asarray(terminated, np.bool_).view(np.uint8), out=flags)
         if rows.mask is not None:
-            write_mask(self.traits.action, info, rows.mask)
+            write_masks(self.traits.action, info, rows.mask, self._all_lanes)
         if self._track_lives:
             lives = np.array(info["lives"])
             flags[lives < self._lives] |= LIFE_LOST
@@ -126,17 +124,31 @@ class VectorBackend:
         self._info, self.first = info, ended
         self.ended = (flags & ENDED_BITS).nonzero()[0]
 
+    def _prepare_lanes(self, rows: RowViews, lanes: Array, actions: Sequence[Array]) -> Sequence[Array]:
+        """Reset the ended lanes of an environment whose autoreset is disabled, so that all lanes may be stepped.
+
+        Returns: the actions; those of the given lanes, whose step is discarded, are ones that their fresh masks allow.
+        """
+        _, info = self._reset_by_mask(lanes)
+        if rows.mask is None:
+            return actions
+        fresh = np.ones_like(rows.mask)
+        write_masks(self.traits.action, info, fresh, lanes)
+        return with_allowed(self.traits.action, actions, fresh, lanes)
+
     def _reset_lanes(self, rows: RowViews, lanes: Array) -> None:
         """Reset some lanes of an environment whose autoreset is disabled, and write their first observations."""
-        chosen = np.zeros(self._lanes, np.bool_)
-        chosen[lanes] = True
-        observation, info = self._made().reset(options={"reset_mask": chosen})
+        observation, info = self._reset_by_mask(lanes)
         for view, values in zip(rows.observation, flatten(self.traits.observation, observation), strict=True):
             view[lanes] = values[lanes]
         if rows.mask is not None:
-            fresh = np.ones_like(rows.mask)
-            write_mask(self.traits.action, info, fresh)
-            rows.mask[lanes] = fresh[lanes]
+            write_masks(self.traits.action, info, rows.mask, lanes)
+
+    def _reset_by_mask(self, lanes: Array) -> tuple[Any, Mapping[str, Any]]:
+        """Reset some lanes and return observation and info of all, of which only theirs are new."""
+        chosen = np.zeros(self._lanes, np.bool_)
+        chosen[lanes] = True
+        return reset_by_mask(self._made(), chosen)
 
     def _begin(self, seed: int) -> None:
         """Reset all lanes and write their `first` rows."""
@@ -147,7 +159,7 @@ class VectorBackend:
         rows.reward[:] = 0.0
         rows.flags[:] = FIRST
         if rows.mask is not None:
-            write_mask(self.traits.action, info, rows.mask)
+            write_masks(self.traits.action, info, rows.mask, self._all_lanes)
         if self._track_lives:
             self._lives = np.array(info["lives"])
         self.ended, self.first = NO_LANES, self._all_lanes
@@ -209,7 +221,7 @@ class VectorBackend:
         table = np.full((len(lanes), len(self.traits.statistics)), np.nan, np.float32)
         for column, name in enumerate(self.traits.statistics):
             if name in self._info:
-                table[:, column] = _pick(self._info[name], lanes)
+                table[:, column] = _pick(self._info[name], self._info.get(f"_{name}"), lanes)
         return table
 
     def render(self) -> Array | None:
@@ -232,10 +244,35 @@ def _first_reset(env: VectorEnv[Any, Any, Any]) -> tuple[Any, Mapping[str, Any]]
     return observation, read_info(info)
 
 
-def _pick(values: Any, lanes: Array) -> list[float]:
-    """Return these lanes' values of an info entry that is indexed by lane; all NaN if it cannot be indexed so."""
+def reset_by_mask(env: VectorEnv[Any, Any, Any], chosen: Array) -> tuple[Any, Mapping[str, Any]]:
+    """Reset the lanes that are True in `chosen`, bool [L], and return observation and info of all lanes.
+
+    Raises: EnvError if info is no mapping; whatever the environment raises.
+    """
+    observation, info = env.reset(options={"reset_mask": chosen})
+    return observation, read_info(info)
+
+
+def reset_ended(env: VectorEnv[Any, Any, Any], terminated: Any, truncated: Any) -> None:
+    """After a step, reset the lanes that ended if the environment's autoreset is disabled: none may be stepped again.
+
+    Raises: as `reset_by_mask`.
+    """
+    if env.metadata.get("autoreset_mode") in (AutoresetMode.DISABLED, AutoresetMode.DISABLED.value):
+        ended = np.logical_or(terminated, truncated)
+        if ended.any():
+            reset_by_mask(env, ended)
+
+
+def _pick(values: Any, given: Any, lanes: Array) -> list[float]:
+    """Return these lanes' values of an info entry that is indexed by lane; all NaN if it cannot be indexed so.
+
+    Args:
+      given: where Gymnasium gathered the infos of single environments, whether each lane's has this entry: NaN
+        where not. None: all have it.
+    """
     try:
-        return [read_figure(values[lane]) for lane in lanes.tolist()]
+        return [read_figure(values[lane]) if given is None or given[lane] else np.nan for lane in lanes.tolist()]
     except (TypeError, IndexError, KeyError):
         return [np.nan] * len(lanes)
 
@@ -256,38 +293,3 @@ def check_autoreset(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
             "function that returns one single environment"
         )
     return mode
-
-
-def write_mask(action: Space, info: Mapping[str, Any], mask: Array) -> None:
-    """Write info's `action_mask` of all lanes, flat [L, M] or nested like the action space, as u8 [L, M] of 0 and 1.
-
-    Raises: EnvError if it is missing or has another shape.
-    """
-    if "action_mask" not in info:
-        raise EnvError("the environment gave an action_mask at first, and now none")
-    joined = call_environment(_join_mask, action, info["action_mask"])
-    if joined.shape != mask.shape:
-        raise EnvError(f"action_mask of shape {joined.shape[1:]}, expected {mask.shape[1:]}")
-    np.not_equal(joined, 0, out=mask.view(np.bool_))
-
-
-def _join_mask(action: Space, value: Any) -> Array:
-    """Return a nested mask as one array [L, M]."""
-    return np.concatenate(_mask_parts(action, value), axis=1)
-
-
-def _mask_parts(action: Space, value: Any) -> list[Array]:
-    """Return the parts of a nested mask, each [L, categories], in canonical order."""
-    if isinstance(value, dict) and action.kind == "dict":
-        return [part for name, child in action.children for part in _mask_parts(child, value.get(name))]
-    if isinstance(value, tuple):
-        if action.kind == "tuple":
-            pairs = zip(action.children, value, strict=True)
-            return [part for (_, child), entry in pairs for part in _mask_parts(child, entry)]
-        return [np.asarray(entry).reshape(len(entry), -1) for entry in value]  # MultiDiscrete: one for each component
-    if value is None:
-        return []
-    array = np.asarray(value)
-    if array.dtype == object:  # how Gymnasium gathers tuples of lanes
-        array = np.stack([np.concatenate([np.ravel(part) for part in entry]) for entry in array])
-    return [array.reshape(len(array), -1)]

@@ -113,7 +113,8 @@ class EnvConfig(Section):
     """The section [env]: the environment, and the settings that all actors of a run share."""
 
     id: str = Field(
-        description="Gymnasium or EnvPool id, ALE/Name-v5, module:function of yours, or what `service` calls its own."
+        description="Gymnasium or EnvPool id, ALE/Name-v5, module:function or module:Name-v0 of yours, or what "
+        "`service` calls its own."
     )
     service: str = Field(
         "", description="Folder with a service.toml: a program in any language that steps it; empty: seedbed's actor."

@@ -60,8 +60,19 @@ def load_object(name: str, setting: str) -> Any:
     Raises: ConfigError if there is no such module or name, or the module's code fails: with the file and line at fault.
     """
     module_name, _, attribute = name.partition(":")
+    module = load_module(module_name, setting)
     try:
-        module = import_module(module_name)
+        return getattr(module, attribute)
+    except AttributeError as error:
+        near = difflib.get_close_matches(attribute, [key for key in vars(module) if key[0] != "_"], n=1)
+        meant = f"; did you mean {module_name}:{near[0]}?" if near else ""
+        raise ConfigError(f"{setting}: {error}{meant}") from error
+
+
+def load_module(module_name: str, setting: str) -> ModuleType:
+    """Return a module that a configuration names. Arguments and errors are those of `load_object`."""
+    try:
+        return import_module(module_name)
     except (Exception, SystemExit) as error:  # whatever the module's code does
         is_absent = isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}.")
         if is_absent and not place_of(error):
@@ -70,12 +81,6 @@ def load_object(name: str, setting: str) -> Any:
             ) from error
         said = describe_import_failure(error)
         raise ConfigError(f"{setting}: importing {module_name} failed: {said}") from error
-    try:
-        return getattr(module, attribute)
-    except AttributeError as error:
-        near = difflib.get_close_matches(attribute, [key for key in vars(module) if key[0] != "_"], n=1)
-        meant = f"; did you mean {module_name}:{near[0]}?" if near else ""
-        raise ConfigError(f"{setting}: {error}{meant}") from error
 
 
 def load_class(

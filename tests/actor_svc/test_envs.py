@@ -8,7 +8,8 @@ import pytest
 
 from seedbed.actor_svc.backends.lanes import LaneBackend
 from seedbed.actor_svc.backends.vector import VectorBackend
-from seedbed.actor_svc.envs import describe_backend, make_backend, make_group
+from seedbed.actor_svc.envs import describe_backend, make_backend, make_group, newer_id
+from seedbed.services.tools.cli.env.bare import make_bare
 from seedbed.shared.errors import ConfigError, EnvError
 from seedbed.shared.runtime.config import EnvConfig
 from tests.support import toy_envs
@@ -117,6 +118,22 @@ def test_function_of_a_module():
     assert make_group(EnvConfig(id="tests.support.toy_envs:counting_vector"), 2).seeding == "group"
 
 
+@pytest.mark.parametrize("function", ["LimitedVectorEnv", "counting_sync"])
+def test_function_that_takes_num_envs_keeps_the_limit(function):
+    """It gets env.max_episode_steps where it takes that; Gymnasium's own loop is limited in any case."""
+    group = make_group(EnvConfig(id=f"tests.support.toy_envs:{function}", max_episode_steps=2), 3)
+    group.reset(1)
+    for _ in range(2):
+        group.advance([np.zeros(3, np.int64)])
+    assert group.ended_lanes.tolist() == [0, 1, 2]
+
+
+def test_limit_that_a_function_cannot_keep_is_refused():
+    """It would be ignored without a word."""
+    with pytest.raises(ConfigError, match=r"env\.max_episode_steps: tests\.support\.toy_envs:counting_vector"):
+        make_group(EnvConfig(id="tests.support.toy_envs:counting_vector", max_episode_steps=2), 3)
+
+
 def test_function_that_takes_lanes_returns_a_backend():
     """It gets the number of lanes, env.kwargs, and env.max_episode_steps where it takes that."""
     name = "tests.support.toy_envs:counting_backend"
@@ -128,6 +145,59 @@ def test_function_that_takes_lanes_returns_a_backend():
         assert group.ended_lanes.tolist() == [0, 1, 2]
     with pytest.raises(ConfigError, match="max_episode_steps"):
         make_group(EnvConfig(id="toy", max_episode_steps=2), 1, make=lambda lanes: None)
+
+
+REGISTERS = """
+import gymnasium
+
+gymnasium.register("own/{name}-v0", "gymnasium.envs.classic_control:CartPoleEnv", max_episode_steps=2)
+"""
+
+
+def test_id_that_a_module_registers(tmp_path, monkeypatch):
+    """module:Name-v0 is made by its registration, wherever the id is looked at first."""
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, look in (
+        ("made", lambda env: None),
+        ("described", lambda env: describe_backend(env)),
+        ("bare", lambda env: make_bare(env, 1).close()),
+    ):
+        (tmp_path / f"registers_{name}.py").write_text(REGISTERS.format(name=name))
+        env = EnvConfig(id=f"registers_{name}:own/{name}-v0")
+        look(env)
+        group = make_group(env, 2)
+        group.reset(1)
+        for _ in range(2):
+            group.advance([np.zeros(2, np.int64)])
+        assert group.ended_lanes.tolist() == [0, 1]
+        assert describe_backend(env) == "gymnasium"
+
+
+def test_newest_version_of_an_id_that_a_module_registers(tmp_path, monkeypatch):
+    """It is named as the run names the older one."""
+    monkeypatch.syspath_prepend(tmp_path)
+    code = REGISTERS.format(name="newer")
+    (tmp_path / "registers_newer.py").write_text(code + code.replace("-v0", "-v1"))
+    assert describe_backend(EnvConfig(id="registers_newer:own/newer-v1")) == "gymnasium"
+    assert newer_id("registers_newer:own/newer-v0") == "registers_newer:own/newer-v1"
+    assert newer_id("registers_newer:own/newer-v1") == ""
+
+
+@pytest.mark.parametrize(
+    ("env_id", "said"),
+    [
+        ("no_such_module:Mine-v0", "No module named 'no_such_module'"),
+        ("tests.support.toy_envs:Mine-v0", "no environment is called"),
+        ("fails_to_register:Mine-v0", r"importing fails_to_register failed: RuntimeError: boom \(.*line 1\)"),
+    ],
+)
+def test_id_that_no_module_registers(tmp_path, monkeypatch, env_id, said):
+    """The module or the id is named, with the place of the mistake."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "fails_to_register.py").write_text("raise RuntimeError('boom')")
+    for look in (make_group, lambda env, lanes: describe_backend(env), make_bare):
+        with pytest.raises(ConfigError, match=said):
+            look(EnvConfig(id=env_id), 1)
 
 
 def test_lanes_may_be_a_setting_of_the_environment():

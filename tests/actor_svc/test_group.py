@@ -5,6 +5,8 @@ import threading
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from seedbed.actor_svc.backends.lanes import LaneBackend
 from seedbed.actor_svc.backends.vector import VectorBackend
@@ -55,11 +57,43 @@ def test_rows_follow_next_step_autoreset(group):
     assert group.views.reward.tolist() == [1, 1, 1]
     act(group, 0, 1, 2)
     assert group.views.flags.tolist() == [0, FIRST, FIRST]
-    assert observed(group) == [[2, starts[0]], [0, starts[1] + 1], [0, starts[2] + 1]]
+    assert [t for t, _ in observed(group)] == [2, 0, 0]
+    assert [episode > start for (_, episode), start in zip(observed(group), starts, strict=True)] == [False, True, True]
     assert group.views.reward.tolist() == [2, 0, 0]
     act(group, 0, 0, 2)
     assert group.views.flags.tolist() == [0, 0, TRUNCATED]
     assert group.views.reward.tolist() == [3, 1, 1]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
+def test_without_autoreset_the_same_rows_come_as_with_next_step_autoreset(kind, masked):
+    """No lane is stepped past its end, and no episode is lost or cut, however long or short it is."""
+
+    def play(mode):
+        def make(lanes):
+            limits = [1, 5, 23, 59][:lanes]
+            fns = [lambda limit=limit: toy_envs.StrictEnv(limit, masked=masked) for limit in limits]
+            return RecordEpisodeStatistics(kind(fns, autoreset_mode=mode))
+
+        group = EnvGroup(VectorBackend(make, 4), 4, env_id="strict")
+        group.reset(1)
+        generator = np.random.default_rng(1)
+        rows = []
+        for _ in range(150):
+            group.step(group.random_actions(generator))
+            views = group.views
+            times = views.observation[0][:, 0]  # the other column counts resets
+            shown = [times, views.flags, views.reward, group.ended_statistics] + ([views.mask] if masked else [])
+            rows.append([array.tolist() for array in shown])
+        counters = group.counters()
+        group.close()
+        return rows, counters
+
+    rows, counters = play(AutoresetMode.DISABLED)
+    assert (rows, counters) == play(AutoresetMode.NEXT_STEP)
+    assert counters.aborted == 0
+    assert counters.episodes == 75 + 25 + 6 + 2
 
 
 @pytest.mark.parametrize(
@@ -203,6 +237,27 @@ def test_lost_life_is_a_flag_and_no_end():
     lost = int(Flags.LIFE_LOST)
     assert flags == [[0, lost], [lost, 0], [lost, 0], [lost | TERMINATED, 0], [FIRST, 0]]
     assert group.counters().episodes == 1
+
+
+class Names(toy_envs.CountingEnv):
+    """Its lives are the names of players."""
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)[0], {"lives": ["Ann", "Bob"]}
+
+    def step(self, action):
+        return *super().step(action)[:4], {"lives": ["Ann"]}
+
+
+def test_lives_that_are_no_number_matter_only_where_lives_are_counted():
+    """An entry of info is the environment's own affair; where it must be a number, the error names it."""
+    group = EnvGroup(LaneBackend(Names, 1), 1, env_id="names")
+    group.reset(1)
+    act(group, 0)
+    assert group.counters().rebuilds == 0
+    tracked = EnvGroup(LaneBackend(Names, 1, track_lives=True), 1, env_id="names")
+    tracked.reset(1)
+    assert "info['lives']" in tracked.counters().last_failure
 
 
 def test_nested_spaces_and_masks_reach_the_row():
@@ -364,6 +419,32 @@ def test_a_statistic_that_is_no_number_is_not_known(monkeypatch, kind, figure):
     assert group.ended_statistics[0, :2].tolist() == [1, 1]
     assert np.isnan(group.ended_statistics[0, 2])
     group.close()
+
+
+class SometimesScored(toy_envs.CountingEnv):
+    """A CountingEnv that has a score only where an episode is truncated."""
+
+    def step(self, action):
+        *others, truncated, info = super().step(action)
+        return *others, truncated, info if truncated else {}
+
+
+def test_an_episode_without_the_statistic_is_not_known_in_vector_environments_either():
+    """What Gymnasium fills in for a lane without the entry is no value."""
+    seen = []
+    wrapped = VectorBackend(lambda lanes: RecordEpisodeStatistics(SyncVectorEnv([SometimesScored] * lanes)), 3)
+    for backend in (LaneBackend(SometimesScored, 3), wrapped):
+        group = EnvGroup(backend, 3, env_id="scored")
+        group.reset(1)
+        act(group, 1, 2, 0)
+        seen.append(group.ended_statistics.copy())
+        act(group, 0, 0, 1)
+        seen.append(group.ended_statistics.copy())
+        group.close()
+    np.testing.assert_array_equal(seen[0], [[1, 1, np.nan], [1, 1, 10]])
+    np.testing.assert_array_equal(seen[1], [[3, 2, np.nan]])
+    for single, vector in zip(seen[:2], seen[2:], strict=True):
+        np.testing.assert_array_equal(vector, single)
 
 
 def test_a_return_beyond_float32_is_the_largest():

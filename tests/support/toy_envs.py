@@ -6,6 +6,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from seedbed.actor_svc.backends.lanes import LaneBackend
 
@@ -112,7 +113,7 @@ class ServedEnv(CountingEnv):
 
 
 class CountingVectorEnv(VectorEnv):
-    """CountingEnv in lanes, with next-step autoreset or none; without autoreset, steps past an end are harmless."""
+    """CountingEnv in lanes, with next-step autoreset or none; without autoreset, a step past an end is an error."""
 
     def __init__(self, num_envs, mode=AutoresetMode.NEXT_STEP):
         self.num_envs = num_envs
@@ -139,6 +140,7 @@ class CountingVectorEnv(VectorEnv):
     def step(self, actions):
         if (actions == 3).any():
             raise ValueError("asked to raise")
+        assert not (self.over.any() and self.metadata["autoreset_mode"] is AutoresetMode.DISABLED)
         resets = self.over & (self.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP)
         self.t += 1
         self.t[resets] = 0
@@ -149,6 +151,37 @@ class CountingVectorEnv(VectorEnv):
         observation[(actions == 4) & ~resets, 0] = np.nan
         reward = np.where(resets, 0.0, self.t)
         return observation, reward, terminated, truncated, {"score": 10.0 * self.t}
+
+
+class StrictEnv(CountingEnv):
+    """A CountingEnv of `limit` steps that is never stepped past an end; only action 0 is allowed at first, then all.
+
+    With `masked` it gives its action masks and refuses other actions; without, every action is 0.
+    """
+
+    def __init__(self, limit, *, masked=False):
+        super().__init__(limit)
+        self.masked, self.is_over = masked, True
+
+    def _info(self, info):
+        return {**info, "action_mask": np.array([1] + [int(self.t > 0)] * 5, np.int8)} if self.masked else info
+
+    def reset(self, *, seed=None, options=None):
+        observation, info = super().reset(seed=seed, options=options)
+        self.is_over = False
+        return observation, self._info(info)
+
+    def step(self, action):
+        assert not self.is_over
+        assert self.t > 0 or action == 0 or not self.masked
+        observation, reward, terminated, self.is_over, info = super().step(0)
+        return observation, reward, terminated, self.is_over, self._info(info)
+
+
+def strict_vector(num_envs):
+    """Gymnasium's own loop without autoreset, in a wrapper."""
+    fns = [lambda limit=limit: StrictEnv(limit) for limit in range(1, num_envs + 1)]
+    return RecordEpisodeStatistics(SyncVectorEnv(fns, autoreset_mode=AutoresetMode.DISABLED))
 
 
 class MaskedEnv(gymnasium.Env):
@@ -208,6 +241,17 @@ class LivesEnv(gymnasium.Env):
 def counting_vector(num_envs, mode="NextStep"):
     """A vector environment of the author's own."""
     return CountingVectorEnv(num_envs, AutoresetMode(mode))
+
+
+class LimitedVectorEnv(CountingVectorEnv):
+    """A CountingVectorEnv that takes a limit of steps; 0 is none."""
+
+    def __init__(self, num_envs, max_episode_steps=0):
+        super().__init__(num_envs)
+        self.limit = max_episode_steps
+
+    def step(self, actions):
+        return super().step(np.where(self.t + 1 == self.limit, 2, actions))
 
 
 def counting_sync(num_envs, mode="NextStep"):

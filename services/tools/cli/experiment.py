@@ -31,6 +31,7 @@ from seedbed.services.tools.cli.service_folder import MANIFEST, ServiceFolder, o
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.policy.config import PolicyConfig
 from seedbed.shared.runtime.config import EnvConfig, EvalConfig, LaunchConfig, RuntimeConfig
+from seedbed.shared.runtime.env_name import EnvName
 from seedbed.shared.runtime.load_config import load_settings, parse_value, read_toml
 from seedbed.shared.runtime.recipes import AUTO, MEMORY, is_open
 from seedbed.shared.runtime.tasks import RunSettings, normalised_weights
@@ -263,8 +264,8 @@ def run_name(file: Path | None, looked: Looked) -> str:
         return looked.run.name
     if file is not None:
         return file.resolve().parent.name if file.name == IN_FOLDER else file.stem
-    module, colon, _ = looked.env.id.partition(":")
-    parts = module.split(".") if colon else [looked.env.id.rpartition("/")[2]]
+    named = EnvName.of(looked.env.id)
+    parts = named.module.split(".") if named.is_function else [named.name.rpartition("/")[2]]
     return next((part for part in reversed(parts) if part not in ("env", "envs", "environment")), parts[-1])
 
 

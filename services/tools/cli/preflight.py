@@ -25,6 +25,7 @@ from seedbed.services.tools.cli.runs import RECORD
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.protocol.rows import describe_space_difference
 from seedbed.shared.runtime.config import EnvConfig
+from seedbed.shared.runtime.env_name import EnvName
 from seedbed.shared.runtime.recipes import is_named, kind_of
 
 TRIAL_S = 60.0  # for torch to load and a policy to be tried
@@ -89,7 +90,7 @@ def _probe_all(experiment: Experiment, *, with_known: bool) -> dict[str, Probe]:
     Args:
       with_known: also of those that come from a package, and cannot have changed since the run began.
     """
-    envs = {task: env for task, env in _environments(experiment).items() if with_known or ":" in env.id}
+    envs = {task: env for task, env in _environments(experiment).items() if with_known or EnvName.of(env.id).module}
     found = dict(zip(envs, probe_environments(list(envs.values()), experiment.settings.actor.hang_s), strict=True))
     first = next(iter(found), "")
     for task, probe in found.items():

@@ -23,6 +23,7 @@ from seedbed.services.tools.monitor.table import JUDGED
 from seedbed.shared.figures import columns, inference, learner
 from seedbed.shared.figures.panels import Panel
 from seedbed.shared.protocol.statistics import evaluation_column, own_statistics, training_column
+from seedbed.shared.runtime.env_name import EnvName
 
 SUMMARY_NAMES = {  # in the summary → here
     "seconds": columns.SECONDS.name,
@@ -135,7 +136,7 @@ def env_label(config: Mapping[str, Mapping[str, Any]]) -> str:
         return f"tasks {', '.join(tasks)}"
     env = config.get("env", {})
     env_id, given = _text(env.get("id")), env.get("kwargs")
-    kwargs = given if ":" in env_id and isinstance(given, dict) else {}
+    kwargs = given if EnvName.of(env_id).is_function and isinstance(given, dict) else {}
     named = [text if isinstance(kwargs.get(key), str) else f"{key}={text}" for key, text in flatten(kwargs).items()]
     return " · ".join([env_id, *named][: 1 + MAX_KWARGS])
 

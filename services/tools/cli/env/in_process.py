@@ -1,5 +1,6 @@
 """Checks an environment in this process: its own values first, then the rows that a group of lanes makes of them."""
 
+import contextlib
 import time
 from dataclasses import dataclass
 
@@ -85,7 +86,8 @@ def _check_bare(env: EnvConfig, options: CheckOptions) -> Result:
     except EnvError as error:
         return failed("dtypes", str(error))
     finally:
-        call_environment(bare.close)
+        with contextlib.suppress(EnvError):
+            call_environment(bare.close)
 
 
 def _check_group(group: EnvGroup, options: CheckOptions) -> list[Result]:

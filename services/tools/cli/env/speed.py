@@ -25,6 +25,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from seedbed.actor_svc.backends.backend import call_environment
+from seedbed.actor_svc.backends.vector import reset_ended
 from seedbed.actor_svc.envs import make_group
 from seedbed.actor_svc.group import EnvGroup
 from seedbed.services.tools.cli.env.bare import BarePool, make_bare, make_bare_pool
@@ -139,7 +140,7 @@ def measure_in_process(env: EnvConfig, options: BenchOptions) -> Iterator[tuple[
             bare = make_bare_pool(env, options.lanes) or make_bare(env, options.lanes)
         if bare is not None:
             yield "bare", _time_bare(bare, options, options.share_s)
-            bare.close()
+            call_environment(bare.close)
         for stage in ("rows", "encoded"):
             group.reset(options.seed)
             yield stage, _time_group(group, options, options.share_s, encoded=stage == "encoded")
@@ -205,15 +206,18 @@ def _time_bare(env: BareEnv | BarePool, options: BenchOptions, seconds: float) -
     env.action_space.seed(options.seed)
     actions = [env.action_space.sample() for _ in range(NUM_ANSWERS)]
     call_environment(env.reset, seed=options.seed)
-    if isinstance(env, VectorEnv | BarePool):
+    if isinstance(env, BarePool):
         return _time_ticks(lambda number: call_environment(env.step, actions[number % NUM_ANSWERS]), seconds)
 
     def step(number: int) -> None:
         _, _, terminated, truncated, _ = env.step(actions[number % NUM_ANSWERS])
-        if terminated or truncated:
+        if isinstance(env, VectorEnv):
+            reset_ended(env, terminated, truncated)
+        elif terminated or truncated:
             env.reset()
 
-    return options.lanes * _time_ticks(lambda number: call_environment(step, number), seconds)
+    lanes = 1 if isinstance(env, VectorEnv) else options.lanes
+    return lanes * _time_ticks(lambda number: call_environment(step, number), seconds)
 
 
 def _time_group(group: EnvGroup, options: BenchOptions, seconds: float, *, encoded: bool) -> float:

@@ -23,6 +23,7 @@ from seedbed.services.tools.cli.service_folder import (
 )
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.runtime.config import EnvConfig
+from seedbed.shared.runtime.env_name import EnvName
 from seedbed.shared.runtime.load_config import load_settings
 
 
@@ -61,8 +62,8 @@ def find_target(text: str, words: Sequence[str] = (), keys: Path | None = None) 
     """What a user means by TARGET.
 
     Args:
-      text: `tcp://host:port`, `module:function`, a folder with a service.toml or its name under services/, or else
-        an environment's id.
+      text: `tcp://host:port`, `module:function`, `module:Name-v0`, a folder with a service.toml or its name under
+        services/, or else an environment's id.
       words: `env.key=value`, for environments of this process; a service gets its words when it is started.
       keys: a folder with inference's keys, to listen with.
     Raises: ConfigError.
@@ -71,7 +72,7 @@ def find_target(text: str, words: Sequence[str] = (), keys: Path | None = None) 
         return Listen(text, keys)
     if keys is not None:
         raise ConfigError("--keys are for an address that a service dials: what is started here stays on this machine")
-    if ":" not in text:
+    if not EnvName.of(text).module:
         if (folder := find_folder(text)) is not None:
             return open_folder(folder)
         if Path(text).is_dir() or text.startswith((".", "/")):
@@ -93,8 +94,8 @@ def find_target(text: str, words: Sequence[str] = (), keys: Path | None = None) 
 
 
 def _can_be_made(env: EnvConfig) -> bool:
-    """Whether anybody here knows an environment of this id; `module:function` is looked for when it is made."""
-    return ":" in env.id or env.is_atari or is_registered(env.id)
+    """Whether anybody here knows an environment of this id; what a module has is looked for when it is made."""
+    return bool(EnvName.of(env.id).module) or env.is_atari or is_registered(env.id)
 
 
 def is_registered(env_id: str) -> bool:
@@ -163,7 +164,7 @@ def _as_toml(value: Any) -> str:
 
 def is_service(text: str) -> bool:
     """Whether TARGET names a folder with a service.toml."""
-    return ":" not in text and find_folder(text) is not None
+    return not EnvName.of(text).module and find_folder(text) is not None
 
 
 def name_near(text: str) -> str:

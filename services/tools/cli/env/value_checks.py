@@ -13,7 +13,11 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
 from seedbed.actor_svc.backends.backend import call_environment
+from seedbed.actor_svc.backends.masks import write_lane_mask
+from seedbed.actor_svc.backends.vector import reset_ended
 from seedbed.services.tools.cli.env.verdicts import Result, failed, passed
+from seedbed.shared.errors import EnvError
+from seedbed.shared.protocol.spaces import space_from_gymnasium
 
 BareEnv = gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
 MAX_NUMBERS = 8  # values of an array that a message shows
@@ -31,38 +35,60 @@ def check_values_of(env: BareEnv, *, ticks: int, seed: int) -> Result:
                 return failed(rule, f"{where}: {problem}")
             count += 1
     except _WrongAnswer as error:
-        return failed("answers", str(error))
+        return failed(error.rule, str(error))
     return passed("dtypes", f"of {count} observations are those of the space")
 
 
 class _WrongAnswer(Exception):
-    """reset or step returned something else than their values."""
+    """reset or step returned something else than their values, or an action mask that cannot be read."""
+
+    def __init__(self, rule: str, found: str) -> None:
+        super().__init__(found)
+        self.rule = rule
 
 
 def _answer_of(name: str, answer: Any, size: int) -> tuple[Any, ...]:
+    """What reset or step returned, whose last value is the info."""
     if not isinstance(answer, tuple):
-        raise _WrongAnswer(f"{name} returned a {type(answer).__name__}, not a tuple of {size} values")
+        raise _WrongAnswer("answers", f"{name} returned a {type(answer).__name__}, not a tuple of {size} values")
     if len(answer) != size:
-        raise _WrongAnswer(f"{name} returned {len(answer)} values, not {size}")
+        raise _WrongAnswer("answers", f"{name} returned {len(answer)} values, not {size}")
+    if not isinstance(answer[-1], Mapping):
+        raise _WrongAnswer("answers", f"{name} returned an info of type {type(answer[-1]).__name__}, not a dict")
     return answer
+
+
+def _mask_of(space: Any, info: Mapping[str, Any], where: str) -> Any:
+    """The mask in an info, as the space, a Discrete, samples with it."""
+    mask = np.ones(int(space.n), np.uint8)
+    try:
+        write_lane_mask(space_from_gymnasium(space, image=None), info, mask)
+    except EnvError as error:
+        raise _WrongAnswer("masks", f"{where}: {error}") from error
+    return mask.view(np.int8)
 
 
 def _play(env: BareEnv, ticks: int, seed: int) -> Iterator[tuple[str, Any, Any, tuple[Any, ...]]]:
     """(where, observation, reward, (terminated, truncated)) of resets and steps; a reset has neither of the last."""
-    env.action_space.seed(seed)
+    actions, _ = call_environment(lambda: (env.action_space, env.observation_space))  # where it has both
+    actions.seed(seed)
+    where = "reset"
     observation, info = _answer_of("reset", call_environment(env.reset, seed=seed), 2)
-    yield "reset", observation, None, ()
+    yield where, observation, None, ()
     for tick in range(1, ticks + 1):
-        if "action_mask" in info and not isinstance(env.action_space, spaces.Discrete):
+        if "action_mask" in info and not isinstance(actions, spaces.Discrete):
             return  # Gymnasium samples nested masks in another form than they travel: the rows check the rest
-        mask = np.asarray(info["action_mask"], np.int8) if "action_mask" in info else None
-        action = env.action_space.sample(mask) if mask is not None else env.action_space.sample()
+        action = actions.sample(_mask_of(actions, info, where)) if "action_mask" in info else actions.sample()
         answer = _answer_of("step", call_environment(env.step, action), 5)
         observation, reward, terminated, truncated, info = answer
-        yield f"step {tick}", observation, reward, (terminated, truncated)
-        if not isinstance(env, VectorEnv) and (terminated or truncated):
+        where = f"step {tick}"
+        yield where, observation, reward, (terminated, truncated)
+        if isinstance(env, VectorEnv):
+            call_environment(reset_ended, env, terminated, truncated)
+        elif terminated or truncated:
             observation, info = _answer_of("reset", call_environment(env.reset), 2)
-            yield f"reset after step {tick}", observation, None, ()
+            where = f"reset after step {tick}"
+            yield where, observation, None, ()
 
 
 def _problems(env: BareEnv, observation: Any, reward: Any, ends: tuple[Any, ...]) -> Iterator[tuple[str, str]]:

@@ -47,7 +47,7 @@ def probe_group(env: EnvConfig) -> Probe:
             lanes=group.lanes,
             tick_s=tick_s,
             seen=ranges.seen(),
-            newer_id="" if ":" in env.id or env.service else newer_id(env.id),
+            newer_id="" if env.service else newer_id(env.id),
             failure=counters.last_failure,
         )
     finally:

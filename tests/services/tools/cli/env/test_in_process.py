@@ -23,7 +23,8 @@ class Walk(gymnasium.Env[Any, Any]):
         self.observation_space: spaces.Space[Any] = spaces.Box(-20.0, 20.0, (1,), np.float32)
         if fault == "category":
             self.observation_space = spaces.Discrete(4)
-        self.action_space = spaces.Discrete(2)
+        if fault != "no action space":
+            self.action_space = spaces.Discrete(2)
         self.fault = fault
         self.metadata = {"statistics": ("reachd" if fault == "statistic" else "reached",)}
         if fault == "made":
@@ -33,7 +34,9 @@ class Walk(gymnasium.Env[Any, Any]):
         super().reset(seed=seed)
         generator = np.random.default_rng() if self.fault == "seeds" else self.np_random
         self.at, self.left = generator.uniform(-1, 1), 10
-        return self._observe() if self.fault == "no info" else (self._observe(), {})
+        if self.fault == "no info":
+            return self._observe()
+        return self._observe(), {"info is none": None, "mask": {"action_mask": [1, 0, 1]}}.get(self.fault, {})
 
     def step(self, action: Any) -> Any:
         self.at += 2 * int(action) - 1
@@ -55,9 +58,14 @@ class Walk(gymnasium.Env[Any, Any]):
         return np.full(1, value, np.float64 if self.fault == "dtype" else np.float32)
 
 
-def make(fault: str = "") -> Walk:
+def make(fault: str = "") -> Any:
     """For env.id."""
-    return Walk(fault)
+    return {"speed": 3} if fault == "no environment" else Walk(fault)
+
+
+def make_none(num_envs: int) -> Any:
+    """A vector environment whose simulator does not start."""
+    raise RuntimeError(f"no display for {num_envs}")
 
 
 def make_vector(num_envs: int) -> Any:
@@ -94,6 +102,10 @@ def test_a_statistic_that_no_episode_has_is_warned_of():
         ("category", "values", "which is not in Discrete(4)"),
         ("four", "answers", "step returned 4 values, not 5"),
         ("no info", "answers", "reset returned a ndarray"),
+        ("info is none", "answers", "reset returned an info of type NoneType"),
+        ("mask", "masks", "reset: action_mask has 3 entries"),
+        ("no environment", "made", "returned a dict"),
+        ("no action space", "made", "action_space"),
         ("dtype", "dtypes", "is float64, its space says float32"),
         ("terminated", "dtypes", "terminated is a int, not a bool"),
         ("bounds", "bounds", "its space says -20.0 to 20.0"),
@@ -108,6 +120,21 @@ def test_a_fault_is_found_by_its_rule(fault, rule, found):
     result = checked(f"{HERE}:make", fault=fault)[rule]
     assert result.verdict is RuleVerdict.FAIL
     assert found in result.found
+
+
+def test_without_autoreset_no_copy_is_stepped_past_its_end():
+    """Its values are looked at as an environment with autoreset's are."""
+    results = checked("tests.support.toy_envs:strict_vector")
+    assert results["dtypes"].verdict is RuleVerdict.PASS
+    assert results["no rebuilt lanes"].verdict is RuleVerdict.PASS
+
+
+def test_a_vector_environment_that_cannot_be_made_is_told_with_its_place():
+    """File and line of the author's code."""
+    result = checked(f"{HERE}:make_none")["made"]
+    assert result.verdict is RuleVerdict.FAIL
+    assert "RuntimeError: no display" in result.found
+    assert "test_in_process.py, line" in result.found
 
 
 def test_a_vector_environment_of_another_size_is_found():

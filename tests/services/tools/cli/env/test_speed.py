@@ -6,8 +6,9 @@ import os
 import pytest
 
 from seedbed.services.tools.cli.app import main
-from seedbed.services.tools.cli.env.speed import choose_cores, shares
+from seedbed.services.tools.cli.env.speed import BenchOptions, choose_cores, measure_in_process, shares
 from seedbed.services.tools.cli.env.target import pinned
+from seedbed.shared.runtime.config import EnvConfig
 
 
 def test_shares_are_differences_of_stages():
@@ -25,6 +26,13 @@ def test_without_a_bare_environment_simulator_and_rows_are_one():
         "encoding": 0.25,
         "network": 0.25,
     }
+
+
+def test_without_autoreset_no_copy_is_stepped_past_its_end():
+    """Neither by the bare environment's loop nor by the group's."""
+    env = EnvConfig(id="tests.support.toy_envs:strict_vector")
+    stages = dict(measure_in_process(env, BenchOptions(lanes=3, seconds=0.1)))
+    assert list(stages) == ["bare", "rows", "encoded"]
 
 
 def test_every_stage_is_one_json_line(capsys):
