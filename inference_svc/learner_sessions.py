@@ -64,10 +64,11 @@ class LearnerSession:
         self._push(group, self._freest())
 
     def _freest(self) -> Outbox:
-        """Return the outbox whose credit allows most."""
+        """Return the outbox whose credit allows most, of the ranks that are known to be in the chief's run."""
         if len(self.links) == 1:
             return self.link.outbox
-        return max((link.outbox for link in self.links), key=lambda outbox: outbox.open_lanes)
+        links = [link for link in self.links if link.run_id == self.link.run_id]
+        return max((link.outbox for link in links), key=lambda outbox: outbox.open_lanes)
 
     def _push(self, group: Group, outbox: Outbox) -> None:
         writer, session = group.lanes.rows, group.session

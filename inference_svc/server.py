@@ -138,11 +138,25 @@ class Server:
         else:
             if (self.recorded, self.table.run_id, self.known_tasks) == (record, run_id, tuple(tasks)):
                 return
-            self.learner_sessions.discard_unrolls()
-            for session in self.table.change_run(run_id, run_seed):
-                self._send(session.route, self.table.challenge(session.id))
-                self._release(session, "another_run")
+            self._change_run(run_id, run_seed)
         self.recorded, self.known_tasks = record, tuple(tasks)
+
+    def leave_run(self, run_id: str) -> None:
+        """End all sessions if the learner is of another run than they are, for which nothing of them may be trained on.
+
+        Groups get a session again once that run's policy is served.
+        """
+        if self.recorded is not None and run_id != self.table.run_id:
+            self.flush_episodes()  # into the outboxes, which are then emptied
+            self._change_run(run_id, self.table.run_seed)
+            self.recorded = None
+            self.evaluations = Evaluations()  # that run's may have the same ids
+
+    def _change_run(self, run_id: str, run_seed: int) -> None:
+        self.learner_sessions.discard_unrolls()
+        for session in self.table.change_run(run_id, run_seed):
+            self._send(session.route, self.table.challenge(session.id))
+            self._release(session, "another_run")
 
     # From environments
 

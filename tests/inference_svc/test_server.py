@@ -381,6 +381,77 @@ def test_another_run_challenges_every_group(driver: ServerDriver) -> None:
     assert driver.server.used_slots == 0
 
 
+def test_nothing_of_a_former_run_is_sent_to_the_learner_of_another(driver: ServerDriver) -> None:
+    """Groups and their complete unrolls end before there is credit; they come back once there is a policy."""
+    driver.serve(lanes=0)
+    session = driver.hello().session
+    for seq in range(T):
+        driver.step(session, seq, (0, 0) if seq else (Flags.FIRST, Flags.FIRST))
+        driver.answer()
+    driver.step(session, T)
+    driver.server.leave_run("run")
+    assert driver.state_of(session) == RequestState.HELD_NO_CREDIT, "the same run, after a restart"
+    driver.server.leave_run("another")
+    assert driver.last() == Challenge(session=session, server_epoch=99)
+    former = replace(hello(), run_id="run")
+    driver.tell(former)
+    waits = driver.last()
+    assert isinstance(waits, Error)
+    assert (waits.code, waits.retryable) == ("starting", True)
+    greeting = decode(bytes(driver.link.poll(1.0)[0][0]))
+    assert isinstance(greeting, ProducerHello)
+    driver.link.receive(producer_welcome(nonce=greeting.nonce, run_id="another"), [], 1.0)
+    driver.grant(100)
+    driver.server.flush_episodes()
+    assert driver.link.outbox.next_outgoing() is None
+    driver.server.serve(RecordSpec(SPEC, T), "another", 2)
+    driver.tell(former)
+    answer = driver.last()
+    assert isinstance(answer, Welcome)
+    assert (answer.run_id, answer.resumed, answer.next_seq) == ("another", False, 0)
+    driver.server.flush_episodes()
+    assert driver.link.outbox.next_outgoing() is None
+
+
+@pytest.mark.parametrize(("run", "state"), [("run", RequestState.QUEUED), ("another", RequestState.HELD_NO_CREDIT)])
+def test_credit_of_a_rank_counts_if_it_is_in_the_chiefs_run(driver: ServerDriver, run: str, state: int) -> None:
+    """A rank of another run may be heard before its chief is."""
+    driver.serve(lanes=0)
+    session = driver.hello().session
+    for seq in range(T):
+        driver.step(session, seq)
+        driver.answer()
+    driver.step(session, T)
+    driver.learner_sessions.set_ranks(2, 0.0)
+    rank = driver.learner_sessions.streams[1]
+    rank.connected(0.0)
+    greeting = decode(bytes(rank.poll(0.0)[0][0]))
+    assert isinstance(greeting, ProducerHello)
+    rank.receive(producer_welcome(nonce=greeting.nonce, run_id=run), [], 0.0)
+    rank.receive(credit(100), [], 0.0)
+    driver.server.release_held(0.0)
+    assert driver.state_of(session) == state
+
+
+def test_another_runs_evaluation_is_played_although_it_has_the_number_of_a_former_one(driver: ServerDriver) -> None:
+    """The learner would wait for it at the end of the run."""
+    request = Evaluation(id=3, version=pack_version(1, 5), episodes=2, seed=42, greedy=True)
+    driver.serve()
+    for run in ("run", "another"):
+        driver.server.leave_run(run)
+        driver.server.serve(RecordSpec(SPEC, T), run, 1)
+        session = driver.hello(mode="eval").session
+        driver.step(session, 0, (Flags.FIRST, Flags.FIRST))
+        driver.server.credited(credit(100, evaluation=request), 0.0)
+        driver.server.weights_frozen(pack_version(1, 5), 0.0)
+        assert isinstance(driver.last(), Act), run
+        driver.step(session, 1, (Flags.FIRST, Flags.FIRST))
+        driver.answer()
+        driver.step(session, 2, (Flags.TERMINATED, Flags.TERMINATED))
+        driver.server.credited(credit(100, evaluation=request), 0.0)
+        assert driver.state_of(session) == RequestState.HELD_NO_EVALUATION
+
+
 def test_another_unroll_length_begins_anew(driver: ServerDriver) -> None:
     """A learner restarted with another T could not use what is kept: groups start new unrolls, the old are counted."""
     driver.serve()
