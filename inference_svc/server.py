@@ -95,6 +95,7 @@ class Server:
         )
         self.table = SessionTable(incarnation, 0, "", limits, owner=owner)
         self.version = 0  # packed version of the weights that act
+        self.num_loading = 0  # policies being built, which may not fit the groups of now: no batch starts
         self.goodbyes: GoodbyeTracker | None = None  # set once the run is over
         self.served_statistics: ServedStatistics | None = None  # set if a policy is served without a learner
         self.evaluations = Evaluations()
@@ -133,6 +134,9 @@ class Server:
           replica: a number that goes into the groups' seeds, different for each process of this service in a run.
         """
         self.evaluations.forget_frozen()
+        for group in self._evaluation_groups():
+            if group.lanes.uses_frozen_weights and self._batcher.discard(group):
+                self._mark(group, RequestState.HELD_NO_EVALUATION, group.session.state_since)
         if self.recorded is None:
             self.table.run_id, self.table.run_seed, self.table.replica = run_id, run_seed, replica
         else:
@@ -441,6 +445,8 @@ class Server:
 
     def launch(self, now: float) -> None:
         """Start a batch if the device is free, or schedule the next call."""
+        if self.num_loading:
+            return
         at = self._batcher.launch_at(self._num_active, now)
         if at is None:
             return

@@ -310,10 +310,14 @@ class InferenceService:
 
     def _load_weights(self, event: WeightsReceived) -> None:
         manifest = Manifest.from_json(event.manifest) if event.manifest else None  # empty: not changed
+        if manifest is not None:
+            self.server.num_loading += 1
         loaded = partial(self._loaded, event, manifest, self._welcome)
         self.compute.load(event.version, manifest, event.buffer, loaded)
 
     def _loaded(self, event: WeightsReceived, manifest: Manifest | None, welcome: ProducerWelcome | None) -> None:
+        if manifest is not None:
+            self.server.num_loading -= 1
         is_of_run = welcome is not None and welcome.run_id == self.learner_sessions.main.run_id
         if manifest is not None and welcome is not None and is_of_run:  # not of a run that was replaced meanwhile
             record = self.compute.record
@@ -322,7 +326,7 @@ class InferenceService:
             )
             self.service.log.info("policy_loaded", env_id=record.spec.env_id, digest=manifest.digest)
         self.server.weights_changed(event.version, self.loop.time())
-        self._perform()
+        self._launch()  # the groups that waited for the policy
 
     def _serve_alone(self, served: ServedPolicy) -> None:
         """Serve one policy without a learner."""

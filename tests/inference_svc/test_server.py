@@ -834,6 +834,45 @@ def test_a_policy_built_anew_begins_its_evaluations_again() -> None:
     assert driver.state_of(session) == RequestState.HELD_NO_EVALUATION
 
 
+def test_no_batch_starts_while_another_policy_is_loaded(driver: ServerDriver) -> None:
+    """It would run after the load, for groups of the former policy. Those that may stay act with the new one."""
+    driver.serve()
+    first, second = driver.hello(0).session, driver.hello(1).session
+    driver.step(first, 0)
+    driver.server.num_loading += 1
+    driver.step(second, 0)
+    driver.answer()
+    driver.step(first, 1)
+    assert not driver.batches
+    driver.server.num_loading -= 1
+    driver.server.serve(RecordSpec(SPEC, T), "run", 1)
+    driver.server.launch(0.0)
+    assert [group.session.id for group in driver.answer()] == [second, first]
+
+
+def test_an_evaluation_group_in_the_queue_waits_for_the_new_policys_round(driver: ServerDriver) -> None:
+    """There are no frozen weights to act with: its round starts again, by a reset."""
+    driver.serve()
+    session = driver.hello(mode="eval").session
+    request = Evaluation(id=3, version=pack_version(1, 5), episodes=2, seed=42, greedy=True)
+    driver.grant(100, request)
+    driver.server.weights_frozen(pack_version(1, 5), 0.0)
+    driver.step(session, 0, (Flags.FIRST, Flags.FIRST))
+    driver.server.num_loading += 1
+    driver.step(session, 1, (Flags.FIRST, Flags.FIRST))
+    assert driver.state_of(session) == RequestState.QUEUED
+    driver.server.num_loading -= 1
+    driver.server.serve(RecordSpec(SPEC, T), "run", 1)
+    driver.server.launch(0.0)
+    assert not driver.batches
+    assert driver.state_of(session) == RequestState.HELD_NO_EVALUATION
+    driver.server.weights_changed(pack_version(1, 5), 0.0)
+    driver.server.weights_frozen(pack_version(1, 5), 0.0)
+    reset = driver.last()
+    assert isinstance(reset, Act)
+    assert (reset.seq, reset.bits) == (1, int(ActBits.RESET))
+
+
 def test_groups_that_never_step_hold_nobody_up(driver: ServerDriver) -> None:
     """A batch waits a little for groups that may still come, and these never have."""
     driver.serve()
