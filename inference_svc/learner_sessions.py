@@ -142,6 +142,12 @@ class LearnerSessions:
         learner_session = self._by_task.get(task)
         return learner_session.link.spec if learner_session is not None and task else None
 
+    def forget(self, group: Group) -> None:
+        """Forget a group that has ended, which may be held for credit."""
+        learner_session = self._by_task.get(group.task)
+        if learner_session is not None and group in learner_session.held:
+            learner_session.held.remove(group)
+
     def introduce(self, task: str, spec: EnvSpec, now: float) -> None:
         """Open the session of a task, whose environments passed `check_env`; later calls change nothing."""
         for other in self.streams.values():

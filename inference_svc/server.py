@@ -411,12 +411,11 @@ class Server:
             self._act_together(self._lockstep, now)
         while learner_session.held:
             group = learner_session.held[0]
-            if not group.session.is_ended:
-                if not learner_session.try_push(group):
-                    return
-                self._mark(group, RequestState.QUEUED, now)
-                self._batcher.add(group, now)
+            if not learner_session.try_push(group):
+                return
             learner_session.held.popleft()
+            self._mark(group, RequestState.QUEUED, now)
+            self._batcher.add(group, now)
 
     def end_task(self, task: str) -> None:
         """End the sessions of a task that the learner refuses; the answer to their next HELLO says why."""
@@ -587,6 +586,7 @@ class Server:
         rows = group.lanes.rows
         self.counters.ended(reason, max(0, rows.row) * session.lanes if isinstance(rows, UnrollWriter) else 0)
         self._batcher.discard(group)
+        self.learner_sessions.forget(group)
         if self._lockstep is not None:
             self._lockstep.discard(group)
         self._slots.release(group.lanes.start, group.lanes.count)

@@ -194,6 +194,22 @@ def test_without_credit_a_group_is_held_before_its_forward_pass_and_goes_on_with
     assert driver.link.outbox.unacked_lanes == 2
 
 
+def test_a_group_that_ends_while_it_is_held_is_held_no_more(driver: ServerDriver) -> None:
+    """Its unroll is dropped and counted, and not sent when there is credit."""
+    driver.serve(lanes=0)
+    session = driver.hello().session
+    for seq in range(T):
+        driver.step(session, seq)
+        driver.answer()
+    driver.step(session, T)
+    assert driver.learner_sessions.num_held == 1
+    driver.tell(Bye(session=session, reason="moved"))
+    assert driver.learner_sessions.num_held == 0
+    assert driver.counters.dropped_steps == {"moved": 2 * T}
+    driver.grant(100)
+    assert driver.link.outbox.unacked_lanes == 0
+
+
 def test_evaluation_groups_wait_for_a_round_then_reset_and_play_their_quota(driver: ServerDriver) -> None:
     """Between rounds they are held; a round starts with a seeded reset and ends when every lane has its episodes."""
     driver.serve()
