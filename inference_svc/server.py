@@ -223,10 +223,11 @@ class Server:
                 return
         answer = self.table.hello(hello, route, now)
         if isinstance(answer, Welcome):
-            self.actors.register(hello.actor, hello.incarnation, is_start=not hello.group and not hello.run_id)
             session = self.table.sessions[answer.session]
             if session.attached is None and not self._admit(session, self.recorded, now):
-                return
+                answer = self._refuse_scattered(hello)
+        if isinstance(answer, Welcome):
+            self.actors.register(hello.actor, hello.incarnation, is_start=not hello.group and not hello.run_id)
             del self._greeting[route]
         else:
             self.counters.refused(answer.code)
@@ -235,7 +236,7 @@ class Server:
     def _admit(self, session: Session, record: RecordSpec, now: float) -> bool:
         """Give a new session its group and slots; return whether there were enough slots in a row."""
         start = self._slots.allocate(session.lanes)
-        if start is None:  # the free slots are not contiguous: the actor asks again
+        if start is None:
             self.table.end(session)
             return False
         session.attached = group = make_group(session, record, start, self.config.out_of_bounds)
@@ -247,6 +248,14 @@ class Server:
             self._evaluating[session.id] = group
         self._actions.append(ForgetState(group.lanes))
         return True
+
+    def _refuse_scattered(self, hello: Hello) -> Reject:
+        """Return the REJECT of a group for which enough slots are free, but not in a row."""
+        message = (
+            f"{hello.lanes} lanes requested, and the {self._slots.max_slots - self._slots.used} free are not in a row"
+        )
+        hint = "wait until a group leaves, use fewer lanes per group, or raise inference.max_lanes"
+        return Reject(nonce=hello.nonce, code="capacity", retryable=True, message=message, hint=hint)
 
     def _ping(self, ping: Ping, route: bytes, now: float) -> None:
         if self.recorded is None:

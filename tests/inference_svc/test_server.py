@@ -347,6 +347,25 @@ def test_slots_of_a_group_that_left_are_zeroed_for_the_next(driver: ServerDriver
     assert [(lanes.start, lanes.count) for lanes in driver.forgotten] == [(0, 2), (0, 2)]
 
 
+def test_a_group_for_which_no_free_slots_are_in_a_row_is_told_that_there_is_no_room(driver: ServerDriver) -> None:
+    """As when there are too few of them: it may come again, and is let in once there are."""
+    driver.serve()
+    sessions = []
+    for group in range(4):
+        sessions.append(driver.hello(group, lanes=16).session)
+        driver.step(sessions[-1], 0, [0] * 16)
+    for place in (0, 2):
+        driver.tell(Bye(session=sessions[place], reason="stopped"))
+    driver.tell(replace(hello(9, lanes=32), nonce=8))
+    answer = driver.last()
+    assert isinstance(answer, Reject)
+    assert (answer.nonce, answer.code, answer.retryable) == (8, "capacity", True)
+    assert (driver.server.num_sessions, driver.counters.hellos_refused) == (2, {"capacity": 1})
+    driver.tell(Bye(session=sessions[1], reason="stopped"))
+    driver.tell(replace(hello(9, lanes=32), nonce=8))
+    assert isinstance(driver.last(), Welcome)
+
+
 def test_an_answer_for_a_group_that_left_meanwhile_is_dropped(driver: ServerDriver) -> None:
     """The batch comes back to a session that is gone: nothing is sent, the others are served."""
     driver.serve()
