@@ -593,7 +593,7 @@ class Server:
             return
         session.attached = None
         rows = group.lanes.rows
-        self.counters.ended(reason, max(0, rows.row) * session.lanes if isinstance(rows, UnrollWriter) else 0)
+        self.counters.ended(reason, rows.num_unsent_steps if isinstance(rows, UnrollWriter) else 0)
         self._batcher.discard(group)
         self.learner_sessions.forget(group)
         if self._lockstep is not None:
