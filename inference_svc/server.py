@@ -298,21 +298,19 @@ class Server:
         return False
 
     def _accept(self, group: Group, inputs: list[Array], statistics: Array | None, now: float) -> None:
-        """Write a group's new rows, count ended episodes, hand on a complete unroll, then queue or hold the group."""
+        """Write a group's new rows, hand on a complete unroll, then queue or hold the group."""
         group.previous_flags, group.flags = group.flags, inputs[-1]
+        group.statistics, group.version = statistics, self.version
         rows, mode = group.lanes.rows, group.session.hello.mode
         rows.write(inputs)
         group.lanes.tick += 1
         self.counters.requests += 1
-        if statistics is not None:
-            self._count_episodes(group, statistics)
-        if mode == "eval":
-            self.counters.eval_steps += valid_steps(group.flags)
-            if self.served_statistics is None:
-                self._queue_evaluation(group, now)
-                return
+        if mode == "eval" and self.served_statistics is None:
+            if statistics is not None:
+                self._record_evaluation(group, statistics)
+            self._queue_evaluation(group, now)
+            return
         if isinstance(rows, UnrollWriter):
-            self._count_steps(group)
             if self._lockstep is not None:
                 self._lockstep.add(group)
                 self._act_together(self._lockstep, now)
@@ -336,28 +334,38 @@ class Server:
             for group in groups:
                 self._batcher.add(group, now)
 
-    def _count_steps(self, group: Group) -> None:
-        """Count the valid transitions and aborted episodes of a training group's tick."""
+    def _count(self, group: Group) -> None:
+        """Count the steps and ended episodes of a group's newest rows.
+
+        Only once they are answered: if the session ends before, the group sends them again in its next one.
+        """
+        mode, statistics = group.session.hello.mode, group.statistics
+        if self.served_statistics is not None and statistics is not None:
+            self.served_statistics.add(statistics)
+        if mode == "eval":
+            self.counters.eval_steps += valid_steps(group.flags)
+        elif mode == "train":
+            self._count_training(group)
+        group.statistics = None
+
+    def _count_training(self, group: Group) -> None:
+        """Count a training group's valid transitions, and the episodes that ended or were aborted."""
         steps = valid_steps(group.flags)
         has_resets = steps < len(group.flags) and group.lanes.tick > 0
-        self.counters.acted_steps += steps
         aborted = aborted_episodes(group.previous_flags, group.flags) if has_resets else 0
-        self.learner_sessions.of(group.task).episodes.count_steps(steps, aborted)
-
-    def _count_episodes(self, group: Group, statistics: Array) -> None:
-        """Count the episodes that ended in this tick, f32 [ended lanes, K]."""
-        if self.served_statistics is not None:
-            self.served_statistics.add(statistics)
-            return
-        hello, episodes = group.session.hello, self.learner_sessions.of(group.task).episodes
-        if hello.mode == "train":
-            episodes.add(statistics, self.version)
-        elif hello.mode == "eval":
-            result = self.evaluations.record(group, statistics)
-            if result is not None:
-                episodes.report_evaluation(hello.spec, result)
+        self.counters.acted_steps += steps
+        episodes = self.learner_sessions.of(group.task).episodes
+        episodes.count_steps(steps, aborted)
+        if group.statistics is not None:
+            episodes.add(group.statistics, group.version)
 
     # Evaluation
+
+    def _record_evaluation(self, group: Group, statistics: Array) -> None:
+        """Take the episodes of a round that ended in this tick, and report the round if they are its last."""
+        result = self.evaluations.record(group, statistics)
+        if result is not None:
+            self.learner_sessions.of(group.task).episodes.report_evaluation(group.session.hello.spec, result)
 
     def _queue_evaluation(self, group: Group, now: float) -> None:
         self._start_evaluations(now)
@@ -492,6 +500,7 @@ class Server:
     def _answer(
         self, group: Group, version: int, payload: Sequence[bytes], now: float, *, bits: int = 0, reset_seed: int = 0
     ) -> None:
+        self._count(group)
         session = group.session
         frames = [encode_act(session.id, session.last_seq, version, bits, reset_seed), *payload]
         self.table.answer(session, frames, now)

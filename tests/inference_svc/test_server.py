@@ -394,6 +394,41 @@ def test_steps_into_reset_rows_are_not_counted_as_acted(driver: ServerDriver) ->
     assert (outgoing.message.count, outgoing.message.aborted, outgoing.message.acted_steps) == (1, 1, 2)
 
 
+def test_rows_that_were_never_answered_are_counted_in_the_next_session_alone(driver: ServerDriver) -> None:
+    """Their sender sends them again there, with the episodes that they end: here after it was held for credit."""
+    driver.serve(lanes=0)
+    session = driver.hello().session
+    for seq in range(T):
+        driver.step(session, seq, (0, 0) if seq else (Flags.FIRST, Flags.FIRST))
+        driver.answer()
+    driver.step(session, T, (Flags.TERMINATED, 0))
+    assert driver.state_of(session) == RequestState.HELD_NO_CREDIT
+    driver.tell(Bye(session=session, reason="moved"))
+    session = driver.hello().session
+    driver.step(session, 0, (Flags.TERMINATED, 0))
+    assert driver.counters.acted_steps == 2 * (T - 1)
+    driver.answer()
+    driver.server.flush_episodes()
+    outgoing = driver.link.outbox.next_outgoing()
+    assert outgoing is not None
+    assert (outgoing.message.count, outgoing.message.acted_steps) == (1, 2 * T)
+    assert driver.counters.acted_steps == 2 * T
+
+
+def test_evaluation_steps_that_were_never_answered_are_counted_in_the_next_session_alone(driver: ServerDriver) -> None:
+    """A group between two rounds is not answered for minutes."""
+    driver.serve()
+    session = driver.hello(mode="eval").session
+    driver.step(session, 0)
+    driver.tell(Bye(session=session, reason="moved"))
+    session = driver.hello(mode="eval").session
+    driver.step(session, 0)
+    driver.grant(100, Evaluation(id=3, version=pack_version(1, 5), episodes=2, seed=42, greedy=True))
+    driver.server.weights_frozen(pack_version(1, 5), 0.0)
+    assert isinstance(driver.last(), Act)
+    assert driver.counters.eval_steps == 2
+
+
 def test_the_request_for_an_evaluation_reports_the_episodes_before_it(driver: ServerDriver) -> None:
     """So the summary of a run that ends within the half second between two reports counts all its episodes."""
     driver.serve()
@@ -401,6 +436,7 @@ def test_the_request_for_an_evaluation_reports_the_episodes_before_it(driver: Se
     driver.step(session, 0, (Flags.FIRST, Flags.FIRST))
     driver.answer()
     driver.step(session, 1, (0, Flags.TERMINATED))
+    driver.answer()
     driver.grant(100, Evaluation(id=3, version=pack_version(1, 5), episodes=2, seed=42, greedy=True))
     outgoing = driver.link.outbox.next_outgoing()
     assert outgoing is not None
