@@ -26,9 +26,9 @@ class Batcher(Generic[T]):
         """Queue a group whose rows are ready."""
         self._ready.setdefault(group, now)
 
-    def discard(self, group: T) -> None:
-        """Forget a group that no longer waits for actions."""
-        self._ready.pop(group, None)
+    def discard(self, group: T) -> bool:
+        """Forget a group that no longer waits for actions; return whether it did."""
+        return self._ready.pop(group, None) is not None
 
     def launch_at(self, num_active: int, now: float) -> float | None:
         """Return when the next batch should start: `now`, or soon; None while nothing is queued or the device is busy.

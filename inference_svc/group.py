@@ -23,7 +23,7 @@ _BOUNDARY = int(ActBits.BOUNDARY)
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """A group with a session: its lanes, layouts and newest flags."""
+    """A group with a session: its lanes, layouts, and what its newest rows say."""
 
     session: Session
     lanes: LaneBlock
@@ -31,6 +31,8 @@ class Group:
     check: RowCheck  # of a STEP's values
     flags: Array  # of the newest rows, u8 [L]
     previous_flags: Array
+    statistics: Array | None = None  # of the episodes that its newest rows end, f32 [n, K]; None: of none
+    version: int = 0  # packed, of the weights that acted when its newest rows came
     wants_boundaries: bool = False  # its HELLO has the capability `boundary`
 
     @property

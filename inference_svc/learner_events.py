@@ -14,6 +14,13 @@ class Welcomed:
 
 
 @dataclass(frozen=True, slots=True)
+class RunReplaced:
+    """The learner is of another run than before. Its session begins after that, with `Welcomed`."""
+
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class WeightsReceived:
     """New weights; `manifest` is JSON, or empty if it has not changed."""
 
@@ -63,5 +70,12 @@ class Refused:
 
 
 Event = (
-    Welcomed | WeightsReceived | FormerWeightsReceived | CreditReceived | RunFinished | SpecificationRefused | Refused
+    Welcomed
+    | RunReplaced
+    | WeightsReceived
+    | FormerWeightsReceived
+    | CreditReceived
+    | RunFinished
+    | SpecificationRefused
+    | Refused
 )

@@ -64,10 +64,11 @@ class LearnerSession:
         self._push(group, self._freest())
 
     def _freest(self) -> Outbox:
-        """Return the outbox whose credit allows most."""
+        """Return the outbox whose credit allows most, of the ranks that are known to be in the chief's run."""
         if len(self.links) == 1:
             return self.link.outbox
-        return max((link.outbox for link in self.links), key=lambda outbox: outbox.open_lanes)
+        links = [link for link in self.links if link.run_id == self.link.run_id]
+        return max((link.outbox for link in links), key=lambda outbox: outbox.open_lanes)
 
     def _push(self, group: Group, outbox: Outbox) -> None:
         writer, session = group.lanes.rows, group.session
@@ -140,6 +141,12 @@ class LearnerSessions:
         """Return the specification of a task's first environments; None for the task "" or one without any."""
         learner_session = self._by_task.get(task)
         return learner_session.link.spec if learner_session is not None and task else None
+
+    def forget(self, group: Group) -> None:
+        """Forget a group that has ended, which may be held for credit."""
+        learner_session = self._by_task.get(group.task)
+        if learner_session is not None and group in learner_session.held:
+            learner_session.held.remove(group)
 
     def introduce(self, task: str, spec: EnvSpec, now: float) -> None:
         """Open the session of a task, whose environments passed `check_env`; later calls change nothing."""

@@ -95,6 +95,7 @@ class Server:
         )
         self.table = SessionTable(incarnation, 0, "", limits, owner=owner)
         self.version = 0  # packed version of the weights that act
+        self.num_loading = 0  # policies being built, which may not fit the groups of now: no batch starts
         self.goodbyes: GoodbyeTracker | None = None  # set once the run is over
         self.served_statistics: ServedStatistics | None = None  # set if a policy is served without a learner
         self.evaluations = Evaluations()
@@ -133,16 +134,33 @@ class Server:
           replica: a number that goes into the groups' seeds, different for each process of this service in a run.
         """
         self.evaluations.forget_frozen()
+        for group in self._evaluation_groups():
+            if group.lanes.uses_frozen_weights and self._batcher.discard(group):
+                self._mark(group, RequestState.HELD_NO_EVALUATION, group.session.state_since)
         if self.recorded is None:
             self.table.run_id, self.table.run_seed, self.table.replica = run_id, run_seed, replica
         else:
             if (self.recorded, self.table.run_id, self.known_tasks) == (record, run_id, tuple(tasks)):
                 return
-            self.learner_sessions.discard_unrolls()
-            for session in self.table.change_run(run_id, run_seed):
-                self._send(session.route, self.table.challenge(session.id))
-                self._release(session, "another_run")
+            self._change_run(run_id, run_seed)
         self.recorded, self.known_tasks = record, tuple(tasks)
+
+    def leave_run(self, run_id: str) -> None:
+        """End all sessions if the learner is of another run than they are, for which nothing of them may be trained on.
+
+        Groups get a session again once that run's policy is served.
+        """
+        if self.recorded is not None and run_id != self.table.run_id:
+            self.flush_episodes()  # into the outboxes, which are then emptied
+            self._change_run(run_id, self.table.run_seed)
+            self.recorded = None
+            self.evaluations = Evaluations()  # that run's may have the same ids
+
+    def _change_run(self, run_id: str, run_seed: int) -> None:
+        self.learner_sessions.discard_unrolls()
+        for session in self.table.change_run(run_id, run_seed):
+            self._send(session.route, self.table.challenge(session.id))
+            self._release(session, "another_run")
 
     # From environments
 
@@ -205,10 +223,11 @@ class Server:
                 return
         answer = self.table.hello(hello, route, now)
         if isinstance(answer, Welcome):
-            self.actors.register(hello.actor, hello.incarnation, is_start=not hello.group and not hello.run_id)
             session = self.table.sessions[answer.session]
             if session.attached is None and not self._admit(session, self.recorded, now):
-                return
+                answer = self._refuse_scattered(hello)
+        if isinstance(answer, Welcome):
+            self.actors.register(hello.actor, hello.incarnation, is_start=not hello.group and not hello.run_id)
             del self._greeting[route]
         else:
             self.counters.refused(answer.code)
@@ -217,7 +236,7 @@ class Server:
     def _admit(self, session: Session, record: RecordSpec, now: float) -> bool:
         """Give a new session its group and slots; return whether there were enough slots in a row."""
         start = self._slots.allocate(session.lanes)
-        if start is None:  # the free slots are not contiguous: the actor asks again
+        if start is None:
             self.table.end(session)
             return False
         session.attached = group = make_group(session, record, start, self.config.out_of_bounds)
@@ -229,6 +248,14 @@ class Server:
             self._evaluating[session.id] = group
         self._actions.append(ForgetState(group.lanes))
         return True
+
+    def _refuse_scattered(self, hello: Hello) -> Reject:
+        """Return the REJECT of a group for which enough slots are free, but not in a row."""
+        message = (
+            f"{hello.lanes} lanes requested, and the {self._slots.max_slots - self._slots.used} free are not in a row"
+        )
+        hint = "wait until a group leaves, use fewer lanes per group, or raise inference.max_lanes"
+        return Reject(nonce=hello.nonce, code="capacity", retryable=True, message=message, hint=hint)
 
     def _ping(self, ping: Ping, route: bytes, now: float) -> None:
         if self.recorded is None:
@@ -271,21 +298,19 @@ class Server:
         return False
 
     def _accept(self, group: Group, inputs: list[Array], statistics: Array | None, now: float) -> None:
-        """Write a group's new rows, count ended episodes, hand on a complete unroll, then queue or hold the group."""
+        """Write a group's new rows, hand on a complete unroll, then queue or hold the group."""
         group.previous_flags, group.flags = group.flags, inputs[-1]
+        group.statistics, group.version = statistics, self.version
         rows, mode = group.lanes.rows, group.session.hello.mode
         rows.write(inputs)
         group.lanes.tick += 1
         self.counters.requests += 1
-        if statistics is not None:
-            self._count_episodes(group, statistics)
-        if mode == "eval":
-            self.counters.eval_steps += valid_steps(group.flags)
-            if self.served_statistics is None:
-                self._queue_evaluation(group, now)
-                return
+        if mode == "eval" and self.served_statistics is None:
+            if statistics is not None:
+                self._record_evaluation(group, statistics)
+            self._queue_evaluation(group, now)
+            return
         if isinstance(rows, UnrollWriter):
-            self._count_steps(group)
             if self._lockstep is not None:
                 self._lockstep.add(group)
                 self._act_together(self._lockstep, now)
@@ -309,28 +334,38 @@ class Server:
             for group in groups:
                 self._batcher.add(group, now)
 
-    def _count_steps(self, group: Group) -> None:
-        """Count the valid transitions and aborted episodes of a training group's tick."""
+    def _count(self, group: Group) -> None:
+        """Count the steps and ended episodes of a group's newest rows.
+
+        Only once they are answered: if the session ends before, the group sends them again in its next one.
+        """
+        mode, statistics = group.session.hello.mode, group.statistics
+        if self.served_statistics is not None and statistics is not None:
+            self.served_statistics.add(statistics)
+        if mode == "eval":
+            self.counters.eval_steps += valid_steps(group.flags)
+        elif mode == "train":
+            self._count_training(group)
+        group.statistics = None
+
+    def _count_training(self, group: Group) -> None:
+        """Count a training group's valid transitions, and the episodes that ended or were aborted."""
         steps = valid_steps(group.flags)
         has_resets = steps < len(group.flags) and group.lanes.tick > 0
-        self.counters.acted_steps += steps
         aborted = aborted_episodes(group.previous_flags, group.flags) if has_resets else 0
-        self.learner_sessions.of(group.task).episodes.count_steps(steps, aborted)
-
-    def _count_episodes(self, group: Group, statistics: Array) -> None:
-        """Count the episodes that ended in this tick, f32 [ended lanes, K]."""
-        if self.served_statistics is not None:
-            self.served_statistics.add(statistics)
-            return
-        hello, episodes = group.session.hello, self.learner_sessions.of(group.task).episodes
-        if hello.mode == "train":
-            episodes.add(statistics, self.version)
-        elif hello.mode == "eval":
-            result = self.evaluations.record(group, statistics)
-            if result is not None:
-                episodes.report_evaluation(hello.spec, result)
+        self.counters.acted_steps += steps
+        episodes = self.learner_sessions.of(group.task).episodes
+        episodes.count_steps(steps, aborted)
+        if group.statistics is not None:
+            episodes.add(group.statistics, group.version)
 
     # Evaluation
+
+    def _record_evaluation(self, group: Group, statistics: Array) -> None:
+        """Take the episodes of a round that ended in this tick, and report the round if they are its last."""
+        result = self.evaluations.record(group, statistics)
+        if result is not None:
+            self.learner_sessions.of(group.task).episodes.report_evaluation(group.session.hello.spec, result)
 
     def _queue_evaluation(self, group: Group, now: float) -> None:
         self._start_evaluations(now)
@@ -393,12 +428,11 @@ class Server:
             self._act_together(self._lockstep, now)
         while learner_session.held:
             group = learner_session.held[0]
-            if not group.session.is_ended:
-                if not learner_session.try_push(group):
-                    return
-                self._mark(group, RequestState.QUEUED, now)
-                self._batcher.add(group, now)
+            if not learner_session.try_push(group):
+                return
             learner_session.held.popleft()
+            self._mark(group, RequestState.QUEUED, now)
+            self._batcher.add(group, now)
 
     def end_task(self, task: str) -> None:
         """End the sessions of a task that the learner refuses; the answer to their next HELLO says why."""
@@ -427,6 +461,8 @@ class Server:
 
     def launch(self, now: float) -> None:
         """Start a batch if the device is free, or schedule the next call."""
+        if self.num_loading:
+            return
         at = self._batcher.launch_at(self._num_active, now)
         if at is None:
             return
@@ -464,6 +500,7 @@ class Server:
     def _answer(
         self, group: Group, version: int, payload: Sequence[bytes], now: float, *, bits: int = 0, reset_seed: int = 0
     ) -> None:
+        self._count(group)
         session = group.session
         frames = [encode_act(session.id, session.last_seq, version, bits, reset_seed), *payload]
         self.table.answer(session, frames, now)
@@ -565,8 +602,9 @@ class Server:
             return
         session.attached = None
         rows = group.lanes.rows
-        self.counters.ended(reason, max(0, rows.row) * session.lanes if isinstance(rows, UnrollWriter) else 0)
+        self.counters.ended(reason, rows.num_unsent_steps if isinstance(rows, UnrollWriter) else 0)
         self._batcher.discard(group)
+        self.learner_sessions.forget(group)
         if self._lockstep is not None:
             self._lockstep.discard(group)
         self._slots.release(group.lanes.start, group.lanes.count)

@@ -25,6 +25,7 @@ from seedbed.inference_svc.learner_events import (
     FormerWeightsReceived,
     Refused,
     RunFinished,
+    RunReplaced,
     SpecificationRefused,
     WeightsReceived,
     Welcomed,
@@ -246,6 +247,8 @@ class InferenceService:
         for task, event in self.learner_sessions.receive(message, frames[1:], now):
             if isinstance(event, Welcomed):
                 self._welcomed(event.welcome, task)
+            elif isinstance(event, RunReplaced):
+                self.server.leave_run(event.run_id)
             elif isinstance(event, WeightsReceived):
                 self._load_weights(event)
             elif isinstance(event, FormerWeightsReceived):
@@ -307,17 +310,23 @@ class InferenceService:
 
     def _load_weights(self, event: WeightsReceived) -> None:
         manifest = Manifest.from_json(event.manifest) if event.manifest else None  # empty: not changed
-        self.compute.load(event.version, manifest, event.buffer, partial(self._loaded, event, manifest))
+        if manifest is not None:
+            self.server.num_loading += 1
+        loaded = partial(self._loaded, event, manifest, self._welcome)
+        self.compute.load(event.version, manifest, event.buffer, loaded)
 
-    def _loaded(self, event: WeightsReceived, manifest: Manifest | None) -> None:
-        if manifest is not None and self._welcome is not None:
-            record, welcome = self.compute.record, self._welcome
+    def _loaded(self, event: WeightsReceived, manifest: Manifest | None, welcome: ProducerWelcome | None) -> None:
+        if manifest is not None:
+            self.server.num_loading -= 1
+        is_of_run = welcome is not None and welcome.run_id == self.learner_sessions.main.run_id
+        if manifest is not None and welcome is not None and is_of_run:  # not of a run that was replaced meanwhile
+            record = self.compute.record
             self.server.serve(
                 record, welcome.run_id, welcome.run_seed, replica=self._replica(welcome), tasks=self.compute.tasks
             )
             self.service.log.info("policy_loaded", env_id=record.spec.env_id, digest=manifest.digest)
         self.server.weights_changed(event.version, self.loop.time())
-        self._perform()
+        self._launch()  # the groups that waited for the policy
 
     def _serve_alone(self, served: ServedPolicy) -> None:
         """Serve one policy without a learner."""

@@ -110,6 +110,12 @@ class UnrollWriter:
         """Whether all complete transitions have left in an unroll, so that the group can leave without losing any."""
         return self.row == self._begin
 
+    @property
+    def num_unsent_steps(self) -> int:
+        """The number of steps, of all lanes, that have left in no unroll yet."""
+        flags = [chunk.arrays[FLAGS][self._begin + 1 : self.row + 1] for chunk in self.chunks]
+        return sum(int(np.count_nonzero(~array & Flags.FIRST)) for array in flags)
+
     def state_places(self) -> Iterator[tuple[Chunk, list[Array]]]:
         """Yield each chunk with its arrays [lanes, ...] for the state before the newest row, if that is to be kept.
 

@@ -21,6 +21,7 @@ from seedbed.inference_svc.learner_events import (
     FormerWeightsReceived,
     Refused,
     RunFinished,
+    RunReplaced,
     SpecificationRefused,
     WeightsReceived,
     Welcomed,
@@ -256,7 +257,7 @@ class LearnerLink:
             self.have_version, self.have_manifest = 0, ""  # another run is another policy
             self.run_id = welcome.run_id
             self.discard_unrolls()  # the next WELCOME then begins at the outbox's first number
-            return []
+            return [RunReplaced(welcome.run_id)]
         self.welcome, self.run_id = welcome, welcome.run_id
         self._get_deadline, self._welcomed_ms = None, int(1000 * now)
         self._heartbeat.begin(now)

@@ -2,7 +2,8 @@
 
 A packed policy_version is (epoch, step). Within the learner's own epoch, lag is a difference of steps. Rows of an
 earlier epoch have lag max(0, step now - step). If their step is beyond the one that this learner resumed from, their
-weights were lost with an earlier learner, and the rows are dropped as lost; so are rows without a version.
+weights were lost with an earlier learner, and the rows are dropped as lost; so are rows without a version, and rows of
+a version that is still to come, which only another run can have acted with.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ class Lag:
 
     lag: Array  # i64, never negative
     fresh: Array  # bool: may be trained on
-    lost: Array  # bool: acted by weights of a lost learner epoch
+    lost: Array  # bool: acted by weights of a lost learner epoch, or by none of this run
 
 
 def policy_lag(version: Array, version_now: int, max_policy_lag: int, *, epoch_start_step: int = 0) -> Lag:
@@ -42,7 +43,7 @@ def policy_lag(version: Array, version_now: int, max_policy_lag: int, *, epoch_s
         return Lag(lag=lag, fresh=(lag <= max_policy_lag) & ~lost, lost=lost)
     step = version & ((1 << EPOCH_SHIFT) - 1)
     lag = np.maximum(0, step_now - step)
-    lost = ((version >> EPOCH_SHIFT < epoch_now) & (step > epoch_start_step)) | (version == 0)
+    lost = ((version >> EPOCH_SHIFT < epoch_now) & (step > epoch_start_step)) | (version == 0) | (version > version_now)
     return Lag(lag=lag, fresh=(lag <= max_policy_lag) & ~lost, lost=lost)
 
 

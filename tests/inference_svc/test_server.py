@@ -194,6 +194,22 @@ def test_without_credit_a_group_is_held_before_its_forward_pass_and_goes_on_with
     assert driver.link.outbox.unacked_lanes == 2
 
 
+def test_a_group_that_ends_while_it_is_held_is_held_no_more(driver: ServerDriver) -> None:
+    """Its unroll is dropped and counted, and not sent when there is credit."""
+    driver.serve(lanes=0)
+    session = driver.hello().session
+    for seq in range(T):
+        driver.step(session, seq)
+        driver.answer()
+    driver.step(session, T)
+    assert driver.learner_sessions.num_held == 1
+    driver.tell(Bye(session=session, reason="moved"))
+    assert driver.learner_sessions.num_held == 0
+    assert driver.counters.dropped_steps == {"moved": 2 * T}
+    driver.grant(100)
+    assert driver.link.outbox.unacked_lanes == 0
+
+
 def test_evaluation_groups_wait_for_a_round_then_reset_and_play_their_quota(driver: ServerDriver) -> None:
     """Between rounds they are held; a round starts with a seeded reset and ends when every lane has its episodes."""
     driver.serve()
@@ -331,6 +347,25 @@ def test_slots_of_a_group_that_left_are_zeroed_for_the_next(driver: ServerDriver
     assert [(lanes.start, lanes.count) for lanes in driver.forgotten] == [(0, 2), (0, 2)]
 
 
+def test_a_group_for_which_no_free_slots_are_in_a_row_is_told_that_there_is_no_room(driver: ServerDriver) -> None:
+    """As when there are too few of them: it may come again, and is let in once there are."""
+    driver.serve()
+    sessions = []
+    for group in range(4):
+        sessions.append(driver.hello(group, lanes=16).session)
+        driver.step(sessions[-1], 0, [0] * 16)
+    for place in (0, 2):
+        driver.tell(Bye(session=sessions[place], reason="stopped"))
+    driver.tell(replace(hello(9, lanes=32), nonce=8))
+    answer = driver.last()
+    assert isinstance(answer, Reject)
+    assert (answer.nonce, answer.code, answer.retryable) == (8, "capacity", True)
+    assert (driver.server.num_sessions, driver.counters.hellos_refused) == (2, {"capacity": 1})
+    driver.tell(Bye(session=sessions[1], reason="stopped"))
+    driver.tell(replace(hello(9, lanes=32), nonce=8))
+    assert isinstance(driver.last(), Welcome)
+
+
 def test_an_answer_for_a_group_that_left_meanwhile_is_dropped(driver: ServerDriver) -> None:
     """The batch comes back to a session that is gone: nothing is sent, the others are served."""
     driver.serve()
@@ -359,6 +394,41 @@ def test_steps_into_reset_rows_are_not_counted_as_acted(driver: ServerDriver) ->
     assert (outgoing.message.count, outgoing.message.aborted, outgoing.message.acted_steps) == (1, 1, 2)
 
 
+def test_rows_that_were_never_answered_are_counted_in_the_next_session_alone(driver: ServerDriver) -> None:
+    """Their sender sends them again there, with the episodes that they end: here after it was held for credit."""
+    driver.serve(lanes=0)
+    session = driver.hello().session
+    for seq in range(T):
+        driver.step(session, seq, (0, 0) if seq else (Flags.FIRST, Flags.FIRST))
+        driver.answer()
+    driver.step(session, T, (Flags.TERMINATED, 0))
+    assert driver.state_of(session) == RequestState.HELD_NO_CREDIT
+    driver.tell(Bye(session=session, reason="moved"))
+    session = driver.hello().session
+    driver.step(session, 0, (Flags.TERMINATED, 0))
+    assert driver.counters.acted_steps == 2 * (T - 1)
+    driver.answer()
+    driver.server.flush_episodes()
+    outgoing = driver.link.outbox.next_outgoing()
+    assert outgoing is not None
+    assert (outgoing.message.count, outgoing.message.acted_steps) == (1, 2 * T)
+    assert driver.counters.acted_steps == 2 * T
+
+
+def test_evaluation_steps_that_were_never_answered_are_counted_in_the_next_session_alone(driver: ServerDriver) -> None:
+    """A group between two rounds is not answered for minutes."""
+    driver.serve()
+    session = driver.hello(mode="eval").session
+    driver.step(session, 0)
+    driver.tell(Bye(session=session, reason="moved"))
+    session = driver.hello(mode="eval").session
+    driver.step(session, 0)
+    driver.grant(100, Evaluation(id=3, version=pack_version(1, 5), episodes=2, seed=42, greedy=True))
+    driver.server.weights_frozen(pack_version(1, 5), 0.0)
+    assert isinstance(driver.last(), Act)
+    assert driver.counters.eval_steps == 2
+
+
 def test_the_request_for_an_evaluation_reports_the_episodes_before_it(driver: ServerDriver) -> None:
     """So the summary of a run that ends within the half second between two reports counts all its episodes."""
     driver.serve()
@@ -366,6 +436,7 @@ def test_the_request_for_an_evaluation_reports_the_episodes_before_it(driver: Se
     driver.step(session, 0, (Flags.FIRST, Flags.FIRST))
     driver.answer()
     driver.step(session, 1, (0, Flags.TERMINATED))
+    driver.answer()
     driver.grant(100, Evaluation(id=3, version=pack_version(1, 5), episodes=2, seed=42, greedy=True))
     outgoing = driver.link.outbox.next_outgoing()
     assert outgoing is not None
@@ -379,6 +450,77 @@ def test_another_run_challenges_every_group(driver: ServerDriver) -> None:
     driver.server.serve(RecordSpec(SPEC, T), "another", 2)
     assert isinstance(driver.last(), Challenge)
     assert driver.server.used_slots == 0
+
+
+def test_nothing_of_a_former_run_is_sent_to_the_learner_of_another(driver: ServerDriver) -> None:
+    """Groups and their complete unrolls end before there is credit; they come back once there is a policy."""
+    driver.serve(lanes=0)
+    session = driver.hello().session
+    for seq in range(T):
+        driver.step(session, seq, (0, 0) if seq else (Flags.FIRST, Flags.FIRST))
+        driver.answer()
+    driver.step(session, T)
+    driver.server.leave_run("run")
+    assert driver.state_of(session) == RequestState.HELD_NO_CREDIT, "the same run, after a restart"
+    driver.server.leave_run("another")
+    assert driver.last() == Challenge(session=session, server_epoch=99)
+    former = replace(hello(), run_id="run")
+    driver.tell(former)
+    waits = driver.last()
+    assert isinstance(waits, Error)
+    assert (waits.code, waits.retryable) == ("starting", True)
+    greeting = decode(bytes(driver.link.poll(1.0)[0][0]))
+    assert isinstance(greeting, ProducerHello)
+    driver.link.receive(producer_welcome(nonce=greeting.nonce, run_id="another"), [], 1.0)
+    driver.grant(100)
+    driver.server.flush_episodes()
+    assert driver.link.outbox.next_outgoing() is None
+    driver.server.serve(RecordSpec(SPEC, T), "another", 2)
+    driver.tell(former)
+    answer = driver.last()
+    assert isinstance(answer, Welcome)
+    assert (answer.run_id, answer.resumed, answer.next_seq) == ("another", False, 0)
+    driver.server.flush_episodes()
+    assert driver.link.outbox.next_outgoing() is None
+
+
+@pytest.mark.parametrize(("run", "state"), [("run", RequestState.QUEUED), ("another", RequestState.HELD_NO_CREDIT)])
+def test_credit_of_a_rank_counts_if_it_is_in_the_chiefs_run(driver: ServerDriver, run: str, state: int) -> None:
+    """A rank of another run may be heard before its chief is."""
+    driver.serve(lanes=0)
+    session = driver.hello().session
+    for seq in range(T):
+        driver.step(session, seq)
+        driver.answer()
+    driver.step(session, T)
+    driver.learner_sessions.set_ranks(2, 0.0)
+    rank = driver.learner_sessions.streams[1]
+    rank.connected(0.0)
+    greeting = decode(bytes(rank.poll(0.0)[0][0]))
+    assert isinstance(greeting, ProducerHello)
+    rank.receive(producer_welcome(nonce=greeting.nonce, run_id=run), [], 0.0)
+    rank.receive(credit(100), [], 0.0)
+    driver.server.release_held(0.0)
+    assert driver.state_of(session) == state
+
+
+def test_another_runs_evaluation_is_played_although_it_has_the_number_of_a_former_one(driver: ServerDriver) -> None:
+    """The learner would wait for it at the end of the run."""
+    request = Evaluation(id=3, version=pack_version(1, 5), episodes=2, seed=42, greedy=True)
+    driver.serve()
+    for run in ("run", "another"):
+        driver.server.leave_run(run)
+        driver.server.serve(RecordSpec(SPEC, T), run, 1)
+        session = driver.hello(mode="eval").session
+        driver.step(session, 0, (Flags.FIRST, Flags.FIRST))
+        driver.server.credited(credit(100, evaluation=request), 0.0)
+        driver.server.weights_frozen(pack_version(1, 5), 0.0)
+        assert isinstance(driver.last(), Act), run
+        driver.step(session, 1, (Flags.FIRST, Flags.FIRST))
+        driver.answer()
+        driver.step(session, 2, (Flags.TERMINATED, Flags.TERMINATED))
+        driver.server.credited(credit(100, evaluation=request), 0.0)
+        assert driver.state_of(session) == RequestState.HELD_NO_EVALUATION
 
 
 def test_another_unroll_length_begins_anew(driver: ServerDriver) -> None:
@@ -761,6 +903,45 @@ def test_a_policy_built_anew_begins_its_evaluations_again() -> None:
     driver.step(session, 1, (4, 4))
     assert driver.pins == 2
     assert driver.state_of(session) == RequestState.HELD_NO_EVALUATION
+
+
+def test_no_batch_starts_while_another_policy_is_loaded(driver: ServerDriver) -> None:
+    """It would run after the load, for groups of the former policy. Those that may stay act with the new one."""
+    driver.serve()
+    first, second = driver.hello(0).session, driver.hello(1).session
+    driver.step(first, 0)
+    driver.server.num_loading += 1
+    driver.step(second, 0)
+    driver.answer()
+    driver.step(first, 1)
+    assert not driver.batches
+    driver.server.num_loading -= 1
+    driver.server.serve(RecordSpec(SPEC, T), "run", 1)
+    driver.server.launch(0.0)
+    assert [group.session.id for group in driver.answer()] == [second, first]
+
+
+def test_an_evaluation_group_in_the_queue_waits_for_the_new_policys_round(driver: ServerDriver) -> None:
+    """There are no frozen weights to act with: its round starts again, by a reset."""
+    driver.serve()
+    session = driver.hello(mode="eval").session
+    request = Evaluation(id=3, version=pack_version(1, 5), episodes=2, seed=42, greedy=True)
+    driver.grant(100, request)
+    driver.server.weights_frozen(pack_version(1, 5), 0.0)
+    driver.step(session, 0, (Flags.FIRST, Flags.FIRST))
+    driver.server.num_loading += 1
+    driver.step(session, 1, (Flags.FIRST, Flags.FIRST))
+    assert driver.state_of(session) == RequestState.QUEUED
+    driver.server.num_loading -= 1
+    driver.server.serve(RecordSpec(SPEC, T), "run", 1)
+    driver.server.launch(0.0)
+    assert not driver.batches
+    assert driver.state_of(session) == RequestState.HELD_NO_EVALUATION
+    driver.server.weights_changed(pack_version(1, 5), 0.0)
+    driver.server.weights_frozen(pack_version(1, 5), 0.0)
+    reset = driver.last()
+    assert isinstance(reset, Act)
+    assert (reset.seq, reset.bits) == (1, int(ActBits.RESET))
 
 
 def test_groups_that_never_step_hold_nobody_up(driver: ServerDriver) -> None:

@@ -97,6 +97,23 @@ def test_a_group_that_goes_on_after_a_lost_session_is_not_shortened() -> None:
     assert writer.is_boundary
 
 
+@pytest.mark.parametrize(("skip", "overlap"), [(0, 0), (2, 0), (0, 2), (2, 2)])
+def test_steps_that_have_left_in_no_unroll_are_counted(skip: int, overlap: int) -> None:
+    """Each step of each lane once: not rows that a shortened first unroll skips, that two unrolls share, or resets."""
+    writer = UnrollWriter(record(3, overlap), 2, skip=skip)
+    assert writer.num_unsent_steps == 0
+    unsent = 0
+    for number in range(12):
+        first = int(Flags.FIRST) if number in {0, 5} else 0
+        writer.write(tick(number, 2, first))
+        unsent += 0 if first else 2
+        assert writer.num_unsent_steps == unsent
+        if writer.is_complete:
+            writer.complete()
+            unsent = 0
+            assert writer.num_unsent_steps == 0
+
+
 def test_actions_that_nobody_took_have_no_log_probability() -> None:
     """Those at a row that a reset row follows: whoever reads unrolls may trust it without looking at flags."""
     writer, sent = UnrollWriter(record(), 2), []

@@ -9,7 +9,14 @@ import gymnasium
 import numpy as np
 import pytest
 
-from seedbed.inference_svc.learner_events import Refused, RunFinished, SpecificationRefused, WeightsReceived, Welcomed
+from seedbed.inference_svc.learner_events import (
+    Refused,
+    RunFinished,
+    RunReplaced,
+    SpecificationRefused,
+    WeightsReceived,
+    Welcomed,
+)
 from seedbed.inference_svc.upstream import GET_DEADLINE_S, LearnerLink
 from seedbed.shared.protocol.codec import decode
 from seedbed.shared.protocol.messages import (
@@ -179,13 +186,13 @@ def test_weights_without_a_known_manifest_are_asked_for_again_with_it(link: Lear
 
 
 def test_another_run_forgets_what_belongs_to_the_former(link: LearnerLink) -> None:
-    """Another run id is another policy: versions start again, kept unrolls are dropped and counted."""
+    """Another run id is another policy: this is told at once, versions start again, kept unrolls are dropped."""
     opened(link)
     link.receive(weights(pack_version(3, 1)), [b"w"], 0.1)
     link.outbox.push(4, [b"rows"])
     link.receive(Challenge(session=1, server_epoch=2), [], 0.2)
     other = replace(welcome_to(hello_of(link, 0.3)), run_id="another")
-    assert link.receive(other, [], 0.3) == []
+    assert link.receive(other, [], 0.3) == [RunReplaced("another")]
     assert (link.have_version, link.discarded_lanes, link.outbox.is_empty) == (0, 4, True)
     fresh = replace(welcome_to(hello_of(link, 0.3)), run_id="another")
     assert link.receive(fresh, [], 0.4) == [Welcomed(fresh)]

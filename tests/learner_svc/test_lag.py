@@ -38,6 +38,13 @@ def test_a_lost_epochs_row_from_ahead_has_no_negative_lag():
     assert lag.lost[0, 0]
 
 
+def test_a_version_that_is_still_to_come_is_another_runs():
+    """It may be of this epoch or a later one; without lag it would look fresh."""
+    lag = policy_lag(versions((2, 5), (2, 11), (4, 1)), pack_version(2, 10), 50)
+    assert lag.lost[:, 0].tolist() == [False, True, True]
+    assert lag.fresh[:, 0].tolist() == [True, False, False]
+
+
 def test_a_row_without_a_version_is_never_trained_on():
     """Version 0 is none, also in the first epoch."""
     lag = policy_lag(np.zeros((1, 1), np.int64), pack_version(0, 3), 50)

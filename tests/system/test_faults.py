@@ -137,6 +137,23 @@ def test_a_killed_learner_goes_on_from_its_checkpoint_and_applies_nothing_twice(
     assert steps >= summary["trained_steps"]
 
 
+def test_another_runs_learner_trains_on_nothing_of_the_former(tmp_path):
+    """Environments that were held for credit come back and begin anew."""
+    with Deployment(tmp_path) as deployment:
+        deployment.add_actor("resident")
+        deployment.start()
+        deployment.wait_trained()
+        learner, resident = deployment.learner, deployment.actors[0]
+        learner.kill()
+        wait_until(lambda: resident.metric("actor_waiting_groups") == 2, "both groups wait")
+        learner.words.append(f"run.dir={tmp_path / 'other'}")
+        learner.start().wait_ready()
+        deployment.wait_trained()
+        assert deployment.inference.by_label("groups_ended_total") == {"another_run": 2.0}
+        assert learner.metric("learner_lost_epoch_steps_total") == 0
+        deployment.wait_lanes(RESIDENT)
+
+
 def counters(checkpoint: Checkpoint) -> dict[str, int]:
     """The run's, in a checkpoint."""
     return dict(checkpoint.meta["run"]["counters"])
