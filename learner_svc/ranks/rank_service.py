@@ -218,7 +218,11 @@ class RankService:
 
 
 async def serve_rank(settings: LearnerSettings, service: Service) -> int:
-    """Run a rank until the chief ends it, and return the exit code. Raises: RankLostError if another rank is lost."""
+    """Run a rank until the chief ends it, and return the exit code. Raises: RankLostError if another rank is lost.
+
+    It is ready before it has met the chief: a StatefulSet replaces rank 0 last, and only when the others are ready.
+    """
+    service.ready()
     ranks = await service.unless_stopped(lambda: connect(settings.learner.rank_timeout_s))
     news = None if ranks is None else await service.unless_stopped(lambda: ranks.tell(b""))
     if ranks is None or news is None or (told := Told.decode(news)).is_finished:

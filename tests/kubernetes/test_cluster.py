@@ -15,10 +15,11 @@ from tests.support.kubernetes_run import MANIFESTS, NAMESPACE, WAIT_S, ExternalM
 
 pytestmark = pytest.mark.timeout(1800)
 SOLVED_S = 600.0
-ENDLESS = (
-    "RUN__STEPS=0", "RUN__UNTIL_RETURN=10000", "EVAL__EVERY_S=0", "ACTOR__LANES=32", "LEARNER__BATCH=32",
+LONG = (
+    "RUN__UNTIL_RETURN=10000", "EVAL__EVERY_S=0", "ACTOR__LANES=32", "LEARNER__BATCH=32",
     "LEARNER__METRICS_EVERY_S=0.5", "LEARNER__CHECKPOINT_EVERY_S=2", "LEARNER__MAX_POLICY_LAG=1000",
 )  # fmt: skip
+ENDLESS = ("RUN__STEPS=0", *LONG)
 
 
 @pytest.fixture
@@ -46,11 +47,11 @@ def test_two_ranks_solve_cartpole_and_the_run_stays_when_the_pods_are_gone(clust
             wait_until(lambda: run.summary().get("finished"), "the run ends", SOLVED_S)
         assert run.summary()["reason"] == "until_return"
         assert run.summary()["eval_return_mean"] >= 475
-        rank_1 = cluster.kubectl("logs", "--namespace", NAMESPACE, "learner-1")
-        assert any(event.get("event") == "policy_ready" and event.get("rank") == 1 for event in events(rank_1))
+        assert any(event.get("rank") == 1 for event in events(run, "learner-1", "policy_ready"))
         with timed("until every pod but the monitor waits to be removed"):
             for name in ("learner", "inference", "actor", "evaluator"):
                 run.wait_ready(name, 0)
+        assert run.state() == "finished"
         with timed("until all pods are removed; the claims stay"):
             run.remove_pods()
         claims = {item["metadata"]["name"]: item["status"]["phase"] for item in cluster.get("persistentvolumeclaims")}
@@ -58,25 +59,30 @@ def test_two_ranks_solve_cartpole_and_the_run_stays_when_the_pods_are_gone(clust
         assert run.summary()["finished"]
 
 
-def events(log):
-    """The lines of a service's log that are events."""
-    for line in log.splitlines():
-        if line.startswith("{"):
-            yield json.loads(line)
+def events(run, name, kind):
+    """Those of a kind in the log of a pod, or of one of a Deployment's."""
+    found = [json.loads(line) for line in run.logs(name).splitlines() if line.startswith("{")]
+    return [event for event in found if event.get("event") == kind]
+
+
+def num_ranks(run):
+    """How many learners have met, as the chief last said it."""
+    return events(run, "learner-0", "ranks_met")[-1]["number"]
 
 
 def test_a_long_run_is_scaled_and_broken_and_goes_on(cluster, tmp_path, tmp_path_factory, timed):
-    """Pods of every kind are killed, a rank is evicted, and the key of environments is replaced."""
+    """A rank is added, pods are killed, one is evicted, environments get another key, and the run ends and goes on."""
     autoscaler = yaml.safe_load((MANIFESTS / "autoscaling" / "actors.yaml").read_text())
     metric = autoscaler["spec"]["metrics"][0]["external"]["metric"]["name"]
     with (
         ExternalMetric(cluster, tmp_path_factory.mktemp("metric"), metric) as waiting,
-        Run(cluster, tmp_path, *ENDLESS, ranks=2, autoscaled=True) as run,
+        Run(cluster, tmp_path, *ENDLESS, ranks=1, autoscaled=True) as run,
     ):
         waiting.set("1150m")  # as the autoscaler wants it
-        with timed("until two ranks train"):
+        with timed("until one learner trains"):
             run.apply()
             run.wait_trained()
+        add_rank(run, timed)
         with timed("until Prometheus computes the autoscaler's metric from the page of the monitor"):
             ratio = measure(run, tmp_path_factory.mktemp("prometheus"))
         assert 0.9 < ratio < 50  # 1: no wait; 50: the rule's limit
@@ -84,9 +90,20 @@ def test_a_long_run_is_scaled_and_broken_and_goes_on(cluster, tmp_path, tmp_path
         kill_pods(run, timed)
         evict_ranks(run, timed)
         replace_key(run, timed)
+        extend(run, timed)
         with timed("until everything is removed"):
             run.remove()
         assert not cluster.get("namespace", NAMESPACE)
+
+
+def add_rank(run, timed):
+    """The second rank comes first, and waits for a chief that knows of it."""
+    epoch, _ = run.progress()
+    run.change(*ENDLESS, ranks=2)
+    with timed("from `kubectl apply` of a second learner rank until both train"):
+        run.apply()
+        run.wait_trained(epoch + 1)
+    assert num_ranks(run) == 2
 
 
 def scale_actors(run, waiting, timed):
@@ -154,7 +171,7 @@ def replace_key(run, timed):
     run.replace_environments_key("second")
     with timed("from `kubectl apply` of another key for environments until the old one is refused"):
         run.apply()
-        wait_until(lambda: count_events(run, "inference", "keys_revoked"), "inference revokes the key", WAIT_S)
+        wait_until(lambda: events(run, "deployment/inference", "keys_revoked"), "inference revokes the key", WAIT_S)
     with timed("from `kubectl rollout restart` until an actor with the new key is ready and training goes on"):
         restart = ("rollout", "restart", f"--namespace={NAMESPACE}", "deployment/actor", "deployment/evaluator")
         run.cluster.kubectl(*restart)
@@ -163,7 +180,19 @@ def replace_key(run, timed):
     assert run.lives("inference") == inference
 
 
-def count_events(run, name, event):
-    """How often the log of a pod of this Deployment tells of an event."""
-    log = run.cluster.kubectl("logs", f"--namespace={NAMESPACE}", f"deployment/{name}")
-    return sum(found.get("event") == event for found in events(log))
+def extend(run, timed):
+    """`kubectl apply` replaces ranks that have finished, and one that was refused, by those that can train."""
+    run.change("RUN__STEPS=1", *LONG, ranks=2)
+    with timed("from `kubectl apply` of a limit that was reached until the run has finished"):
+        run.apply()
+        wait_until(lambda: run.state() == "finished", "the run ends", WAIT_S)
+    epoch, _ = run.progress()
+    run.change(*ENDLESS, "LEARNER__KEEP_CHECKPOINTS=many", ranks=2)
+    run.apply()
+    wait_until(lambda: "SEEDBED_LEARNER__KEEP_CHECKPOINTS" in run.logs("learner-1"), "a rank is refused", WAIT_S)
+    run.change(*ENDLESS, ranks=2)
+    with timed("from `kubectl apply` of a higher limit, after one with a wrong setting, until both ranks train again"):
+        run.apply()
+        run.wait_trained(epoch + 1)
+    assert num_ranks(run) == 2
+    assert run.state() == "running"

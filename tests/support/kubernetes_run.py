@@ -43,22 +43,28 @@ class Run:
         self._base = folder / "kubernetes" / "base"
         self.keyring = Keyring(self._base / "keys")
         self.keyring.init()
+        (folder / "mine").mkdir()
+        self.runs: list[Path] = []
+        self.change(*settings, ranks=ranks)
+        self.token = secrets.token_hex(16)
+
+    def change(self, *settings: str, ranks: int) -> None:
+        """Write the user's kustomization anew, for the next `apply`."""
         patches = [{"target": {"kind": "Deployment|StatefulSet"}, "patch": json.dumps(FOR_TWO_CORES)}]
-        if autoscaled:
+        if self._autoscaled:
             patches.append({"target": {"kind": "HorizontalPodAutoscaler"}, "patch": json.dumps(AT_ONCE)})
         mine = {
             "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "namespace": NAMESPACE,
-            "resources": ["../kubernetes/base"], "components": ["../kubernetes/autoscaling"] if autoscaled else [],
+            "resources": ["../kubernetes/base"],
+            "components": ["../kubernetes/autoscaling"] if self._autoscaled else [],
             "replicas": [{"name": "learner", "count": ranks}], "patches": patches,
             "configMapGenerator": [{
                 "name": "run", "behavior": "merge",
                 "literals": [f"WORLD_SIZE={ranks}", *(f"SEEDBED_{setting}" for setting in settings)],
             }],
         }  # fmt: skip
-        (folder / "mine").mkdir()
-        (folder / "mine" / "kustomization.yaml").write_text(yaml.safe_dump(mine))
-        self.runs = [cluster.offer_volume(f"runs-learner-{rank}") for rank in range(ranks)]
-        self.token = secrets.token_hex(16)
+        (self._folder / "mine" / "kustomization.yaml").write_text(yaml.safe_dump(mine))
+        self.runs += [self.cluster.offer_volume(f"runs-learner-{rank}") for rank in range(len(self.runs), ranks)]
 
     def __enter__(self) -> Self:
         return self
@@ -110,6 +116,19 @@ class Run:
             return dict(json.loads((self.runs[0] / "cartpole" / "summary.json").read_text()))
         except FileNotFoundError:
             return {}
+
+    def state(self) -> str:
+        """As `seedbed runs` tells it in the chief's pod; empty while that does not answer, or there is no run."""
+        words = ("exec", f"--namespace={NAMESPACE}", "learner-0", "--", "env", "-C", "/", "seedbed", "runs", "--json")
+        try:
+            found = json.loads(self.cluster.kubectl(*words, check=False))
+        except ValueError:
+            return ""
+        return str(found[0]["state"]) if found else ""
+
+    def logs(self, name: str) -> str:
+        """What a pod has printed in its container's present life, or one of a Deployment as in deployment/NAME."""
+        return self.cluster.kubectl("logs", f"--namespace={NAMESPACE}", name, "--container=service", check=False)
 
     def wait_ready(self, name: str, number: int, without: Sequence[str] = ()) -> None:
         """Wait until a service has exactly so many ready pods, none of them one of these lives."""

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from seedbed.learner_svc.run.history import read_metrics
+from seedbed.shared.runtime.health import STATUS_VARIABLE, check_alive, check_ready
 from tests.support.deployment import wait_until
 from tests.support.ranks import free_port
 
@@ -117,6 +118,23 @@ def test_a_learner_that_waits_for_other_ranks_can_be_stopped(tmp_path):
     process = subprocess.Popen([sys.executable, "-m", "seedbed.learner_svc", *words], env=environment)
     try:
         wait_until(lambda: can_connect(port), "it waits for rank 1")
+        process.terminate()
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_rank_is_ready_while_it_waits_for_the_chief(tmp_path):
+    """Or a StatefulSet, which replaces the chief last, would wait for a rank that waits for the new chief."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SEEDBED_")}
+    environment |= {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    environment |= {STATUS_VARIABLE: str(tmp_path / "status.json")}
+    words = ["env.id=CartPole-v1", "learner.bind=tcp://127.0.0.1:0"]
+    process = subprocess.Popen([sys.executable, "-m", "seedbed.learner_svc", *words], env=environment)
+    try:
+        wait_until(lambda: not check_ready(environment), "it is ready")
+        assert not check_alive(environment)
         process.terminate()
         assert process.wait(20) == 0
     finally:
