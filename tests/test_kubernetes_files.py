@@ -233,9 +233,32 @@ def test_the_autoscaler_asks_for_a_metric_that_is_made_of_one_of_ours():
     (metric,) = scaler["metrics"]
     assert scaler["scaleTargetRef"]["name"] in PODS
     assert metric["external"]["metric"]["name"] == rule["name"]["as"]
-    series = f"seedbed_{learner_figures.UPDATE_SECONDS.name}_sum"
-    assert rule["seriesQuery"] == series
-    assert set(re.findall(r"seedbed_\w+", rule["metricsQuery"])) == {series}
+    series = f"seedbed_{learner_figures.UPDATE_SECONDS.name}"
+    assert rule["seriesQuery"] == f"{series}_sum"
+    assert set(re.findall(r"seedbed_\w+", rule["metricsQuery"])) == {f"{series}_sum", f"{series}_count"}
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+@pytest.mark.parametrize(
+    ("busy", "updates", "ratio"), [(1.0, 1, 1.0), (0.5, 1, 2.0), (0.001, 1, 50.0), (0.0, 0, None)], ids=str
+)
+def test_the_autoscaler_is_told_how_long_the_learner_waits_and_nothing_if_nothing_is_trained(
+    busy, updates, ratio, tmp_path
+):
+    """Computed by Prometheus; `busy` is the share of time that updates take."""
+    (rule,) = yaml.safe_load((FOLDER / "autoscaling" / "adapter.yaml").read_text())["rules"]["external"]
+    series = f"seedbed_{learner_figures.UPDATE_SECONDS.name}"
+    samples = [] if ratio is None else [{"labels": "{}", "value": ratio}]
+    case = {
+        "interval": "15s",
+        "input_series": [
+            {"series": f"{series}_sum", "values": f"0+{15 * busy}x20"},
+            {"series": f"{series}_count", "values": f"0+{updates}x20"},
+        ],
+        "promql_expr_test": [{"expr": rule["metricsQuery"], "eval_time": "5m", "exp_samples": samples}],
+    }
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump({"evaluation_interval": "15s", "tests": [case]}))
+    subprocess.run(["promtool", "test", "rules", tmp_path / "test.yaml"], check=True)
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
