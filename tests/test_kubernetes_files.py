@@ -288,6 +288,8 @@ def test_kustomize_makes_objects_that_a_cluster_takes_with_all_components(tmp_pa
     for kind, name in (("StatefulSet", "learner"), ("Deployment", "inference"), ("Deployment", "actor")):
         limits = found[kind, name]["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
         assert limits.get("nvidia.com/gpu") == (None if name == "actor" else 1)
+    rolling = found["Deployment", "inference"]["spec"]["strategy"]["rollingUpdate"]
+    assert rolling == {"maxSurge": 0, "maxUnavailable": 1}  # no GPU needs to be spare
     (monitor,) = found["Deployment", "monitor"]["spec"]["template"]["spec"]["containers"]
     assert "SEEDBED_MONITOR__TOKEN" in {item["name"] for item in monitor["env"]}
 
