@@ -4,6 +4,7 @@ import copy
 import re
 import shutil
 import subprocess
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
@@ -199,6 +200,22 @@ def test_links_go_where_the_services_are_and_the_network_lets_nothing_else_throu
         links = {(a, b, port) if way == "egress" else (b, a, port) for a, b, port in dialled}
         assert let == links | {("learner", "learner", "any")}
     assert any(policy["podSelector"] == {} and "Ingress" in policy["policyTypes"] for policy in POLICIES)
+
+
+@pytest.mark.parametrize("protocol", ["UDP", "TCP"])
+def test_every_pod_reaches_the_dns_of_the_cluster(protocol):
+    """As a pod, whose port is 5353 on OpenShift, or on the node itself: NodeLocal DNSCache."""
+    (every,) = [policy for policy in POLICIES if policy["podSelector"] == {}]
+    to_pods, to_node = set(), set()
+    for rule in every["egress"]:
+        ports = {item["port"] for item in rule["ports"] if item["protocol"] == protocol}
+        for peer in rule["to"]:
+            if peer.get("namespaceSelector") == {}:
+                to_pods |= ports
+            elif ip_address("169.254.20.10") in ip_network(peer["ipBlock"]["cidr"]):
+                to_node |= ports
+    assert to_pods == {53, 5353}
+    assert to_node == {53}
 
 
 def test_ranks_meet_at_the_chief_and_say_where_inference_finds_each():
