@@ -170,13 +170,15 @@ def test_a_lost_node_queues_the_job_again_and_it_goes_on(cluster: Cluster, train
     tell("return of the node until training went on", began)
 
 
-def test_each_learner_of_a_node_gets_another_gpu(cluster: Cluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize("role", ["learner", "inference"])
+def test_each_task_of_a_group_on_a_node_gets_another_gpu(cluster: Cluster, tmp_path: Path, role: str) -> None:
     """As Slurm counts a node's GPUs: here they are files, and PyTorch finds none behind them."""
-    job = cluster.submit(
-        tmp_path, "cartpole", *ENDLESS, learners=("--nodes=1", "--ntasks=2", "--cpus-per-task=1", "--gpus-per-node=2")
-    )
+    two = ("--nodes=1", "--ntasks=2", "--cpus-per-task=1", "--gpus-per-node=2")
+    groups = {"learners": two} if role == "learner" else {"inference": two}
+    job = cluster.submit(tmp_path, "cartpole", *ENDLESS, **groups)
     job.wait_trained()
-    found = [Path(f"/proc/{pid}/environ").read_text().split("\0") for pid in cluster.processes(service("learner"))]
+    wait_until(lambda: len(cluster.processes(service(role))) == 2, "both tasks run", RUN_S)
+    found = [Path(f"/proc/{pid}/environ").read_text().split("\0") for pid in cluster.processes(service(role))]
     assert sorted(word for words in found for word in words if word.startswith("CUDA_VISIBLE_DEVICES=")) == [
         "CUDA_VISIBLE_DEVICES=0", "CUDA_VISIBLE_DEVICES=1",
     ]  # fmt: skip

@@ -16,6 +16,7 @@ from tests.support.host import ROOT, START_S, Host, run
 SCRIPT = ROOT / "compose" / "slurm" / "train.sbatch"
 RUN_S = 240.0 * PATIENCE
 TWO_NODES = ("--nodes=2", "--ntasks=2", "--cpus-per-task=2")
+ONE_TASK = ("--ntasks=1", "--cpus-per-task=2")
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 MUNGED = (
     "munged --force --key-file={folder}/munge.key --socket=/run/munge/munge.socket.2 --pid-file=/run/munge/munged.pid "
@@ -128,15 +129,15 @@ class Cluster:
 
     def submit(
         self, folder: Path, experiment: str, *words: str, learners: Sequence[str] = TWO_NODES,
-        limit: Sequence[str] = (), variables: Mapping[str, str] = {},
+        inference: Sequence[str] = ONE_TASK, limit: Sequence[str] = (), variables: Mapping[str, str] = {},
     ) -> "Job":  # fmt: skip
         """`sbatch train.sbatch EXPERIMENT words…` in a folder: two learners, inference and two actors.
 
-        `learners`: options of their group; `limit`: of all three groups; `variables`: of the environment.
+        `learners`, `inference`: options of their groups; `limit`: of all three groups; `variables`: of the environment.
         """
         options = [
             *learners, *limit, ":",
-            "--ntasks=1", "--cpus-per-task=2", *limit, ":",
+            *inference, *limit, ":",
             "--ntasks=2", "--cpus-per-task=1", *limit,
         ]  # fmt: skip
         given = (f"{name}={text}" for name, text in variables.items())
