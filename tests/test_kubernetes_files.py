@@ -64,12 +64,14 @@ def objects():
 
 OBJECTS = objects()
 PODS = {item["metadata"]["name"]: item["spec"]["template"] for item in OBJECTS if item["kind"] in WORKLOADS}
+PLACES = {name: name for name in PODS} | {"monitor": "learner"}  # service → its pod
 POLICIES = [item["spec"] for item in OBJECTS if item["kind"] == "NetworkPolicy"]
 
 
 def container(name):
-    """A pod's only one."""
-    (found,) = PODS[name]["spec"]["containers"]
+    """That of a service."""
+    own = "service" if name in PODS else name
+    (found,) = [item for item in PODS[PLACES[name]]["spec"]["containers"] if item["name"] == own]
     return found
 
 
@@ -97,10 +99,10 @@ def test_every_object_is_one_that_a_cluster_takes(item, version):
     validator.validate(item, version, strict=True)
 
 
-@pytest.mark.parametrize("name", PODS)
+@pytest.mark.parametrize("name", PLACES)
 def test_a_pod_satisfies_the_restricted_standard_and_writes_nowhere_but_its_volumes(name):
     """And the namespace enforces it."""
-    pod = PODS[name]["spec"]
+    pod = PODS[PLACES[name]]["spec"]
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert pod["automountServiceAccountToken"] is False
@@ -118,7 +120,7 @@ def test_a_pod_satisfies_the_restricted_standard_and_writes_nowhere_but_its_volu
 def laid_out(name, keys, folder):
     """What a pod finds below /keys, as the cluster puts it there, from a folder of keys."""
     secrets = {item["name"]: item["files"] for item in KUSTOMIZATION["secretGenerator"]}
-    volumes = {volume["name"]: volume.get("secret", {}) for volume in PODS[name]["spec"]["volumes"]}
+    volumes = {volume["name"]: volume.get("secret", {}) for volume in PODS[PLACES[name]]["spec"]["volumes"]}
     for mount in container(name)["volumeMounts"]:
         if not mount["mountPath"].startswith("/keys/"):
             continue
@@ -143,7 +145,7 @@ def test_a_pod_has_the_keys_that_its_links_need_and_no_others_secrets(tmp_path):
     """Those of `seedbed keys init`, read as the service reads them."""
     keys = tmp_path / "keys"
     Keyring(keys).init()
-    found = {name: laid_out(name, keys, tmp_path / name) for name in PODS}
+    found = {name: laid_out(name, keys, tmp_path / name) for name in PLACES}
     assert bind_keys(found["learner"], KeyRole.LEARNER)
     assert bind_keys(found["inference"], KeyRole.INFERENCE)
     assert dial_keys(found["inference"], KeyRole.INFERENCE, KeyRole.LEARNER)
@@ -153,15 +155,15 @@ def test_a_pod_has_the_keys_that_its_links_need_and_no_others_secrets(tmp_path):
         assert dial_keys(found["monitor"], KeyRole.MONITOR, server)
     for server, clients in (("learner", 2), ("inference", 2)):
         assert len(list((found[server] / "clients").iterdir())) == clients
-    secrets = {name: sorted(path.name for path in (tmp_path / name).rglob("*.key")) for name in PODS}
+    secrets = {name: sorted(path.name for path in (tmp_path / name).rglob("*.key")) for name in PLACES}
     assert secrets == {
         "learner": ["server.key"], "inference": ["client.key", "server.key"], "actor": ["client.key"],
         "evaluator": ["client.key"], "monitor": ["client.key"],
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PODS)
-def test_what_a_pod_is_told_is_what_its_service_understands(name):
+@pytest.mark.parametrize("name", PLACES)
+def test_what_a_service_is_told_is_what_its_service_understands(name):
     """Its role, and settings that exist."""
     words = container(name)["args"]
     assert words == ["monitor"] if name == "monitor" else words[:2] == ["container", ContainerRole(name)]
@@ -175,7 +177,7 @@ def test_links_go_where_the_services_are_and_the_network_lets_nothing_else_throu
     services = {item["metadata"]["name"]: item["spec"] for item in OBJECTS if item["kind"] == "Service"}
     dialled = {
         (name, re.split(r"[:.]", value.removeprefix("tcp://").removeprefix(CHIEF))[0], int(value.rpartition(":")[2]))
-        for name in PODS
+        for name in PLACES
         for key, value in variables(name).items()
         if value.startswith("tcp://") and not key.endswith(("BIND", "ADVERTISE"))
     }
@@ -197,7 +199,8 @@ def test_links_go_where_the_services_are_and_the_network_lets_nothing_else_throu
             if "podSelector" in side and selects(side["podSelector"], peer)
             for port in rule.get("ports", [{"port": "any"}])
         }
-        links = {(a, b, port) if way == "egress" else (b, a, port) for a, b, port in dialled}
+        ends = {(PLACES[name], server, port) for name, server, port in dialled if PLACES[name] != server}
+        links = {(a, b, port) if way == "egress" else (b, a, port) for a, b, port in ends}
         assert let == links | {("learner", "learner", "any")}
     assert any(policy["podSelector"] == {} and "Ingress" in policy["policyTypes"] for policy in POLICIES)
 
@@ -302,13 +305,14 @@ def test_kustomize_makes_objects_that_a_cluster_takes_with_all_components(tmp_pa
     assert run["WORLD_SIZE"] == "2"
     assert run["EXPERIMENT"] == "cartpole"
     assert "replicas" not in found["Deployment", "actor"]["spec"]
-    for kind, name in (("StatefulSet", "learner"), ("Deployment", "inference"), ("Deployment", "actor")):
-        limits = found[kind, name]["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
-        assert limits.get("nvidia.com/gpu") == (None if name == "actor" else 1)
+    pods = {name: item["spec"]["template"]["spec"] for (kind, name), item in found.items() if kind in WORKLOADS}
+    parts = {(name, item["name"]): item for name, pod in pods.items() for item in pod["containers"]}
+    assert {place for place, item in parts.items() if item["resources"]["limits"].get("nvidia.com/gpu")} == {
+        ("learner", "service"), ("inference", "service"),
+    }  # fmt: skip
     rolling = found["Deployment", "inference"]["spec"]["strategy"]["rollingUpdate"]
     assert rolling == {"maxSurge": 0, "maxUnavailable": 1}  # no GPU needs to be spare
-    (monitor,) = found["Deployment", "monitor"]["spec"]["template"]["spec"]["containers"]
-    assert "SEEDBED_MONITOR__TOKEN" in {item["name"] for item in monitor["env"]}
+    assert "SEEDBED_MONITOR__TOKEN" in {item["name"] for item in parts["learner", "monitor"]["env"]}
 
 
 def test_nobody_is_started_again_when_the_run_is_over_and_one_learner_writes_a_run():
@@ -317,9 +321,15 @@ def test_nobody_is_started_again_when_the_run_is_over_and_one_learner_writes_a_r
     assert workload("learner")["spec"]["replicas"] == 1
 
 
-@pytest.mark.parametrize("name", PODS)
-def test_a_pod_that_hangs_or_takes_too_much_is_started_anew(name):
+def test_no_pod_uses_the_claim_of_another():
+    """It would hold the claim's volume on its node when the other has to move."""
+    assert not any("persistentVolumeClaim" in volume for pod in PODS.values() for volume in pod["spec"]["volumes"])
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_service_that_hangs_or_takes_too_much_is_started_anew(name):
     """Readiness alone would leave it standing."""
     found = container(name)
-    assert found["livenessProbe"]["exec"]["command"] == [*found["readinessProbe"]["exec"]["command"], "--alive"]
+    check = container("learner")["readinessProbe"]["exec"]["command"]
+    assert found["livenessProbe"]["exec"]["command"] == [*check, "--alive"]
     assert "memory" in found["resources"]["limits"]

@@ -41,16 +41,18 @@ def test_two_ranks_solve_cartpole_and_the_run_stays_when_the_pods_are_gone(clust
     with Run(cluster, tmp_path, "EVAL__EVERY_S=5", ranks=2) as run:
         with timed("from `kubectl apply` until both ranks, inference, actor, evaluator and monitor are ready"):
             run.apply()
-            for name, number in (("learner", 2), ("inference", 1), ("actor", 1), ("evaluator", 1), ("monitor", 1)):
+            for name, number in (("learner", 2), ("inference", 1), ("actor", 1), ("evaluator", 1)):
                 run.wait_ready(name, number)
+            wait_until(lambda: run.monitor_life() >= 0, "the page answers", WAIT_S)
         with timed("until an evaluation of 100 episodes has reached 475"):
             wait_until(lambda: run.summary().get("finished"), "the run ends", SOLVED_S)
         assert run.summary()["reason"] == "until_return"
         assert run.summary()["eval_return_mean"] >= 475
         assert any(event.get("rank") == 1 for event in events(run, "learner-1", "policy_ready"))
-        with timed("until every pod but the monitor waits to be removed"):
+        with timed("until every service but the monitor waits to be removed"):
             for name in ("learner", "inference", "actor", "evaluator"):
                 run.wait_ready(name, 0)
+        assert run.monitor_life() >= 0
         assert run.state() == "finished"
         with timed("until all pods are removed; the claims stay"):
             run.remove_pods()
@@ -121,7 +123,7 @@ def scale_actors(run, waiting, timed):
 
 def kill_pods(run, timed):
     """Without a moment's notice."""
-    for name, number in (("actor", 1), ("inference", 1), ("evaluator", 1), ("monitor", 1)):
+    for name, number in (("actor", 1), ("inference", 1), ("evaluator", 1)):
         run.wait_ready(name, number)
         lives = run.lives(name)
         with timed(f"from a killed pod of {name} until another one is ready and training goes on"):
@@ -129,8 +131,14 @@ def kill_pods(run, timed):
             kill(run, pod)
             run.wait_ready(name, number, without=lives)
             run.wait_trained()
+    life, (epoch, _) = run.monitor_life(), run.progress()
+    with timed("from a killed process of the monitor until its page answers again"):
+        run.cluster.kill_process("learner-0", "SEEDBED_MONITOR__RUNS")
+        wait_until(lambda: run.monitor_life() > life, "the page answers", WAIT_S)
+    run.wait_trained()
+    assert run.progress()[0] == epoch
     for rank in (1, 0):
-        for what, end in (("pod", kill), ("process", lambda run, pod: run.cluster.kill_process(pod))):
+        for what, end in (("pod", kill), ("process", kill_learner)):
             run.wait_ready("learner", 2)
             epoch, _ = run.progress()
             with timed(f"from a killed {what} of learner rank {rank} until both train again"):
@@ -141,6 +149,11 @@ def kill_pods(run, timed):
 def kill(run, pod):
     """Delete a pod without the time to leave."""
     run.cluster.kubectl("delete", "--namespace", NAMESPACE, "pod", pod, "--force", "--grace-period=0", "--wait=false")
+
+
+def kill_learner(run, pod):
+    """Kill the learner alone, so that its container is started again in the same pod."""
+    run.cluster.kill_process(pod, "SEEDBED_LEARNER__BIND")
 
 
 def evict_ranks(run, timed):

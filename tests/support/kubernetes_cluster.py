@@ -204,11 +204,13 @@ class Cluster:
         self.kubectl("apply", "--filename=-", stdin=json.dumps(volume))
         return folder
 
-    def kill_process(self, pod: str) -> None:
-        """`kill -9` to the service in a pod, as when memory is short. Its container is started again."""
+    def kill_process(self, pod: str, variable: str) -> None:
+        """`kill -9` to the service of a pod that has this variable, as when memory is short. It is started again."""
         for entry in filter(lambda entry: entry.name.isdecimal(), Path("/proc").iterdir()):
             with suppress(OSError):  # it has ended, or is the kernel's
-                if f"HOSTNAME={pod}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                items = (entry / "environ").read_bytes().split(b"\0")
+                found = dict(item.partition(b"=")[::2] for item in items)
+                if found.get(b"HOSTNAME") == pod.encode() and variable.encode() in found:
                     os.kill(int(entry.name), signal.SIGKILL)
 
     def load_image(self, image: str) -> None:

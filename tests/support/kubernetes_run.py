@@ -22,9 +22,10 @@ WAIT_S = 300.0
 MANIFESTS = ROOT / "compose" / "kubernetes"
 CLIENTS = "keys/inference/clients"
 METRIC_PORT = 6500
-FOR_TWO_CORES = [  # a cluster's requests add up to more
-    {"op": "replace", "path": "/spec/template/spec/containers/0/resources/requests/cpu", "value": "50m"}
-]
+FOR_TWO_CORES = {  # a cluster's requests add up to more
+    "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "any"},
+    "spec": {"template": {"spec": {"containers": [{"name": "service", "resources": {"requests": {"cpu": "50m"}}}]}}},
+}  # fmt: skip
 AT_ONCE = [  # the autoscaler's patience, which is minutes
     {"op": "replace", "path": "/spec/behavior", "value": {
         way: {"stabilizationWindowSeconds": 0, "policies": [{"type": "Pods", "value": 8, "periodSeconds": 5}]}
@@ -143,15 +144,29 @@ class Run:
         """Return which pods of a service are ready, and in which life of their container."""
         ready = self.cluster.ready(name)
         return [
-            f"{pod['metadata']['uid']}/{pod['status']['containerStatuses'][0]['restartCount']}"
+            f"{pod['metadata']['uid']}/{_restarts(pod, 'service')}"
             for pod in self.cluster.pods(name)
             if pod["metadata"]["name"] in ready
         ]
+
+    def monitor_life(self) -> int:
+        """Return how often the monitor beside the chief was started again; -1 while its page does not answer."""
+        check = ("python", "-S", "-m", "seedbed.shared.runtime.health")
+        words = ("exec", f"--namespace={NAMESPACE}", "learner-0", "--container=monitor", "--", *check)
+        if self.cluster.kubectl(*words, check=False).strip() != "ready":
+            return -1
+        return _restarts(self.cluster.get("pod", "learner-0"), "monitor")
 
     def wait_trained(self, epoch: float = 0.0) -> None:
         """Wait until more is trained than now, in this epoch of the learner or a later one."""
         before = self.progress()
         wait_until(lambda: self.progress() > max(before, (epoch, 0.0)), "training goes on", WAIT_S)
+
+
+def _restarts(pod: dict[str, Any], container: str) -> int:
+    """Return how often a container of a pod was started again."""
+    (found,) = [item for item in pod["status"]["containerStatuses"] if item["name"] == container]
+    return int(found["restartCount"])
 
 
 class ExternalMetric:
