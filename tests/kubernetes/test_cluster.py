@@ -15,10 +15,11 @@ from tests.support.kubernetes_run import MANIFESTS, NAMESPACE, WAIT_S, ExternalM
 
 pytestmark = pytest.mark.timeout(1800)
 SOLVED_S = 600.0
-ENDLESS = (
-    "RUN__STEPS=0", "RUN__UNTIL_RETURN=10000", "EVAL__EVERY_S=0", "ACTOR__LANES=32", "LEARNER__BATCH=32",
+LONG = (
+    "RUN__UNTIL_RETURN=10000", "EVAL__EVERY_S=0", "ACTOR__LANES=32", "LEARNER__BATCH=32",
     "LEARNER__METRICS_EVERY_S=0.5", "LEARNER__CHECKPOINT_EVERY_S=2", "LEARNER__MAX_POLICY_LAG=1000",
 )  # fmt: skip
+ENDLESS = ("RUN__STEPS=0", *LONG)
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def timed(capsys):
 
 
 def test_two_ranks_solve_cartpole_and_the_run_stays_when_the_pods_are_gone(cluster, tmp_path, timed):
-    """Both ranks train; at the end all pods wait to be removed, and a higher limit lets them go on."""
+    """Both ranks train; at the end all pods wait to be removed."""
     with Run(cluster, tmp_path, "EVAL__EVERY_S=5", ranks=2) as run:
         with timed("from `kubectl apply` until both ranks, inference, actor, evaluator and monitor are ready"):
             run.apply()
@@ -53,27 +54,11 @@ def test_two_ranks_solve_cartpole_and_the_run_stays_when_the_pods_are_gone(clust
                 run.wait_ready(name, 0)
         assert run.monitor_life() >= 0
         assert run.state() == "finished"
-        solved = run.summary()["trained_steps"]
-        extend(run, timed)
         with timed("until all pods are removed; the claims stay"):
             run.remove_pods()
         claims = {item["metadata"]["name"]: item["status"]["phase"] for item in cluster.get("persistentvolumeclaims")}
         assert claims == {"runs-learner-0": "Bound", "runs-learner-1": "Bound"}
-        assert run.summary()["trained_steps"] > solved
-
-
-def extend(run, timed):
-    """`kubectl apply` replaces ranks that have finished, and then one that was refused, by those that can train."""
-    epoch, _ = run.progress()
-    run.change(*ENDLESS, "LEARNER__KEEP_CHECKPOINTS=many", ranks=2)
-    run.apply()
-    wait_until(lambda: "learner.keep_checkpoints" in run.logs("learner-1"), "a rank is refused", WAIT_S)
-    run.change(*ENDLESS, ranks=2)
-    with timed("from `kubectl apply` on a finished run, with other limits, until both ranks train again"):
-        run.apply()
-        run.wait_trained(epoch + 1)
-    assert num_ranks(run) == 2
-    assert run.state() == "running"
+        assert run.summary()["finished"]
 
 
 def events(run, name, kind):
@@ -88,7 +73,7 @@ def num_ranks(run):
 
 
 def test_a_long_run_is_scaled_and_broken_and_goes_on(cluster, tmp_path, tmp_path_factory, timed):
-    """Pods of every kind are killed, a rank is evicted, and the key of environments is replaced."""
+    """A rank is added, pods are killed, one is evicted, environments get another key, and the run ends and goes on."""
     autoscaler = yaml.safe_load((MANIFESTS / "autoscaling" / "actors.yaml").read_text())
     metric = autoscaler["spec"]["metrics"][0]["external"]["metric"]["name"]
     with (
@@ -107,6 +92,7 @@ def test_a_long_run_is_scaled_and_broken_and_goes_on(cluster, tmp_path, tmp_path
         kill_pods(run, timed)
         evict_ranks(run, timed)
         replace_key(run, timed)
+        extend(run, timed)
         with timed("until everything is removed"):
             run.remove()
         assert not cluster.get("namespace", NAMESPACE)
@@ -205,3 +191,21 @@ def replace_key(run, timed):
         run.wait_ready("actor", 1, without=lives)
         run.wait_trained()
     assert run.lives("inference") == inference
+
+
+def extend(run, timed):
+    """`kubectl apply` replaces ranks that have finished, and one that was refused, by those that can train."""
+    run.change("RUN__STEPS=1", *LONG, ranks=2)
+    with timed("from `kubectl apply` of a limit that was reached until the run has finished"):
+        run.apply()
+        wait_until(lambda: run.state() == "finished", "the run ends", WAIT_S)
+    epoch, _ = run.progress()
+    run.change(*ENDLESS, "LEARNER__KEEP_CHECKPOINTS=many", ranks=2)
+    run.apply()
+    wait_until(lambda: "SEEDBED_LEARNER__KEEP_CHECKPOINTS" in run.logs("learner-1"), "a rank is refused", WAIT_S)
+    run.change(*ENDLESS, ranks=2)
+    with timed("from `kubectl apply` of a higher limit, after one with a wrong setting, until both ranks train again"):
+        run.apply()
+        run.wait_trained(epoch + 1)
+    assert num_ranks(run) == 2
+    assert run.state() == "running"

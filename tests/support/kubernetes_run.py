@@ -119,9 +119,12 @@ class Run:
             return {}
 
     def state(self) -> str:
-        """As `seedbed runs` tells it in the chief's pod; empty while the run is not there."""
+        """As `seedbed runs` tells it in the chief's pod; empty while that does not answer, or there is no run."""
         words = ("exec", f"--namespace={NAMESPACE}", "learner-0", "--", "env", "-C", "/", "seedbed", "runs", "--json")
-        found = json.loads(self.cluster.kubectl(*words))
+        try:
+            found = json.loads(self.cluster.kubectl(*words, check=False))
+        except ValueError:
+            return ""
         return str(found[0]["state"]) if found else ""
 
     def logs(self, name: str) -> str:
