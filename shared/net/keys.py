@@ -115,7 +115,11 @@ def read_clients(folder: Path) -> tuple[dict[str, PublicKey], list[str]]:
     clients: dict[str, PublicKey] = {}
     problems: list[str] = []
     _refuse_writable(folder)
-    for file in sorted(folder.glob("*.pub")):
+    try:
+        names = os.listdir(folder)  # `glob` would take a folder that cannot be read for an empty one
+    except OSError as error:
+        raise ConfigError(f"{folder}: {error.strerror or error}") from error
+    for file in sorted(folder / name for name in names if name.endswith(".pub")):
         try:
             key = read_public(file)
         except MissingKeyError:  # revoked as we looked

@@ -4,7 +4,9 @@ With keys it takes messages only of routes whose key it admits at that moment. W
 Nothing here blocks: a send says at once whether the message was taken.
 """
 
+import ctypes
 import os
+import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,7 +22,7 @@ from seedbed.shared.net.file_reserve import FileReserve
 from seedbed.shared.net.keys import BindKeys
 from seedbed.shared.net.reactor import Buffer, Channel, Reactor
 from seedbed.shared.net.socket_options import COMMON_OPTIONS, MAX_FRAME_BYTES, ROUTER_OPTIONS, set_options
-from seedbed.shared.net.zap import KEY, USER_ID, KeyGuard
+from seedbed.shared.net.zap import KEY, ROUTING_ID, USER_ID, KeyGuard
 from seedbed.shared.protocol.rows import LARGEST_MESSAGE
 from seedbed.shared.runtime import open_files
 from seedbed.shared.runtime.memory import resident_bytes
@@ -75,6 +77,7 @@ class Router:
         if keys is not None:
             self._guard = KeyGuard(reactor, keys, on_refused=self._on_refused, on_changed=self._recheck_keys)
         self._lock: int | None = None
+        _draw_routing_ids()
         socket = reactor.context.socket(zmq.ROUTER)
         self._reserve = FileReserve(lambda: self._on_refused(open_files.REFUSED, ""))
         self._arrivals = Arrivals(
@@ -155,6 +158,9 @@ class Router:
         if not guard.access.admits(user_id, key):
             self._on_refused("revoked", user_id)
             return False
+        if self._channel.peer_property(ROUTING_ID):  # others who know it could take its place
+            self._on_refused("routing_id", user_id)
+            return False
         _make_room(self._owners)
         self._owners[route] = user_id, key
         return True
@@ -178,6 +184,16 @@ class Router:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def _draw_routing_ids() -> None:
+    """Let the next ROUTER of this process give its peers ids that nobody can guess.
+
+    libzmq counts them up from a number of the C library's rand(), which is the same in every process unless it is
+    seeded. A peer that knows another's id can choose it for its own connection, and so take over the other's; one that
+    knows the next id makes libzmq abort the process when it is given to somebody else.
+    """
+    ctypes.CDLL(None).srand(secrets.randbits(32))
 
 
 def _make_room(routes: dict[bytes, Any]) -> None:

@@ -24,6 +24,7 @@ from seedbed.shared.net.roles import Role
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 USER_ID, KEY = "User-Id", "X-Seedbed-Key"  # properties of an admitted connection
+ROUTING_ID = "Identity"  # property of every connection: the id that the peer chose for itself; empty if it chose none
 RELOAD_S = 1.0  # how often the clients' folder is looked at
 REQUEST_FRAMES = 8  # a CURVE question: route, delimiter, then these of which the last is the key
 

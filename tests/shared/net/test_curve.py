@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import logging
 import shutil
 import socket
@@ -469,5 +470,39 @@ def test_no_secret_is_logged(folder, caplog, capfd):
         said = f"{door.refused} {dealer.refusal} {caplog.text} {capfd.readouterr()}"
         for secret in (foreign.pair.secret, door.robot().pair.secret, bind_keys(folder, Role.INFERENCE).pair.secret):
             assert secret not in said
+
+    visit(folder, test)
+
+
+def test_nobody_can_guess_the_route_of_another(folder):
+    """libzmq counts routes up from the C library's rand(), whose numbers are the same in every process."""
+    routes = []
+
+    async def first(door: GuardedRouter) -> None:
+        _, _, route = await door.enter(door.robot())
+        routes.append(route)
+
+    for _ in range(2):
+        ctypes.CDLL(None).srand(1)
+        visit(folder, first)
+    assert len(set(routes)) == 2
+
+
+def test_a_peer_that_chooses_its_own_route_is_refused(folder):
+    """Whoever knows it could take its place, and be taken for it."""
+
+    async def test(door: GuardedRouter) -> None:
+        keys = door.robot()
+        with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
+            peer.setsockopt(zmq.LINGER, 0)
+            peer.setsockopt(zmq.ROUTING_ID, b"mine")
+            peer.setsockopt(zmq.CURVE_PUBLICKEY, keys.pair.public.encode())
+            peer.setsockopt(zmq.CURVE_SECRETKEY, keys.pair.secret.encode())
+            peer.setsockopt(zmq.CURVE_SERVERKEY, keys.server.public.encode())
+            peer.connect(door.router.endpoint)
+            peer.send(b"hello")
+            await door.until(lambda: bool(door.refused))
+        assert door.refused[0] == ("routing_id", "environment:robot")
+        assert door.messages == []
 
     visit(folder, test)

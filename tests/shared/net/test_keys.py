@@ -138,6 +138,18 @@ def test_a_folder_that_others_may_write_to_is_refused(folder):
         dial_keys(folder, Role.ENVIRONMENT, Role.INFERENCE)
 
 
+def test_a_folder_that_cannot_be_read_is_no_empty_one(folder, monkeypatch):
+    """Else everybody would count as revoked."""
+    clients = bind_keys(folder, Role.LEARNER).clients
+
+    def is_refused(_path):
+        raise PermissionError(13, os.strerror(13))
+
+    monkeypatch.setattr(os, "listdir", is_refused)
+    with pytest.raises(ConfigError, match="Permission denied"):
+        read_clients(clients)
+
+
 def test_a_public_file_that_others_may_write_to_admits_nobody(folder):
     """Else they could put their own key under a trusted name; likewise one key under two names is a mistake."""
     clients = folder / "inference" / "clients"
