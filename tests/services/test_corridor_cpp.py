@@ -199,7 +199,8 @@ def test_a_leaf_used_otherwise_than_specified_ends_the_process(built: Path) -> N
 @contextlib.asynccontextmanager
 async def corridor(built: Path, *addresses: str, **settings: object) -> AsyncIterator[asyncio.subprocess.Process]:
     """The service as a process; killed at the end if it still runs."""
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("SEEDBED_")}
+    kept = ("SEEDBED_KEYS_GROUP",)
+    variables = {name: value for name, value in os.environ.items() if name in kept or not name.startswith("SEEDBED_")}
     variables["SEEDBED_ACTOR__UPSTREAM"] = ",".join(addresses)
     words = [f"{name.replace('__', '.')}={value}" for name, value in settings.items()]
     process = await asyncio.create_subprocess_exec(
@@ -600,7 +601,7 @@ def test_a_wrong_setting_ends_it_at_once(built: Path, word: str, text: str) -> N
     assert text in ended.stderr
 
 
-def test_links_with_keys(built: Path, tmp_path: Path) -> None:
+def test_links_with_keys(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It finds its key in a folder that holds all roles, and in its own; one that others may read is refused."""
     folder = tmp_path / "keys"
     Keyring(folder).init()
@@ -611,6 +612,12 @@ def test_links_with_keys(built: Path, tmp_path: Path) -> None:
             async with corridor(built, inference.address, actor__groups=1, runtime__keys=keys):
                 assert (await inference.begin())[0].seq == 0
         secret = folder / "environment" / "default" / "client.key"
+        secret.chmod(0o640)  # as the keys of a deployment in containers are
+        async with corridor(built, inference.address, runtime__keys=folder) as process:
+            assert (await ended(process))[0] == REFUSED
+        monkeypatch.setenv("SEEDBED_KEYS_GROUP", str(secret.stat().st_gid))
+        async with corridor(built, inference.address, actor__groups=1, runtime__keys=folder):
+            assert (await inference.begin())[0].seq == 0
         secret.chmod(0o644)
         async with corridor(built, inference.address, runtime__keys=folder) as process:
             status, said = await ended(process)

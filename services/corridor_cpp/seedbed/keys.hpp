@@ -2,7 +2,10 @@
 #pragma once
 
 #include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <optional>
 #include <string>
@@ -42,6 +45,16 @@ inline bool is_file(const std::string& path) {
   return stat(path.c_str(), &found) == 0 && S_ISREG(found.st_mode);
 }
 
+// Which bits of a secret's mode tell that others may read it: the group in SEEDBED_KEYS_GROUP may, for services of
+// several users, and so may the group of a file that an orchestrator hands out, root's and read-only.
+inline mode_t refused_bits(const std::string& file, const struct stat& found) {
+  struct statvfs place {};
+  if (found.st_uid == 0 && getuid() != 0 && statvfs(file.c_str(), &place) == 0 && (place.f_flag & ST_RDONLY) != 0)
+    return 007;
+  const char* group = std::getenv("SEEDBED_KEYS_GROUP");
+  return group != nullptr && std::to_string(found.st_gid) == group ? 037 : 077;
+}
+
 }  // namespace detail
 
 // Reads the keys of an environment. folder: `runtime.keys`, that of the key itself or the one that holds all roles,
@@ -52,7 +65,8 @@ inline std::optional<Keys> read_keys(const std::string& folder) {
     const auto own = place + "/client.key";
     struct stat found {};
     if (!detail::is_file(own) || stat(own.c_str(), &found) != 0) continue;
-    if ((found.st_mode & 077) != 0) throw Refused(own + " is a secret and others may read it: chmod 600 " + own);
+    if ((found.st_mode & detail::refused_bits(own, found)) != 0)
+      throw Refused(own + " is a secret and others may read it: chmod 600 " + own);
     return Keys{detail::key_in(own, "public", "environment"), detail::key_in(own, "secret", "environment"),
                 detail::key_in(place + "/inference.pub", "public", "inference")};
   }
