@@ -25,6 +25,8 @@ class UpdateMetrics:
     num_batches: int = 0
     busy_s: float = 0.0
     evaluation: EvaluationResult | None = None
+    _counted_s: float = 0.0  # of the update that runs, in earlier rows
+    _idle_s: float = 0.0  # since the last batch that a row counted
     _at: float | None = None
     _counters: Counters = field(default_factory=Counters)
 
@@ -48,10 +50,17 @@ class UpdateMetrics:
 
     def row(
         self, counters: Counters, training: Returns, loads: Iterable[Mapping[str, float]], *, epoch: int, now: float,
-        others: Mapping[str, float | int | None],
+        others: Mapping[str, float | int | None], running_s: float = 0.0,
     ) -> dict[str, float | int | None]:  # fmt: skip
-        """Return the row and start the next one; `others` are columns to add unchanged."""
+        """Return the row and start the next one.
+
+        Args:
+          others: columns to add unchanged.
+          running_s: how long the update that is under way has been running; 0 without one.
+        """
         elapsed = max(1e-9, now - self._at) if self._at is not None else 1e-9
+        busy_s = min(elapsed, max(0.0, self.busy_s + running_s - self._counted_s))
+        self._idle_s += elapsed - busy_s
         before, lengths = self._counters, training.lengths
         row: dict[str, float | int | None] = {
             columns.SECONDS.name: counters.seconds,
@@ -65,10 +74,8 @@ class UpdateMetrics:
             columns.ENV_STEPS_PER_S.name: (counters.env_steps - before.env_steps) / elapsed,
             columns.TRAINED_STEPS_PER_S.name: (counters.trained_steps - before.trained_steps) / elapsed,
             columns.UPDATES_PER_S.name: self.num_updates / elapsed,
-            columns.UPDATE_BUSY_SHARE.name: min(1.0, self.busy_s / elapsed),
-            columns.BATCH_WAIT.name: 1e3 * max(0.0, elapsed - self.busy_s) / self.num_batches
-            if self.num_batches
-            else None,
+            columns.UPDATE_BUSY_SHARE.name: busy_s / elapsed,
+            columns.BATCH_WAIT.name: 1e3 * self._idle_s / self.num_batches if self.num_batches else None,
             columns.DROPPED_STEPS.name: counters.dropped_steps,
             columns.LOST_EPOCH_STEPS.name: counters.lost_epoch_steps,
             columns.ABORTED_EPISODES.name: counters.aborted_episodes,
@@ -81,7 +88,8 @@ class UpdateMetrics:
             row |= evaluation_figures(self.evaluation)
         self.newest |= {name: value for name, value in row.items() if value is not None}
         self.sums, self.counts, self.evaluation = {}, {}, None
-        self.num_updates, self.num_batches, self.busy_s = 0, 0, 0.0
+        self._idle_s = 0.0 if self.num_batches else self._idle_s
+        self.num_updates, self.num_batches, self.busy_s, self._counted_s = 0, 0, 0.0, running_s
         self._at, self._counters = now, _copy(counters)
         return row
 

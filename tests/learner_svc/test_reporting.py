@@ -26,7 +26,9 @@ def a_reporter(run: Run, figures: UpdateMetrics) -> Reporter:
     ledger = Ledger(epoch=1, window_lanes=8, lease_s=10.0, weights=SINGLE_TASK)
     producers = ProducerSessions(identity, PONG, ledger, Publisher(), run, lambda: 0.0)
     restarts = RestartCounter({})
-    return Reporter(settings, run, producers, restarts, figures, loop_lag_s=lambda: 0.0, warn=lambda *_: None)
+    return Reporter(
+        settings, run, producers, restarts, figures, loop_lag_s=lambda: 0.0, busy_s=lambda: 0.0, warn=lambda *_: None
+    )
 
 
 def a_result(mean: float) -> EvaluationResult:

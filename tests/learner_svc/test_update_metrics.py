@@ -38,6 +38,30 @@ def test_a_row_averages_its_updates_and_keeps_the_largest_lag() -> None:
     assert (row["trained_steps_per_s"], row["batch_wait_ms"]) == (0.0, None)
 
 
+def test_updates_longer_than_a_row_are_counted_while_they_run() -> None:
+    """The learner is busy all the time, although an update ends in one row of three alone."""
+    figures, shares, num_ended = UpdateMetrics(), [], 0
+    figures.start(Counters(), 0.0)
+    for now in range(1, 10):
+        ended, running_s = divmod(float(now), 2.5)
+        for _ in range(int(ended) - num_ended):
+            figures.trained(trained(2.5, loss=1.0))
+        num_ended = int(ended)
+        row = figures.row(Counters(), Returns(), [], epoch=1, now=float(now), others={}, running_s=running_s)
+        shares.append(row["update_busy_share"])
+    assert shares == pytest.approx([1.0] * 9)
+
+
+def test_a_wait_longer_than_a_row_is_counted_from_its_beginning() -> None:
+    """The mean is over the batches that came."""
+    figures = UpdateMetrics()
+    figures.start(Counters(), 0.0)
+    for now in (1.0, 2.0, 3.0):
+        assert figures.row(Counters(), Returns(), [], epoch=1, now=now, others={})["batch_wait_ms"] is None
+    figures.trained(trained(0.5, loss=1.0))
+    assert figures.row(Counters(), Returns(), [], epoch=1, now=4.0, others={})["batch_wait_ms"] == pytest.approx(3500.0)
+
+
 def test_loads_of_several_inference_services_become_one() -> None:
     """Lanes add up, times are averaged."""
     loads = [{"lanes": 64.0, "forward_ms": 1.0, "odd": 1.0}, {"lanes": 32.0, "forward_ms": 3.0}]
