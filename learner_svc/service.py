@@ -61,7 +61,10 @@ from seedbed.shared.scores.published import published_scale
 
 BEAT_S = 0.1
 Construction = tuple[Trainer, Source[UnrollKey], bytes]  # and the first weights to publish
-HOW_TO_GO_ON = "to continue it, raise the limit that ended it (run.steps, run.seconds); for a new run, set run.dir"
+HOW_TO_GO_ON = (
+    "to continue it, raise what ended it (run.steps, run.seconds, run.until_return or run.until); for a new run, set "
+    "run.dir"
+)
 
 
 class LearnerService:
@@ -117,7 +120,7 @@ class LearnerService:
         figures = UpdateMetrics()
         reporter = Reporter(
             settings, self.run, self.producers, self.restarts, figures,
-            loop_lag_s=lambda: reactor.statistics().loop_lag_s, warn=service.log.warning,
+            loop_lag_s=lambda: reactor.statistics().loop_lag_s, busy_s=self.worker.busy_s, warn=service.log.warning,
         )  # fmt: skip
         self.parts = Parts(
             settings=settings, service=service, run_id=self.run_id, run=self.run, ledger=self.ledger,

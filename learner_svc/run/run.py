@@ -30,6 +30,7 @@ from seedbed.shared.runtime.config import EvalConfig, RunConfig
 from seedbed.shared.scores.scale import ScoreScale
 
 MIN_PATIENCE_S = 60.0  # least time for the final evaluation, however short the training was
+GOALS = ("until_return", "until")  # reasons for the end of a run that has reached what it was asked for
 MIN_TRY_S = 5.0  # least time between two attempts at a goal
 EVALUATION_SHIFT = 20  # an evaluation's id holds the learner epoch above this, so ids never repeat
 
@@ -211,7 +212,10 @@ class Run:
         if self.state == RunState.FINISHING:
             self.counters.evaluation_seconds += passed_s
             if now - self._asked_at > self._final_patience_s:
-                self._finish("no_evaluation")
+                if self.end_reason in self._goals:  # nothing has ended: steps may be left
+                    self._train_on(now + self._final_patience_s)
+                else:
+                    self._finish("no_evaluation")
             return
         self.counters.seconds += passed_s
         self.end_reason = self.end_reason or self._find_end(now)
@@ -262,9 +266,13 @@ class Run:
         elif reached := self._reached(result.means):
             self._finish(reached)
         else:
-            self.state, self.end_reason, self._tried_at = RunState.TRAINING, "", now
-            self._tried_updates = self.counters.updates
+            self._train_on(now)
         return result
+
+    def _train_on(self, tried_at: float) -> None:
+        """Go on after a goal was not shown to be reached; the next attempt is `MIN_TRY_S` after this time at least."""
+        self.state, self.end_reason, self.evaluation, self._tried_at = RunState.TRAINING, "", None, tried_at
+        self._tried_updates = self.counters.updates
 
     def final_evaluation_wait(self, now: float) -> tuple[float, float] | None:
         """Return (seconds waited for the final evaluation, seconds that it may take); None if there is none."""
@@ -314,10 +322,15 @@ class Run:
         self.state, self.end_reason, self.evaluation = RunState.FINISHED, reason, None
 
 
-def is_used_up(run: RunConfig, counters: Counters, *, reason: str) -> bool:
-    """Whether a run that ended for `reason` has nothing left to do under this configuration."""
-    if reason in ("steps", "seconds", "no_evaluation"):
-        steps_left = not run.steps or counters.trained_steps < run.steps
-        seconds_left = not run.seconds or counters.seconds < run.seconds
-        return not (steps_left and seconds_left)
-    return bool(reason)
+def is_used_up(run: RunConfig, counters: Counters, *, reason: str, means: Means) -> bool:
+    """Whether a run that ended for `reason` has nothing left to do under this configuration.
+
+    `means`: of its last evaluation.
+    """
+    if not reason:
+        return False
+    steps_left = not run.steps or counters.trained_steps < run.steps
+    seconds_left = not run.seconds or counters.seconds < run.seconds
+    if not (steps_left and seconds_left):
+        return True
+    return reason in GOALS and any(goal.holds(means) for goal in run.goals.values())

@@ -7,6 +7,7 @@ checkpoint tries again. The last checkpoint and summary must be written, else th
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import structlog
@@ -23,7 +24,7 @@ from seedbed.learner_svc.run.run import Counters, Run, is_used_up
 from seedbed.shared.errors import StorageError
 from seedbed.shared.protocol.ledger import Ledger, ProducerRecord
 from seedbed.shared.protocol.messages import RunState, unpack_version
-from seedbed.shared.protocol.statistics import training_column
+from seedbed.shared.protocol.statistics import evaluation_column, training_column
 from seedbed.shared.runtime.config import RunConfig
 
 LOG_EVERY_S = 60.0  # least time between two log entries about the same failure
@@ -37,6 +38,7 @@ class RunWriter:
         self._folder, self._history, self._keep = folder, history, keep
         self._log_at: dict[str, float] = {}  # what cannot be written at present → when to log it again
         self.num_failures = 0  # number of rows and checkpoints that could not be written
+        self._unwritten: dict[checkpoint.Kind, Callable[[], object]] = {}  # the best and the newest milestone, if so
 
     def row(self, row: Mapping[str, float | int | None]) -> None:
         """Write a row of metrics. Raises: StorageError if the run folder itself is gone."""
@@ -44,9 +46,17 @@ class RunWriter:
         self._attempt("row", lambda: self._history.append(row))
 
     def save(self, snapshot: Snapshot, kind: checkpoint.Kind, **meta: float) -> None:
-        """Write a checkpoint during training; `meta` is added to the snapshot's own."""
+        """Write a checkpoint during training; `meta` is added to the snapshot's own.
+
+        If the best one cannot be written, or a milestone, it is tried again with the next: no later one replaces it.
+        """
         self._folder.check_held()
-        self._attempt("checkpoint", lambda: self.save_last(snapshot, kind, **meta))
+        due: dict[checkpoint.Kind, Callable[[], object]] = dict(self._unwritten)
+        due[kind] = partial(self.save_last, snapshot, kind, **meta)
+        self._unwritten = {}
+        for each, write in due.items():
+            if not self._attempt("checkpoint", write) and each != "latest":
+                self._unwritten[each] = write
 
     def save_last(self, snapshot: Snapshot, kind: checkpoint.Kind = "latest", **meta: float) -> None:
         """Write a checkpoint that must not fail. Raises: StorageError."""
@@ -67,7 +77,8 @@ class RunWriter:
         """Write the events that are still buffered; a failure loses only these."""
         self._attempt("events", self._history.close)
 
-    def _attempt(self, what: str, write: Callable[[], object]) -> None:
+    def _attempt(self, what: str, write: Callable[[], object]) -> bool:
+        """Write, and return whether that worked; a failure is logged."""
         try:
             write()
         except StorageError as error:
@@ -76,9 +87,10 @@ class RunWriter:
             if now >= self._log_at.get(what, now):
                 self._log_at[what] = now + LOG_EVERY_S
                 log.error("write_failed", what=what, error=str(error))  # the log file is on the same disk
-        else:
-            if self._log_at.pop(what, None) is not None:
-                log.warning("writes_work_again", what=what, failures=self.num_failures)
+            return False
+        if self._log_at.pop(what, None) is not None:
+            log.warning("writes_work_again", what=what, failures=self.num_failures)
+        return True
 
 
 class RestartCounter:
@@ -212,7 +224,9 @@ def finished_before(run: RunConfig, folder: RunFolder) -> dict[str, Any]:
     """Return the summary of a run that is finished and that this configuration does not extend; else empty."""
     summary = folder.summary()
     known = {name: value for name, value in summary.items() if name in Counters.__dataclass_fields__}
-    reason = summary.get("reason")
-    if not summary.get("finished") or not is_used_up(run, Counters(**known), reason=str(reason)):
+    reason = str(summary.get("reason") or "")
+    names = {goal.statistic: evaluation_column(goal.statistic) for goal in run.goals.values()}
+    means = {statistic: summary.get(name) for statistic, name in names.items()}
+    if not summary.get("finished") or not is_used_up(run, Counters(**known), reason=reason, means=means):
         return {}
     return {"trained_steps": summary.get("trained_steps"), "reason": reason}

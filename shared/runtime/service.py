@@ -220,6 +220,8 @@ class Service:
         if not self._insistence.is_new(time.monotonic()):
             return
         if self.stopping.is_set():
+            if DIE_WITH_PARENT in os.environ:  # the launcher insists by SIGKILL, and systemd signals all at once
+                return
             self.fail(SeedbedError(f"stopped by a second {name} before it had drained"))
         self.stop(name)
 

@@ -264,6 +264,22 @@ def test_the_last_evaluation_outlives_a_restart_but_ends_no_run() -> None:
     assert resumed.end_reason == ""
 
 
+def test_a_try_at_a_goal_that_nobody_evaluates_ends_nothing() -> None:
+    """Steps are left, and the goal is not shown to be reached: training goes on, and tries again later."""
+    run = a_run(until_return=1.0, steps=1000, patience_s=30.0)
+    run.acted(episodes([5.0] * RETURN_WINDOW), steps=500, aborted=0)
+    run.trained(1, updates=1)
+    run.poll(V, 6.0, is_idle=True)
+    assert (run.state, run.end_reason) == (RunState.FINISHING, "until_return")
+    run.poll(V, 37.0, is_idle=True)
+    assert (run.state, run.end_reason, run.evaluation) == (RunState.TRAINING, "", None)
+    run.trained(1, updates=1)
+    run.poll(V, 60.0, is_idle=True)
+    assert run.state == RunState.TRAINING
+    run.poll(V, 80.0, is_idle=True)
+    assert run.state == RunState.FINISHING
+
+
 @pytest.mark.parametrize(
     ("settings", "reason", "used_up"),
     [
@@ -273,6 +289,10 @@ def test_the_last_evaluation_outlives_a_restart_but_ends_no_run() -> None:
         ({"steps": 200, "seconds": 5.0}, "steps", True),
         ({"steps": 100}, "no_evaluation", True),
         ({"steps": 200, "until_return": 3.0}, "until_return", True),
+        ({"steps": 200, "until_return": 6.0}, "until_return", False),
+        ({"steps": 200, "until": "return >= 3.0"}, "until_return", True),
+        ({"steps": 200}, "until_return", False),
+        ({"steps": 100, "until_return": 6.0}, "until_return", True),
         ({"steps": 100}, "", False),
     ],
 )
@@ -281,7 +301,7 @@ def test_a_finished_run_goes_on_only_under_a_longer_configuration(
 ) -> None:
     """Starting it again as it was says so and ends."""
     counters = Counters(trained_steps=100, seconds=10.0)
-    assert is_used_up(RunConfig(**settings), counters, reason=reason) is used_up
+    assert is_used_up(RunConfig(**settings), counters, reason=reason, means={"return": 5.0}) is used_up
 
 
 def test_a_statistic_of_the_environments_own_ends_a_run() -> None:

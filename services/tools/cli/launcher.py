@@ -41,6 +41,7 @@ PATIENCE_S = {
 MAX_CAUSE = 300  # characters of why a service died, on the screen
 TRIM_EVERY_S = 1.0  # of what services print
 MINDER_S = 2.0  # for a minder to kill what it minds
+NOT_STARTED = 127  # a shell's exit status for it
 CHOSEN = (0, ConfigError.exit_code)  # of which a service says that it meant them
 STOPPED_EXIT = 130  # as a shell reports Ctrl-C
 ASKED_BY = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "its terminal was closed"}
@@ -116,16 +117,22 @@ class Launcher:
                 folder.mkdir(parents=True, exist_ok=True)
         with self._signals():
             try:
-                while self.supervisor.outcome is None and not self._stop_requests:
-                    self._turn(time.monotonic())
-                    self._pause()
-                if self.supervisor.outcome is None:
-                    self.supervisor.outcome = Outcome(exit_code=STOPPED_EXIT, reason=self._stopped_by)
-                    self._say("stop_requested", "stopping in order; once more to kill")
-                self._stop_in_order()
+                try:
+                    self._watch()
+                finally:  # also after an error here: the learner saves what it has
+                    self._stop_in_order()
             finally:
                 self._kill_all()
         return self._ended()
+
+    def _watch(self) -> None:
+        """Keep everything running until the run is over or somebody asks to stop."""
+        while self.supervisor.outcome is None and not self._stop_requests:
+            self._turn(time.monotonic())
+            self._pause()
+        if self.supervisor.outcome is None:
+            self.supervisor.outcome = Outcome(exit_code=STOPPED_EXIT, reason=self._stopped_by)
+            self._say("stop_requested", "stopping in order; once more to kill")
 
     def request_stop(self) -> None:
         """Stop in order; asked again: kill. From any thread or signal handler."""
@@ -149,8 +156,7 @@ class Launcher:
         if progress != self._known_progress:
             self._known_progress = progress
             self.supervisor.progressed()
-        if self._is_finishing():
-            self.supervisor.finishing()
+        self.supervisor.finishing(self._is_finishing(), now)
         for name in self.supervisor.due(now):
             self._start(self._processes[name], now)
         if now >= self._trim_at:
@@ -168,17 +174,24 @@ class Launcher:
             process.cause_file(self._run_dir).unlink(missing_ok=True)
             log_file = process.log_file(self._run_dir)
             self._said_from[process.name] = (errors.tell(), log_file.stat().st_size if log_file.exists() else 0)
-            self._children[process.name] = subprocess.Popen(
-                process.command,
-                cwd=process.folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=errors,
-                stderr=errors,
-                start_new_session=True,
-            )
-        self.supervisor.started(process.name, now)
-        self._log("service_started", name=process.name, pid=self._children[process.name].pid)
+            self.supervisor.started(process.name, now)
+            try:
+                child = subprocess.Popen(
+                    process.command,
+                    cwd=process.folder,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=errors,
+                    stderr=errors,
+                    start_new_session=True,
+                )
+            except OSError as error:  # too many processes, or its program is gone
+                errors.write(f"cannot be started: {error}\n".encode())
+                errors.flush()
+                self._ended_with(process.name, NOT_STARTED, now, is_meant=True)
+                return
+        self._children[process.name] = child
+        self._log("service_started", name=process.name, pid=child.pid)
 
     def _reap(self, now: float) -> None:
         """Tell the supervisor who has ended, and the view what follows from it."""
@@ -187,17 +200,20 @@ class Launcher:
             if code is None:
                 continue
             del self._children[name]
-            is_meant = code not in CHOSEN or self._has_said_why(name)
-            self.supervisor.exited(name, code, now, is_meant=is_meant)
-            service = self.supervisor.services[name]
-            has_died = code != 0 or not is_meant
-            if has_died and self.supervisor.outcome is None and service.phase is Phase.WAITING:
-                delay_s = service.start_at - now
-                is_killed = code == -signal.SIGKILL  # from outside: what it said last is no reason
-                cause = "" if is_killed else next(iter(self._last_words(name).splitlines()), "")[:MAX_CAUSE]
-                why = f"{service.last_exit}: {cause}" if cause else service.last_exit
-                text = f"{name} died ({why}); starting it again in {delay_s:.1f} s"
-                self._say("service_died", text, name=name, exit=why, deaths=service.deaths)
+            self._ended_with(name, code, now, is_meant=code not in CHOSEN or self._has_said_why(name))
+
+    def _ended_with(self, name: str, code: int, now: float, *, is_meant: bool) -> None:
+        """Tell the supervisor that a service has ended, and the view if it will be started again."""
+        self.supervisor.exited(name, code, now, is_meant=is_meant)
+        service = self.supervisor.services[name]
+        has_died = code != 0 or not is_meant
+        if has_died and self.supervisor.outcome is None and service.phase is Phase.WAITING:
+            delay_s = service.start_at - now
+            is_killed = code == -signal.SIGKILL  # from outside: what it said last is no reason
+            cause = "" if is_killed else next(iter(self._last_words(name).splitlines()), "")[:MAX_CAUSE]
+            why = f"{service.last_exit}: {cause}" if cause else service.last_exit
+            text = f"{name} died ({why}); starting it again in {delay_s:.1f} s"
+            self._say("service_died", text, name=name, exit=why, deaths=service.deaths)
 
     def _stop_in_order(self) -> None:
         """Ask role by role, in the direction of the data; kill who does not answer in time."""

@@ -101,12 +101,17 @@ class Supervisor:
         for service in self.services.values():
             service.deaths = 0
 
-    def finishing(self) -> None:
-        """The learner says that the run is trained to its end: who leaves now is not called back."""
-        self._is_finishing = True
+    def finishing(self, is_finishing: bool, now: float) -> None:
+        """Note whether the learner says that the run is trained to its end: who leaves then is not called back.
+
+        If an evaluation shows that a goal was not reached, training goes on, and who has left is called back.
+        """
+        self._is_finishing = is_finishing
         for service in self.services.values():
-            if service.phase is Phase.WAITING and service.last_exit == "left":
+            if is_finishing and service.phase is Phase.WAITING and service.last_exit == "left":
                 service.phase = Phase.LEFT
+            elif not is_finishing and service.phase is Phase.LEFT and service.name != self._final:
+                service.phase, service.start_at = Phase.WAITING, now + self.rules.leave_grace_s
 
     def exited(self, name: str, code: int, now: float, *, is_meant: bool = True) -> None:
         """A process of this service ended: `code` as from wait, negative for a signal.

@@ -2,7 +2,8 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -367,13 +368,18 @@ class TerminalView:
         stamped = f"{time.strftime('%H:%M:%S')}  {text}"
         self._events.append(stamped)
         if self._live is None:
-            self._console.print(stamped, markup=False, highlight=False, soft_wrap=True)  # it may quote anything
+            with _whoever_reads():
+                self._console.print(stamped, markup=False, highlight=False, soft_wrap=True)  # it may quote anything
 
     def refresh(self, supervisor: Supervisor, now: float) -> None:
         """Draw, unless it was done just now."""
         if now - self._drawn_at < (REFRESH_S if self._live is not None else LINE_EVERY_S):
             return
         self._drawn_at = now
+        with _whoever_reads():
+            self._draw(supervisor, now)
+
+    def _draw(self, supervisor: Supervisor, now: float) -> None:
         if self._live is not None:
             draw = partial(render_run, self._title, supervisor, self._board, self._run, self._events, now)
             picture = draw()
@@ -382,3 +388,13 @@ class TerminalView:
             self._live.update(picture, refresh=True)
         else:
             self._console.print(render_line(self._board, self._run), highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _whoever_reads() -> Iterator[None]:
+    """A context manager around printing during a run, which must not end because a pipe's reader or a disk's room has.
+
+    rich answers a broken pipe with SystemExit.
+    """
+    with suppress(OSError, SystemExit):
+        yield

@@ -214,7 +214,8 @@ def train(experiment: Experiment, console: Console) -> int:
         )
     is_unchanged = before.get("updates") == read_summary(experiment.run_dir).get("updates")
     if before.get("finished") and is_unchanged and not ended.outcome.exit_code:
-        console.print("[yellow]this run had finished before; to go on, raise what ended it: run.steps, run.seconds[/]")
+        goals = "run.steps, run.seconds, run.until_return or run.until"
+        console.print(f"[yellow]this run had finished before; to go on, raise what ended it: {goals}[/]")
     return conclude(experiment, ended, console)
 
 

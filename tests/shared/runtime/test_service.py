@@ -129,6 +129,18 @@ def test_a_second_signal_ends_at_once():
     assert "second SIGTERM" in errors
 
 
+def test_under_a_launcher_a_second_signal_changes_nothing():
+    """systemd signals all processes at once, and then the launcher asks each: that is no reason not to save."""
+    with probe("run.name=slow", environment={DIE_WITH_PARENT: str(os.getpid())}) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.terminate()
+        assert process.stdout.readline() == "draining\n"
+        for _ in range(2):
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(0.4)  # longer than signals count as one
+            process.terminate()
+
+
 def test_signals_that_come_together_are_one_request():
     """`timeout` sends its own to the process and to its group; that is no reason not to drain."""
     insistence = RepeatedSignals()

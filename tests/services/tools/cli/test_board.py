@@ -1,7 +1,9 @@
 """Figures of a run from samples, and what the terminal makes of them."""
 
+import contextlib
 import io
 import math
+import os
 
 import pytest
 from rich.console import Console
@@ -274,6 +276,19 @@ def test_without_a_terminal_there_are_lines(board):
     assert len(lines) == 3
     assert "trained 10.0 K (1000/s)" in lines[0]
     assert lines[1].endswith("actor-0 died: [/tmp/sim.cc:5] no [game]")
+
+
+def test_lines_that_nobody_can_take_end_nothing(board):
+    """`tee` dies of the same Ctrl-C as a run's start; a log's disk may be full."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    supervisor = Supervisor(list(ROLES), final="learner")
+    for file in (os.fdopen(writer, "w", buffering=1), open("/dev/full", "w", buffering=1)):  # noqa: SIM115  closing fails
+        with TerminalView(Console(file=file), "small", board, RunConfig(seconds=60)) as view:
+            view.refresh(supervisor, 100.0)
+            view.happened("stopping in order")
+        with contextlib.suppress(OSError):
+            file.close()
 
 
 def test_in_a_terminal_the_picture_is_drawn_in_place(board):

@@ -65,6 +65,42 @@ def test_the_learners_end_ends_the_run_and_everyone_else(tmp_path):
     assert living(tmp_path) == []
 
 
+SAVE = (
+    "import signal, sys\n"
+    "def save(*_):\n"
+    "    open(sys.argv[1], 'w').close()\n"
+    "    sys.exit(0)\n"
+    "signal.signal(signal.SIGTERM, save)\n"
+    "open(sys.argv[1] + '-up', 'w').close()\n"
+    "while True: signal.pause()\n"
+)
+
+
+def test_whatever_goes_wrong_in_the_launcher_the_learner_saves(tmp_path):
+    """Services are asked to stop before they are killed."""
+    saved = tmp_path / "saved"
+
+    def fail(_launcher):
+        if (tmp_path / "saved-up").exists():
+            raise RuntimeError("of the view")
+
+    with pytest.raises(RuntimeError, match="of the view"):
+        launch([child("learner", "learner", SAVE, saved)], tmp_path, react=fail)
+    assert saved.exists()
+    assert living(tmp_path) == []
+
+
+def test_a_service_that_cannot_be_started_dies_like_any_other(tmp_path):
+    """It is tried again, and what the system said is the cause; the learner saves."""
+    saved = tmp_path / "saved"
+    gone = Process(name="actor-0", role="actor", command=(str(tmp_path / "gone"),))
+    ended, watcher = launch([child("learner", "learner", SAVE, saved), gone], tmp_path)
+    assert (ended.outcome.service, ended.outcome.exit_code) == ("actor-0", 1)
+    assert "No such file" in ended.last_words
+    assert sum("starting it again" in event for event in watcher.events) == Rules().max_deaths - 1
+    assert living(tmp_path) == []
+
+
 def test_services_are_stopped_in_the_direction_of_the_data(tmp_path):
     """Actors first, then inference, the learner last."""
     order = tmp_path / "order"

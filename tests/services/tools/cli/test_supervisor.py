@@ -123,19 +123,33 @@ def test_whoever_leaves_a_finishing_run_is_not_called_back(before):
     """The order of the learner's word and the service's end does not matter."""
     supervisor = make_running()
     if before:
-        supervisor.finishing()
+        supervisor.finishing(True, 4.0)
     supervisor.exited("inference-0", 0, 5.0)
     if not before:
-        supervisor.finishing()
+        supervisor.finishing(True, 4.0)
     assert supervisor.due(1e6) == []
     assert supervisor.services["inference-0"].phase is Phase.LEFT
     assert supervisor.services["inference-0"].restarts == 0
 
 
+def test_if_the_run_goes_on_after_all_whoever_left_is_called_back():
+    """A goal was tried and not reached: then an end with status 0 is too early again, also the learner's."""
+    supervisor = make_running()
+    supervisor.finishing(True, 4.0)
+    supervisor.exited("inference-0", 0, 5.0)
+    supervisor.finishing(False, 6.0)
+    assert supervisor.due(15.9) == []
+    assert supervisor.due(16.0) == ["inference-0"]
+    supervisor.exited("actor-0", 0, 7.0)
+    assert "actor-0" in supervisor.due(17.0)
+    supervisor.exited("learner", 0, 8.0, is_meant=False)
+    assert supervisor.outcome is None
+
+
 def test_a_death_in_a_finishing_run_is_still_restarted():
     """The final evaluation needs inference, so a kill then is a kill like any other."""
     supervisor = make_running()
-    supervisor.finishing()
+    supervisor.finishing(True, 4.0)
     supervisor.exited("inference-0", -9, 5.0)
     assert supervisor.due(5.2) == ["inference-0"]
 
