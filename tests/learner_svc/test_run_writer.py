@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 
 from seedbed.learner_svc.config import LearnerSettings
+from seedbed.learner_svc.run import checkpoint
 from seedbed.learner_svc.run.checkpoint import Snapshot, list_checkpoints
 from seedbed.learner_svc.run.folder import RunFolder
 from seedbed.learner_svc.run.history import History
 from seedbed.learner_svc.run.measure import EvaluationResult
 from seedbed.learner_svc.run.run import Run
 from seedbed.learner_svc.run.writer import RestartCounter, RunWriter, summarise
+from seedbed.shared.errors import StorageError
 from seedbed.shared.protocol.messages import pack_version
 from seedbed.shared.runtime.config import EnvConfig, RunConfig
 from seedbed.shared.scores.scale import ScoreScale
-from tests.support.full_disk import full_disk
 
 REQUIRED = {
     "experiment", "env_id", "device", "seconds", "env_steps", "trained_steps", "env_steps_per_s", "trained_steps_per_s",
@@ -121,15 +122,19 @@ def test_restarts_survive_the_learners_own():
     assert after.actors() == 4
 
 
-def test_a_best_checkpoint_that_could_not_be_written_is_tried_again(tmp_path):
+def test_a_best_checkpoint_that_could_not_be_written_is_tried_again(tmp_path, monkeypatch):
     """No later one would take its place: none was better. The newest is still the newest."""
 
     def snapshot(step: int) -> Snapshot:
         return Snapshot(version=step, step=step, arrays={"x": np.zeros(4, np.float32)}, meta={})
 
+    def is_full(*_args: object) -> None:
+        raise StorageError("no space left")
+
     with RunFolder(tmp_path) as folder:
         writer = RunWriter(folder, History(tmp_path, tensorboard=False), keep=3)
-        with full_disk():
+        with monkeypatch.context() as patched:
+            patched.setattr(checkpoint, "write_durably", is_full)
             writer.save(snapshot(1), "best")
         assert writer.num_failures == 1
         writer.save(snapshot(2), "latest")

@@ -84,6 +84,16 @@ class Ended:
     last_words: str = ""
 
 
+class _NoView:
+    """Shows nothing."""
+
+    def happened(self, text: str) -> None:
+        """Show no event."""
+
+    def refresh(self, supervisor: Supervisor, now: float) -> None:
+        """Draw nothing."""
+
+
 class Launcher:
     """Runs the processes to the end of the run. One thread; call `run` once."""
 
@@ -119,6 +129,9 @@ class Launcher:
             try:
                 try:
                     self._watch()
+                except BaseException:
+                    self._view = _NoView()  # whose error it may be
+                    raise
                 finally:  # also after an error here: the learner saves what it has
                     self._stop_in_order()
             finally:
