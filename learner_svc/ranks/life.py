@@ -31,7 +31,7 @@ def agree_on_life(store: Store, rank: int, size: int, deadline: float) -> str:
 
 
 def _begin_life(store: Store, size: int, deadline: float) -> str:
-    """The chief's part."""
+    """Draw the id of a life, wait until every other rank has answered it, and confirm their numbers; return the id."""
     life = secrets.token_hex(8)
     store.set(LIFE, life)
     keys = {rank: f"{life}/{rank}" for rank in range(1, size)}
@@ -42,7 +42,7 @@ def _begin_life(store: Store, size: int, deadline: float) -> str:
 
 
 def _join_life(store: Store, rank: int, deadline: float) -> str:
-    """Another rank's part."""
+    """Answer each id that the chief writes, and return the one that it confirms with this rank's own number."""
     own, answered = secrets.token_hex(8), ""
     while True:
         life = store.get(LIFE).decode() if store.check([LIFE]) else ""

@@ -66,7 +66,7 @@ class RunWriter:
         )  # fmt: skip
 
     def summarise(self, summary: Mapping[str, Any]) -> None:
-        """Write summary.json. Raises: StorageError."""
+        """Write summary.json, which replaces the one before as a whole. Raises: StorageError."""
         self._folder.write_summary(summary)
 
     def draw(self) -> None:

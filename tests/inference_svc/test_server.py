@@ -178,14 +178,20 @@ def test_groups_that_arrive_while_the_device_is_busy_share_the_next_batch(driver
     assert [len(groups) for groups in driver.batches] == [2]
 
 
-def test_without_credit_a_group_is_held_before_its_forward_pass_and_goes_on_with_it(driver: ServerDriver) -> None:
-    """A complete unroll that cannot leave holds its group; PONG says why; CREDIT lets it go on."""
+def held_for_credit(driver: ServerDriver) -> int:
+    """The session of a group that has a complete unroll, for which there is no credit."""
     driver.serve(lanes=0)
     session = driver.hello().session
     for seq in range(T):
         driver.step(session, seq)
         driver.answer()
     driver.step(session, T)
+    return session
+
+
+def test_without_credit_a_group_is_held_before_its_forward_pass_and_goes_on_with_it(driver: ServerDriver) -> None:
+    """A complete unroll that cannot leave holds its group; PONG says why; CREDIT lets it go on."""
+    session = held_for_credit(driver)
     assert not driver.batches
     assert driver.state_of(session) == RequestState.HELD_NO_CREDIT
     driver.grant(100)
@@ -196,12 +202,7 @@ def test_without_credit_a_group_is_held_before_its_forward_pass_and_goes_on_with
 
 def test_a_group_that_ends_while_it_is_held_is_held_no_more(driver: ServerDriver) -> None:
     """Its unroll is dropped and counted, and not sent when there is credit."""
-    driver.serve(lanes=0)
-    session = driver.hello().session
-    for seq in range(T):
-        driver.step(session, seq)
-        driver.answer()
-    driver.step(session, T)
+    session = held_for_credit(driver)
     assert driver.learner_sessions.num_held == 1
     driver.tell(Bye(session=session, reason="moved"))
     assert driver.learner_sessions.num_held == 0
@@ -487,12 +488,7 @@ def test_nothing_of_a_former_run_is_sent_to_the_learner_of_another(driver: Serve
 @pytest.mark.parametrize(("run", "state"), [("run", RequestState.QUEUED), ("another", RequestState.HELD_NO_CREDIT)])
 def test_credit_of_a_rank_counts_if_it_is_in_the_chiefs_run(driver: ServerDriver, run: str, state: int) -> None:
     """A rank of another run may be heard before its chief is."""
-    driver.serve(lanes=0)
-    session = driver.hello().session
-    for seq in range(T):
-        driver.step(session, seq)
-        driver.answer()
-    driver.step(session, T)
+    session = held_for_credit(driver)
     driver.learner_sessions.set_ranks(2, 0.0)
     rank = driver.learner_sessions.streams[1]
     rank.connected(0.0)
@@ -559,12 +555,7 @@ def test_draining_says_bye_and_refuses_newcomers(driver: ServerDriver) -> None:
 
 def test_draining_flushes_an_unroll_that_was_held_for_credit(driver: ServerDriver) -> None:
     """It is complete: it goes out when credit comes, and none of its steps are dropped."""
-    driver.serve(lanes=0)
-    session = driver.hello().session
-    for seq in range(T):
-        driver.step(session, seq)
-        driver.answer()
-    driver.step(session, T)
+    held_for_credit(driver)
     driver.server.dismiss("draining")
     assert driver.link.outbox.unacked_lanes == 2
     assert driver.server.counters.dropped_steps == {}

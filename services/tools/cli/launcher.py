@@ -85,13 +85,13 @@ class Ended:
 
 
 class _NoView:
-    """Shows nothing."""
+    """A view that shows nothing: in place of one that failed, while services are stopped."""
 
     def happened(self, text: str) -> None:
-        """Show no event."""
+        """Drop the event; launcher.jsonl has it."""
 
     def refresh(self, supervisor: Supervisor, now: float) -> None:
-        """Draw nothing."""
+        """Leave the screen as it was when the view failed."""
 
 
 class Launcher:
@@ -127,12 +127,13 @@ class Launcher:
                 folder.mkdir(parents=True, exist_ok=True)
         with self._signals():
             try:
+                has_failed = True
                 try:
                     self._watch()
-                except BaseException:
-                    self._view = _NoView()  # whose error it may be
-                    raise
+                    has_failed = False
                 finally:  # also after an error here: the learner saves what it has
+                    if has_failed:
+                        self._view = _NoView()  # whose error it may be
                     self._stop_in_order()
             finally:
                 self._kill_all()

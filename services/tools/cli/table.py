@@ -368,7 +368,7 @@ class TerminalView:
         stamped = f"{time.strftime('%H:%M:%S')}  {text}"
         self._events.append(stamped)
         if self._live is None:
-            with _whoever_reads():
+            with _whether_or_not_it_can_be_printed():
                 self._console.print(stamped, markup=False, highlight=False, soft_wrap=True)  # it may quote anything
 
     def refresh(self, supervisor: Supervisor, now: float) -> None:
@@ -376,7 +376,7 @@ class TerminalView:
         if now - self._drawn_at < (REFRESH_S if self._live is not None else LINE_EVERY_S):
             return
         self._drawn_at = now
-        with _whoever_reads():
+        with _whether_or_not_it_can_be_printed():
             self._draw(supervisor, now)
 
     def _draw(self, supervisor: Supervisor, now: float) -> None:
@@ -391,7 +391,7 @@ class TerminalView:
 
 
 @contextmanager
-def _whoever_reads() -> Iterator[None]:
+def _whether_or_not_it_can_be_printed() -> Iterator[None]:
     """A context manager around printing during a run, which must not end because a pipe's reader or a disk's room has.
 
     rich answers a broken pipe with SystemExit.
