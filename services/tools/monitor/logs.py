@@ -66,7 +66,7 @@ def _read(texts: Iterable[str], service: str, at: float) -> Iterator[LogLine]:
         if record is not None:
             yield record
         elif text.strip():
-            yield LogLine(at=at, service=service, level="warning", text=hide_secrets(text[:MAX_CHARACTERS]))
+            yield LogLine(at=at, service=service, level="warning", text=hide_secrets(text)[:MAX_CHARACTERS])
 
 
 def _record(text: str) -> LogLine | None:

@@ -22,16 +22,24 @@ NOT_COMPARED = (
     "inference.bind",
 )  # differ for no reason of interest
 
-_SECRET = r"(?:api[_-]?key|access[_-]?key|private[_-]?key|keys?|tokens?|secrets?|password|passwd|pwd|credentials?|auth)"
-_SECRET_NAME = re.compile(rf"(?:^|[_.-]){_SECRET}(?:$|[_.-])", re.IGNORECASE)
+_WORD = (
+    r"(?:api[_-]?key|access[_-]?key|private[_-]?key|keys?|tokens?|secrets?|password|passwd|pwd|credentials?"
+    r"|auth(?:orization)?)"
+)
+_HUMP = r"(?-i:(?<=[a-z0-9])(?=[A-Z]))"  # where a word begins in camelCase
+_SCHEME = r"(?:(?:Bearer|Basic|Digest|Token)\s+)?"
+_VALUE = r"""(?:"(?:[^"\\]|\\.)*(?:"|$)|'(?:[^'\\]|\\.)*(?:'|$)|[^\s,;&"'}\])]+)"""  # quotes may be cut off
+_SECRET_NAME = re.compile(rf"(?:^|[_.-]|{_HUMP}){_WORD}(?:$|[_.-])", re.IGNORECASE)
 _SECRET_TEXT = re.compile(
-    rf"""((?:\b|_){_SECRET}["']?\s*[=:]\s*)(?:"[^"]*"|'[^']*'|[^\s,;&"'}}\])]+)|(\bBearer\s+)[^\s"']+|(://)[^/@\s"']+(?=@)""",
-    re.IGNORECASE,
+    rf"""((?:\b|_|{_HUMP}){_WORD}["']?\s*[=:]\s*{_SCHEME}){_VALUE}"""
+    r"""|(\bBearer\s+)[^\s"']+"""
+    r"""|(://)(?:[^/@\s"':]{1,200}:[^\s"']{1,200}|[^/@\s"']{1,200})(?=@)""",  # a password may have slashes
+    re.IGNORECASE | re.DOTALL,
 )
 
 
 def hide_secrets(text: str) -> str:
-    """A text without what looks like a password, token or key in it."""
+    """A text without what looks like a password, token or key in it. Cut it afterwards: half of one is not seen."""
     return _SECRET_TEXT.sub(lambda found: next(filter(None, found.groups())) + HIDDEN, text)
 
 
@@ -60,7 +68,8 @@ def _text(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     if not text:
         return '""'
-    return hide_secrets(text[:MAX_CHARACTERS] + ("…" if len(text) > MAX_CHARACTERS else ""))
+    public = hide_secrets(text)
+    return public[:MAX_CHARACTERS] + ("…" if len(public) > MAX_CHARACTERS else "")
 
 
 def differences(runs: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:

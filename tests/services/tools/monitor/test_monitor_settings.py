@@ -6,7 +6,7 @@ import os
 import pytest
 
 from seedbed.services.tools.monitor.logs import MAX_LINES, read_logs
-from seedbed.services.tools.monitor.settings import HIDDEN, differences, flatten, hide_secrets
+from seedbed.services.tools.monitor.settings import HIDDEN, MAX_CHARACTERS, differences, flatten, hide_secrets
 
 
 def test_settings_are_flat_and_without_secrets():
@@ -35,7 +35,14 @@ def test_settings_are_flat_and_without_secrets():
         ("token=abc next", f"token={HIDDEN} next"),
         ('{"password": "a b", "x": 1}', f'{{"password": {HIDDEN}, "x": 1}}'),
         ("Authorization: Bearer abc.def", f"Authorization: Bearer {HIDDEN}"),
+        ("Authorization: Basic dXNl", f"Authorization: Basic {HIDDEN}"),
+        ("auth: Bearer abc, level 3", f"auth: Bearer {HIDDEN}, level 3"),
         ("WANDB_API_KEY=abc", f"WANDB_API_KEY={HIDDEN}"),
+        ('accessToken = "a b" and more', f"accessToken = {HIDDEN} and more"),
+        (r'{"token": "a\"b", "x": 1}', f'{{"token": {HIDDEN}, "x": 1}}'),
+        ('a line that ends within token="a b', f"a line that ends within token={HIDDEN}"),
+        ("postgres://u:p/w@host/db", f"postgres://{HIDDEN}@host/db"),
+        ("https://host:80/a then b@c", "https://host:80/a then b@c"),
         ("12 tokens per second, key left=0", "12 tokens per second, key left=0"),
         ("the key error: KeyError 'x'", "the key error: KeyError 'x'"),
     ],
@@ -43,6 +50,17 @@ def test_settings_are_flat_and_without_secrets():
 def test_what_looks_like_a_secret_in_a_text_is_hidden(text, shown):
     """And nothing else."""
     assert hide_secrets(text) == shown
+
+
+def test_a_secret_is_hidden_before_its_text_is_cut(tmp_path):
+    """A setting that is too long for the page, and a line of a log; a name in camelCase is a name too."""
+    long = "x" * (MAX_CHARACTERS - 10) + ' token="SECRET SECRET"'
+    assert flatten({"env": {"kwargs": {"text": long, "accessToken": "SECRET"}}}) == {
+        "env.kwargs.text": (long[: MAX_CHARACTERS - 3] + HIDDEN)[:MAX_CHARACTERS] + "…",
+        "env.kwargs.accessToken": HIDDEN,
+    }
+    write_log(tmp_path, "actor-0.stderr", ["x" * 984 + ' token="SECRET SECRET"'])
+    assert "SECRET" not in read_logs(tmp_path)[0].text
 
 
 def test_a_run_is_set_apart_by_what_most_of_its_like_have_otherwise():
