@@ -79,7 +79,8 @@ class LaneBackend(RepairedBackend):
             "lane",
             1,
             discard=lambda index: self._lanes[index].env.close(),
-            rebuild=self._rebuild,
+            make=self._make_anew,
+            begin=self._begin_anew,
             write_absent=lambda index: write_absent(self._leaves, self._rows, index),
         )
         super().__init__(traits, repairs)
@@ -154,10 +155,13 @@ class LaneBackend(RepairedBackend):
         if self._track_lives:
             lane.lives = _lives(info)
 
-    def _rebuild(self, index: int) -> None:
-        """Make a new environment for a lane, reset it with a fresh seed and write its `first` row."""
+    def _make_anew(self, index: int) -> None:
+        """Give a lane a new environment."""
+        self._lanes[index].env = (self._make if index else self._make_shown)()
+
+    def _begin_anew(self, index: int) -> None:
+        """Reset a new environment with a fresh seed and write its `first` row."""
         lane = self._lanes[index]
-        lane.env = call_environment(self._make if index else self._make_shown)
         self._begin(index, lane, draw_seed(lane.seed.spawn(1)[0]))
 
     def _settle_lanes(self) -> None:

@@ -43,8 +43,9 @@ class Repairs:
     Args:
       unit: what a unit is called in messages, "lane" or "world".
       lanes: number of lanes of one unit.
-      discard: closes the environment of the unit with this index; an error in closing is ignored.
-      rebuild: makes a unit's environment anew and writes its `first` rows.
+      discard: closes the environment of the unit with this index, once; an error in closing is only noted.
+      make: makes a unit's environment anew.
+      begin: resets a unit's new environment with a fresh seed and writes its `first` rows.
       write_absent: writes a unit's rows as those of absent agents.
     """
 
@@ -54,13 +55,15 @@ class Repairs:
         lanes: int,
         *,
         discard: Callable[[int], None],
-        rebuild: Callable[[int], None],
+        make: Callable[[int], None],
+        begin: Callable[[int], None],
         write_absent: Callable[[int], None],
     ) -> None:
         self.num_rebuilds, self.last_failure = 0, ""  # lanes rebuilt; cause of the newest failure
         self.waiting: dict[int, int] = {}  # unit → ticks until its next attempt
+        self.closed: set[int] = set()  # units whose environment was closed and could not be made anew yet
         self.unit, self._lanes = unit, lanes
-        self._discard, self._rebuild, self._write_absent = discard, rebuild, write_absent
+        self._discard, self._make, self._begin, self._write_absent = discard, make, begin, write_absent
         self._failures: dict[int, int] = {}  # unit → failures since its last good step
         self._causes: dict[int, str] = {}  # unit that waits → why it could not be rebuilt
         self._tell_at, self._untold = float("-inf"), 0  # when to log again; failures since the last time
@@ -79,12 +82,16 @@ class Repairs:
         if count > MAX_FAILURES:
             raise EnvError(f"{name} failed {MAX_FAILURES} times without one good step; last: {failure}") from failure
         self.num_rebuilds += self._lanes
+        if index not in self.closed:
+            self.closed.add(index)
+            try:
+                call_environment(self._discard, index)
+            except EnvError as error:
+                self.last_failure += f"; close: {error}"
         try:
-            call_environment(self._discard, index)
-        except EnvError as error:
-            self.last_failure += f"; close: {error}"
-        try:
-            call_environment(self._rebuild, index)
+            call_environment(self._make, index)
+            self.closed.remove(index)
+            call_environment(self._begin, index)
         except EnvError as error:
             self.last_failure, self._causes[index] = f"{name}: {error}", str(error)
             self.waiting[index] = min(1 << count, MAX_WAIT_TICKS)
@@ -158,7 +165,9 @@ class RepairedBackend(Backend):
         self.ended, self.first = (flags & ENDED_BITS).nonzero()[0], (flags & FIRST).nonzero()[0]
 
     def _close(self, index: int, close: Callable[[], object]) -> None:
-        """Close a unit's environment; if that fails, it is only noted in `last_failure`."""
+        """Close a unit's environment if it has one; if that fails, it is only noted in `last_failure`."""
+        if index in self._repairs.closed:
+            return
         try:
             call_environment(close)
         except EnvError as error:

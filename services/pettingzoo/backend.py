@@ -90,7 +90,8 @@ class AgentBackend(RepairedBackend):
             "world",
             len(self._agents),
             discard=lambda index: self._worlds[index].env.close(),
-            rebuild=self._rebuild,
+            make=self._make_anew,
+            begin=self._begin_anew,
             write_absent=self._write_absent,
         )
         super().__init__(traits, repairs)
@@ -175,10 +176,13 @@ class AgentBackend(RepairedBackend):
             info = {**info, MASK: np.ones(self.traits.mask_size)}
         write_lane(self.traits, self._leaves, self._rows, lane, value, info)
 
-    def _rebuild(self, index: int) -> None:
-        """Make a new environment for a world, reset it with a fresh seed and write its agents' `first` rows."""
+    def _make_anew(self, index: int) -> None:
+        """Give a world a new environment."""
+        self._worlds[index].env = self._make()
+
+    def _begin_anew(self, index: int) -> None:
+        """Reset a new world with a fresh seed and write its agents' `first` rows."""
         world = self._worlds[index]
-        world.env = self._make()
         self._begin(index, world, draw_seed(world.seed.spawn(1)[0]))
 
     def _settle_worlds(self) -> None:

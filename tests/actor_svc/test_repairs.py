@@ -19,7 +19,8 @@ class BrokenUnits:
             "world",
             2,
             discard=self.discard,
-            rebuild=self.rebuild,
+            make=self.make,
+            begin=lambda index: self.note("begin", index),
             write_absent=lambda index: self.note("absent", index),
         )
 
@@ -27,10 +28,11 @@ class BrokenUnits:
         self.done.append(f"{what} {index}")
 
     def discard(self, index):
+        self.note("discard", index)
         raise OSError("already gone")
 
-    def rebuild(self, index):
-        self.note("rebuild", index)
+    def make(self, index):
+        self.note("make", index)
         if self.num_broken:
             self.num_broken -= 1
             raise RuntimeError("no licence")
@@ -46,7 +48,7 @@ def test_a_failure_is_mended_at_once():
     """One attempt, counted by lanes; that letting go failed is told and changes nothing."""
     units = BrokenUnits(0)
     units.repairs.fail(3, EnvError("fell over"))
-    assert units.done == ["rebuild 3"]
+    assert units.done == ["discard 3", "make 3", "begin 3"]
     assert units.repairs.num_rebuilds == 2
     assert units.repairs.last_failure.startswith("world 3: fell over; close: OSError: already gone (")
     assert not units.repairs.waiting
@@ -56,12 +58,14 @@ def test_attempts_become_rarer_while_they_fail():
     """After 2, 4, 8 ticks; the rows between are absent, and the cause is the last one."""
     units = BrokenUnits(3)
     units.repairs.fail(0, EnvError("fell over"))
+    assert units.done == ["discard 0", "make 0", "absent 0"]
     attempts = []
     for tick in range(1, 15):
         units.done.clear()
         units.tick()
         assert units.done, "every tick writes rows"
-        if "rebuild 0" in units.done:
+        assert "discard 0" not in units.done, "what is closed is not closed again"
+        if "make 0" in units.done:
             attempts.append(tick)
     assert attempts == [2, 6, 14]
     assert units.repairs.last_failure.startswith("world 0: RuntimeError: no licence")
@@ -89,7 +93,7 @@ def test_values_that_no_policy_may_see_are_failures():
     units = BrokenUnits(0)
     found = [np.array([1, 2]), np.array([2]), NO_LANES]
     units.repairs.settle(lambda: found.pop(0), lambda _index: False)
-    assert units.done == ["rebuild 1", "rebuild 2", "rebuild 2"]
+    assert [done for done in units.done if "begin" in done] == ["begin 1", "begin 2", "begin 2"]
     assert "NaN" in units.repairs.last_failure
 
 
