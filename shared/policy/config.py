@@ -43,7 +43,9 @@ class PolicyConfig(Section):
     std: Literal["shared", "state"] = Field(
         "shared", description="Box actions: one standard deviation for all observations, or a head's output for each."
     )
-    initial_std: float = Field(1.0, gt=0, description="Box actions: standard deviation of an untrained policy.")
+    initial_std: float = Field(
+        1.0, ge=0.007, le=7.38, description="Box actions: standard deviation of an untrained policy."
+    )
     normalise_observation: bool = Field(
         False,
         description="Centre and scale images, floats and unbounded integers by the learner's statistics.",

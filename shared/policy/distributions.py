@@ -16,6 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,10 +27,33 @@ from seedbed.shared.protocol.layout import Array
 from seedbed.shared.protocol.spaces import Leaf, Space, mask_size, raw_action_size
 
 MASKED = torch.finfo(torch.float32).min  # not -inf, because 0 · -inf is NaN
-MIN_LOG_STD, MAX_LOG_STD = -5.0, 2.0
+MIN_LOG_STD, MAX_LOG_STD = -5.0, 2.0  # policy.initial_std lies between
 MAX_ENCODED = 10.0  # bound of an unbounded action as an input
 _LOG_2PI = math.log(2 * math.pi)
 _KEY = (1 << 64) - 1
+
+
+class _BoundedLogStd(torch.autograd.Function):
+    """A clamp whose gradient is cut only where it leads further out, so that what has crossed a bound can come back."""
+
+    @staticmethod
+    def forward(ctx: Any, log_std: Tensor) -> Tensor:
+        ctx.save_for_backward(log_std)
+        return log_std.clamp(MIN_LOG_STD, MAX_LOG_STD)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (log_std,) = ctx.saved_tensors
+        leads_out = ((log_std > MAX_LOG_STD) & (grad < 0)) | ((log_std < MIN_LOG_STD) & (grad > 0))
+        return grad.masked_fill(leads_out, 0.0)
+
+
+def bounded_log_std(log_std: Tensor) -> Tensor:
+    """Return log standard deviations [...] within their bounds, with a gradient that can lead back to these."""
+    if torch.is_grad_enabled() and log_std.requires_grad:
+        bounded: Tensor = _BoundedLogStd.apply(log_std)  # type: ignore[no-untyped-call]
+        return bounded
+    return log_std.clamp(MIN_LOG_STD, MAX_LOG_STD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +335,7 @@ class ActionDistribution(nn.Module):
     def _mean_and_log_std(self, params: Tensor) -> tuple[Tensor, Tensor]:
         start = self.num_logits + self.num_binaries
         log_std = params.narrow(-1, start + self.num_normals, self.num_normals)
-        return params.narrow(-1, start, self.num_normals), log_std.clamp(MIN_LOG_STD, MAX_LOG_STD)
+        return params.narrow(-1, start, self.num_normals), bounded_log_std(log_std)
 
 
 class _EnvLeaf:

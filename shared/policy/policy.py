@@ -26,7 +26,7 @@ from seedbed.shared.errors import ConfigError
 from seedbed.shared.policy.acting import MODE, ActingOutputs, ActingRule
 from seedbed.shared.policy.config import PolicyConfig, Precision, without_tasks
 from seedbed.shared.policy.cores import FrameHistory, FrameStacks, Lstm, stack_frames
-from seedbed.shared.policy.distributions import ActionDistribution
+from seedbed.shared.policy.distributions import ActionDistribution, bounded_log_std
 from seedbed.shared.policy.networks import Torso, dense, initialise, make_torso
 from seedbed.shared.policy.observations import LeafNormaliser, ObservationEncoder
 from seedbed.shared.protocol.recording import Per, RecordField
@@ -208,7 +208,7 @@ class Policy(nn.Module):
         else:
             value = values[..., 0]
         if self.log_std is not None:
-            params = torch.cat([params, self.log_std.expand(rows, lanes, -1)], -1)
+            params = torch.cat([params, bounded_log_std(self.log_std).expand(rows, lanes, -1)], -1)
         return PolicyOutput(params, value, tuple(next_state))
 
     def torso_features(

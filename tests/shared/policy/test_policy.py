@@ -255,6 +255,26 @@ def test_a_deviation_for_each_state_begins_as_the_shared_one_and_depends_on_the_
     assert policy(*inputs).params[..., 2].std() > 0.1
 
 
+@pytest.mark.parametrize("std", ["shared", "state"])
+@pytest.mark.parametrize(("beyond", "back"), [(2.5, 1.0), (-5.5, -1.0)])
+def test_a_deviation_beyond_its_bounds_can_come_back_and_goes_no_further(std: str, beyond: float, back: float) -> None:
+    """The loss that wants it back has a gradient, the one that drives it on has none."""
+    space = make_spec(VECTOR, spaces.Box(-np.inf, np.inf, (1,), np.float32))
+    policy = Policy(space, PolicyConfig.model_validate({"hidden": [8], "std": std}))
+    parameter, place = (policy.head.bias, 1) if policy.log_std is None else (policy.log_std, 0)
+    with torch.no_grad():
+        parameter[place] = beyond
+    inputs = (torch.zeros(1, 3, 4),), torch.zeros(1, 3), torch.zeros(1, 3, dtype=torch.bool), None
+    slopes = []
+    for sign in (back, -back):
+        policy.zero_grad()
+        entropy = policy.distribution.entropy(policy(*inputs, policy.initial_state(3)).params)
+        (sign * entropy.mean()).backward()
+        assert parameter.grad is not None
+        slopes.append(parameter.grad[place].item())
+    assert slopes == [pytest.approx(back), 0.0]
+
+
 def task_policy(**config: object) -> Policy:
     """A small policy that may tell three tasks apart."""
     torch.manual_seed(3)
