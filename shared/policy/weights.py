@@ -27,6 +27,7 @@ from seedbed.shared.protocol.rows import EnvSpec, spec_from_wire, spec_to_wire
 
 ALIGNMENT = 16  # elements: one cache line
 MANIFEST_FORMAT = 2
+AUTOCAST_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # whose weights autocast converts at each use
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +118,23 @@ class FlatParameters:
         self._host = self._staging.numpy()
 
     def cast_(self, module: nn.Module, dtype: torch.dtype) -> None:
-        """Keep this part of the module in `dtype`, converted at each `load_`. It can then no longer be trained."""
-        for name, parameter in self._named_parameters_of(module).items():
-            view = next(place for place in self.plan.places if place.name == name).view(self.flat)
-            parameter.requires_grad_(False)
-            parameter.grad = None
-            parameter.data = view.to(dtype)
-            self._casts.append((parameter.data, view))
+        """Keep the layers of this part that autocast would convert at each use in `dtype`; `load_` converts them.
 
-    def _named_parameters_of(self, module: nn.Module) -> dict[str, Tensor]:
-        own = {id(parameter) for parameter in module.parameters()}
-        return {name: tensor for name, tensor in self._tensors.items() if id(tensor) in own}
+        The part can then no longer be trained. Other parameters, such as those of norms, stay in float32, as they do
+        under autocast.
+        """
+        for layer in module.modules():
+            if isinstance(layer, AUTOCAST_LAYERS):
+                for parameter in layer.parameters(recurse=False):
+                    self._cast_(parameter, dtype)
+
+    def _cast_(self, parameter: nn.Parameter, dtype: torch.dtype) -> None:
+        name = next(name for name, tensor in self._tensors.items() if tensor is parameter)
+        view = next(place for place in self.plan.places if place.name == name).view(self.flat)
+        parameter.requires_grad_(False)
+        parameter.grad = None
+        parameter.data = view.to(dtype)
+        self._casts.append((parameter.data, view))
 
     def export(self) -> bytes:
         """Return a copy of the flat buffer as little-endian float32 bytes."""
@@ -273,7 +280,7 @@ def _meant_by_absence(spec: EnvSpec) -> dict[str, Any]:
 
 
 def acting_parameters(policy: Policy) -> FlatParameters:
-    """Return the flat weights of a policy that only acts: its torsos stay in their compute dtype, cast at each load."""
+    """Return the flat weights of a policy that only acts: its torsos' layers are in their compute dtype."""
     parameters = FlatParameters(policy)
     dtype: torch.dtype = getattr(torch, policy.precision.dtype)
     if dtype != torch.float32:

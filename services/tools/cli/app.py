@@ -310,17 +310,17 @@ def export(
 ) -> int:
     """Write a run's policy for other programs."""
     require_torch()
-    from seedbed.services.tools.cli.evaluate import load_policy
+    from seedbed.services.tools.cli.evaluate import find_checkpoint
     from seedbed.services.tools.cli.export import export_policy
     from seedbed.services.tools.cli.runs import Need, resolve_run
 
-    trained = load_policy(resolve_run(run, Need.POLICY), which.value, device="cpu")
+    checkpoint = find_checkpoint(resolve_run(run, Need.POLICY), which.value)
     with console.status("writing the policy"):
-        exported = export_policy(trained, file)
+        exported = export_policy(checkpoint, file)
     if exported.inputs:
         console.print(f"takes  {', '.join(exported.inputs)}", highlight=False, soft_wrap=True)
         console.print(f"gives  {', '.join(exported.outputs)}", highlight=False, soft_wrap=True)
-    console.print(f"{file}: update {trained.checkpoint.step}", highlight=False, soft_wrap=True)
+    console.print(f"{file}: update {checkpoint.step}", highlight=False, soft_wrap=True)
     return 0
 
 

@@ -1,5 +1,8 @@
 """A run's policy for programs that know nothing of seedbed: its weights by name, or one step of it as an ONNX graph.
 
+Both are in float32, whatever precision the run acts in: that is what its checkpoints hold, and ONNX Runtime has few
+bf16 operations on CPUs.
+
 Suffixes: B lanes, A raw-action columns, P distribution parameters.
 """
 
@@ -15,9 +18,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from seedbed.services.tools.cli.evaluate import TrainedPolicy
+from seedbed.learner_svc.run.checkpoint import Checkpoint
+from seedbed.learner_svc.run.saved_policy import read_policy
 from seedbed.shared.errors import ConfigError, MissingExtraError
+from seedbed.shared.policy.config import Precision
 from seedbed.shared.policy.policy import Policy
+from seedbed.shared.policy.weights import FlatParameters
 from seedbed.shared.runtime.files import writing
 
 OPSET = 20
@@ -79,12 +85,12 @@ class PolicyStep(nn.Module):
         )
 
 
-def export_policy(trained: TrainedPolicy, file: Path) -> Exported:
-    """Write the policy; the file's suffix decides how: .safetensors or .onnx.
+def export_policy(checkpoint: Checkpoint, file: Path) -> Exported:
+    """Write a checkpoint's policy; the file's suffix decides how: .safetensors or .onnx.
 
-    Raises: ConfigError for another suffix, MissingExtraError, StorageError.
+    Raises: ConfigError for another suffix, CheckpointError, MissingExtraError, StorageError.
     """
-    writers: dict[str, Callable[[TrainedPolicy, Path], Exported]] = {".safetensors": _weights, ".onnx": _graph}
+    writers: dict[str, Callable[[Policy, str, Path], Exported]] = {".safetensors": _weights, ".onnx": _graph}
     write = writers.get(file.suffix)
     if write is None:
         raise ConfigError(f"{file}: the suffix says what is written: .safetensors (weights) or .onnx (one step)")
@@ -92,7 +98,7 @@ def export_policy(trained: TrainedPolicy, file: Path) -> Exported:
         file.parent.mkdir(parents=True, exist_ok=True)
     draft = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        exported = write(trained, draft)
+        exported = write(_in_float32(checkpoint), str(checkpoint.meta["manifest"]), draft)
         with writing(file):
             draft.replace(file)
     finally:
@@ -100,19 +106,26 @@ def export_policy(trained: TrainedPolicy, file: Path) -> Exported:
     return exported
 
 
-def _weights(trained: TrainedPolicy, file: Path) -> Exported:
-    tensors = {name: tensor.contiguous().cpu() for name, tensor in trained.policy.state_dict().items()}
-    manifest = str(trained.checkpoint.meta["manifest"])  # specification and configuration, as JSON
+def _in_float32(checkpoint: Checkpoint) -> Policy:
+    saved = read_policy(checkpoint)
+    FlatParameters(saved.policy).load_(saved.flat.tobytes())
+    saved.policy.use(Precision())
+    return saved.policy.eval()
+
+
+def _weights(policy: Policy, manifest: str, file: Path) -> Exported:
+    """Write the tensors by name; specification and configuration go with them, as JSON."""
+    tensors = {name: tensor.contiguous() for name, tensor in policy.state_dict().items()}
     with writing(file):
         save_file(tensors, file, metadata={"seedbed": manifest})
     return Exported(inputs=(), outputs=tuple(tensors))
 
 
-def _graph(trained: TrainedPolicy, file: Path) -> Exported:
+def _graph(policy: Policy, manifest: str, file: Path) -> Exported:
     for module in ("onnx", "onnxscript"):
         if importlib.util.find_spec(module) is None:
             raise MissingExtraError(module, "export")
-    step = PolicyStep(trained.policy.cpu()).eval()
+    step = PolicyStep(policy).eval()
     names, examples, lanes = step.names, step.examples(), torch.export.Dim("lanes")
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what the exporter says of itself
@@ -123,7 +136,7 @@ def _graph(trained: TrainedPolicy, file: Path) -> Exported:
             dynamic_shapes=(tuple({0: lanes} for _ in examples),),
         )  # fmt: skip
     assert program is not None
-    program.model.metadata_props["seedbed"] = str(trained.checkpoint.meta["manifest"])
+    program.model.metadata_props["seedbed"] = manifest
     with writing(file):
         program.save(file)
     return names

@@ -1,12 +1,17 @@
 """One flat buffer under all weights, and a manifest from which the same policy is built."""
 
 import json
+from collections.abc import Sequence
 
 import pytest
 import torch
+from gymnasium import spaces
+from torch import nn
 
 from seedbed.shared.errors import RemoteWireError
-from seedbed.shared.policy.config import Precision
+from seedbed.shared.policy.config import PolicyConfig, Precision
+from seedbed.shared.policy.networks import ImageShape, Torso
+from seedbed.shared.policy.policy import Policy
 from seedbed.shared.policy.weights import (
     ALIGNMENT,
     FlatParameters,
@@ -17,7 +22,8 @@ from seedbed.shared.policy.weights import (
     policy_from_manifest,
 )
 from tests.support.experience import RECORDING
-from tests.support.policy_cases import CASES, RandomActor, make_policy
+from tests.support.policy_cases import CASES, VECTOR, RandomActor, make_policy
+from tests.support.specs import make_spec
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -115,6 +121,32 @@ def test_bf16_acting_weights_are_cast_once_and_agree_with_autocast() -> None:
         torch.testing.assert_close(reader(*inputs).params, policy(*inputs).params, atol=2e-2, rtol=2e-2)
         parameters.trained.mul_(1.1)
         acting.load_(parameters.export())
+
+
+class Normed(Torso):
+    """A torso with norms, whose weights autocast leaves alone, and a layer within a layer."""
+
+    def __init__(self, image_shapes: Sequence[ImageShape], vector_size: int) -> None:
+        super().__init__()
+        norm = nn.LayerNorm(16)
+        nn.init.uniform_(norm.weight, 0.7, 1.3)
+        self.layers = nn.Sequential(nn.Linear(vector_size, 16), norm, nn.Sequential(nn.ELU(), nn.Linear(16, 16)))
+        self.output_size = 16
+
+    def forward(self, images: Sequence[torch.Tensor], vector: torch.Tensor | None) -> torch.Tensor:
+        return self.layers(vector)
+
+
+def test_an_own_torso_in_bf16_acts_exactly_as_it_learns() -> None:
+    """Autocast keeps the weights of norms in float32; acting does so too."""
+    policy = Policy(make_spec(VECTOR, spaces.Discrete(3)), PolicyConfig(network=f"{__name__}:Normed"))
+    policy.use(Precision(dtype="bfloat16"))
+    parameters = FlatParameters(policy)
+    reader = policy_from_manifest(make_manifest(policy, RECORDING))
+    acting_parameters(reader).load_(parameters.export())
+    unroll = RandomActor(policy, 3).unroll(3)
+    inputs = (unroll.obs, unroll.reward, unroll.first, unroll.action, unroll.state)
+    assert torch.equal(reader(*inputs).params, policy(*inputs).params)
 
 
 def test_a_buffer_of_another_size_is_refused() -> None:

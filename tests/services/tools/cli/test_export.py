@@ -8,36 +8,37 @@ import torch
 from safetensors import safe_open
 
 from seedbed.learner_svc.run.checkpoint import Checkpoint
-from seedbed.services.tools.cli.evaluate import EvaluationSettings, TrainedPolicy
 from seedbed.services.tools.cli.export import export_policy
 from seedbed.shared.errors import ConfigError, StorageError
-from seedbed.shared.policy.acting import Sample
-from seedbed.shared.policy.weights import make_manifest
+from seedbed.shared.policy.config import Precision
+from seedbed.shared.policy.weights import FlatParameters, make_manifest
 from tests.support.experience import RECORDING
 from tests.support.policy_cases import CASES, make_policy, random_leaf
 
+PLAIN = Precision()
 LANES, QUICK = 5, ("masked", "lstm", "atari")
 
 
-def make_trained(name, folder):
+def make_trained(name, folder, precision=PLAIN):
+    """A policy that trains in a precision, and its checkpoint."""
     policy = make_policy(name)
+    policy.use(precision)
+    arrays = {"policy.flat": FlatParameters(policy).flat.numpy()}
     meta = {"manifest": make_manifest(policy, RECORDING).to_json()}
-    checkpoint = Checkpoint(path=folder / "c.json", kind="latest", serial=1, step=7, meta=meta, arrays={})
-    settings = EvaluationSettings.model_validate({"env": {"id": "test"}})
-    return TrainedPolicy(
-        policy=policy, rule=Sample(), checkpoint=checkpoint, settings=settings, device=torch.device("cpu")
-    )
+    return policy, Checkpoint(path=folder / "c.json", kind="latest", serial=1, step=7, meta=meta, arrays=arrays)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CASES]
-)
-def test_the_graph_acts_as_the_policy_does(tmp_path, name):
-    """Tick by tick with its own state, for another number of lanes than it was traced with."""
+GRAPHS = [pytest.param(name, PLAIN, marks=() if name in QUICK else pytest.mark.slow) for name in CASES]
+
+
+@pytest.mark.parametrize(("name", "precision"), [*GRAPHS, ("atari", Precision(dtype="bfloat16", channels_last=True))])
+def test_the_graph_acts_as_the_policy_does(tmp_path, name, precision):
+    """Tick by tick with its own state, for another number of lanes than it was traced with; always in float32."""
     onnxruntime = pytest.importorskip("onnxruntime")
-    trained = make_trained(name, tmp_path)
-    policy, rng = trained.policy, np.random.default_rng(3)
-    names = export_policy(trained, tmp_path / "policy.onnx")
+    policy, checkpoint = make_trained(name, tmp_path, precision)
+    rng = np.random.default_rng(3)
+    names = export_policy(checkpoint, tmp_path / "policy.onnx")
+    policy.use(PLAIN)
     session = onnxruntime.InferenceSession(tmp_path / "policy.onnx")
     assert {item.name for item in session.get_inputs()} <= set(names.inputs)
     state, remembered = policy.initial_state(LANES), [part.numpy() for part in policy.initial_state(LANES)]
@@ -61,22 +62,22 @@ def test_the_graph_acts_as_the_policy_does(tmp_path, name):
 
 def test_weights_go_by_name_with_what_they_are_for(tmp_path):
     """Any reader of safetensors has them; specification and configuration are in the file's metadata."""
-    trained = make_trained("lstm", tmp_path)
-    export_policy(trained, tmp_path / "new" / "policy.safetensors")
+    policy, checkpoint = make_trained("lstm", tmp_path, Precision(dtype="bfloat16"))
+    export_policy(checkpoint, tmp_path / "new" / "policy.safetensors")
     with safe_open(tmp_path / "new" / "policy.safetensors", "pt") as file:
         found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is no mapping
         assert json.loads(file.metadata()["seedbed"])["spec"]
-    wanted = trained.policy.state_dict()
+    wanted = policy.state_dict()
     assert found.keys() == wanted.keys()
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
 def test_nothing_is_written_where_it_cannot_be(tmp_path):
     """Another suffix, or a folder that is a file; no half of a file stays."""
-    trained = make_trained("mlp", tmp_path)
+    _policy, checkpoint = make_trained("mlp", tmp_path)
     with pytest.raises(ConfigError, match=r"policy.pt: the suffix says"):
-        export_policy(trained, tmp_path / "policy.pt")
+        export_policy(checkpoint, tmp_path / "policy.pt")
     (tmp_path / "file").touch()
     with pytest.raises(StorageError):
-        export_policy(trained, tmp_path / "file" / "policy.safetensors")
+        export_policy(checkpoint, tmp_path / "file" / "policy.safetensors")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
