@@ -14,11 +14,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Protocol
+from typing import Any, Protocol
 
 from seedbed.services.tools.cli.machine import service_environment
 from seedbed.services.tools.cli.plan import LEARNER, Process
@@ -77,11 +77,15 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How a run ended, and what the service that failed it had said."""
+    """How a run ended, and what the service that failed it had said.
+
+    `summary`: what the run's summary says of this end; empty if it was stopped before the learner could say anything.
+    """
 
     outcome: Outcome
     restarts: Mapping[str, int]
     last_words: str = ""
+    summary: Mapping[str, Any] = field(default_factory=dict)
 
 
 class _NoView:
@@ -214,6 +218,9 @@ class Launcher:
             if code is None:
                 continue
             del self._children[name]
+            if code < 0:  # it could not end what it had started, in its session
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(child.pid, signal.SIGKILL)
             self._ended_with(name, code, now, is_meant=code not in CHOSEN or self._has_said_why(name))
 
     def _ended_with(self, name: str, code: int, now: float, *, is_meant: bool) -> None:

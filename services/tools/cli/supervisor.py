@@ -9,6 +9,7 @@
 | with 0 or 78, and its own code did not say so (an environment called `os._exit`) | as in any other way |
 | in any other way | started again after a back-off |
 | in any other way, for the fifth time without a step acted or trained in between | the run fails |
+| with an error, and it is the learner of a run that is being stopped | the run fails: it may not be saved |
 """
 
 from collections.abc import Sequence
@@ -118,7 +119,10 @@ class Supervisor:
 
         `is_meant`: whether the service itself chose that code; else it is a death like any other.
         """
-        service = self.services[name]
+        service, was_stopped = self.services[name], self.outcome is not None and not self.outcome.service
+        if was_stopped and name == self._final and code > 0:
+            reason = FOR_GOOD.get(code, f"failed while it was stopped ({describe_exit(code)})")
+            self.outcome = Outcome(exit_code=code, service=name, reason=reason)
         is_meant = is_meant or self._is_finishing or self.outcome is not None
         if code == 0 and is_meant:
             self._left(service, now)

@@ -4,6 +4,7 @@ import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,10 +111,14 @@ def run_experiment(experiment: Experiment, make_view: Callable[[Board, "Stop"], 
                 is_finishing=lambda: board.state >= RunState.FINISHING,
             )
             stop.launcher = launcher
-            earlier = read_summary(experiment.run_dir).get("restarts")
+            before = read_summary(experiment.run_dir)
+            earlier = before.get("restarts")
             ended = launcher.run()
             tell_restarts(experiment.run_dir, processes, earlier if isinstance(earlier, dict) else {}, ended.restarts)
-            held.end(describe_end(ended, experiment.run_dir))
+            summary = read_summary(experiment.run_dir)
+            is_of_before = summary.get("epoch") == before.get("epoch")
+            ended = replace(ended, summary={} if is_of_before and ended.outcome.exit_code else summary)
+            held.end(describe_end(ended))
             return ended
 
 
@@ -138,17 +143,17 @@ def tell_restarts(
             write_durably(run_dir / "summary.json", json.dumps({**summary, "restarts": exact}, indent=1) + "\n")
 
 
-def describe_end(ended: Ended, run_dir: Path) -> RunStatus:
+def describe_end(ended: Ended) -> RunStatus:
     """The end as the run folder keeps it."""
-    outcome = ended.outcome
+    outcome, summary = ended.outcome, ended.summary
     if outcome.service:
         return RunStatus(
             state=State.FAILED, service=outcome.service, reason=outcome.reason, last_words=ended.last_words
         )
-    if outcome.exit_code:
-        where = ", in the final evaluation" if is_trained(read_summary(run_dir)) else ""
+    if outcome.exit_code and not summary.get("finished"):
+        where = ", in the final evaluation" if is_trained(summary) else ""
         return RunStatus(state=State.STOPPED, reason=f"{outcome.reason}{where}")
-    return RunStatus(state=State.FINISHED, reason=str(read_summary(run_dir).get("reason", "")))
+    return RunStatus(state=State.FINISHED, reason=str(summary.get("reason", "")))
 
 
 class Stop:
@@ -227,17 +232,17 @@ def conclude(experiment: Experiment, ended: Ended, console: Console) -> int:
         if list_checkpoints(run_dir / "checkpoints"):
             say_resume(experiment, console, "when that is fixed")
         return outcome.exit_code
-    summary = read_summary(run_dir)
+    summary = ended.summary
     if outcome.exit_code == 0 and experiment.settings.launch.video:
         make_video(run_dir, console)
     if summary:
         console.print(render_summary(summary, run_dir, ended.restarts))
-    if outcome.exit_code and is_trained(summary):
-        measure = shlex.join(["seedbed", "eval", str(run_dir)])
-        console.print(
-            f"trained to its end; the final evaluation was cut short. Play it with  [bold]{escape(measure)}[/]",
-            soft_wrap=True, highlight=False,
+    if outcome.exit_code and (summary.get("finished") or is_trained(summary)):
+        what = "finished before it was stopped" if summary.get("finished") else (
+            "trained to its end; the final evaluation was cut short"
         )  # fmt: skip
+        measure = shlex.join(["seedbed", "eval", str(run_dir)])
+        console.print(f"{what}. Play it with  [bold]{escape(measure)}[/]", soft_wrap=True, highlight=False)
     elif outcome.exit_code:
         say_resume(experiment, console, "stopped")
     return outcome.exit_code

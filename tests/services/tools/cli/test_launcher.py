@@ -101,6 +101,42 @@ def test_a_service_that_cannot_be_started_dies_like_any_other(tmp_path):
     assert living(tmp_path) == []
 
 
+def test_what_a_killed_service_had_started_ends_with_it(tmp_path):
+    """A minder, say, that can end its simulators no more: they would run on beside those of the next life."""
+    script = (
+        "import os, signal, subprocess, sys\n"
+        f"subprocess.Popen([sys.executable, '-S', '-c', {WAIT!r}, sys.argv[1]])\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    rules = replace(QUICK, first_delay_s=60.0, max_delay_s=60.0)
+    deadline = time.monotonic() + 20
+
+    def has_ended(launcher):
+        has_died = launcher.supervisor.services["actor-0"].deaths > 0
+        return has_died and (not living(tmp_path / "simulator") or time.monotonic() > deadline)
+
+    simulator = child("actor-0", "actor", script, tmp_path / "simulator")
+    launch([child("learner", "learner", SAVE, tmp_path / "saved"), simulator], tmp_path, react=has_ended, rules=rules)
+    assert time.monotonic() < deadline
+
+
+def test_a_learner_that_cannot_save_when_it_is_stopped_fails_the_run(tmp_path):
+    """Its exit status and last words are the run's: going on from the last checkpoint loses what came after."""
+    script = (
+        "import signal, sys\n"
+        "def fail(*_):\n"
+        "    print('no space left', file=sys.stderr)\n"
+        "    sys.exit(74)\n"
+        "signal.signal(signal.SIGTERM, fail)\n"
+        "open(sys.argv[1], 'w').close()\n"
+        "while True: signal.pause()\n"
+    )
+    ready = tmp_path / "ready"
+    ended, _ = launch([child("learner", "learner", script, ready)], tmp_path, react=lambda _launcher: ready.exists())
+    assert (ended.outcome.service, ended.outcome.exit_code) == ("learner", 74)
+    assert ended.last_words == "no space left"
+
+
 def test_services_are_stopped_in_the_direction_of_the_data(tmp_path):
     """Actors first, then inference, the learner last."""
     order = tmp_path / "order"

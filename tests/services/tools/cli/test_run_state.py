@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from seedbed.learner_svc.run.folder import RunFolder
+from seedbed.services.tools.cli.launcher import Ended
 from seedbed.services.tools.cli.plan import Process
 from seedbed.services.tools.cli.run_state import LEARNER_LOCK, HeldRun, RunStatus, State, read_status
-from seedbed.services.tools.cli.training import tell_restarts
+from seedbed.services.tools.cli.supervisor import Outcome
+from seedbed.services.tools.cli.training import describe_end, tell_restarts
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.runtime.locks import take
 
@@ -142,3 +144,21 @@ def test_a_run_without_a_summary_tells_of_no_restarts(tmp_path: Path) -> None:
     """Nothing is made up."""
     tell_restarts(tmp_path, [Process(name="learner", role="learner", command=())], {}, {"learner": 2})
     assert list(tmp_path.iterdir()) == []
+
+
+STOPPED = Outcome(exit_code=130, reason="Ctrl-C")
+
+
+@pytest.mark.parametrize(
+    ("summary", "state", "reason"),
+    [
+        ({"finished": True, "reason": "steps"}, State.FINISHED, "steps"),
+        ({"finished": False, "reason": "steps"}, State.STOPPED, "Ctrl-C, in the final evaluation"),
+        ({"finished": False, "reason": ""}, State.STOPPED, "Ctrl-C"),
+        ({}, State.STOPPED, "Ctrl-C"),
+    ],
+)
+def test_a_run_that_is_stopped_ends_as_its_learner_said(summary, state, reason):
+    """One that had finished and was still drawing its curves has finished."""
+    status = describe_end(Ended(outcome=STOPPED, restarts={}, summary=summary))
+    assert (status.state, status.reason) == (state, reason)
