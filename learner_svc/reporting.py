@@ -22,19 +22,20 @@ class Reporter:
     Args:
       loop_lag_s: returns how late the loop's last timer was, seconds.
       busy_s: returns for how long the update thread has been at its present job, seconds.
+      machine_share: returns how busy the machine was since the last call, 0…1.
       warn: logs a warning; takes an event's name and its values.
     """
 
     def __init__(
         self, settings: LearnerSettings, run: Run, producers: ProducerSessions, restarts: RestartCounter,
         figures: UpdateMetrics, *, loop_lag_s: Callable[[], float], busy_s: Callable[[], float],
-        warn: Callable[..., object],
+        machine_share: Callable[[], float | None], warn: Callable[..., object],
     ) -> None:  # fmt: skip
         self.dropped_by_actor: dict[str, int] = {}
         self.ranks: Sequence[RankFigures] = ()  # what every learner rank has told of itself, if there are several
         self._settings, self._run, self._figures = settings, run, figures
         self._producers, self._restarts = producers, restarts
-        self._loop_lag_s, self._busy_s, self._warn = loop_lag_s, busy_s, warn
+        self._loop_lag_s, self._busy_s, self._machine_share, self._warn = loop_lag_s, busy_s, machine_share, warn
         self._warned_lanes = 0
         self._last_row: tuple[float, Sequence[RankFigures]] = (0.0, ())  # when it was made, and from which `ranks`
 
@@ -53,6 +54,7 @@ class Reporter:
             columns.LOST_UNROLLS.name: float(ledger.lost_unrolls),
             columns.INFERENCE_RESTARTS.name: float(sum(self._restarts.inference().values())),
             columns.LEARNER_LOOP_LAG.name: 1e3 * self._loop_lag_s(),
+            columns.MACHINE_BUSY_SHARE.name: self._machine_share(),
         }
         scores = self._run.normalised_figures if self._figures.evaluation is not None else {}
         return self._figures.row(

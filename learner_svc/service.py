@@ -54,6 +54,7 @@ from seedbed.shared.protocol.rows import EnvSpec
 from seedbed.shared.protocol.statistics import GIVEN
 from seedbed.shared.runtime.linger import LingerTimer
 from seedbed.shared.runtime.memory import available_bytes
+from seedbed.shared.runtime.processors import MachineLoad
 from seedbed.shared.runtime.service import Service, wait_unless_failed
 from seedbed.shared.runtime.tasks import normalised_weights
 from seedbed.shared.runtime.worker import Worker
@@ -120,7 +121,8 @@ class LearnerService:
         figures = UpdateMetrics()
         reporter = Reporter(
             settings, self.run, self.producers, self.restarts, figures,
-            loop_lag_s=lambda: reactor.statistics().loop_lag_s, busy_s=self.worker.busy_s, warn=service.log.warning,
+            loop_lag_s=lambda: reactor.statistics().loop_lag_s, busy_s=self.worker.busy_s,
+            machine_share=MachineLoad().busy_share, warn=service.log.warning,
         )  # fmt: skip
         self.parts = Parts(
             settings=settings, service=service, run_id=self.run_id, run=self.run, ledger=self.ledger,

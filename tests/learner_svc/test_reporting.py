@@ -27,7 +27,15 @@ def a_reporter(run: Run, figures: UpdateMetrics) -> Reporter:
     producers = ProducerSessions(identity, PONG, ledger, Publisher(), run, lambda: 0.0)
     restarts = RestartCounter({})
     return Reporter(
-        settings, run, producers, restarts, figures, loop_lag_s=lambda: 0.0, busy_s=lambda: 0.0, warn=lambda *_: None
+        settings,
+        run,
+        producers,
+        restarts,
+        figures,
+        loop_lag_s=lambda: 0.0,
+        busy_s=lambda: 0.0,
+        machine_share=lambda: 0.5,
+        warn=lambda *_: None,
     )
 
 

@@ -6,7 +6,6 @@ longest part of the cycle is.
 """
 
 import csv
-import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from seedbed.shared.figures import columns, inference
 from seedbed.shared.figures.declare import Column
 
 BUSY = 0.8  # a share of time above this leaves no room
+FULL = 0.9  # a machine's processor time in use above this leaves none for more services
 SLACK = 0.5  # below this there is plenty
 MIN_ROWS = 3
 STUCK_LOOP_MS = 20.0
@@ -35,7 +35,7 @@ FIGURES: Mapping[Column, Callable[[Sequence[float]], float]] = {  # columns, and
         (
             columns.UPDATE_BUSY_SHARE, columns.LAG_MEAN, columns.INFERENCE_SERVICES, inference.BATCH_FILL.column,
             inference.NUM_LANES.column, inference.QUEUE_WAIT.column, inference.FORWARD.column,
-            inference.LOOP_LAG.column, inference.ENV_BUSY.column, *REMARKS,
+            inference.LOOP_LAG.column, inference.ENV_BUSY.column, columns.MACHINE_BUSY_SHARE, *REMARKS,
         ),
         statistics.fmean,
     ),
@@ -72,7 +72,6 @@ class Signals:
     figures: Mapping[Column, float | None]  # of every column in FIGURES, in its unit; None: not measured
     max_policy_lag: float | None = None
     dropped_share: float = 0.0  # of acted steps that were too old to train on
-    cores: int | None = None
     ranks: Mapping[str, Mapping[Column, float]] = field(default_factory=dict)  # of several, "0" is the chief
 
     @property
@@ -118,11 +117,9 @@ def _decide(signals: Signals) -> tuple[Bottleneck, str]:
     updates = signals.figures[columns.UPDATE_BUSY_SHARE] or 0.0
     passes = signals.inference_busy_share or 0.0
     env = signals.figures[inference.ENV_BUSY.column] or 0.0
-    busiest = max(updates, passes, env)
-    if busiest < BUSY and signals.cores and updates + passes + env > 0.9 * signals.cores:
-        return Bottleneck.CORES, (
-            f"learner, inference and environments want {updates + passes + env:.1f} cores of {signals.cores}"
-        )
+    busiest, machine = max(updates, passes, env), signals.figures[columns.MACHINE_BUSY_SHARE] or 0.0
+    if busiest < BUSY and machine >= FULL:
+        return Bottleneck.CORES, f"{machine:.0%} of the machine's processor time is in use, and nobody is always busy"
     if busiest >= BUSY and busiest == updates:
         return Bottleneck.LEARNER, f"updates take {updates:.0%} of the time"
     if busiest >= BUSY and busiest == passes:
@@ -220,17 +217,7 @@ def _remarks(signals: Signals) -> list[str]:
     return remarks
 
 
-def cores_of(run_dir: Path) -> int | None:
-    """Cores of the machine that the learner ran on last; None if it did not say."""
-    try:
-        epochs = json.loads((run_dir / "versions.json").read_bytes())
-        cores = list(epochs.values())[-1]["cores"]
-    except (OSError, ValueError, AttributeError, LookupError, TypeError):
-        return None
-    return cores if isinstance(cores, int) and cores > 0 else None
-
-
-def read_signals(run_dir: Path, *, max_policy_lag: float | None = None, cores: int | None = None) -> Signals:
+def read_signals(run_dir: Path, *, max_policy_lag: float | None = None) -> Signals:
     """The signals of a run.
 
     Raises: ConfigError if the run has not got far enough.
@@ -241,12 +228,10 @@ def read_signals(run_dir: Path, *, max_policy_lag: float | None = None, cores: i
             rows = list(csv.DictReader(stream))
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror or error}; is this a run folder?") from error
-    return summarise(rows, source=str(file), max_policy_lag=max_policy_lag, cores=cores)
+    return summarise(rows, source=str(file), max_policy_lag=max_policy_lag)
 
 
-def summarise(
-    rows: Sequence[Mapping[str, str]], *, source: str, max_policy_lag: float | None = None, cores: int | None = None
-) -> Signals:
+def summarise(rows: Sequence[Mapping[str, str]], *, source: str, max_policy_lag: float | None = None) -> Signals:
     """Means over the last half of the rows from the first to the last in which steps were trained."""
     trained_at = [at for at, row in enumerate(rows) if (finite(row.get(columns.TRAINED_STEPS_PER_S.name)) or 0.0) > 0]
     if len(trained_at) < MIN_ROWS:
@@ -280,7 +265,6 @@ def summarise(
         figures=figures | {inference.NUM_AWAITED_GROUPS.column: awaited},
         max_policy_lag=max_policy_lag,
         dropped_share=dropped / max(1.0, dropped + kept),
-        cores=cores,
         ranks={
             rank: {column: combine(column.of(rank)) or 0.0 for column in columns.RANK_COLUMNS}
             for rank in columns.RANK_BATCH_WAIT.members(late[-1])

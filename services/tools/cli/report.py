@@ -16,8 +16,7 @@ from seedbed.learner_svc.algorithms.config import is_lag_bounded
 from seedbed.services.tools.cli.capacity import CapacityPlan, Costs, Hardware
 from seedbed.services.tools.cli.doctor import Finding, Grade
 from seedbed.services.tools.cli.experiment import Sections
-from seedbed.services.tools.cli.explain import Diagnosis, Signals, cores_of, diagnose, read_signals
-from seedbed.services.tools.cli.machine import usable_cores
+from seedbed.services.tools.cli.explain import Diagnosis, Signals, diagnose, read_signals
 from seedbed.services.tools.cli.runs import RECORD
 from seedbed.services.tools.cli.table import LABEL_STYLE, count, labelled_grid, number, percent
 from seedbed.services.tools.cli.unroll_links import UnrollLink, read_links
@@ -59,9 +58,7 @@ def report_bottleneck(run_dir: Path, console: Console) -> None:
     """Print where a run's time goes, what limits it, and what to turn."""
     sections = load_settings(Sections, run_dir / RECORD)
     lag = sections.learner.get("max_policy_lag") if is_lag_bounded(sections.algorithm) else None
-    signals = read_signals(
-        run_dir, max_policy_lag=None if lag is None else float(lag), cores=cores_of(run_dir) or usable_cores()
-    )
+    signals = read_signals(run_dir, max_policy_lag=None if lag is None else float(lag))
     console.print(render_diagnosis(run_dir.name, signals, diagnose(signals), read_links(run_dir)))
 
 
@@ -77,6 +74,7 @@ def render_diagnosis(
         ("learner", figures[columns.UPDATE_BUSY_SHARE]),
         ("inference", signals.inference_busy_share),
         ("environments", figures[inference.ENV_BUSY.column]),
+        ("machine", figures[columns.MACHINE_BUSY_SHARE]),
     ):
         if share is not None:
             grid.add_row(label, _bar(share))

@@ -76,7 +76,7 @@ class RunWatch:
 
     def verdict(self, name: str) -> dict[str, Any] | None:
         """See `verdict.judge`; None if there is no such run."""
-        return self._view(name, lambda run: judge(run.path, run.read_table(), run.max_policy_lag))
+        return self._view(name, lambda run: judge(run.read_table(), run.max_policy_lag))
 
     def logs(self, name: str, level: str) -> dict[str, Any] | None:
         """See `logs.read_logs`; None if there is no such run. The files are read outside of the lock."""

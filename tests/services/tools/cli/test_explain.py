@@ -24,30 +24,31 @@ USUAL = {
 }
 
 
-def signals(figures=None, *, cores=16, **others) -> Signals:
+def signals(figures=None, **others) -> Signals:
     """A run in which nothing is busy: 128 lanes at 10 K steps/s, a cycle of 12.8 ms."""
     known = dict.fromkeys(FIGURES) | USUAL | (figures or {})
-    return Signals(trained_steps_per_s=10_000.0, acted_steps_per_s=10_000.0, figures=known, cores=cores, **others)
+    return Signals(trained_steps_per_s=10_000.0, acted_steps_per_s=10_000.0, figures=known, **others)
 
 
 @pytest.mark.parametrize(
-    ("figures", "cores", "expected"),
+    ("figures", "expected"),
     [
-        ({UPDATE_BUSY: 0.97}, 16, Bottleneck.LEARNER),
-        ({FORWARD.column: 6.0}, 16, Bottleneck.INFERENCE),  # 156 passes/s of 6 ms: busy 94 %
-        ({ENV_BUSY.column: 0.95}, 16, Bottleneck.ENVIRONMENT),
-        ({ENV_BUSY.column: 0.97, UPDATE_BUSY: 0.9}, 16, Bottleneck.ENVIRONMENT),
-        ({QUEUE_WAIT.column: 8.0}, 16, Bottleneck.BATCH_WAIT),
-        ({LOOP_LAG.column: 80.0}, 16, Bottleneck.NETWORK),
-        ({ENV_BUSY.column: 0.1}, 16, Bottleneck.NETWORK),
-        ({}, 16, Bottleneck.ENVIRONMENT),
-        ({ENV_BUSY.column: None}, 16, Bottleneck.ENVIRONMENT),
-        ({UPDATE_BUSY: 0.7, FORWARD.column: 4.0, ENV_BUSY.column: 0.6}, 2, Bottleneck.CORES),
+        ({UPDATE_BUSY: 0.97}, Bottleneck.LEARNER),
+        ({FORWARD.column: 6.0}, Bottleneck.INFERENCE),  # 156 passes/s of 6 ms: busy 94 %
+        ({ENV_BUSY.column: 0.95}, Bottleneck.ENVIRONMENT),
+        ({ENV_BUSY.column: 0.97, UPDATE_BUSY: 0.9}, Bottleneck.ENVIRONMENT),
+        ({QUEUE_WAIT.column: 8.0}, Bottleneck.BATCH_WAIT),
+        ({LOOP_LAG.column: 80.0}, Bottleneck.NETWORK),
+        ({ENV_BUSY.column: 0.1}, Bottleneck.NETWORK),
+        ({}, Bottleneck.ENVIRONMENT),
+        ({ENV_BUSY.column: None}, Bottleneck.ENVIRONMENT),
+        ({columns.MACHINE_BUSY_SHARE: 0.97}, Bottleneck.CORES),
+        ({columns.MACHINE_BUSY_SHARE: 0.97, UPDATE_BUSY: 0.97}, Bottleneck.LEARNER),
     ],
 )
-def test_the_bottleneck_is_named(figures, cores, expected):
+def test_the_bottleneck_is_named(figures, expected):
     """Who is busy all the time; if nobody is, the longest part of a lane's cycle."""
-    diagnosis = diagnose(signals(figures, cores=cores))
+    diagnosis = diagnose(signals(figures))
     assert diagnosis.bottleneck is expected
     assert diagnosis.evidence
     assert diagnosis.knobs
@@ -137,7 +138,7 @@ def test_figures_are_means_over_the_last_half_of_training(tmp_path):
     rows = ["0,0,0,0,0,0,128,", "1,10,0,10,10,0.1,128,1", "2,20,0,10,10,0.1,128,1"]
     rows += ["3,120,0,100,100,0.5,128,4", "4,320,40,200,200,,128,2", "5,320,40,0,0,0,20,"]
     write_metrics(tmp_path, rows)
-    found = read_signals(tmp_path, max_policy_lag=8.0, cores=2)
+    found = read_signals(tmp_path, max_policy_lag=8.0)
     assert found.trained_steps_per_s == pytest.approx(150.0)
     assert found.figures[UPDATE_BUSY] == pytest.approx(0.5)
     assert found.figures[LANES] == 128
