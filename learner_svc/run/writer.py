@@ -135,6 +135,8 @@ def checkpoint_meta(run: Run, ledger: Ledger, restarts: RestartCounter, *, run_i
         "run_id": run_id,
         "run": run.to_json(),
         "producers": [asdict(record) for record in ledger.records()],
+        "lost_unrolls": ledger.lost_unrolls,
+        "duplicate_unrolls": ledger.duplicate_unrolls,
         "lives": restarts.to_json(),
         "eval_return_mean": run.last_result.return_mean if run.last_result else None,
     }
@@ -147,6 +149,8 @@ def restore(meta: Mapping[str, Any], run: Run, ledger: Ledger, restarts: Restart
     """
     run.restore(meta["run"])
     ledger.restore(of_rank(producer_records(meta["producers"]), CHIEF, num_ranks))
+    ledger.lost_unrolls = int(meta.get("lost_unrolls", 0))
+    ledger.duplicate_unrolls = int(meta.get("duplicate_unrolls", 0))
     restarts.restore(meta.get("lives", {}))
 
 

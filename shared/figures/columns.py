@@ -26,7 +26,7 @@ BATCH_WAIT = Column("batch_wait_ms", "ms", "how long the update thread waited fo
 DROPPED_STEPS = Column(
     "dropped_steps",
     "steps",
-    "transitions too old to train on (`learner.max_policy_lag`), or of lost weights",
+    "transitions too old to train on (`learner.max_policy_lag`)",
 )
 LOST_EPOCH_STEPS = Column("lost_epoch_steps", "steps", "dropped transitions whose weights were lost with a learner")
 ABORTED_EPISODES = Column("aborted_episodes", "", "episodes cut short because their environment was built again")
@@ -103,6 +103,10 @@ REPLAY_AGE = Column("replay_age", "sequences", "mean age of a sequence: how many
 REPLAY_RATIO = Column("replay_ratio", "", "sequences trained on for each one stored, since training began")
 REPLAY_PRIORITY_MEAN = Column("replay_priority_mean", "", "mean priority of the sequences in the replay")
 REPLAY_PRIORITY_MAX = Column("replay_priority_max", "", "largest priority of the sequences in the replay")
+
+MACHINE_BUSY_SHARE = Column(
+    "machine_busy_share", "0…1", "share of the processor time of the learner's machine that all programs used"
+)
 
 # Loads of inference services
 INFERENCE_SERVICES = Column("inference_services", "", "inference services that are connected")

@@ -88,8 +88,8 @@ class Ledger:
         self.epoch = epoch
         self.window_lanes = window_lanes
         self.lease_s = lease_s
-        self.duplicate_unrolls = 0  # total
-        self.lost_unrolls = 0  # total acknowledged by an earlier epoch whose updates are lost
+        self.duplicate_unrolls = 0  # total, of all epochs
+        self.lost_unrolls = 0  # likewise; acknowledged by an earlier epoch whose updates are lost
         self.book: SessionBook[Producer] = SessionBook()
         self.sessions = self.book.sessions  # by id, for reading
         self._weights = weights

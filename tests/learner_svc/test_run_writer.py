@@ -12,8 +12,9 @@ from seedbed.learner_svc.run.folder import RunFolder
 from seedbed.learner_svc.run.history import History
 from seedbed.learner_svc.run.measure import EvaluationResult
 from seedbed.learner_svc.run.run import Run
-from seedbed.learner_svc.run.writer import RestartCounter, RunWriter, summarise
+from seedbed.learner_svc.run.writer import RestartCounter, RunWriter, checkpoint_meta, restore, summarise
 from seedbed.shared.errors import StorageError
+from seedbed.shared.protocol.ledger import Ledger
 from seedbed.shared.protocol.messages import pack_version
 from seedbed.shared.runtime.config import EnvConfig, RunConfig
 from seedbed.shared.scores.scale import ScoreScale
@@ -31,6 +32,11 @@ def make_summary(run: Run) -> dict:
     return summarise(
         run, settings, run_id="r", device="cpu", restarts={"learner": 1}, dropped_unrolls={"expired": 2, "duplicate": 0}
     )
+
+
+def make_ledger() -> Ledger:
+    """One without producers."""
+    return Ledger(epoch=1, window_lanes=8, lease_s=10.0)
 
 
 @pytest.fixture
@@ -120,6 +126,19 @@ def test_restarts_survive_the_learners_own():
     assert after.actors() == 4
     after.restore({})
     assert after.actors() == 4
+
+
+def test_counts_of_unrolls_go_on_after_a_restart(run):
+    """Those that were lost with an earlier learner are told of by later ones only."""
+    before, restarts = make_ledger(), RestartCounter({})
+    before.lost_unrolls, before.duplicate_unrolls = 7, 3
+    meta = json.loads(json.dumps(checkpoint_meta(run, before, restarts, run_id="r")))
+    after = make_ledger()
+    restore(meta, run, after, restarts)
+    assert (after.lost_unrolls, after.duplicate_unrolls) == (7, 3)
+    del meta["lost_unrolls"], meta["duplicate_unrolls"]  # as of an earlier version
+    restore(meta, run, after, restarts)
+    assert (after.lost_unrolls, after.duplicate_unrolls) == (0, 0)
 
 
 def test_a_best_checkpoint_that_could_not_be_written_is_tried_again(tmp_path, monkeypatch):
