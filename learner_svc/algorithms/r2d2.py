@@ -63,11 +63,12 @@ class R2D2(Algorithm):
     @classmethod
     def make_source(cls, config: R2D2Config, record: RecordSpec, plan: SourcePlan) -> Source[K]:
         """A replay of sequences, whose first priorities come of the Q that acting recorded. Raises: ConfigError."""
+        rewards = TrainingRewards(config, plan.tasks)
         return ReplaySource(
             record, plan, capacity=config.replay_sequences, max_bytes=config.replay_bytes, start=config.replay_start,
             ratio=config.replay_ratio, priority_exponent=config.priority_exponent,
             importance_exponent=config.importance_exponent, is_file=config.replay_file,
-            first_priorities=lambda arrays: first_priorities(config, record.overlap, arrays),
+            first_priorities=lambda arrays, task: first_priorities(config, record.overlap, arrays, rewards, task),
         )  # fmt: skip
 
     @property
@@ -163,21 +164,23 @@ def _priorities(config: R2D2Config, absolute_TB: Tensor, trained_TB: Tensor) -> 
 
 
 @torch.no_grad()
-def first_priorities(config: R2D2Config, burn_in: int, arrays: Mapping[str, Array]) -> Array:
+def first_priorities(
+    config: R2D2Config, burn_in: int, arrays: Mapping[str, Array], rewards: TrainingRewards, task: int = 0
+) -> Array:
     """Priorities f32 [L] of an unroll's lanes by the Q that acting recorded, without a forward pass.
 
-    The last transition is left out: Q of the row after it was not known yet. Acting knows no target network, and the
-    settings of tasks are not used here, so these are estimates; the first update on a sequence measures its priority
-    anew.
+    The last transition is left out: Q of the row after it was not known yet. Acting knows no target network, so these
+    are estimates; the first update on a sequence measures its priority anew.
 
     Args:
       arrays: the unroll's fields by name, time first, burn-in included.
+      task: number of the unroll's task, in the order of `rewards`.
     """
     flags, reward, q, best = (torch.tensor(arrays[name][burn_in:]) for name in (FLAGS, REWARD, Q, MAX_Q))
     if len(q) < 2:
         return torch.ones(q.shape[1]).numpy()
     valid_TB = torch.from_numpy(valid_transitions(arrays[FLAGS][burn_in:-1]))
-    reward_TB = TrainingRewards(config).of(reward[1:-1])
+    reward_TB = rewards.of(reward[1:-1], torch.full(reward.shape[1:], task))
     error_TB = _target(config, flags[:-1], reward_TB, valid_TB, best[1:]) - q[:-1]
     absolute_TB = torch.where(valid_TB, error_TB.abs(), 0.0)
     found: Array = _priorities(config, absolute_TB, valid_TB).numpy()

@@ -62,7 +62,8 @@ def make_source(
         raise ConfigError(problem)
     plan = SourcePlan(
         batch=learner.batch, num_buffers=1 if run.deterministic else learner.buffers,
-        weights=normalised_weights(settings.tasks), folder=folder, seed=run.seed + rank,
+        weights=normalised_weights(settings.tasks), tasks=tuple(settings.tasks.values()),
+        folder=folder, seed=run.seed + rank,
         echo=learner.echo, echo_batches=learner.echo_batches, ranks_here=ranks_here(),
         is_pinned=device.type == "cuda",
     )  # fmt: skip

@@ -72,14 +72,14 @@ class ReplaySource(Source[K]):
         priority_exponent: float,
         importance_exponent: float,
         is_file: bool,
-        first_priorities: Callable[[Mapping[str, Array]], Array],
+        first_priorities: Callable[[Mapping[str, Array], int], Array],
     ) -> None:
         """Raises: ConfigError if the room has none for a batch, StorageError if a file cannot be made.
 
         Args:
           capacity, max_bytes: how many sequences are kept, if they occupy no more than that.
           start: training begins once so many are there.
-          first_priorities: those of an unroll's lanes, f32 [L], from its fields by name.
+          first_priorities: those of an unroll's lanes, f32 [L], from its fields by name and its task's number.
         """
         self._ratio = ratio
         self._alpha, self._beta = priority_exponent, importance_exponent
@@ -216,7 +216,8 @@ class ReplaySource(Source[K]):
         if not lanes:
             return
         named = {item.name: array for item, array in zip(self.record.fields, arrays, strict=True)}
-        priorities = np.asarray(self._first_priorities(named), np.float64)[lanes.start : lanes.stop]
+        found = self._first_priorities(named, self._tasks[waiting.task])
+        priorities = np.asarray(found, np.float64)[lanes.start : lanes.stop]
         if self._has_begun:
             self.num_stored += len(lanes)
         for start in range(0, len(lanes), self._memory.capacity):  # an unroll may have more lanes than there is room

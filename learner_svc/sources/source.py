@@ -1,7 +1,7 @@
 """The base of sources of batches: what they have in common, and what each of them defines."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
@@ -12,6 +12,7 @@ from seedbed.shared.errors import RemoteWireError
 from seedbed.shared.policy.transfers import pinned_zeros
 from seedbed.shared.protocol.layout import Array, Layout
 from seedbed.shared.protocol.recording import Per, RecordSpec
+from seedbed.shared.runtime.tasks import TaskConfig
 
 K = TypeVar("K")
 MAX_LAYOUTS = 256  # distinct numbers of lanes of which the layout is kept
@@ -47,6 +48,7 @@ class SourcePlan:
     num_buffers: int  # batches in memory
     weights: Mapping[str, float]  # of the tasks whose unrolls come, summing to 1
     folder: Path  # of the run
+    tasks: Sequence[TaskConfig] = ()  # in the order of `weights`; empty in a run without tasks
     seed: int = 0
     echo: int = 1  # times that each lane-unroll is used
     echo_batches: int = 4  # batches' worth that these uses are shuffled within

@@ -13,12 +13,15 @@ from seedbed.learner_svc.algorithms.config import R2D2Config, is_lag_bounded
 from seedbed.learner_svc.algorithms.r2d2 import R2D2, first_priorities
 from seedbed.learner_svc.algorithms.registry import recording_of
 from seedbed.learner_svc.config import LearnerSettings
+from seedbed.learner_svc.learning.rewards import TrainingRewards
 from seedbed.learner_svc.learning.update import Updater
 from seedbed.learner_svc.sources.batch import Batch
 from seedbed.shared.errors import CheckpointError, ConfigError
 from seedbed.shared.policy.policy import Policy
 from seedbed.shared.protocol.messages import pack_version
 from seedbed.shared.protocol.rows import Flags
+from seedbed.shared.runtime.config import EnvConfig
+from seedbed.shared.runtime.tasks import TaskConfig
 from tests.support.experience import EPOCH, algorithm_config, make_batch, make_policy, make_spec
 
 BURN_IN, LENGTH = 4, 6
@@ -280,12 +283,25 @@ def test_first_priorities_are_those_of_the_acting_network() -> None:
     updater = Updater(*make_policy(), algorithm_config(SETTINGS | {"n_step": 1}))
     batch = recorded(updater, seed=6)
     arrays = {name: tensor.numpy() for name, tensor in batch.tensors.items()}
-    found = first_priorities(config, BURN_IN, arrays)
+    found = first_priorities(config, BURN_IN, arrays, TrainingRewards(config))
     wanted = errors(updater, batch, n=1)
     for priority, lane in zip(found, wanted, strict=True):
         absolute = [abs(d) for t, d in lane.items() if t < BURN_IN + LENGTH - 1]
         expected = 0.9 * max(absolute) + 0.1 * sum(absolute) / len(absolute) if absolute else 0.0
         assert priority == pytest.approx(expected, rel=1e-3, abs=1e-5)
+
+
+def test_first_priorities_are_of_the_rewards_that_the_unrolls_task_trains_on() -> None:
+    """A task whose rewards are a thousand times greater, and scaled down, does not fill the first batches."""
+    config = R2D2Config.model_validate(SETTINGS)
+    updater = Updater(*make_policy(), algorithm_config(SETTINGS))
+    arrays = {name: tensor.numpy() for name, tensor in recorded(updater, seed=6).tensors.items()}
+    great = arrays | {"reward": 1024 * arrays["reward"]}
+    tasks = [TaskConfig(env=EnvConfig(id="a")), TaskConfig(env=EnvConfig(id="b"), reward_scale=1 / 1024)]
+    rewards = TrainingRewards(config, tasks)
+    wanted = first_priorities(config, BURN_IN, arrays, rewards, 0)
+    assert first_priorities(config, BURN_IN, great, rewards, 1) == pytest.approx(wanted)
+    assert first_priorities(config, BURN_IN, great, rewards, 0) != pytest.approx(wanted)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def a_replay(folder: Path = Path("."), ranks_here: int = 1, **changes: object) -
     options: dict[str, object] = {
         "capacity": 16, "max_bytes": 1 << 20, "start": 4, "ratio": 1.0, "priority_exponent": 1.0,
         "importance_exponent": 0.5, "is_file": False,
-        "first_priorities": lambda arrays: np.maximum(arrays["reward"][0], 1.0),
+        "first_priorities": lambda arrays, _task: np.maximum(arrays["reward"][0], 1.0),
     } | changes  # fmt: skip
     plan = SourcePlan(
         batch=BATCH, num_buffers=2, weights={"": 1.0}, folder=folder, seed=1, ranks_here=ranks_here

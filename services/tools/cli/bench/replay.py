@@ -45,7 +45,7 @@ def measure(seconds: float) -> Iterator[dict[str, str | int | float]]:
     source: ReplaySource[int] = ReplaySource(
         record, plan, capacity=CAPACITY, max_bytes=1 << 34, start=CAPACITY, ratio=1.0, priority_exponent=0.9,
         importance_exponent=0.6, is_file=False,
-        first_priorities=lambda arrays: np.abs(arrays["reward"][0]) + generator.exponential(size=LANES),
+        first_priorities=lambda arrays, _task: np.abs(arrays["reward"][0]) + generator.exponential(size=LANES),
     )  # fmt: skip
     frame = bytes(record.layout(LANES).allocate()[0])
     while source.size < CAPACITY:
