@@ -14,7 +14,7 @@ from rich.text import Text
 
 from seedbed.services.tools.cli.experiment import EXPERIMENTS
 from seedbed.services.tools.cli.run_state import RunStatus, State, read_object, read_status, read_summary, read_tables
-from seedbed.services.tools.cli.runs import RECORD, RUNS, SNAPSHOT, all_runs, finite, last_step, read_tail
+from seedbed.services.tools.cli.runs import RECORD, RUNS, SNAPSHOT, all_runs, finite, last_number, last_step, read_tail
 from seedbed.services.tools.cli.table import LABEL_STYLE, count, score
 from seedbed.shared.figures import columns
 from seedbed.shared.figures.declare import Column
@@ -81,6 +81,8 @@ def _read_run(folder: Path) -> ListedRun:
         if is_over and said is not None:
             return said
         last = _last(rows, column)
+        if last is None:
+            last = last_number(folder / "metrics.csv", column.name)
         return said if last is None else last
 
     seed, steps = run.get("seed"), figure(columns.TRAINED_STEPS, "trained_steps")

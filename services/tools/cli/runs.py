@@ -4,14 +4,13 @@ Good is a run that has what the command needs. A newer one that lacks it, as one
 over, and the user is told so.
 """
 
-import csv
 import difflib
 import math
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from enum import StrEnum
-from glob import escape
 from pathlib import Path
 
 from seedbed.services.tools.cli.run_state import State, read_status
@@ -22,7 +21,9 @@ RUNS = Path("runs")
 RECORD = "config.toml"  # the learner writes it first of all: a folder that has it holds a run
 SNAPSHOT = Path("services") / "experiment.toml"  # inside the run folder: the launcher's copy of the experiment
 TAIL_BYTES = 1 << 16
+FAR_BYTES = 1 << 22  # half an hour or more of rows, as between evaluations
 MAX_NAMED = 10  # runs that an error names
+TIMED = r"-\d{8}-\d{6}.*"  # how the name of a run's folder goes on after the experiment's, unless the user named it
 CHECKPOINT_STEP = re.compile(r"-step(\d+)$")
 
 
@@ -86,9 +87,15 @@ def newest_good(runs: list[Path], need: Need, tell: Callable[[str], None]) -> Pa
 
 def runs_of(name: str) -> list[Path]:
     """The runs of an experiment under runs/, the newest first; those of seeds, which lie deeper, are left out."""
-    if len(Path(name).parts) != 1:
-        return []
-    return sorted((path for path in RUNS.glob(f"{escape(name)}-[0-9]*") if is_run(path)), reverse=True)
+    return [folder for folder in folders_of(name) if is_run(folder)]
+
+
+def folders_of(name: str) -> list[Path]:
+    """The folders under runs/ that are called after an experiment and a time, the newest first."""
+    dated = re.compile(re.escape(name) + TIMED)
+    with suppress(OSError):
+        return sorted((path for path in RUNS.iterdir() if dated.fullmatch(path.name)), reverse=True)
+    return []
 
 
 def all_runs() -> list[Path]:
@@ -126,19 +133,25 @@ def last_step(run: Path) -> int | None:
     return int(found[-1][1]) if found else None
 
 
-def read_tail(table: Path) -> list[dict[str, str]]:
+def read_tail(table: Path, num_bytes: int = TAIL_BYTES) -> list[dict[str, str]]:
     """The last rows of a table that may be large, as text by column; none if it cannot be read."""
     try:
         with table.open("rb") as file:
             head = file.readline(TAIL_BYTES)
-            start = max(file.tell(), file.seek(0, 2) - TAIL_BYTES)
+            start = max(file.tell(), file.seek(0, 2) - num_bytes)
             file.seek(start)
             lines = file.read().decode(errors="replace").split("\n")
     except OSError:
         return []
     whole = lines[start > len(head) : -1]  # what was cut off at either end is no row
-    names = next(csv.reader([head.decode(errors="replace")]), [])
-    return [dict(zip(names, cells, strict=False)) for cells in csv.reader(whole) if len(cells) == len(names)]
+    names = head.decode(errors="replace").strip().split(",")
+    return [dict(zip(names, cells, strict=True)) for line in whole if len(cells := line.split(",")) == len(names)]
+
+
+def last_number(table: Path, column: str) -> float | None:
+    """The newest number of a column that has few, as of evaluations, in the last part of a table."""
+    rows = reversed(read_tail(table, FAR_BYTES))
+    return next((number for row in rows if (number := finite(row.get(column))) is not None), None)
 
 
 def finite(cell: object) -> float | None:
@@ -147,7 +160,7 @@ def finite(cell: object) -> float | None:
         return None
     try:
         number = float(cell)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
 
@@ -157,7 +170,7 @@ def _hint(text: str) -> str:
     known = [str(path.relative_to(RUNS)) for path in all_runs()]
     if near := difflib.get_close_matches(text, known, n=1):
         return f"did you mean {RUNS / near[0]}?"
-    if near := difflib.get_close_matches(text, {re.sub(r"-\d{8}-\d{6}.*", "", name) for name in known}, n=1):
+    if near := difflib.get_close_matches(text, {re.sub(TIMED, "", name) for name in known}, n=1):
         return f"did you mean {near[0]}?"
     names = ", ".join(reversed(known[-MAX_NAMED:]))
     return f"there are: {names} (seedbed runs lists them)" if known else f"{RUNS.resolve()} holds none"

@@ -10,7 +10,7 @@ from seedbed.services.tools.cli.app import main
 from seedbed.services.tools.cli.completion import offer_experiments, offer_runs, offer_settings
 from seedbed.services.tools.cli.listing import list_experiments, list_runs
 from seedbed.services.tools.cli.run_state import HeldRun, RunStatus, State
-from seedbed.services.tools.cli.runs import Need, resolve_run
+from seedbed.services.tools.cli.runs import Need, resolve_run, runs_of
 from seedbed.shared.errors import ConfigError
 from tests.support.run_folders import row, write_run
 
@@ -50,6 +50,24 @@ def test_a_newer_run_that_failed_is_passed_over_and_the_user_is_told(runs: Path,
     assert len(told) == 1
     assert FAILED in told[0]
     assert "OSError: no" in told[0]
+
+
+def test_an_experiment_has_only_the_runs_that_are_called_after_it_and_a_time(runs: Path) -> None:
+    """Another one's name may begin alike, and a user's own folders may too."""
+    for name in ("toy-3", "toy-5-20260301-000000", "toys-20260301-000000"):
+        add_checkpoint(write_run(runs / name, [row(1)]), 1)
+    newest = write_run(runs / "toy-20260103-000000-2", [row(1)])
+    add_checkpoint(newest, 1)
+    assert [run.name for run in runs_of("toy")] == [newest.name, FAILED, GOOD]
+    assert resolve_run("toy", Need.POLICY) == newest
+    assert resolve_run("toy-3", Need.POLICY) == runs / "toy-3"
+
+
+def test_an_evaluation_that_lies_far_back_is_listed_all_the_same(runs: Path) -> None:
+    """Newer than what a summary of an earlier life says."""
+    rows = [row(1, evaluated="9.25"), *(row(number) for number in range(2, 4000))]
+    write_run(runs / "toy-20260104-000000", rows, finished=False)
+    assert next(run for run in list_runs() if run.name == "toy-20260104-000000").eval_return_mean == 9.25
 
 
 def test_a_checkpoint_of_untrained_weights_makes_no_good_run(runs: Path) -> None:
