@@ -180,8 +180,9 @@ def train_command(file: Path | None, *words: str) -> str:
 
 
 def load_experiment(
-    file: Path | None, words: Sequence[str], *, run_dir: Path | None, resume: bool, now: float | None = None
-) -> Experiment:
+    file: Path | None, words: Sequence[str], *, run_dir: Path | None, resume: bool, now: float | None = None,
+    like: Path | None = None,
+) -> Experiment:  # fmt: skip
     """Merge and check an experiment, choose its recipe if it asks for one, and settle its run folder.
 
     Args:
@@ -189,6 +190,7 @@ def load_experiment(
       words: `section.key=value`, the strongest last; with `resume` those that the run was started with come before.
       run_dir: where the run goes; none: `run.dir`, or a new folder under runs/, or with `resume` the newest run there.
       now: wall-clock seconds, for the new folder's name.
+      like: a run whose recipe, if one was chosen for it, is used for a new run too.
     Raises: ConfigError; also if the folder already holds a run and `resume` is off.
     """
     looked = look_at(file, words)
@@ -204,7 +206,8 @@ def load_experiment(
         looked = look_at(file, words)
     recipe = None
     if wants_recipe(file, looked):
-        recipe = (read_recipe_of(folder) if resume else None) or recommend(looked)
+        earlier = folder if resume else like
+        recipe = (read_recipe_of(earlier) if earlier is not None else None) or recommend(looked)
     settings, sections = _merge(file, words, recipe)
     settings = locate_services(settings, file)
     write_services(settings, sections)
@@ -310,7 +313,7 @@ def services_of(settings: RunSettings) -> list[ServiceFolder]:
 
 def write_words(experiment: Experiment) -> None:
     """Keep with the run what it was started with beyond its file: words and recipe. Raises: OSError."""
-    (experiment.run_dir / WORDS).write_text(json.dumps(list(experiment.words)), encoding="utf-8")
+    keep_words(experiment.run_dir, experiment.words)
     if (recipe := experiment.recipe) is not None:
         text = "\n".join(
             (
@@ -320,6 +323,11 @@ def write_words(experiment: Experiment) -> None:
             )
         )
         (experiment.run_dir / RECIPE).write_text(text, encoding="utf-8")
+
+
+def keep_words(folder: Path, words: Sequence[str]) -> None:
+    """Write what `read_words` returns. Raises: OSError."""
+    (folder / WORDS).write_text(json.dumps(list(words)), encoding="utf-8")
 
 
 def read_recipe_of(folder: Path) -> Recipe | None:

@@ -7,6 +7,7 @@ A run may stop because an evaluation passed, so that evaluation says when, not h
 |---|---|
 | `seed-K/` | the run folder of seed K |
 | `seeds.json` | figures of each finished seed, their mean, and its interval |
+| `words.json` | the settings that all seeds were started with beyond their file |
 | `curves.csv`, `curves.png` | the curves of all seeds |
 """
 
@@ -17,7 +18,6 @@ import shutil
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,17 @@ from seedbed.learner_svc.run.folder import PRECISION
 from seedbed.learner_svc.run.history import read_metrics
 from seedbed.learner_svc.run.measure import mean_over
 from seedbed.services.tools.cli.doctor import machine_label
-from seedbed.services.tools.cli.experiment import load_experiment, look_at, run_name, train_command
+from seedbed.services.tools.cli.experiment import (
+    keep_words,
+    load_experiment,
+    look_at,
+    merge_words,
+    read_words,
+    run_name,
+    train_command,
+)
 from seedbed.services.tools.cli.run_state import read_object, read_summary
-from seedbed.services.tools.cli.runs import RECORD, RUNS
+from seedbed.services.tools.cli.runs import RECORD, RUNS, folders_of
 from seedbed.services.tools.cli.table import count, duration, score
 from seedbed.services.tools.cli.training import train
 from seedbed.shared.errors import ConfigError
@@ -64,7 +72,7 @@ def train_seeds(
 
     Args:
       run_dir: the folder of all of them; none: runs/<name>-<time>, or with `resume` the newest such folder.
-      resume: go on where an earlier call stopped: finished seeds are kept, the rest is trained.
+      resume: go on where an earlier call stopped, with its settings: finished seeds are kept, the rest is trained.
       episodes: fresh ones for each final policy; none: `eval.episodes`.
     Raises: ConfigError, before anything starts.
     """
@@ -72,16 +80,20 @@ def train_seeds(
     name = run_name(file, looked)
     folder = _choose_folder(name, run_dir, resume)
     known = {figures["seed"]: figures for figures in read_object(folder / RESULT).get("seeds", [])} if resume else {}
+    if resume:
+        words = merge_words(read_words(folder), words)
+        looked = look_at(file, words)
     numbers = range(looked.run.seed, looked.run.seed + seeds)
+    first = folder / f"seed-{numbers.start}"
     for seed in numbers:
         run = folder / f"seed-{seed}"
         is_there = (run / RECORD).is_file()
         if seed in known:
             continue
         console.rule(f"seed {seed}, {seed - numbers.start + 1} of {seeds}")
-        experiment = load_experiment(file, [*words, f"run.seed={seed}"], run_dir=run, resume=is_there)
-        _hand_on_precision(folder / f"seed-{numbers.start}", run)
-        _keep(folder, name, known)  # from here on the folder is one of seeds
+        experiment = load_experiment(file, [*words, f"run.seed={seed}"], run_dir=run, resume=is_there, like=first)
+        _hand_on_precision(first, run)
+        _keep(folder, name, known, words)  # from here on the folder is one of seeds
         if code := train(experiment, console):
             again = train_command(file, *words, "--seeds", str(seeds), "--resume", "--run-dir", str(folder))
             console.print(f"the seeds go on with  [bold]{again}[/]", soft_wrap=True, highlight=False)
@@ -90,7 +102,7 @@ def train_seeds(
             fresh = play_fresh(run, seed, experiment.settings.eval.episodes if episodes is None else episodes)
         summary = read_summary(run)
         known[seed] = {"seed": seed} | {key: summary[key] for key in FIGURES if summary.get(key) is not None} | fresh
-        _keep(folder, name, known)
+        _keep(folder, name, known, words)
     curves = {seed: read_metrics(folder / f"seed-{seed}" / "metrics.csv") for seed in sorted(known)}
     write_csv(folder / "curves.csv", curves)
     draw(folder / "curves.png", name, curves)
@@ -142,10 +154,10 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 def _choose_folder(name: str, run_dir: Path | None, resume: bool) -> Path:
     if resume and run_dir is None:
-        earlier = sorted(path.parent for path in RUNS.glob(f"{escape(name)}-[0-9]*/{RESULT}"))
+        earlier = [folder for folder in folders_of(name) if (folder / RESULT).is_file()]
         if not earlier:
             raise ConfigError(f"no seeds of {name!r} under {RUNS.resolve()} to go on with; give --run-dir")
-        return earlier[-1].resolve()
+        return earlier[0].resolve()
     folder = run_dir or RUNS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     if (folder / RECORD).is_file():
         raise ConfigError(f"{folder}: holds a single run; give --seeds another --run-dir")
@@ -156,8 +168,8 @@ def _choose_folder(name: str, run_dir: Path | None, resume: bool) -> Path:
     return folder.resolve()
 
 
-def _keep(folder: Path, name: str, known: Mapping[int, Mapping[str, Any]]) -> None:
-    """Write what is known so far."""
+def _keep(folder: Path, name: str, known: Mapping[int, Mapping[str, Any]], words: Sequence[str]) -> None:
+    """Write what is known so far, and what the next call needs to go on."""
     figures = [known[seed] for seed in sorted(known)]
     returns = [float(item["fresh_return_mean"]) for item in figures]
     result = {
@@ -167,6 +179,7 @@ def _keep(folder: Path, name: str, known: Mapping[int, Mapping[str, Any]]) -> No
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / RESULT).write_text(json.dumps(result, indent=1) + "\n")
+        keep_words(folder, words)
     except OSError as error:
         raise ConfigError(f"{folder}: {error.strerror}; give another --run-dir") from error
 

@@ -6,10 +6,13 @@ import struct
 
 import numpy as np
 import pytest
+from rich.console import Console
 
+from seedbed.services.tools.cli import seeds
 from seedbed.services.tools.cli.app import main
+from seedbed.services.tools.cli.experiment import write_words
 from seedbed.services.tools.cli.runs import resolve_source
-from seedbed.services.tools.cli.seeds import draw, interval, write_csv
+from seedbed.services.tools.cli.seeds import draw, interval, train_seeds, write_csv
 from seedbed.shared.errors import ConfigError
 from tests.support.run_folders import write_run
 
@@ -36,6 +39,33 @@ def training(tmp_path, folder, *words):
     file = tmp_path / "short.toml"
     file.write_text('[env]\nid = "CartPole-v1"\n')
     return ["train", str(file), *WORDS, "--run-dir", str(folder), *words]
+
+
+def test_seeds_go_on_with_the_settings_that_they_were_started_with(tmp_path, monkeypatch, capsys):
+    """Also those that are not begun yet, with the recipe that was chosen for the first one; later words count more."""
+    file = tmp_path / "short.toml"
+    file.write_text('[env]\nid = "CartPole-v1"\n')
+    started = []
+
+    def train(experiment, _console):
+        started.append(experiment)
+        experiment.run_dir.mkdir(parents=True, exist_ok=True)
+        write_words(experiment)
+        return 130 if len(started) == 2 else 0
+
+    monkeypatch.setattr(seeds, "train", train)
+    monkeypatch.setattr(seeds, "play_fresh", lambda *_: {"fresh_return_mean": 1.0})
+    monkeypatch.setattr(seeds, "read_metrics", lambda _: [])
+    folder, console = tmp_path / "runs", Console()
+    assert (
+        train_seeds(file, ["learner.batch=48", "run.seed=10"], 3, run_dir=folder, resume=False, console=console) == 130
+    )
+    recipe = (folder / "seed-10" / "recipe.toml").read_text()
+    assert train_seeds(file, ["actor.groups=1"], 3, run_dir=folder, resume=True, console=console) == 0
+    assert [experiment.settings.run.seed for experiment in started] == [10, 11, 11, 12]
+    assert {experiment.sections["learner"]["batch"] for experiment in started} == {48}
+    assert started[-1].settings.actor.groups == 1
+    assert (folder / "seed-12" / "recipe.toml").read_text() == recipe
 
 
 @pytest.mark.slow
