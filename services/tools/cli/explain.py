@@ -1,16 +1,14 @@
-"""Names a run's bottleneck from its metrics.csv and the knob to turn; decided from numbers alone.
+"""Names a run's bottleneck from the rows of its metrics.csv and the knob to turn; decided from numbers alone.
 
 A lane's cycle is waiting for its batch, the forward pass, and everything else: its environment's step, the way there
 and back, and being held while the learner is behind. Who is busy all the time is the bottleneck; if nobody is, the
 longest part of the cycle is.
 """
 
-import csv
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
 
 from seedbed.services.tools.cli.runs import finite
 from seedbed.shared.errors import ConfigError
@@ -215,20 +213,6 @@ def _remarks(signals: Signals) -> list[str]:
     if restarts := figures[inference.NUM_ACTOR_RESTARTS.column]:
         remarks.append(f"actors were restarted {restarts:.0f} times: see logs/")
     return remarks
-
-
-def read_signals(run_dir: Path, *, max_policy_lag: float | None = None) -> Signals:
-    """The signals of a run.
-
-    Raises: ConfigError if the run has not got far enough.
-    """
-    file = run_dir / "metrics.csv"
-    try:
-        with file.open(newline="") as stream:
-            rows = list(csv.DictReader(stream))
-    except OSError as error:
-        raise ConfigError(f"{file}: {error.strerror or error}; is this a run folder?") from error
-    return summarise(rows, source=str(file), max_policy_lag=max_policy_lag)
 
 
 def summarise(rows: Sequence[Mapping[str, str]], *, source: str, max_policy_lag: float | None = None) -> Signals:

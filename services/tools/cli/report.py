@@ -16,10 +16,11 @@ from seedbed.learner_svc.algorithms.config import is_lag_bounded
 from seedbed.services.tools.cli.capacity import CapacityPlan, Costs, Hardware
 from seedbed.services.tools.cli.doctor import Finding, Grade
 from seedbed.services.tools.cli.experiment import Sections
-from seedbed.services.tools.cli.explain import Diagnosis, Signals, diagnose, read_signals
+from seedbed.services.tools.cli.explain import Diagnosis, Signals, diagnose
 from seedbed.services.tools.cli.runs import RECORD
 from seedbed.services.tools.cli.table import LABEL_STYLE, count, labelled_grid, number, percent
 from seedbed.services.tools.cli.unroll_links import UnrollLink, read_links
+from seedbed.services.tools.monitor.verdict import read_signals
 from seedbed.shared.figures import columns, inference
 from seedbed.shared.protocol.layout import Array
 from seedbed.shared.runtime.load_config import load_settings
@@ -58,7 +59,7 @@ def report_bottleneck(run_dir: Path, console: Console) -> None:
     """Print where a run's time goes, what limits it, and what to turn."""
     sections = load_settings(Sections, run_dir / RECORD)
     lag = sections.learner.get("max_policy_lag") if is_lag_bounded(sections.algorithm) else None
-    signals = read_signals(run_dir, max_policy_lag=None if lag is None else float(lag))
+    signals = read_signals(run_dir, None if lag is None else float(lag))
     console.print(render_diagnosis(run_dir.name, signals, diagnose(signals), read_links(run_dir)))
 
 

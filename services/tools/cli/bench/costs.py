@@ -17,7 +17,7 @@ from seedbed.learner_svc.algorithms.registry import recording_of
 from seedbed.services.tools.cli.bench.experiment import ROLES, TimedRun, last_half, load_endless, run_for
 from seedbed.services.tools.cli.capacity import Costs
 from seedbed.services.tools.cli.evaluate import TrainedPolicy, load_policy, play
-from seedbed.services.tools.cli.explain import read_signals
+from seedbed.services.tools.monitor.verdict import read_signals
 from seedbed.shared.errors import ConfigError, SeedbedError
 from seedbed.shared.figures import columns
 from seedbed.shared.protocol.rows import act_layout, step_layout

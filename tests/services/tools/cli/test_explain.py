@@ -3,8 +3,9 @@
 import pytest
 from rich.console import Console
 
-from seedbed.services.tools.cli.explain import FIGURES, KNOBS, Bottleneck, Signals, diagnose, read_signals, summarise
+from seedbed.services.tools.cli.explain import FIGURES, KNOBS, Bottleneck, Signals, diagnose, summarise
 from seedbed.services.tools.cli.report import render_diagnosis
+from seedbed.services.tools.monitor.verdict import read_signals
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.figures import columns, inference
 from seedbed.shared.figures.inference import ENV_BUSY, FORWARD, LOOP_LAG, QUEUE_WAIT
@@ -145,6 +146,17 @@ def test_figures_are_means_over_the_last_half_of_training(tmp_path):
     assert found.figures[columns.LAG_MAX] == 4.0
     assert found.dropped_share == pytest.approx(40 / 360)
     assert found.figures[ENV_BUSY.column] is None
+
+
+def test_lines_that_are_no_rows_are_passed_over(tmp_path):
+    """As a full disk, a crash or an editor leave them: bytes that are no text, endless cells, too many of them."""
+    rows = [f"{second},{100 * second},0,100,100,0.5,128,4" for second in range(1, 9)]
+    write_metrics(tmp_path, rows)
+    whole = read_signals(tmp_path)
+    broken = ["\udcff", "9" * 200_000, "9,900,0,100,100,0.5,128,4,,,"]
+    text = "\n".join([HEADER, *rows[:5], *broken, *rows[5:]]) + "\n9,9"
+    (tmp_path / "metrics.csv").write_text(text, errors="surrogateescape")
+    assert read_signals(tmp_path) == whole
 
 
 def test_waits_of_learner_ranks_name_the_slowest():
