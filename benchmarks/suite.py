@@ -16,6 +16,7 @@ Returns are of the final policy on seeds that training never saw.
 import argparse
 import csv
 import json
+import shlex
 import shutil
 import statistics
 import sys
@@ -170,8 +171,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen.folder.mkdir(parents=True, exist_ok=True)
     log_warnings_only()
     for entry in () if chosen.table else entries:
-        if entry.name in read_lines(chosen.folder) and not chosen.again:
-            continue
+        line = read_lines(chosen.folder).get(entry.name)
+        if line is not None and not chosen.again:
+            if line["words"] != words:
+                given = shlex.join(line["words"]) or "none"
+                raise SystemExit(f"{entry.name} was run with other settings ({given}): --again throws its runs away")
+            if len(line.get("seeds", ())) >= (chosen.seeds or entry.seeds):
+                continue
         if chosen.again:
             shutil.rmtree(chosen.folder / entry.name, ignore_errors=True)
         run_entry(entry, chosen.folder, words, seeds=chosen.seeds, minutes=chosen.minutes)

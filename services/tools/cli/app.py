@@ -451,13 +451,14 @@ def bench(
     curve: Annotated[bool, typer.Option("--curve", help="transport: what keys on the link cost.")] = False,
 ) -> int:
     """Measure speeds; one JSON object a line."""
-    from seedbed.services.tools.cli.bench import run_bench
+    from seedbed.services.tools.cli.bench import WITHOUT_SETTINGS, run_bench
 
     if name is not Bench.TRANSPORT:
         require_torch()
-    names = [item.value for item in Bench if item is not Bench.ALL] if name is Bench.ALL else [name.value]
-    for item in names:
-        for line in run_bench(item, seconds, words or [], curve=curve):
+    is_all = name is Bench.ALL  # then settings and --curve are for those that have them
+    for item in [item.value for item in Bench if item is not Bench.ALL] if is_all else [name.value]:
+        chosen = [] if is_all and item in WITHOUT_SETTINGS else words or []
+        for line in run_bench(item, seconds, chosen, curve=curve and (not is_all or item == Bench.TRANSPORT)):
             print(line, flush=True)
     return 0
 

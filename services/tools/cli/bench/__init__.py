@@ -3,6 +3,9 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
+from seedbed.shared.errors import ConfigError
+
+WITHOUT_SETTINGS = ("transport", "replay")
 Result = Mapping[str, str | int | float]
 
 
@@ -14,7 +17,12 @@ def run_bench(name: str, seconds: float, words: Sequence[str], *, curve: bool = 
       seconds: how long; the rates are those of the last half.
       words: `section.key=value` for what runs an experiment.
       curve: of "transport", compare links with keys and without.
+    Raises: ConfigError for words or `curve` where they would say nothing.
     """
+    if words and name in WITHOUT_SETTINGS:
+        raise ConfigError(f"bench {name} runs no experiment and has no settings: leave out {' '.join(words)}")
+    if curve and name != "transport":
+        raise ConfigError(f"--curve is of bench transport; bench {name} has no such measurement")
     for result in _measure(name, seconds, words, curve):
         yield format_result(name, result)
 
