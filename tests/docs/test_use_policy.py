@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from seedbed.services.tools.cli import runs
-from seedbed.services.tools.cli.evaluate import load_policy
+from seedbed.services.tools.cli.evaluate import find_checkpoint
 from seedbed.services.tools.cli.export import export_policy
 from seedbed.shared.policy.config import PolicyConfig
 from seedbed.shared.runtime.config import EnvConfig
@@ -26,7 +26,7 @@ def test_an_example_plays_an_episode(tmp_path, monkeypatch, capsys, number, poli
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     run = make_run(runs.RUNS / "cartpole-20260101-000000", EnvConfig(id="CartPole-v1"), policy)
-    export_policy(load_policy(run), Path("policy.onnx"))
+    export_policy(find_checkpoint(run, "latest"), Path("policy.onnx"))
     capsys.readouterr()
     Path("example.py").write_text(EXAMPLES[number])
     runpy.run_path("example.py")
