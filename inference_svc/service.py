@@ -39,7 +39,7 @@ from seedbed.shared import __version__
 from seedbed.shared.errors import RejectedError, RemoteWireError, SeedbedError
 from seedbed.shared.net.addresses import look_up
 from seedbed.shared.net.dialler import Dialler
-from seedbed.shared.net.file_reserve import most_connected
+from seedbed.shared.net.file_reserve import MANY_CONNECTIONS, most_connected
 from seedbed.shared.net.keys import bind_keys, dial_keys
 from seedbed.shared.net.reactor import Reactor
 from seedbed.shared.net.reports import Reports, ShownPicture
@@ -64,7 +64,6 @@ PASS_OVER_S = 5.0  # if an address does not answer HELLO for this long, the next
 FIRST_COMPLAINT_S, COMPLAIN_S = 3.0, 10.0
 LOG_EVERY_S = 10.0
 MAX_LOGGED_GROUPS = 10
-MANY_CONNECTIONS = 1024  # with fewer at most, inference warns at its start
 VERSION = __version__
 
 

@@ -39,7 +39,7 @@ class LearnerConfig(Section):
     minibatches: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         "auto",
         description="Parts, as even as can be, that each pass cuts a batch into, in a new order; a step each. With "
-        "appo and a policy without a state they are of transitions, else of whole lanes. auto: 4 with appo, else 1.",
+        "appo and a policy without an LSTM they are of transitions, else of whole lanes. auto: 4 with appo, else 1.",
     )
     echo: int = Field(
         1, ge=1, le=64, description="Data echoing: each unroll is used in so many batches; 1: in one. Not with replay."
@@ -78,7 +78,8 @@ class LearnerConfig(Section):
     evaluation_patience_s: float = Field(
         300.0,
         gt=0,
-        description="The final evaluation is given up after this, s, or after as long as training took, at least 60 s.",
+        description="An evaluation at the end, or for a goal, is given up after this, s; where steps or seconds ended "
+        "training, also after as long as training took, at least 60 s.",
     )
     farewell_s: float = Field(30.0, ge=0, description="How long a finished run waits for inference to leave, s.")
     finished_s: float = Field(

@@ -51,7 +51,7 @@ class Algorithm:
 
     Settings: ClassVar[type[AlgorithmSettings]] = AlgorithmSettings  # the model of its section [algorithm]
     # Whether `loss` looks at each transition alone, because `prepare` did all that needs those after it, and gives no
-    # priorities. Minibatches for a policy without a state then hold any transitions, and not whole lanes.
+    # priorities. Minibatches for a policy without an LSTM then hold any transitions, and not whole lanes.
     is_by_transition: ClassVar[bool] = False
     ranks: Ranks = ALONE  # for what must be summed over all ranks before the loss; set by the updater
 

@@ -1,6 +1,6 @@
 """What of a batch is trained on, and in which minibatches: decided and counted on the host, before the update.
 
-Minibatches are of transitions where the algorithm looks at each alone and the policy has no state: those of one lane
+Minibatches are of transitions where the algorithm looks at each alone and the policy has no LSTM: those of one lane
 are alike, and a minibatch of a few lanes would say little about the batch. Else they are of whole lanes.
 
 Shape suffixes: T transitions, B lane-unrolls, N lanes or transitions of a minibatch.

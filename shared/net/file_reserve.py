@@ -12,6 +12,7 @@ from collections.abc import Callable
 from seedbed.shared.net.connections import hang_up
 from seedbed.shared.runtime.open_files import file_limit
 
+MANY_CONNECTIONS = 1024  # with fewer at most, inference warns at its start, and `seedbed doctor` before
 RESERVED = 64  # for logs, the metrics page, and connections that this service dials itself
 
 

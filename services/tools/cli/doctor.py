@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 import psutil
 
 from seedbed.services.tools.cli.machine import has_nvidia_driver, usable_cores
-from seedbed.shared.runtime.memory import memory_limit
+from seedbed.shared.net.file_reserve import MANY_CONNECTIONS, most_connected
+from seedbed.shared.runtime.memory import available_bytes, memory_limit
 from seedbed.shared.runtime.open_files import how_to_raise, most_files
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class MachineFacts:
     cores_present: int
     load: float  # one minute's mean
     memory_bytes: int
-    memory_available_bytes: int
+    memory_available_bytes: int  # in a container no more than its limit leaves
     swap_used_bytes: int
     disk_free_bytes: int
     can_bind_loopback: bool
@@ -98,14 +99,14 @@ MODULES = ("ale_py", "envpool", "cv2", "pygame", "imageio", "imageio_ffmpeg", "m
 
 def gather(folder: Path) -> MachineFacts:
     """Look at this machine; takes a second or two where torch is installed."""
-    memory, swap = psutil.virtual_memory(), psutil.swap_memory()
+    memory, swap, available = psutil.virtual_memory(), psutil.swap_memory(), available_bytes()
     return MachineFacts(
         python=sys.version_info[:2],
         cores=usable_cores(),
         cores_present=os.cpu_count() or 1,
         load=os.getloadavg()[0],
         memory_bytes=memory_limit(memory.total),
-        memory_available_bytes=memory.available,
+        memory_available_bytes=memory.available if available is None else available,
         swap_used_bytes=swap.used,
         disk_free_bytes=shutil.disk_usage(folder).free,
         can_bind_loopback=_can_bind_loopback(),
@@ -186,7 +187,7 @@ def _judge_ports(facts: MachineFacts) -> Judgement:
 
 def _judge_files(facts: MachineFacts) -> Judgement:
     found = f"{facts.max_files} open files"
-    if facts.max_files < 1024:
+    if most_connected(facts.max_files) < MANY_CONNECTIONS:  # as inference judges at its start
         return Grade.ADVICE, found, f"before many actors dial in, {how_to_raise(facts.max_files)}"
     return Grade.OK, found, ""
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from seedbed.services.tools.cli import doctor
 from seedbed.services.tools.cli.doctor import GIB, Finding, Grade, MachineFacts, TorchFacts, gather, judge
 from seedbed.services.tools.cli.report import render_findings
+from seedbed.shared.runtime import memory
 
 TORCH = TorchFacts(
     version="2.13.0", threads=8, accelerators=(), is_cuda_build=False, accelerator_bf16=False, bf16_speedup=2.5
@@ -61,6 +62,7 @@ def test_a_good_machine_gets_no_advice():
         ("ports", {"ephemeral_ports": 100}, Grade.ADVICE, "ip_local_port_range"),
         ("ports", {"taken_ports": frozenset({8080, 5555})}, Grade.ADVICE, "inference.bind, seedbed monitor --port"),
         ("ulimits", {"max_files": 256}, Grade.ADVICE, "ulimit -Hn 4096"),
+        ("ulimits", {"max_files": 1087}, Grade.ADVICE, "ulimit -Hn 4348"),  # 64 of them are not for connections
         ("torch", {"torch": None}, Grade.PROBLEM, "seedbed[torch]"),
         ("accelerator", {"has_nvidia_driver": True}, Grade.PROBLEM, "TORCH="),
         ("accelerator", {"has_nvidia_driver": True, "torch": CUDA_TORCH}, Grade.PROBLEM, "nvidia-smi"),
@@ -78,6 +80,25 @@ def test_what_is_wrong_is_graded_with_a_remedy(topic, changes, grade, words):
     finding = find(topic, **changes)
     assert finding.grade is grade
     assert words in finding.advice
+
+
+def test_files_for_as_many_connections_as_inference_wants_are_enough():
+    """1024, and the 64 that inference keeps free."""
+    assert find("ulimits", max_files=1088).grade is Grade.OK
+
+
+def test_in_a_container_its_limit_says_what_memory_is_free(tmp_path, monkeypatch):
+    """Not what the machine has; a system that does not tell has what psutil finds."""
+    cgroup = tmp_path / "cgroup"
+    cgroup.mkdir()
+    (cgroup / "memory.max").write_text(f"{GIB}\n")
+    (cgroup / "memory.current").write_text(f"{GIB - 4096}\n")
+    monkeypatch.setattr(memory, "_CGROUP", cgroup)
+    facts = gather(tmp_path)
+    assert (facts.memory_bytes, facts.memory_available_bytes) == (GIB, 4096)
+    assert find("memory", memory_available_bytes=facts.memory_available_bytes).grade is Grade.PROBLEM
+    monkeypatch.setattr(doctor, "available_bytes", lambda: None)
+    assert gather(tmp_path).memory_available_bytes > 4096
 
 
 def test_an_accelerator_is_named():
