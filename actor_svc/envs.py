@@ -21,6 +21,7 @@ from seedbed.shared.runtime.config import EnvConfig
 from seedbed.shared.runtime.env_name import EnvName
 from seedbed.shared.runtime.modules import describe_failure, describe_import_failure, load_module, load_object
 
+ATARI_BACKENDS = ("envpool", "ale_sync")  # that step `ALE/…`; "auto" is one of them
 BACKEND_SETTING = "backend"  # among those of a specification
 
 # Returns a gymnasium.Env; a VectorEnv of `num_envs` lanes if it takes that; or a Backend of `lanes` if it takes those.
@@ -94,10 +95,12 @@ def choose_backend(env: EnvConfig) -> str:
     `module:Name-v0` is imported.
 
     Raises: ConfigError for an id that Gymnasium has replaced by a newer one: EnvPool's old one may be another task;
-      if the module cannot be imported.
+      for an Atari game in a backend that cannot step it; if the module cannot be imported.
     """
     if module := EnvName.of(env.id).module:
         load_module(module, f"env.id: {env.id!r}")
+    if env.is_atari and env.backend not in ("auto", *ATARI_BACKENDS):
+        raise ConfigError(f"env.backend: {env.id} is an Atari game; set it to {' or '.join(map(repr, ATARI_BACKENDS))}")
     if env.backend != "auto":
         return env.backend
     has_envpool = importlib.util.find_spec("envpool") is not None
@@ -173,12 +176,14 @@ def find_registration(env_id: str) -> Any:
 
 
 def near_ids(env_id: str) -> str:
-    """Return `; did you mean …?` with up to three similar ids of Gymnasium and EnvPool; "" if none is similar."""
+    """Return a hint for an id that Gymnasium lacks, of up to three similar ones, or of EnvPool if it has it; else ""."""
     known = set(gymnasium.registry)
     if importlib.util.find_spec("envpool") is not None:
         from seedbed.actor_svc.backends.pool import known_ids  # heavy
 
         known |= known_ids()
+    if env_id in known:
+        return " in Gymnasium, but EnvPool has it: set env.backend to 'auto' or 'envpool'"
     by_lower = {name.lower(): name for name in sorted(known)}
     near = [by_lower[name] for name in difflib.get_close_matches(env_id.lower(), by_lower, n=3, cutoff=0.7)]
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""

@@ -76,22 +76,22 @@ ATARI_57: Mapping[str, tuple[float, float]] = MappingProxyType(  # game as in it
 )
 # ALE/Pong-v5, EnvPool's Pong-v5, and Gymnasium's old PongNoFrameskip-v4, PongDeterministic-v4, Pong-v0.
 _ID = re.compile(r"(?:ALE/)?([A-Za-z]+?)(?:NoFrameskip|Deterministic)?-v[045]")
-_CHANGES_GAME = {"game", "mode", "difficulty", "max_num_frames_per_episode"}  # env.kwargs of ALE's and of EnvPool
+_CHANGES_GAME = {"game", "mode", "difficulty", "max_num_frames_per_episode"}  # among env.kwargs
 
 
 def atari_game(env: EnvConfig) -> str:
     """Return the game of the 57 that an environment plays as the papers play it, "" if none.
 
     It does so if its returns are of whole games in raw rewards. Lost lives end no episode, and only the learner clips
-    rewards, in all back-ends except "vector": ALE's vector environment clips them itself.
+    rewards.
     """
     found = _ID.fullmatch(env.id)
-    is_raw = env.backend != "vector" and not _CHANGES_GAME & env.kwargs.keys()
-    return found[1] if found and found[1] in ATARI_57 and is_raw and _is_full_game(env) else ""
+    is_changed = bool(_CHANGES_GAME & env.kwargs.keys())
+    return found[1] if found and found[1] in ATARI_57 and not is_changed and _is_full_game(env) else ""
 
 
 def _is_full_game(env: EnvConfig) -> bool:
     """Whether an episode may be as long as those of the papers."""
-    if env.is_atari and env.backend != "gymnasium":
+    if env.is_atari:
         return (env.max_episode_steps or ATARI_MAX_STEPS) * env.frame_skip >= FULL_GAME_FRAMES
     return env.max_episode_steps is None or env.max_episode_steps >= FULL_GAME_FRAMES  # a step may be one frame

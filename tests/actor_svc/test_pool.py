@@ -143,6 +143,8 @@ def test_options_reach_the_environment():
         ({"id": "D1Basic-v1", "kwargs": {"stack_num": 4}}, "set policy.stack instead"),
         ({"id": "Pong-v5"}, "write ALE/Pong-v5"),
         ({"id": "ALE/CartPole-v1"}, "no Atari game"),
+        ({"id": "ALE/Pong-v5", "backend": "vector"}, "set it to 'envpool' or 'ale_sync'"),
+        ({"id": "Catch-v0", "backend": "gymnasium"}, "set env.backend to 'auto' or 'envpool'"),
         ({"id": "ALE/Pong-v5", "kwargs": {"frame_skip": 2}}, "set env.frame_skip instead"),
         ({"id": "Go9x9-v1"}, "several players"),
         ({"id": "Catch-v0", "max_episode_steps": 5}, "max_episode_steps"),
@@ -154,7 +156,7 @@ def test_options_reach_the_environment():
 def test_what_cannot_be_made_is_a_configuration_error(env, said):
     """It names the key, and what is nearest or where it is set."""
     with pytest.raises(ConfigError, match=said):
-        make_group(EnvConfig(backend="envpool", **env), 1)
+        make_group(EnvConfig(**{"backend": "envpool"} | env), 1)
 
 
 def test_missing_qt_is_told_with_its_packages(monkeypatch):

@@ -92,9 +92,6 @@ def test_other_environments_have_none(env_id: str) -> None:
         ({"frame_skip": 1}, False),  # 27 000 frames
         ({"repeat_action_probability": 0.25, "life_loss": False, "noop_max": 1}, True),
         ({"backend": "ale_sync"}, True),
-        ({"backend": "gymnasium"}, True),
-        ({"backend": "gymnasium", "max_episode_steps": 27_000}, False),  # a step may be one frame
-        ({"backend": "vector"}, False),  # ALE's vector environment clips rewards
         ({"kwargs": {"mode": 1}}, False),
         ({"kwargs": {"use_fire_reset": True}}, True),
         ({"service": "atari"}, False),  # whatever that program plays
