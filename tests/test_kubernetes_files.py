@@ -166,6 +166,7 @@ def test_a_pod_has_the_keys_that_its_links_need_and_no_others_secrets(tmp_path):
 @pytest.mark.parametrize("name", PLACES)
 def test_what_a_service_is_told_is_what_its_service_understands(name):
     """Its role, and settings that exist."""
+    assert "command" not in container(name)  # which would take the place of the image's init
     words = container(name)["args"]
     assert words == ["monitor"] if name == "monitor" else words[:2] == ["container", ContainerRole(name)]
     known = {setting.name for setting in list_settings("")}
