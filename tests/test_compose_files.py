@@ -139,6 +139,12 @@ def test_images_run_as_nobody_and_hold_no_more_than_they_need():
     assert (ROOT / ".dockerignore").read_text().splitlines()[1] == "*"
 
 
+def test_a_service_that_still_starts_can_be_stopped():
+    """A container's first process is not ended by a signal that it does not handle yet, so an init comes first."""
+    recipe = (ROOT / "compose" / "Dockerfile").read_text()
+    assert re.findall(r"^ENTRYPOINT (.*)", recipe, re.MULTILINE) == ['["tini", "-s", "--", "seedbed"]']
+
+
 def test_debian_packages_of_a_service_are_installed_by_its_image():
     """One name a line; where a folder has no such file, nothing is asked of Debian's mirror."""
     recipe = (ROOT / "compose" / "Dockerfile").read_text()

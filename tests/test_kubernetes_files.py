@@ -24,6 +24,7 @@ BASE = FOLDER / "base"
 COMPONENTS = ("autoscaling", "gpu")
 VERSIONS = ("1.27", "1.37")
 KUSTOMIZATION = yaml.safe_load((BASE / "kustomization.yaml").read_text())
+NAMESPACE = yaml.safe_load((BASE / "namespace.yaml").read_text())
 WORKLOADS = ("Deployment", "StatefulSet")
 LINKS = {
     ("actor", "inference"), ("evaluator", "inference"), ("monitor", "inference"), ("inference", "learner"),
@@ -92,7 +93,7 @@ def selects(selector, name):
     return all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
 
 
-@pytest.mark.parametrize("item", OBJECTS, ids=lambda item: f"{item['kind']}-{item['metadata']['name']}")
+@pytest.mark.parametrize("item", [NAMESPACE, *OBJECTS], ids=lambda item: f"{item['kind']}-{item['metadata']['name']}")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_object_is_one_that_a_cluster_takes(item, version):
     """By Kubernetes' own schemas, of an old version and a new one; unknown fields are errors."""
@@ -112,9 +113,9 @@ def test_a_pod_satisfies_the_restricted_standard_and_writes_nowhere_but_its_volu
     assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
     assert not any("hostPath" in volume for volume in pod["volumes"])
     writable = {mount["mountPath"] for mount in container(name)["volumeMounts"] if not mount.get("readOnly")}
-    assert writable == ({"/tmp", "/runs"} if name == "learner" else {"/tmp"})
-    (namespace,) = [item for item in OBJECTS if item["kind"] == "Namespace"]
-    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+    others = {"learner": {"/runs"}, "actor": {"/dev/shm"}, "evaluator": {"/dev/shm"}}
+    assert writable == {"/tmp"} | others.get(name, set())
+    assert NAMESPACE["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
 
 
 def laid_out(name, keys, folder):
@@ -165,6 +166,7 @@ def test_a_pod_has_the_keys_that_its_links_need_and_no_others_secrets(tmp_path):
 @pytest.mark.parametrize("name", PLACES)
 def test_what_a_service_is_told_is_what_its_service_understands(name):
     """Its role, and settings that exist."""
+    assert "command" not in container(name)  # which would take the place of the image's init
     words = container(name)["args"]
     assert words == ["monitor"] if name == "monitor" else words[:2] == ["container", ContainerRole(name)]
     known = {setting.name for setting in list_settings("")}
@@ -319,6 +321,13 @@ def test_nobody_is_started_again_when_the_run_is_over_and_one_learner_writes_a_r
     """A Deployment starts whoever ends; so they stay."""
     assert all(variables(name)["SEEDBED_STAY"] == "1" for name in PODS)
     assert workload("learner")["spec"]["replicas"] == 1
+
+
+def test_the_runs_stay_when_the_deployment_is_deleted():
+    """`kubectl delete -k` deletes every object of the base: a namespace among them would take the claims with it."""
+    assert KUSTOMIZATION["namespace"] == NAMESPACE["metadata"]["name"]
+    assert not {"Namespace", "PersistentVolumeClaim"} & {item["kind"] for item in OBJECTS}
+    assert "persistentVolumeClaimRetentionPolicy" not in workload("learner")["spec"]  # by default it retains them
 
 
 def test_no_pod_uses_the_claim_of_another():

@@ -39,21 +39,26 @@ def check_ready(environment: Mapping[str, str]) -> str:
 def check_alive(environment: Mapping[str, str]) -> str:
     """Return why a service that was ready no longer answers; empty if it does, is starting, or has left a cause."""
     file = environment.get(STATUS_VARIABLE, "")
-    if read_cause(environment.get(CAUSE_VARIABLE, "")) or not Path(file).is_file():
+    if read_cause(environment.get(CAUSE_VARIABLE, "")) or not file:
         return ""
-    return _check_status(file)
+    return _check_status(file, if_missing="")
 
 
-def _check_status(file: str) -> str:
-    """Return what is wrong with the service that writes this status file; empty if nothing is."""
+def _check_status(file: str, *, if_missing: str = "not ready yet") -> str:
+    """Return what is wrong with the service that writes this status file; empty if nothing is.
+
+    Args:
+      if_missing: what to return if there is no file yet, for the service or for one of several in this container.
+    """
     try:
         status = json.loads(Path(file).read_bytes())
         if PARTS in status:
-            return next((problem for part in status[PARTS] if (problem := _check_status(part))), "")
+            problems = (_check_status(part, if_missing=if_missing) for part in status[PARTS])
+            return next(filter(None, problems), "")
         page, expected = str(status["metrics"]), f'incarnation="{status["incarnation"]:x}"'
         served = str(status["endpoint"])
     except FileNotFoundError:
-        return "not ready yet"
+        return if_missing
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"{file}: cannot be read: {error}"
     try:

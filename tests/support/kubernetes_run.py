@@ -78,8 +78,8 @@ class Run:
 
     def apply(self) -> None:
         """As the page of documentation says."""
-        if self._autoscaled and not self.cluster.get("namespace", NAMESPACE):
-            self.cluster.kubectl("create", "namespace", NAMESPACE)
+        self.cluster.kubectl("apply", f"--filename={self._base}/namespace.yaml")
+        if self._autoscaled and not self.cluster.get("secret", "monitor-token"):
             words = ("create", "secret", "generic", f"--namespace={NAMESPACE}", "monitor-token")
             self.cluster.kubectl(*words, f"--from-literal=token={self.token}")
         self.cluster.apply(self._folder / "mine")

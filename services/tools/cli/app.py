@@ -22,7 +22,7 @@ from seedbed.services.tools.cli.env.commands import env_app, play
 from seedbed.services.tools.cli.extras import require_modules, require_torch
 from seedbed.services.tools.container.role import ContainerRole
 from seedbed.shared.errors import SeedbedError
-from seedbed.shared.runtime.health import leave_cause
+from seedbed.shared.runtime.health import CAUSE_VARIABLE, leave_cause
 from seedbed.shared.runtime.modules import look_for_modules_here
 
 ORDER = (  # of the commands in --help; others come behind
@@ -352,7 +352,16 @@ def monitor(
     from seedbed.services.tools.monitor.service import main as run_monitor
 
     given = {"monitor.runs": runs and runs.absolute(), "monitor.host": host, "monitor.port": port}
-    return run_monitor([*(words or []), *(f"{key}={value}" for key, value in given.items() if value is not None)])
+    told = [*(words or []), *(f"{key}={value}" for key, value in given.items() if value is not None)]
+    if CAUSE_VARIABLE not in os.environ:
+        return run_monitor(told)
+    from seedbed.services.tools.container import hold  # a container stays up when its service is refused
+
+    hold.begin()
+    code = run_monitor(told)
+    if hold.is_held(code):
+        hold.execute(code)
+    return code
 
 
 @app.command()

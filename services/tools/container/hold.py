@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from seedbed.shared.runtime.health import CAUSE_VARIABLE, read_cause
@@ -35,9 +36,11 @@ def is_held(code: int) -> bool:
     return code in (EXIT, RANK_LOST) or is_over
 
 
-def remember_command() -> None:
-    """Keep this process's command line for whoever waits here after it."""
+def begin() -> None:
+    """Keep this process's command line for whoever waits here after it, and forget what ended an earlier life."""
     os.environ[COMMAND_VARIABLE] = json.dumps([sys.executable, *sys.orig_argv[1:]])
+    if cause := os.environ.get(CAUSE_VARIABLE):
+        Path(cause).unlink(missing_ok=True)
 
 
 def execute(code: int = EXIT, *words: str) -> None:

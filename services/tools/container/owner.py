@@ -11,6 +11,7 @@ folder's owner may be one who has no number in here at all.
 import contextlib
 import errno
 import os
+import shlex
 import stat
 import tempfile
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from typing import Self
 from seedbed.shared.errors import ConfigError
 
 UNKNOWN = 65534  # how the kernel shows an owner who has no number in this user namespace
-HOST_VARIABLE = "SEEDBED_HOST_RUNS"  # what the folder of runs is called outside
+HOST_VARIABLE = "SEEDBED_HOST_RUNS"  # the folder of runs on the host; as in compose.yaml, relative to compose/
 BLOCK = 4096  # bytes that are written for a trial: a full disk takes an empty file
 
 
@@ -141,7 +142,8 @@ def check_writable(folder: Path, runs: Path, user: User) -> None:
     Raises: ConfigError.
     """
     if code := try_to_write(folder, user):
-        host = os.environ.get(HOST_VARIABLE) or runs.name
+        mounted = os.environ.get(HOST_VARIABLE)
+        host = os.path.normpath(os.path.join("compose", mounted)) if mounted else runs.name
         shown = host if folder == runs else f"{host}/{folder.name}"
         error = ReadOnlyMountError if code == errno.EROFS else ConfigError
         raise error(describe(code, shown, User.owner(folder), user))
@@ -178,15 +180,15 @@ def describe(code: int, shown: str, owner: User, user: User) -> str:
 
     Args:
       code: the error's number.
-      shown: the folder's name on the host.
+      shown: the folder's path on the host; a relative one starts in the clone.
     """
     if code in (errno.EACCES, errno.EPERM):
         whose = f"user {number_on_host(owner.uid, 'uid')}"
         if owner.uid == UNKNOWN:
             whose = "a user who has no number in this engine's containers"
-        remedy = f"sudo chown -R {user.on_host} {shown}"
+        remedy = f"sudo chown -R {user.on_host} {shlex.quote(shown)}"
         if owner.uid == user.uid:
-            remedy = f"chmod -R u+rwX {shown}"
+            remedy = f"chmod -R u+rwX {shlex.quote(shown)}"
         elif owner.uid == 0 == os.getuid():  # root in here could not give it away
             remedy += f"\nOr, if its file system knows no owners, mount it with uid={user.uid},gid={user.gid}"
         who = f"user {number_on_host(user.uid, 'uid')}, as whom the learner runs"
@@ -197,7 +199,7 @@ def describe(code: int, shown: str, owner: User, user: User) -> str:
         errno.EDQUOT: "is on a disk where the quota is used up: make room there",
     }
     cause = causes.get(code, f"cannot be written ({os.strerror(code)}): fix that")
-    return f"{shown} {cause}, or put RUNS=ANOTHER_FOLDER into .env and start again"
+    return f"{shown} {cause}, or put RUNS=/path/to/ANOTHER_FOLDER into .env and start again"
 
 
 def command_as(user: User, command: Sequence[str]) -> list[str]:

@@ -14,7 +14,6 @@ from seedbed.services.tools.container.owner import ReadOnlyMountError, User, com
 from seedbed.services.tools.container.plan import ANY_IMAGE, Container, Start, plan_service
 from seedbed.services.tools.container.role import ContainerRole
 from seedbed.shared.errors import ConfigError, SeedbedError
-from seedbed.shared.runtime.health import CAUSE_VARIABLE
 from seedbed.shared.runtime.load_config import parse_value
 from seedbed.shared.runtime.service import report
 
@@ -33,10 +32,7 @@ def start(
     as_owner: bool,
 ) -> None:
     """Become the service, or what waits where it is refused before it starts. Does not return."""
-    hold.remember_command()
-    cause = os.environ.get(CAUSE_VARIABLE)
-    if cause:
-        Path(cause).unlink(missing_ok=True)  # an earlier life's
+    hold.begin()
     user = User.current()
     try:
         container = Container(

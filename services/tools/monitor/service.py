@@ -50,12 +50,18 @@ async def serve(settings: MonitorSettings, service: Service) -> int:
 
 
 def find_runs(chosen: Path | None) -> Path:
-    """The folder of run folders. Raises: ConfigError if one was named that is none."""
+    """The folder of run folders. Raises: ConfigError if one was named that is none, or that this user may not read."""
     folder = (chosen or RUNS).resolve()
-    if chosen is not None and not folder.is_dir():
-        raise ConfigError(f"monitor.runs: {chosen} is no folder: name the one that holds the run folders")
-    if (folder / RECORD).is_file():
-        raise ConfigError(f"monitor.runs: {chosen} is a run itself: name the folder around it, {folder.parent}")
+    try:
+        if chosen is not None and not folder.is_dir():
+            raise ConfigError(f"monitor.runs: {chosen} is no folder: name the one that holds the run folders")
+        if (folder / RECORD).is_file():
+            raise ConfigError(f"monitor.runs: {chosen} is a run itself: name the folder around it, {folder.parent}")
+    except PermissionError as error:
+        raise ConfigError(
+            f"monitor.runs: user {os.geteuid()} may not read {folder}: let everybody read it (chmod -R a+rX runs), "
+            "or in containers set SEEDBED_UID and SEEDBED_GID to its owner's numbers"
+        ) from error
     return folder
 
 

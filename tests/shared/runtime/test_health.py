@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from seedbed.shared.runtime.health import CAUSE_VARIABLE, STATUS_VARIABLE, check_alive, check_ready
+from seedbed.shared.runtime.health import CAUSE_VARIABLE, PARTS, STATUS_VARIABLE, check_alive, check_ready
 
 
 class PageHandler(http.server.BaseHTTPRequestHandler):
@@ -52,6 +52,18 @@ def test_a_service_that_starts_is_left_alone(container, tmp_path):
     (tmp_path / "status").unlink()
     assert check_ready(variables)
     assert check_alive(variables) == ""
+
+
+def test_one_of_several_in_a_container_that_starts_is_left_alone_and_one_that_hangs_is_not(container, tmp_path):
+    """An actor of a run with tasks is a process for each, and each may take as long as it likes."""
+    variables, server = container
+    (tmp_path / "parts").write_text(json.dumps({PARTS: [str(tmp_path / "starting"), variables[STATUS_VARIABLE]]}))
+    variables[STATUS_VARIABLE] = str(tmp_path / "parts")
+    assert check_ready(variables)
+    assert check_alive(variables) == ""
+    server.shutdown()
+    server.server_close()
+    assert check_alive(variables)
 
 
 def test_a_service_that_was_refused_is_left_alone(container, tmp_path):

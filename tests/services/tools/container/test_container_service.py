@@ -74,6 +74,23 @@ def test_whoever_was_refused_goes_on_by_itself_once_that_is_mended(environment, 
             process.kill()
 
 
+def test_a_monitor_that_was_refused_waits_and_goes_on_as_well(environment, tmp_path):
+    """The folder of runs is made, and the page comes up."""
+    runs = tmp_path / "runs"
+    command = [sys.executable, "-m", "seedbed.services.tools.cli.app", "monitor", "--runs", str(runs), "--port", "0"]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            while "this is tried again" not in process.stderr.readline():
+                assert process.poll() is None
+            is_healthy, cause = health(environment)
+            assert not is_healthy
+            assert f"{runs} is no folder" in cause
+            runs.mkdir()
+            wait_until(lambda: health(environment) == (True, "ready\n"), "it is healthy")
+        finally:
+            process.kill()
+
+
 def test_a_rank_that_lost_another_is_tried_again_at_once_however_often(environment):
     """After a second, also if many attempts failed for other reasons before: all ranks have to meet."""
     again = [sys.executable, "-c", "import os; print(os.environ['SEEDBED_START_ATTEMPT'])"]

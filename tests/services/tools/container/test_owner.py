@@ -2,14 +2,17 @@
 
 import errno
 import os
+import re
 import stat
 
 import pytest
 
 from seedbed.services.tools.container.owner import (
+    HOST_VARIABLE,
     IMAGE_USER,
     UNKNOWN,
     User,
+    check_writable,
     choose_user,
     command_as,
     describe,
@@ -95,6 +98,18 @@ def test_what_is_in_the_way_is_told_with_what_to_do(code, owner, remedy):
     said = describe(code, "data/pong", owner, SOMEBODY)
     assert said.startswith("data/pong ")
     assert remedy in said
+
+
+@as_root
+@pytest.mark.parametrize(
+    ("mounted", "on_host"),
+    [("../runs", "runs"), ("../../data", "../data"), ("./data", "compose/data"), ("/srv/my runs", "'/srv/my runs'")],
+)
+def test_the_command_that_helps_names_the_folder_as_it_is_called_in_the_clone(mounted, on_host, tmp_path, monkeypatch):
+    """RUNS is relative to compose/, and commands are typed in the folder around it."""
+    monkeypatch.setenv(HOST_VARIABLE, mounted)
+    with pytest.raises(ConfigError, match=rf"\nsudo chown -R 4321:4322 {re.escape(on_host)}\n"):
+        check_writable(tmp_path, tmp_path, SOMEBODY)
 
 
 def test_root_is_given_up_for_good():

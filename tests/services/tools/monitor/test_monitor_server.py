@@ -14,6 +14,7 @@ from seedbed.services.tools.cli.app import main as seedbed
 from seedbed.services.tools.monitor.config import TOKEN_VARIABLE
 from seedbed.services.tools.monitor.pages import Visitor
 from seedbed.services.tools.monitor.watch import RunWatch
+from seedbed.shared.errors import ConfigError
 from seedbed.shared.runtime.metrics import Metrics
 from tests.support.monitor_process import running
 from tests.support.run_folders import CONFIG, HEADER, log_launcher, row, write_run, write_status
@@ -22,6 +23,7 @@ for module in ("starlette", "uvicorn"):
     pytest.importorskip(module, reason="the extra `monitor` is not installed")
 
 from seedbed.services.tools.monitor.listening import MAX_CONNECTIONS  # noqa: E402  (needs both)
+from seedbed.services.tools.monitor.service import find_runs  # noqa: E402
 from seedbed.services.tools.monitor.service import main as monitor  # noqa: E402
 
 TOKEN = "1234567890123456e7"
@@ -353,6 +355,23 @@ def test_a_run_in_the_place_of_the_runs_folder_is_told(runs, capsys):
     """With the folder that was meant."""
     assert seedbed(["monitor", "--runs", str(runs / "good"), "--port", "0"]) == 78
     assert str(runs) in capsys.readouterr().err
+
+
+@pytest.fixture
+def locked(tmp_path):
+    """A folder that the present user may not read; no root, who may, for as long as the test takes."""
+    folder, user = tmp_path / "runs", os.geteuid()
+    folder.mkdir(0o000)
+    if user == 0:
+        os.seteuid(1000)
+    yield folder
+    os.seteuid(user)
+
+
+def test_a_runs_folder_that_may_not_be_read_is_told_with_what_to_do(locked):
+    """As one of a clone that only its owner can read."""
+    with pytest.raises(ConfigError, match=r"may not read .*chmod -R a\+rX"):
+        find_runs(locked)
 
 
 def test_runs_are_listed_by_their_start_the_newest_first(tmp_path):

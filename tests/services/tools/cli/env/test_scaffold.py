@@ -86,6 +86,7 @@ def test_its_compose_file_overrides_seedbeds_and_gives_up_nothing_of_it(here):
     assert all(volume.endswith(":ro") for service in override.values() for volume in service["volumes"])
     recipe = (here / "walk" / "Dockerfile").read_text()
     assert "ARG BASE=seedbed-actor\nFROM ${BASE} AS actor\n" in recipe
+    assert "COPY . /opt/seedbed/walk\nRUN chmod -R a+rX /opt/seedbed/walk\n" in recipe  # whatever the umask here
     assert recipe.endswith("ENV SEEDBED_SERVICE=walk\nUSER 1000:1000\n")
     assert override["actor"]["build"]["target"] == "actor"
     assert (here / "walk" / ".dockerignore").is_file()
