@@ -101,6 +101,29 @@ def test_live_pictures_move_on_a_canvas(live, browser):
         assert browser.evaluate(f"[{CANVAS}.width, {CANVAS}.height]") == [30, 20]
 
 
+def test_a_resumed_run_shows_live_pictures_and_its_video_when_it_has_ended(live, browser):
+    """One panel at a time, though the page stays open; the old video is there all along."""
+    folder, run = live
+    (run / "policy.mp4").write_bytes(b"")
+    panels = "[...document.querySelectorAll('#screens figure')].map((f) => f.querySelector('video, canvas').tagName)"
+    services = {file: file.read_text() for file in (run / "services").iterdir()}
+
+    def end():
+        write_run(run, [row(n) for n in range(1, 40)], finished=True)
+        for file in services:
+            file.unlink()
+
+    end()
+    with running(folder) as (_, where):
+        browser.open(f"http://{where[0]}:{where[1]}/#run=live")
+        browser.wait(f"{panels}.join() === 'VIDEO'", "the video")
+        for file, text in services.items():
+            file.write_text(text)
+        browser.wait(f"{panels}.join() === 'CANVAS' && {TEXT}.includes('policy of update 12')", "live pictures")
+        end()
+        browser.wait(f"{panels}.join() === 'VIDEO'", "the video again")
+
+
 def test_the_page_goes_on_by_itself_when_the_monitor_was_restarted(live, browser):
     """It says so meanwhile; nobody has to reload it, and the choice of runs stays."""
     folder, run = live
