@@ -297,6 +297,36 @@ def test_a_statistic_of_the_environments_own_has_a_card_and_a_column(browser, tm
         ) == ["7.19e-7", "-1,435", "0.5", "123K", "0"]
 
 
+def test_a_chart_has_room_for_its_shaded_band(browser, tmp_path):
+    """Not for few extremes far from the others, which its head counts; nor for a band that smoothing leaves out."""
+    folder = tmp_path / "runs"
+    write_run(folder / "one", [row(1)])
+    chart = (
+        "import('/static/chart.js').then(({ Chart }) => {"
+        " const chart = new Chart({ title: 'chart', unit: '' });"
+        " document.body.append(chart.figure);"
+        " const x = [...Array(100).keys()];"
+        " const high = x.map((n) => (n === 50 ? 900 : 10));"
+        " const item = { run: 'one', name: '', style: 'line', color: '--run0', unit: '',"
+        "                x, y: x.map((n) => 5 + (n % 3) / 10), low: x.map(() => 0), high };"
+        " chart.update([item], { axis: 'seconds', smoothing: SMOOTHING, isWhole: false });"
+        " return new Promise((resolve) => requestAnimationFrame(() => {"
+        "   const { min, max } = chart.plot.scales.y;"
+        "   resolve([min, max, chart.left.textContent]);"
+        " }));"
+        "})"
+    )
+    with running(folder) as (_, where):
+        browser.open(f"http://{where[0]}:{where[1]}/")
+        browser.wait(f"{TEXT}.includes('connected')", "the page")
+        least, greatest, said = browser.evaluate(chart.replace("SMOOTHING", "0"))
+        assert (least, said) == (0, "outliers: 1 above")
+        assert 10 <= greatest < 12
+        least, greatest, said = browser.evaluate(chart.replace("SMOOTHING", "0.5"))
+        assert 4 < least < greatest < 6
+        assert said == ""
+
+
 def test_a_folder_without_runs_says_what_makes_one(browser, tmp_path):
     """And shows neither an empty table nor a broken page."""
     (tmp_path / "runs").mkdir()
