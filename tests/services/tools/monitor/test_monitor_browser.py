@@ -141,6 +141,45 @@ def test_the_page_goes_on_by_itself_when_the_monitor_was_restarted(live, browser
         assert browser.evaluate("window.isTheSamePage")
 
 
+def test_an_update_leaves_alone_what_has_not_changed(live, browser):
+    """The focus stays, a press that an update interrupts is a click, nothing is read out twice."""
+    folder, run = live
+    (run / "crash").mkdir()
+    (run / "crash" / "step-12.safetensors").write_bytes(b"")
+    said = {"name": "actor-0", "level": "info"}
+    log_launcher(run, [(1e9, "service_started", said), (1e9 + 1, "service_died", said)])
+    line, box, leave = "#logs .line", "#runs input[data-run=live]", "#legend button"
+    with running(folder) as (_, where):
+        browser.open(f"http://{where[0]}:{where[1]}/#run=live")
+        browser.wait(f"{TEXT}.includes('was not finite') && !!document.querySelector('{leave}')", "an alert")
+        browser.evaluate("document.getElementById('logs').open = true")
+        browser.wait(f"document.querySelectorAll('{line}').length === 2", "log lines")
+        browser.evaluate(
+            f"window.kept = [...document.querySelectorAll('{line}, {box}, {leave}, .alert')];"
+            f"document.querySelector('{leave}').focus()"
+        )
+        with (run / "metrics.csv").open("a") as file:
+            file.writelines(row(n) for n in range(40, 60))
+        log_launcher(run, [(1e9 + 2, "service_started", said)])
+        browser.wait(f"document.querySelectorAll('{line}').length === 3", "the new line")
+        browser.wait("document.querySelector('#runs').innerText.includes('29.5')", "the new figure")
+        assert browser.evaluate("window.kept.length") >= 5
+        assert browser.evaluate("window.kept.every((element) => element.isConnected)")
+        assert browser.evaluate(f"document.activeElement === document.querySelector('{leave}')")
+        browser.evaluate(f"document.querySelector('{box}').scrollIntoView()")
+        x, y = browser.evaluate(
+            f"(({{ x, y, width, height }}) => [x + width / 2, y + height / 2])"
+            f"(document.querySelector('{box}').getBoundingClientRect())"
+        )
+        press = {"x": x, "y": y, "button": "left", "clickCount": 1}
+        browser.call("Input.dispatchMouseEvent", type="mousePressed", **press)
+        with (run / "metrics.csv").open("a") as file:
+            file.writelines(row(n) for n in range(60, 80))
+        browser.wait("document.querySelector('#runs').innerText.includes('39.5')", "a figure while the mouse is down")
+        browser.call("Input.dispatchMouseEvent", type="mouseReleased", **press)
+        browser.wait("document.querySelectorAll('#legend li').length === 0", "the run is no longer shown")
+
+
 def test_several_runs_are_compared_in_one_chart(live, browser):
     """Each in its colour, with its values in every chart and its name once above; the address keeps the choice."""
     folder, _ = live
