@@ -123,6 +123,35 @@ def test_all_runs_are_listed_as_they_are(local):
     assert "live silent actor-0" in told
 
 
+def test_nothing_in_one_run_takes_down_the_page(tmp_path):
+    """Characters and names that no encoding has room for, numbers and tables beyond all measure: told, or left out."""
+    folder = tmp_path / "runs"
+    write_run(folder / "good", [row(1)], finished=True)
+    odd = write_run(folder / "odd", [row(1)])
+    (odd / "config.toml").write_text(f"[run]\n{'.'.join('a' * 3000)} = 1\n")
+    (odd / "run.json").write_text('{"created": "\\ud800"}')
+    (odd / "summary.json").write_text(json.dumps({"policy_lag_histogram": {"0": 1, "9" * 30: 1}}))
+    failed = {"state": "failed", "at": time.time(), "service": "learner", "reason": "no \udcff", "epoch": 0}
+    (odd / "state.json").write_text(json.dumps(failed))
+    write_status(odd, os.fsdecode(b"\xff"), "learner", incarnation=0xA1, metrics="127.0.0.1:1")
+    (odd / "crash").mkdir()
+    for name in (b"crash/\xff.safetensors", b"policy-\xff.mp4"):
+        (odd / os.fsdecode(name)).write_bytes(b"")
+    log_launcher(odd, [(1e9, "said", {"name": "learner", "level": "info", "file": "\udcff", "exception": 7})])
+    (odd / "logs" / os.fsdecode(b"\xff.stderr")).write_text("words")
+    far = write_run(folder / "far", [row(1)])
+    (far / "state.json").write_text('{"state": "failed", "epoch": 0, "at": 1%s}' % ("0" * 400))
+    with running(folder) as (_, where):
+        view = get_json(where, "/api/runs")
+        assert {run["name"] for run in view["runs"]} == {"good", "odd", "far"}
+        assert "learner no ?" in [run["cause"] for run in view["runs"] if run["name"] == "odd"]
+        assert "cannot read config.toml" in json.dumps(view["alerts"])
+        for name in ("good", "odd", "far"):
+            for rest in ("", "/curves", "/settings", "/verdict", "/logs"):
+                assert get(where, f"/api/runs/{name}{rest}")[0] == 200
+        assert get(where, "/metrics")[0] == 200
+
+
 def test_curves_come_as_numbers_and_marks(local):
     """Axes, lines, and evaluations where there was one."""
     view = get_json(local, "/api/runs/good/curves")
