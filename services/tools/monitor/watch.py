@@ -35,7 +35,7 @@ MARKS = (RECORD, str(SNAPSHOT), "metrics.csv")  # a folder that has one of them 
 
 
 class RunWatch:
-    """Reads all run folders below one folder. Memory: bounded by `MAX_RUNS` and `MAX_TABLES`."""
+    """Reads all run folders in one folder, and those of seeds in its folders. Memory: bounded by `MAX_RUNS` and `MAX_TABLES`."""
 
     def __init__(
         self, folder: Path, visitor: Visitor, reports: RemoteReports | None = None, *,
@@ -89,7 +89,7 @@ class RunWatch:
         return run.path / file if run is not None and file in run.facts.videos else None
 
     def _find(self, name: str) -> RunReader | None:
-        """A run by the name of its folder."""
+        """A run by its name."""
         with self._lock:
             self._look()
             return self._runs.get(name)
@@ -115,7 +115,7 @@ class RunWatch:
     def _view(self, name: str, view: Callable[[RunReader], dict[str, Any]]) -> dict[str, Any] | None:
         """Return a view of a run, whose curves are kept from now on; None if there is no such run.
 
-        The name of its folder is looked up and never joined to a path.
+        Its name is looked up and never joined to a path.
         """
         with self._lock:
             self._look()
@@ -159,7 +159,7 @@ class RunWatch:
         """Readers for the folders that are there now."""
         self._problem = ""
         try:
-            entries = list(self._folder.iterdir())
+            entries = [run for path in self._folder.iterdir() for run in (path, *seeds_in(path))]
         except FileNotFoundError:
             entries = []  # not made yet
         except OSError as error:
@@ -167,7 +167,7 @@ class RunWatch:
         begun = {path: at for path in entries if (at := begun_at(path)) is not None}
         found = sorted(begun, key=lambda path: (-begun[path], path.name))
         self._num_left_out = max(0, len(found) - MAX_RUNS)
-        kept = {printable(path): path for path in found[:MAX_RUNS]}
+        kept = {printable(path.relative_to(self._folder)): path for path in found[:MAX_RUNS]}
         self._runs = {name: self._runs.get(name) or RunReader(name, path) for name, path in kept.items()}
 
     def _read_tables(self) -> None:
@@ -232,6 +232,14 @@ def begun_at(path: Path) -> float | None:
     return None
 
 
+def seeds_in(path: Path) -> list[Path]:
+    """Where `seedbed train --seeds` puts its runs in a folder; none in one that is something else, or gone again."""
+    try:
+        return list(path.glob("seed-*"))
+    except OSError:
+        return []
+
+
 def printable(path: Path) -> str:
-    """A folder's name as text that every encoding has room for."""
-    return path.name.encode(errors="replace").decode()
+    """A path as text that every encoding has room for."""
+    return str(path).encode(errors="replace").decode()

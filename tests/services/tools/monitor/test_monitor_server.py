@@ -398,6 +398,23 @@ def test_runs_are_listed_by_their_start_the_newest_first(tmp_path):
     assert view["problem"] == ""
 
 
+def test_runs_of_seeds_are_runs_like_others(tmp_path):
+    """Named with their folder, as `seedbed runs` names them, and served by that name."""
+    folder = tmp_path / "runs"
+    for number in (1, 2):
+        write_run(folder / "toy" / f"seed-{number}", [row(1)], finished=True)
+    (folder / "toy" / "seed-2" / "policy.mp4").write_bytes(b"video")
+    (folder / "toy" / "seeds.json").write_text("{}")
+    with running(folder) as (_, where):
+        assert {run["name"] for run in get_json(where, "/api/runs")["runs"]} == {"toy/seed-1", "toy/seed-2"}
+        for name in ("toy/seed-2", "toy%2Fseed-2"):
+            assert get_json(where, f"/api/runs/{name}")["name"] == "toy/seed-2"
+            assert get_json(where, f"/api/runs/{name}/curves")["rows"] == 1
+            assert get(where, f"/api/runs/{name}/videos/policy.mp4")[2] == b"video"
+        for name in ("toy", "toy/seed-3", "toy/seed-1/curves/curves", "toy/../toy/seed-1", "toy//seed-1"):
+            assert get(where, f"/api/runs/{name}")[0] == 404
+
+
 class TickingClock:
     """Two seconds pass with each look."""
 
