@@ -29,13 +29,14 @@ from seedbed.shared.figures.monitor import ALERTS, UP
 
 EVERY_S = 0.9  # below the page's second
 RESTING_EVERY_S = 5.0  # runs that are not live
-MAX_RUNS = 200  # the newest are shown
+MAX_RUNS = 200  # those that began or added to their table last are shown, so that none that trains is left out
 MAX_TABLES = 32  # kept in memory: those of live runs, and those asked for last
-MARKS = (RECORD, str(SNAPSHOT), "metrics.csv")  # a folder that has one of them holds a run
+TABLE = "metrics.csv"
+MARKS = (RECORD, str(SNAPSHOT), TABLE)  # a folder that has one of them holds a run
 
 
 class RunWatch:
-    """Reads all run folders in one folder, and those of seeds in its folders. Memory: bounded by `MAX_RUNS` and `MAX_TABLES`."""
+    """Reads the runs in a folder, those of seeds too. Memory: bounded by `MAX_RUNS` and `MAX_TABLES`."""
 
     def __init__(
         self, folder: Path, visitor: Visitor, reports: RemoteReports | None = None, *,
@@ -165,9 +166,10 @@ class RunWatch:
         except OSError as error:
             entries, self._problem = [], f"{self._folder}: {error.strerror or error}"
         begun = {path: at for path in entries if (at := begun_at(path)) is not None}
-        found = sorted(begun, key=lambda path: (-begun[path], path.name))
-        self._num_left_out = max(0, len(found) - MAX_RUNS)
-        kept = {printable(path.relative_to(self._folder)): path for path in found[:MAX_RUNS]}
+        last = sorted(begun, key=lambda path: (max(begun[path], modified_at(path / TABLE) or 0.0), path), reverse=True)
+        self._num_left_out = max(0, len(last) - MAX_RUNS)
+        newest = sorted(last[:MAX_RUNS], key=lambda path: (-begun[path], path))
+        kept = {printable(path.relative_to(self._folder)): path for path in newest}
         self._runs = {name: self._runs.get(name) or RunReader(name, path) for name, path in kept.items()}
 
     def _read_tables(self) -> None:
@@ -224,12 +226,15 @@ def _gauge(metric: declare.Metric, registry: CollectorRegistry) -> Gauge:
 
 def begun_at(path: Path) -> float | None:
     """When a run began or was resumed last, seconds since 1970; None for a folder that holds none, or is gone again."""
-    for mark in MARKS:
-        try:
-            return (path / mark).stat().st_mtime
-        except OSError:
-            continue
-    return None
+    return next((at for mark in MARKS if (at := modified_at(path / mark)) is not None), None)
+
+
+def modified_at(path: Path) -> float | None:
+    """When a file was written last, seconds since 1970; None if it is not there."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None
 
 
 def seeds_in(path: Path) -> list[Path]:

@@ -13,7 +13,7 @@ import pytest
 from seedbed.services.tools.cli.app import main as seedbed
 from seedbed.services.tools.monitor.config import TOKEN_VARIABLE
 from seedbed.services.tools.monitor.pages import Visitor
-from seedbed.services.tools.monitor.watch import RunWatch
+from seedbed.services.tools.monitor.watch import MAX_RUNS, RunWatch
 from seedbed.shared.runtime.metrics import Metrics
 from tests.support.monitor_process import running
 from tests.support.run_folders import CONFIG, HEADER, log_launcher, row, write_run, write_status
@@ -396,6 +396,23 @@ def test_runs_are_listed_by_their_start_the_newest_first(tmp_path):
         view = RunWatch(tmp_path / "runs", visitor).overview()
     assert [item["name"] for item in view["runs"]] == ["new", "middle", "old"]
     assert view["problem"] == ""
+
+
+def test_a_run_that_trains_is_shown_however_many_began_after_it(tmp_path):
+    """The list is still in the order in which they began; one that ended long ago is left out."""
+    folder = tmp_path / "runs"
+    for name in ("ended", "live"):
+        os.utime(write_run(folder / name, [row(1)]) / "config.toml", (0, 1000))
+    os.utime(folder / "ended" / "metrics.csv", (0, 2000))
+    for number in range(MAX_RUNS - 1):
+        (folder / str(number)).mkdir()
+        (folder / str(number) / "config.toml").write_text("")
+        os.utime(folder / str(number) / "config.toml", (0, 3000 + number))
+    with Visitor() as visitor:
+        view = RunWatch(folder, visitor).overview()
+    names = [run["name"] for run in view["runs"]]
+    assert names == [*(str(number) for number in reversed(range(MAX_RUNS - 1))), "live"]
+    assert view["num_left_out"] == 1
 
 
 def test_runs_of_seeds_are_runs_like_others(tmp_path):
