@@ -144,9 +144,9 @@ class RunWatch:
             told |= run.told
         visited = [status for run in due for status in run.facts.statuses if status.incarnation not in told]
         pages = {**self._visitor.visit(visited), **told}
-        now = self._wall_clock()
+        visited_at, now = self._clock(), self._wall_clock()
         for run in due:
-            run.take_pages(self._pages_of(run, pages), now)
+            run.take_pages(self._pages_of(run, pages), visited_at, now)
         self._read_tables()
         self._looked_at = self._clock()
         self._rested_at = self._looked_at if rest else self._rested_at

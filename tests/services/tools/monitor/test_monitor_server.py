@@ -15,6 +15,7 @@ from seedbed.services.tools.monitor.config import TOKEN_VARIABLE
 from seedbed.services.tools.monitor.pages import Visitor
 from seedbed.services.tools.monitor.watch import MAX_RUNS, RunWatch
 from seedbed.shared.runtime.metrics import Metrics
+from tests.support.clock import Clock
 from tests.support.monitor_process import running
 from tests.support.run_folders import CONFIG, HEADER, log_launcher, row, write_run, write_status
 
@@ -474,8 +475,9 @@ def test_a_run_that_is_being_written_is_live_until_it_says_that_it_finished(tmp_
             assert watch.overview()["runs"][0]["state"] == state
 
 
-def test_figures_of_a_run_survive_the_death_of_one_of_its_services(tmp_path):
+def test_figures_of_a_run_survive_the_death_of_one_of_its_services_and_a_wall_clock_that_is_set_back(tmp_path):
     """Rates need two looks at the same service; another one's end does not begin them anew."""
+    clock, wall_clock = Clock(0.0), Clock(1e9)
     run = write_run(tmp_path / "runs" / "one", [row(1)])
     steps = iter(range(0, 10_000, 100))
     with Visitor() as visitor, Metrics("learner", "learner", 0xA1) as learner:
@@ -485,9 +487,11 @@ def test_figures_of_a_run_survive_the_death_of_one_of_its_services(tmp_path):
             for metrics, name, incarnation in ((learner, "learner", 0xA1), (actor, "actor-0", 0xC3)):
                 metrics.serve("127.0.0.1:0")
                 write_status(run, name, name.partition("-")[0], incarnation=incarnation, metrics=metrics.address)
-            watch = RunWatch(tmp_path / "runs", visitor, clock=TickingClock(), wall_clock=TickingClock())
+            watch = RunWatch(tmp_path / "runs", visitor, clock=clock, wall_clock=wall_clock)
             watch.overview()
+            clock.now, wall_clock.now = 2.0, 1e9 - 3600.0
             assert watch.overview()["runs"][0]["services_up"] == 2
+        clock.now = 4.0
         seen = watch.overview()["runs"][0]
         assert seen["services_up"] == 1
         assert seen["figures"]["trained_steps_per_s"] == pytest.approx(50.0)
