@@ -145,7 +145,7 @@ def _status_of(record: Mapping[str, Any]) -> RunStatus | None:
         at = float(record["at"])
         words = {name: str(record.get(name, "")) for name in ("service", "reason", "last_words")}
         return RunStatus(state=State(record["state"]), at=at, **words)
-    except (KeyError, ValueError, TypeError):
+    except (KeyError, ValueError, TypeError, OverflowError):
         return None
 
 
@@ -157,10 +157,18 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
 def read_object(path: Path) -> dict[str, Any]:
     """Return the JSON object of a file; empty if it is not there, is just being written, or holds no object."""
     try:
-        found = json.loads(path.read_bytes())
+        found = load_json(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def load_json(content: bytes | str) -> Any:
+    """A JSON value in which every character can be written: half a surrogate pair, as in "\\udcff", becomes "?".
+
+    Logs have them where a file's name is no UTF-8. Raises: ValueError, RecursionError, as `json.loads` does.
+    """
+    return json.loads(json.dumps(json.loads(content), ensure_ascii=False).encode(errors="replace"))
 
 
 def read_tables(path: Path) -> dict[str, Any]:

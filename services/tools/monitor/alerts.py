@@ -139,7 +139,9 @@ def _no_progress(reading: Reading) -> Found:
     limit_s = max(NO_PROGRESS_S, 3 * reading.row_every_s)
     if reading.state is not RunState.FINISHING and reading.stalled_s is not None and reading.stalled_s >= limit_s:
         remedy = f"see which service is not up, then logs/ in the run folder; {CONTAINER_LOGS}"
-        yield "no_progress", Level.ERROR, f"no step was acted or trained for {reading.stalled_s:.0f} s", remedy
+        minutes = reading.stalled_s // 60  # not seconds: the page reads an alert out whenever its text changes
+        text = f"no step was acted or trained for {minutes:.0f} min"
+        yield "no_progress", Level.ERROR, text, remedy
 
 
 def _lag(reading: Reading) -> Found:

@@ -5,7 +5,6 @@ would have said is unknown.
 """
 
 import errno
-import json
 import os
 import stat
 import tomllib
@@ -16,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from seedbed.services.tools.cli.run_state import RunStatus, read_status
+from seedbed.services.tools.cli.run_state import RunStatus, load_json, read_status
 from seedbed.services.tools.cli.runs import RECORD, SNAPSHOT
 from seedbed.services.tools.monitor.settings import flatten
 from seedbed.services.tools.monitor.tail import LineTail
@@ -26,6 +25,7 @@ MAX_VIDEOS = 64
 MAX_SERVICES = 1000  # status files of one run
 MAX_FILE_BYTES = 1 << 20  # of the small files
 MAX_BITS = 64  # of an integer in them
+MAX_DEPTH = 50  # of tables and lists within each other
 LOG_PIECE_BYTES = 1 << 20
 CRASH_SUFFIX = ".safetensors"
 
@@ -118,7 +118,7 @@ class CachedFile(Generic[T]):
 
 def parse_object(content: bytes) -> dict[str, Any]:
     """A JSON object. Raises: ValueError for anything else."""
-    found = json.loads(content)
+    found = load_json(content)
     if not isinstance(found, dict):
         raise ValueError("not a JSON object")
     return _checked(found)
@@ -130,14 +130,19 @@ def parse_tables(content: bytes) -> dict[str, dict[str, Any]]:
 
 
 def _checked(found: dict[str, T]) -> dict[str, T]:
-    """The same, if all that is in it can be reckoned with. Raises: ValueError for an integer that is no 64 bits."""
-    waiting: list[Any] = [found]
+    """The same, if all that is in it can be reckoned with.
+
+    Raises: ValueError for an integer that is no 64 bits, or for more than `MAX_DEPTH` levels.
+    """
+    waiting: list[tuple[Any, int]] = [(found, 1)]
     while waiting:
-        item = waiting.pop()
+        item, depth = waiting.pop()
+        if depth > MAX_DEPTH:
+            raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
         if isinstance(item, dict):
-            waiting += item.values()
+            waiting += [(value, depth + 1) for value in item.values()]
         elif isinstance(item, list):
-            waiting += item
+            waiting += [(value, depth + 1) for value in item]
         elif isinstance(item, int) and item.bit_length() >= MAX_BITS:
             raise ValueError(f"holds a number of {item.bit_length()} bits")
     return found
@@ -203,12 +208,13 @@ class WatchedFolder:
     def _videos(self) -> tuple[str, ...]:
         """Files of its own; links lead elsewhere."""
         found = sorted(self.path.glob("policy*.mp4"))[:MAX_VIDEOS]
-        return tuple(file.name for file in found if file.is_file() and not file.is_symlink())
+        videos = [file for file in found if file.name.isprintable() and file.is_file() and not file.is_symlink()]
+        return tuple(file.name for file in videos)
 
     def _list(self, folder: str, problems: list[str]) -> list[str]:
-        """Names in a folder of the run; none if it is not there."""
+        """Names in a folder of the run, without those that cannot be shown; none if it is not there."""
         try:
-            return sorted(os.listdir(self.path / folder))
+            return sorted(name for name in os.listdir(self.path / folder) if name.isprintable())
         except FileNotFoundError:
             return []
         except OSError as error:

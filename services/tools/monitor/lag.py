@@ -15,6 +15,7 @@ from prometheus_client import Metric
 from seedbed.shared.figures import learner
 
 METRIC = learner.POLICY_LAG.family
+MAX_LAG = 2**53  # updates; JSON numbers are exact up to here
 SUMMARY_KEY = "policy_lag_histogram"
 WINDOW_S = 60.0
 
@@ -44,7 +45,7 @@ def read_page(families: Iterable[Metric]) -> LagHistogram | None:
         for sample in family.samples
         if sample.name == f"{METRIC}_bucket"
     )
-    if not upto or not all(math.isfinite(bound) for bound, _ in upto[:-1]):
+    if not upto or not all(0 <= bound <= MAX_LAG for bound, _ in upto[:-1]):
         return None
     lows = (0, *(int(bound) + 1 for bound, _ in upto[:-1]))
     below = (0.0, *(count for _, count in upto[:-1]))
@@ -61,8 +62,9 @@ def read_summary(summary: Mapping[str, Any]) -> LagHistogram | None:
         counts = tuple(float(count) for count in table.values())
     except (ValueError, TypeError, AttributeError):
         return None
-    is_sound = list(lows) == sorted(set(lows)) and all(math.isfinite(count) and count >= 0 for count in counts)
-    return LagHistogram(lows=lows, counts=counts) if is_sound else None
+    is_rising = list(lows) == sorted(set(lows)) and lows[-1] <= MAX_LAG
+    is_counted = all(math.isfinite(count) and count >= 0 for count in counts)
+    return LagHistogram(lows=lows, counts=counts) if is_rising and is_counted else None
 
 
 class LagWindow:

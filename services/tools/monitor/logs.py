@@ -3,7 +3,6 @@
 `<service>.jsonl` holds a JSON object a line; `<service>.stderr` what it said besides, most of all its last words.
 """
 
-import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from seedbed.services.tools.cli.run_state import load_json
 from seedbed.services.tools.monitor.settings import hide_secrets
 
 TAIL_BYTES = 64 * 1024  # of each file
@@ -42,7 +42,7 @@ def _files(folder: Path) -> list[Path]:
     """Logs in a folder; links lead elsewhere and are left out."""
     with suppress(OSError):
         found = [entry for entry in os.scandir(folder) if entry.is_file(follow_symlinks=False)]
-        logs = [entry for entry in found if entry.name.endswith((".jsonl", ".stderr"))]
+        logs = [entry for entry in found if entry.name.isprintable() and entry.name.endswith((".jsonl", ".stderr"))]
         newest = sorted(logs, key=lambda entry: -entry.stat(follow_symlinks=False).st_mtime)[:MAX_FILES]
         return [Path(entry.path) for entry in newest]
     return []
@@ -74,7 +74,7 @@ def _record(text: str) -> LogLine | None:
     if not text.startswith("{"):
         return None
     try:
-        record = json.loads(text)
+        record = load_json(text)
         at = datetime.fromisoformat(str(record["timestamp"])).timestamp()
         level = str(record["level"])
         service = str(record["name"])
@@ -82,7 +82,7 @@ def _record(text: str) -> LogLine | None:
         return None
     figures = [f"{key}={value}" for key, value in record.items() if key not in ENVELOPE]
     said = "  ".join(
-        [str(record.get("event", "")), *figures, *([record["exception"]] if "exception" in record else [])]
+        [str(record.get("event", "")), *figures, *([str(record["exception"])] if "exception" in record else [])]
     )
     known = level if level in LEVELS else "info"
     return LogLine(at=at, service=service, level=known, text=hide_secrets(said)[:MAX_CHARACTERS])

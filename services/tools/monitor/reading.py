@@ -74,10 +74,13 @@ class RunReader:
             facts, statuses=(*facts.statuses, *added), deaths=(*facts.deaths, *deaths), num_deaths=num_deaths
         )
 
-    def take_pages(self, pages: Mapping[int, Page], now: float) -> None:
-        """What the visit of this run's services brought; decides who is live."""
+    def take_pages(self, pages: Mapping[int, Page], at: float, now: float) -> None:
+        """What the visit of this run's services brought; decides who is live.
+
+        `at`: when they were visited, by a clock that never goes back, seconds; `now`: seconds since 1970.
+        """
         self.pages, self._now = pages, now
-        self._observe()
+        self._observe(at)
         figures = {name: self._board.service(name) for name in self._fresh} if self._board is not None else {}
         self.services = map_services(self.facts, pages, figures, is_over=not self.is_live, now=now)
 
@@ -195,7 +198,7 @@ class RunReader:
         value = self.facts.setting("learner", key)
         return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
 
-    def _observe(self) -> None:
+    def _observe(self, at: float) -> None:
         """Feed the board with the pages of the services that are up. A new service begins a new one."""
         roles = {status.name: status.role for status in self.facts.statuses}
         if self._board is None or not roles.items() <= self._roles.items():
@@ -208,10 +211,10 @@ class RunReader:
             self._lag.clear()
         for page in learners:
             if (histogram := read_page(page.families)) is not None:
-                self._lag.add(histogram, self._now)
+                self._lag.add(histogram, at)
         for name in self._roles:
             if name in self._fresh:
-                self._board.observe(name, self._fresh[name], self._now)
+                self._board.observe(name, self._fresh[name], at)
             else:
                 self._board.forget(name)
 

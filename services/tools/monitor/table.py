@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from seedbed.services.tools.cli import explain
 from seedbed.services.tools.monitor.curves import Array, Curves
@@ -34,7 +35,9 @@ class MetricsTable:
     """One run's metrics.csv. Owned by one thread at a time; memory: its curves."""
 
     def __init__(self, file: Path) -> None:
+        self._file = file
         self._tail = LineTail(file)
+        self._outliers: list[Array] = []  # axes of rows that were drawn until later rows contradicted them
         self._begin()
         self.version = 0  # rises whenever there is something new
         self.share_read = 0.0  # of the file
@@ -47,6 +50,7 @@ class MetricsTable:
         self.problem = ""  # why nothing can be shown
         self.broken_lines = 0
         self._header: list[str] = []
+        self._last_axes: Array = np.full((1, len(AXES)), -np.inf)  # of the last rows as they were read, [≤ 3, 2]
 
     def advance(self, until: float, clock: Callable[[], float] = time.monotonic) -> bool:
         """Read on to the end of the file, or until the clock says `until`; whether the end was reached.
@@ -55,16 +59,17 @@ class MetricsTable:
         """
         while True:
             piece = self._tail.read(PIECE_BYTES)
+            self.share_read = piece.share
             if piece.restarted:
+                self._outliers.clear()
                 self._begin()
             if piece.restarted or piece.data:
                 self.version += 1
                 self._take(piece.data)
-            self.share_read = piece.share
             if not piece.data:
                 return True
             if clock() >= until:
-                return piece.share == 1.0
+                return self.share_read == 1.0
 
     def _take(self, data: bytes) -> None:
         if data and not self._header:
@@ -86,18 +91,51 @@ class MetricsTable:
         cells, broken = parse_rows(data, len(self._header))
         self.broken_lines += broken
         rows = np.where(np.array(places) >= 0, cells[:, places], np.nan)
-        self.curves.add(self._in_order(rows))
+        self._add(rows)
 
-    def _in_order(self, rows: Array) -> Array:
-        """Rows whose axes neither fall nor are missing; others cannot be drawn and count as broken."""
+    def _add(self, rows: Array) -> None:
+        """Draw rows whose axes neither fall nor are missing; others cannot be drawn and count as broken."""
         places = [COLUMNS.index(name) for name in AXES]
         axes = rows[:, places]
+        good = np.asarray(np.isfinite(axes).all(axis=1))
+        for outlier in self._outliers:
+            good &= (axes != outlier).any(axis=1)
+        seen, num_seen = np.concatenate([self._last_axes, axes[good]]), len(self._last_axes)
+        wrong = are_outliers(seen)
+        if wrong[:num_seen].any():
+            self._read_again_without(seen[:num_seen][wrong[:num_seen]])
+            return
+        self._last_axes = seen[~wrong][-3:]
+        good[good] = ~wrong[num_seen:]
         last = self.curves.recent[-1:, places]
-        least = last if len(last) else np.full((1, len(AXES)), -np.inf)
-        highest = np.fmax.accumulate(np.concatenate([least, axes]))[:-1]
-        good = (axes >= highest).all(axis=1)
+        rising = np.concatenate([last, axes[good]])
+        good[good] = (rising == np.maximum.accumulate(rising)).all(axis=1)[len(last) :]
         self.broken_lines += int((~good).sum())
-        return rows[good]
+        self.curves.add(rows[good])
+
+    def _read_again_without(self, outliers: Array) -> None:
+        """Begin anew: a row that has been drawn cannot be taken back."""
+        self._outliers += list(outliers)
+        self._tail, self.share_read = LineTail(self._file), 0.0
+        self._begin()
+
+
+def are_outliers(axes: Array) -> NDArray[np.bool_]:
+    """Which rows are too high: the next two are lower, and in order with each other and with the row before.
+
+    Args:
+      axes: float64 [R, number of axes], without NaN.
+    Returns: bool [R]; False for the first row and the last two, of which nobody can tell.
+    """
+    found = np.zeros(len(axes), bool)
+    before, row, after, second = axes[:-3], axes[1:-2], axes[2:-1], axes[3:]
+    is_lower = ~_in_order(row, after) & ~_in_order(row, second)
+    found[1:-2] = is_lower & _in_order(before, after) & _in_order(after, second)
+    return found
+
+
+def _in_order(earlier: Array, later: Array) -> NDArray[np.bool_]:
+    return np.asarray((earlier <= later).all(axis=1))
 
 
 def parse_rows(data: bytes, num_columns: int) -> tuple[Array, int]:

@@ -29,13 +29,14 @@ from seedbed.shared.figures.monitor import ALERTS, UP
 
 EVERY_S = 0.9  # below the page's second
 RESTING_EVERY_S = 5.0  # runs that are not live
-MAX_RUNS = 200  # the newest are shown
+MAX_RUNS = 200  # those that began or added to their table last are shown, so that none that trains is left out
 MAX_TABLES = 32  # kept in memory: those of live runs, and those asked for last
-MARKS = (RECORD, str(SNAPSHOT), "metrics.csv")  # a folder that has one of them holds a run
+TABLE = "metrics.csv"
+MARKS = (RECORD, str(SNAPSHOT), TABLE)  # a folder that has one of them holds a run
 
 
 class RunWatch:
-    """Reads all run folders below one folder. Memory: bounded by `MAX_RUNS` and `MAX_TABLES`."""
+    """Reads the runs in a folder, those of seeds too. Memory: bounded by `MAX_RUNS` and `MAX_TABLES`."""
 
     def __init__(
         self, folder: Path, visitor: Visitor, reports: RemoteReports | None = None, *,
@@ -89,7 +90,7 @@ class RunWatch:
         return run.path / file if run is not None and file in run.facts.videos else None
 
     def _find(self, name: str) -> RunReader | None:
-        """A run by the name of its folder."""
+        """A run by its name."""
         with self._lock:
             self._look()
             return self._runs.get(name)
@@ -115,7 +116,7 @@ class RunWatch:
     def _view(self, name: str, view: Callable[[RunReader], dict[str, Any]]) -> dict[str, Any] | None:
         """Return a view of a run, whose curves are kept from now on; None if there is no such run.
 
-        The name of its folder is looked up and never joined to a path.
+        Its name is looked up and never joined to a path.
         """
         with self._lock:
             self._look()
@@ -143,9 +144,9 @@ class RunWatch:
             told |= run.told
         visited = [status for run in due for status in run.facts.statuses if status.incarnation not in told]
         pages = {**self._visitor.visit(visited), **told}
-        now = self._wall_clock()
+        visited_at, now = self._clock(), self._wall_clock()
         for run in due:
-            run.take_pages(self._pages_of(run, pages), now)
+            run.take_pages(self._pages_of(run, pages), visited_at, now)
         self._read_tables()
         self._looked_at = self._clock()
         self._rested_at = self._looked_at if rest else self._rested_at
@@ -159,15 +160,16 @@ class RunWatch:
         """Readers for the folders that are there now."""
         self._problem = ""
         try:
-            entries = list(self._folder.iterdir())
+            entries = [run for path in self._folder.iterdir() for run in (path, *seeds_in(path))]
         except FileNotFoundError:
             entries = []  # not made yet
         except OSError as error:
             entries, self._problem = [], f"{self._folder}: {error.strerror or error}"
         begun = {path: at for path in entries if (at := begun_at(path)) is not None}
-        found = sorted(begun, key=lambda path: (-begun[path], path.name))
-        self._num_left_out = max(0, len(found) - MAX_RUNS)
-        kept = {printable(path): path for path in found[:MAX_RUNS]}
+        last = sorted(begun, key=lambda path: (max(begun[path], modified_at(path / TABLE) or 0.0), path), reverse=True)
+        self._num_left_out = max(0, len(last) - MAX_RUNS)
+        newest = sorted(last[:MAX_RUNS], key=lambda path: (-begun[path], path))
+        kept = {printable(path.relative_to(self._folder)): path for path in newest}
         self._runs = {name: self._runs.get(name) or RunReader(name, path) for name, path in kept.items()}
 
     def _read_tables(self) -> None:
@@ -224,14 +226,25 @@ def _gauge(metric: declare.Metric, registry: CollectorRegistry) -> Gauge:
 
 def begun_at(path: Path) -> float | None:
     """When a run began or was resumed last, seconds since 1970; None for a folder that holds none, or is gone again."""
-    for mark in MARKS:
-        try:
-            return (path / mark).stat().st_mtime
-        except OSError:
-            continue
-    return None
+    return next((at for mark in MARKS if (at := modified_at(path / mark)) is not None), None)
+
+
+def modified_at(path: Path) -> float | None:
+    """When a file was written last, seconds since 1970; None if it is not there."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None
+
+
+def seeds_in(path: Path) -> list[Path]:
+    """Where `seedbed train --seeds` puts its runs in a folder; none in one that is something else, or gone again."""
+    try:
+        return list(path.glob("seed-*"))
+    except OSError:
+        return []
 
 
 def printable(path: Path) -> str:
-    """A folder's name as text that every encoding has room for."""
-    return path.name.encode(errors="replace").decode()
+    """A path as text that every encoding has room for."""
+    return str(path).encode(errors="replace").decode()

@@ -15,6 +15,8 @@
 | `/api/runs/{name}/videos/{file}` | a video of its policy |
 | `/metrics` | for Prometheus |
 
+The name of a run is that of its folder; a run of `--seeds` lies one folder deeper, and its name has a slash.
+
 Answers of the API carry an ETag; a page that has them already gets 304.
 """
 
@@ -133,13 +135,13 @@ def make_app(watch: RunWatch, rules: Access, own: Metrics, labels: Mapping[str, 
             Route("/", page),
             Route("/api/panels", panels),
             Route("/api/runs", runs),
-            Route("/api/runs/{name}", of_run(watch.detail)),
-            Route("/api/runs/{name}/curves", of_run(watch.curves)),
-            Route("/api/runs/{name}/picture", picture),
-            Route("/api/runs/{name}/settings", of_run(watch.settings)),
-            Route("/api/runs/{name}/verdict", of_run(watch.verdict)),
-            Route("/api/runs/{name}/logs", logs),
-            Route("/api/runs/{name}/videos/{file}", video),
+            Route("/api/runs/{name:path}/curves", of_run(watch.curves)),
+            Route("/api/runs/{name:path}/picture", picture),
+            Route("/api/runs/{name:path}/settings", of_run(watch.settings)),
+            Route("/api/runs/{name:path}/verdict", of_run(watch.verdict)),
+            Route("/api/runs/{name:path}/logs", logs),
+            Route("/api/runs/{name:path}/videos/{file}", video),
+            Route("/api/runs/{name:path}", of_run(watch.detail)),
             Route("/metrics", metrics),
             Mount("/static", StaticFiles(directory=PAGE)),
         ],

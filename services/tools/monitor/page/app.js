@@ -2,7 +2,7 @@
 
 import { Chart } from "./chart.js";
 import { Logs, Settings, Verdicts, endings } from "./details.js";
-import { element, swatch } from "./format.js";
+import { element, renew, swatch } from "./format.js";
 import { Screens } from "./live.js";
 import { LagPanel } from "./lag.js";
 import { memberPanels, memberSeries, PANELS, series, statisticPanel } from "./panels.js";
@@ -114,11 +114,11 @@ function drawRuns() {
 function drawAlerts() {
   const made = overview.alerts.map((alert) => element("div", { className: `alert ${alert.level}` },
     element("b", { text: alert.level === "error" ? "Error" : "Warning" }), `${alert.run ? `${alert.run}: ` : ""}${alert.text}. `, element("span", { className: "quiet", text: alert.remedy })));
-  at("alerts").replaceChildren(...made);
+  renew(at("alerts"), made);
 }
 
 function drawLegend() {
-  at("legend").replaceChildren(...colored().map(([name, color]) => {
+  renew(at("legend"), colored().map(([name, color]) => {
     const leave = element("button", { type: "button", text: "×", "aria-label": `do not show ${name}`, title: "do not show" });
     leave.addEventListener("click", () => choose(name, false));
     return element("li", {}, swatch(color), element("span", { className: "label", text: name, title: name }), leave);
@@ -166,13 +166,13 @@ function drawOwn(tables, all) {
 /** How runs ended, their pictures, the open parts below the curves, and the services. */
 function drawRest() {
   const details = colored().map(([name, color]) => [name, color, known(name, "")]);
-  at("ended").replaceChildren(...endings(details));
+  renew(at("ended"), endings(details));
   const live = overview.runs.filter((run) => run.is_live && run.services_up && shown.has(run.name)).map((run) => [run.name, address(run.name, "/picture")]);
   const videos = details.filter(([, , detail]) => detail && !detail.is_live).flatMap(([name, , detail]) => detail.videos.map((file) => [`${name} ${file.replace(/^policy-?|\.mp4$/g, "")}`.trim(), address(name, `/videos/${encodeURIComponent(file)}`)]));
   screens.show(live, videos);
   const isOfInterest = (service) => service.health !== "ended" || service.last_death || service.drops.length;
   const maps = details.map(([, , detail]) => detail).filter((detail) => detail?.services.some(isOfInterest));
-  at("services").replaceChildren(...(maps.length ? maps.map((detail) => map(detail, now())) : [element("p", { className: "quiet", text: "None of the runs shown has services at work." })]));
+  renew(at("services"), maps.length ? maps.map((detail) => map(detail, now())) : [element("p", { className: "quiet", text: "None of the runs shown has services at work." })]);
 }
 
 /** Ask for what the open parts show, and draw those of which something is new, or other runs are shown. */

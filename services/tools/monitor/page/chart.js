@@ -39,8 +39,9 @@ export class Chart {
     const tables = series.map((item) => [item.x, ...(isSmooth(item) ? [smooth(view.isWhole ? item.y : within(item.y), view.smoothing), item.y] : [item.y, ...(item.low ? [item.low, item.high] : [])])]);
     const data = series.length ? uPlot.join(tables) : [[]];
     this.columns = tables.map((_, number) => 1 + tables.slice(0, number).reduce((sum, table) => sum + table.length - 1, 0));
-    this.fence = fenceOf(series);
-    this.left.textContent = view.isWhole ? "" : beyond(series, this.fence);
+    const values = series.map((item) => (item.low && !isSmooth(item) ? [...item.low, ...item.high] : item.y)); // a band holds its line
+    this.fence = fenceOf(values);
+    this.left.textContent = view.isWhole ? "" : beyond(values, this.fence);
     [this.series, this.view] = [series, view];
     if (signature !== this.signature || (series.length && !this.plot)) {
       this.signature = signature;

@@ -1,6 +1,6 @@
 // What is asked for only where a visitor opened it: what limits a run, its settings, its logs. And how runs ended.
 
-import { element, swatch } from "./format.js";
+import { element, renew, swatch } from "./format.js";
 
 /** A part of the page that is closed at first. `draw(answers)` fills it; `address` is asked for each run shown. */
 class Part {
@@ -98,7 +98,7 @@ export class Logs extends Part {
     const wasAtEnd = this.body.scrollHeight - this.body.scrollTop - this.body.clientHeight < 40;
     const made = (said?.lines ?? []).map((line) => element("div", { className: `line ${line.level}` },
       element("time", { text: new Date(line.at * 1000).toLocaleTimeString([], { hour12: false }) }), element("b", { text: line.service }), element("span", { text: line.text })));
-    this.body.replaceChildren(...(made.length ? made : [element("p", { className: "quiet", text: "No line of this level. In containers logs are with the engine: docker-compose logs." })]));
+    renew(this.body, made.length ? made : [element("p", { className: "quiet", text: "No line of this level. In containers logs are with the engine: docker-compose logs." })]);
     if (wasAtEnd) this.body.scrollTop = this.body.scrollHeight;
   }
 }

@@ -60,6 +60,30 @@ export function element(name, { className = "", text = "", ...attributes } = {},
   return made;
 }
 
+/**
+ * Make `wanted` the children of a place. Elements that would look the same stay, and with them the focus, a press of the
+ * mouse that is not over yet, and what a screen reader has read out already.
+ */
+export function renew(place, wanted) {
+  let old = place.firstElementChild;
+  for (const made of wanted) {
+    let same = old;
+    while (same && !same.isEqualNode(made)) same = same.nextElementSibling;
+    if (same) {
+      while (old !== same) old = removed(old);
+      old = same.nextElementSibling;
+    } else place.insertBefore(made, old);
+  }
+  while (old) old = removed(old);
+}
+
+/** Take an element off the page; the one after it. */
+function removed(old) {
+  const next = old.nextElementSibling;
+  old.remove();
+  return next;
+}
+
 /** The mark of a run: a short line in its colour (a CSS variable). */
 export function swatch(color, className = "swatch") {
   const made = element("span", { className, "aria-hidden": "true" });

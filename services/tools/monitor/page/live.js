@@ -110,22 +110,25 @@ export class Screens {
   constructor(place, section) {
     this.place = place;
     this.section = section;
-    this.open = new Map();
+    this.open = new Map(); // address → panel
   }
 
-  /** `live`, `videos`: [[name, address of its picture or video], …]. */
+  /** `live`, `videos`: [[name, address of its picture or video], …]. A run that is resumed or ends changes its address. */
   show(live, videos) {
-    const wanted = new Map([...live, ...videos]);
-    for (const [name, screen] of this.open) {
-      if (!wanted.has(name)) {
+    const wanted = new Map([
+      ...live.map(([name, address]) => [address, () => new Screen(name, address)]),
+      ...videos.map(([name, address]) => [address, () => new Film(name, address)]),
+    ]);
+    for (const [address, screen] of this.open) {
+      if (!wanted.has(address)) {
         screen.close();
-        this.open.delete(name);
+        this.open.delete(address);
       }
     }
-    for (const [name, address] of wanted) {
-      if (this.open.has(name)) continue;
-      const screen = live.some(([other]) => other === name) ? new Screen(name, address) : new Film(name, address);
-      this.open.set(name, screen);
+    for (const [address, make] of wanted) {
+      if (this.open.has(address)) continue;
+      const screen = make();
+      this.open.set(address, screen);
       this.place.append(screen.figure);
     }
     this.section.hidden = this.open.size === 0;

@@ -1,6 +1,6 @@
 // The table of all runs: found by a word, sorted by a column, and ticked to be compared.
 
-import { count, duration, element, figure, moment, swatch } from "./format.js";
+import { count, duration, element, figure, moment, renew, swatch } from "./format.js";
 
 const MAX_STATISTICS = 3; // columns of the environments' own; the charts show more
 const TONES = { training: "good", evaluating: "good", finished: "quiet", starting: "warn", failed: "bad" };
@@ -59,8 +59,15 @@ export class Runs {
     const cells = columns(runs, now);
     const focused = document.activeElement?.dataset?.run ?? document.activeElement?.dataset?.column;
     this.drawHead(cells);
-    this.table.tBodies[0].replaceChildren(...this.sorted(runs.filter((run) => this.matches(run)), cells).map((run) => this.row(run, cells, shown, isFull)));
-    if (focused) [...this.table.querySelectorAll("[data-run], [data-column]")].find((item) => (item.dataset.run ?? item.dataset.column) === focused)?.focus();
+    const body = this.table.tBodies[0];
+    const known = new Map([...body.rows].map((row) => [row.dataset.name, row]));
+    renew(body, this.sorted(runs.filter((run) => this.matches(run)), cells).map((run) => {
+      const made = this.row(run, cells, shown, isFull);
+      const row = known.get(run.name) ?? made;
+      if (row !== made) renew(row, [...made.cells]);
+      return row;
+    }));
+    if (focused && document.activeElement === document.body) [...this.table.querySelectorAll("[data-run], [data-column]")].find((item) => (item.dataset.run ?? item.dataset.column) === focused)?.focus();
   }
 
   matches(run) {
@@ -86,7 +93,7 @@ export class Runs {
       button.addEventListener("click", () => this.sortBy(!isBy ? cell.name : isUp ? "" : `-${cell.name}`));
       return element("th", { scope: "col", className: "number", "aria-sort": isBy ? (isUp ? "ascending" : "descending") : "none" }, button);
     });
-    this.table.tHead.rows[0].replaceChildren(element("th", { scope: "col", text: "show" }), element("th", { scope: "col", text: "run" }), element("th", { scope: "col", text: "state" }), ...heads);
+    renew(this.table.tHead.rows[0], [element("th", { scope: "col", text: "show" }), element("th", { scope: "col", text: "run" }), element("th", { scope: "col", text: "state" }), ...heads]);
     const options = [["", "newest"], ...cells.flatMap((cell) => [[cell.name, `${cell.name} ▼`], [`-${cell.name}`, `${cell.name} ▲`]])];
     if (this.select.options.length !== options.length) this.select.replaceChildren(...options.map(([value, text]) => element("option", { value, text })));
     this.select.value = this.order;
@@ -95,7 +102,7 @@ export class Runs {
   row(run, cells, shown, isFull) {
     const box = element("input", { type: "checkbox", "aria-label": `show ${run.name}` });
     box.dataset.run = run.name;
-    box.checked = shown.has(run.name);
+    box.defaultChecked = shown.has(run.name); // an attribute: `renew` sees it
     box.disabled = !box.checked && isFull;
     box.addEventListener("change", () => this.choose(run.name, box.checked));
     const mark = box.checked ? swatch(`--run${shown.get(run.name)}`) : element("span", { className: "swatch" });
@@ -105,7 +112,9 @@ export class Runs {
     const state = element("td", {}, element("span", { className: TONES[run.state] ?? "warn", text: run.services_up ? `${run.state}, ${run.services_up} up` : run.state }));
     const more = progress(run) || (run.state === "failed" ? "" : run.cause);
     if (more) state.append(element("div", { className: "quiet small", text: more }));
-    return element("tr", {}, element("td", { className: "tick" }, element("label", {}, box, mark)), name, state,
+    const row = element("tr", {}, element("td", { className: "tick" }, element("label", {}, box, mark)), name, state,
       ...cells.map((cell) => cellOf(cell.name, cell.text(run))));
+    row.dataset.name = run.name;
+    return row;
   }
 }

@@ -22,15 +22,15 @@ export function within(values) {
   return values.map((value) => (value === null ? null : Math.min(high, Math.max(low, value))));
 }
 
-/** The fence around all series: each has its own scale, so that no run makes outliers of another's values. */
+/** The fence around all series, given the values of each: it has its own scale, so that no run makes outliers of another's. */
 export function fenceOf(series) {
-  const fences = series.map((item) => fence(item.y));
+  const fences = series.map(fence);
   return [Math.min(...fences.map(([low]) => low)), Math.max(...fences.map(([, high]) => high))];
 }
 
-/** How many values lie beyond the fence, as text; empty if none does. */
+/** How many values of all series lie beyond the fence, as text; empty if none does. */
 export function beyond(series, [low, high]) {
-  const values = series.flatMap((item) => item.y.filter((value) => value !== null));
+  const values = series.flat().filter((value) => value !== null);
   const [above, below] = [values.filter((value) => value > high).length, values.filter((value) => value < low).length];
   const said = [above && `${above} above`, below && `${below} below`].filter(Boolean).join(", ");
   return said && `outliers: ${said}`;

@@ -91,6 +91,15 @@ def test_a_run_that_goes_on_is_running_again(tmp_path: Path) -> None:
     assert read_status(tmp_path).cause == "steps"
 
 
+def test_a_state_is_read_whatever_it_holds(tmp_path: Path) -> None:
+    """Characters that cannot be written become "?"; a time beyond all measure makes it unknown."""
+    state = {"state": "failed", "at": 1.0, "service": "learner", "reason": "\udcff", "epoch": 0}
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    assert read_status(tmp_path).cause == "learner ?"
+    (tmp_path / "state.json").write_text(json.dumps(state | {"at": 10**400}))
+    assert read_status(tmp_path).state is State.INTERRUPTED
+
+
 def test_a_learner_without_launcher_is_judged_by_its_summary(tmp_path: Path) -> None:
     """Held: running. Without a word: interrupted. Else as its last summary says, if that is of its last life."""
     with RunFolder(tmp_path) as folder:

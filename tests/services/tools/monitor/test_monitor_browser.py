@@ -101,6 +101,29 @@ def test_live_pictures_move_on_a_canvas(live, browser):
         assert browser.evaluate(f"[{CANVAS}.width, {CANVAS}.height]") == [30, 20]
 
 
+def test_a_resumed_run_shows_live_pictures_and_its_video_when_it_has_ended(live, browser):
+    """One panel at a time, though the page stays open; the old video is there all along."""
+    folder, run = live
+    (run / "policy.mp4").write_bytes(b"")
+    panels = "[...document.querySelectorAll('#screens figure')].map((f) => f.querySelector('video, canvas').tagName)"
+    services = {file: file.read_text() for file in (run / "services").iterdir()}
+
+    def end():
+        write_run(run, [row(n) for n in range(1, 40)], finished=True)
+        for file in services:
+            file.unlink()
+
+    end()
+    with running(folder) as (_, where):
+        browser.open(f"http://{where[0]}:{where[1]}/#run=live")
+        browser.wait(f"{panels}.join() === 'VIDEO'", "the video")
+        for file, text in services.items():
+            file.write_text(text)
+        browser.wait(f"{panels}.join() === 'CANVAS' && {TEXT}.includes('policy of update 12')", "live pictures")
+        end()
+        browser.wait(f"{panels}.join() === 'VIDEO'", "the video again")
+
+
 def test_the_page_goes_on_by_itself_when_the_monitor_was_restarted(live, browser):
     """It says so meanwhile; nobody has to reload it, and the choice of runs stays."""
     folder, run = live
@@ -116,6 +139,45 @@ def test_the_page_goes_on_by_itself_when_the_monitor_was_restarted(live, browser
         browser.wait("document.getElementById('connection').textContent === 'connected'", "it is back")
         browser.wait(f"{TEXT}.includes('29.5')", "rows that came meanwhile")
         assert browser.evaluate("window.isTheSamePage")
+
+
+def test_an_update_leaves_alone_what_has_not_changed(live, browser):
+    """The focus stays, a press that an update interrupts is a click, nothing is read out twice."""
+    folder, run = live
+    (run / "crash").mkdir()
+    (run / "crash" / "step-12.safetensors").write_bytes(b"")
+    said = {"name": "actor-0", "level": "info"}
+    log_launcher(run, [(1e9, "service_started", said), (1e9 + 1, "service_died", said)])
+    line, box, leave = "#logs .line", "#runs input[data-run=live]", "#legend button"
+    with running(folder) as (_, where):
+        browser.open(f"http://{where[0]}:{where[1]}/#run=live")
+        browser.wait(f"{TEXT}.includes('was not finite') && !!document.querySelector('{leave}')", "an alert")
+        browser.evaluate("document.getElementById('logs').open = true")
+        browser.wait(f"document.querySelectorAll('{line}').length === 2", "log lines")
+        browser.evaluate(
+            f"window.kept = [...document.querySelectorAll('{line}, {box}, {leave}, .alert')];"
+            f"document.querySelector('{leave}').focus()"
+        )
+        with (run / "metrics.csv").open("a") as file:
+            file.writelines(row(n) for n in range(40, 60))
+        log_launcher(run, [(1e9 + 2, "service_started", said)])
+        browser.wait(f"document.querySelectorAll('{line}').length === 3", "the new line")
+        browser.wait("document.querySelector('#runs').innerText.includes('29.5')", "the new figure")
+        assert browser.evaluate("window.kept.length") >= 5
+        assert browser.evaluate("window.kept.every((element) => element.isConnected)")
+        assert browser.evaluate(f"document.activeElement === document.querySelector('{leave}')")
+        browser.evaluate(f"document.querySelector('{box}').scrollIntoView()")
+        x, y = browser.evaluate(
+            f"(({{ x, y, width, height }}) => [x + width / 2, y + height / 2])"
+            f"(document.querySelector('{box}').getBoundingClientRect())"
+        )
+        press = {"x": x, "y": y, "button": "left", "clickCount": 1}
+        browser.call("Input.dispatchMouseEvent", type="mousePressed", **press)
+        with (run / "metrics.csv").open("a") as file:
+            file.writelines(row(n) for n in range(60, 80))
+        browser.wait("document.querySelector('#runs').innerText.includes('39.5')", "a figure while the mouse is down")
+        browser.call("Input.dispatchMouseEvent", type="mouseReleased", **press)
+        browser.wait("document.querySelectorAll('#legend li').length === 0", "the run is no longer shown")
 
 
 def test_several_runs_are_compared_in_one_chart(live, browser):
@@ -272,6 +334,36 @@ def test_a_statistic_of_the_environments_own_has_a_card_and_a_column(browser, tm
         assert browser.evaluate(
             "import('/static/format.js').then((f) => [7.186e-7, -1435, 0.5, 123456, 0].map((x) => f.figure(x)))"
         ) == ["7.19e-7", "-1,435", "0.5", "123K", "0"]
+
+
+def test_a_chart_has_room_for_its_shaded_band(browser, tmp_path):
+    """Not for few extremes far from the others, which its head counts; nor for a band that smoothing leaves out."""
+    folder = tmp_path / "runs"
+    write_run(folder / "one", [row(1)])
+    chart = (
+        "import('/static/chart.js').then(({ Chart }) => {"
+        " const chart = new Chart({ title: 'chart', unit: '' });"
+        " document.body.append(chart.figure);"
+        " const x = [...Array(100).keys()];"
+        " const high = x.map((n) => (n === 50 ? 900 : 10));"
+        " const item = { run: 'one', name: '', style: 'line', color: '--run0', unit: '',"
+        "                x, y: x.map((n) => 5 + (n % 3) / 10), low: x.map(() => 0), high };"
+        " chart.update([item], { axis: 'seconds', smoothing: SMOOTHING, isWhole: false });"
+        " return new Promise((resolve) => requestAnimationFrame(() => {"
+        "   const { min, max } = chart.plot.scales.y;"
+        "   resolve([min, max, chart.left.textContent]);"
+        " }));"
+        "})"
+    )
+    with running(folder) as (_, where):
+        browser.open(f"http://{where[0]}:{where[1]}/")
+        browser.wait(f"{TEXT}.includes('connected')", "the page")
+        least, greatest, said = browser.evaluate(chart.replace("SMOOTHING", "0"))
+        assert (least, said) == (0, "outliers: 1 above")
+        assert 10 <= greatest < 12
+        least, greatest, said = browser.evaluate(chart.replace("SMOOTHING", "0.5"))
+        assert 4 < least < greatest < 6
+        assert said == ""
 
 
 def test_a_folder_without_runs_says_what_makes_one(browser, tmp_path):

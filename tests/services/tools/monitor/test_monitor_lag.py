@@ -44,7 +44,7 @@ def test_a_live_runs_histogram_is_that_of_its_last_minute():
     [
         ({"0": 5, "1": 0, "2-3": 2, "4-": 1}, histogram(5, 0, 2, 1)),
         (None, None), ({}, None), ([1], None), ({"x": 1}, None), ({"0": "many"}, None), ({"0": None}, None),
-        ({"1": 1, "0": 1}, None), ({"0": -1}, None), ({"0": float("nan")}, None),
+        ({"1": 1, "0": 1}, None), ({"0": -1}, None), ({"0": float("nan")}, None), ({"0": 1, "9" * 30: 1}, None),
     ],
 )  # fmt: skip
 def test_a_finished_runs_histogram_is_in_its_summary(table, found):

@@ -13,9 +13,10 @@ import pytest
 from seedbed.services.tools.cli.app import main as seedbed
 from seedbed.services.tools.monitor.config import TOKEN_VARIABLE
 from seedbed.services.tools.monitor.pages import Visitor
-from seedbed.services.tools.monitor.watch import RunWatch
+from seedbed.services.tools.monitor.watch import MAX_RUNS, RunWatch
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.runtime.metrics import Metrics
+from tests.support.clock import Clock
 from tests.support.monitor_process import running
 from tests.support.run_folders import CONFIG, HEADER, log_launcher, row, write_run, write_status
 
@@ -123,6 +124,35 @@ def test_all_runs_are_listed_as_they_are(local):
     assert "broken unreadable cannot read summary.json" in told
     assert "live lag policy lag reaches 99" in told
     assert "live silent actor-0" in told
+
+
+def test_nothing_in_one_run_takes_down_the_page(tmp_path):
+    """Characters and names that no encoding has room for, numbers and tables beyond all measure: told, or left out."""
+    folder = tmp_path / "runs"
+    write_run(folder / "good", [row(1)], finished=True)
+    odd = write_run(folder / "odd", [row(1)])
+    (odd / "config.toml").write_text(f"[run]\n{'.'.join('a' * 3000)} = 1\n")
+    (odd / "run.json").write_text('{"created": "\\ud800"}')
+    (odd / "summary.json").write_text(json.dumps({"policy_lag_histogram": {"0": 1, "9" * 30: 1}}))
+    failed = {"state": "failed", "at": time.time(), "service": "learner", "reason": "no \udcff", "epoch": 0}
+    (odd / "state.json").write_text(json.dumps(failed))
+    write_status(odd, os.fsdecode(b"\xff"), "learner", incarnation=0xA1, metrics="127.0.0.1:1")
+    (odd / "crash").mkdir()
+    for name in (b"crash/\xff.safetensors", b"policy-\xff.mp4"):
+        (odd / os.fsdecode(name)).write_bytes(b"")
+    log_launcher(odd, [(1e9, "said", {"name": "learner", "level": "info", "file": "\udcff", "exception": 7})])
+    (odd / "logs" / os.fsdecode(b"\xff.stderr")).write_text("words")
+    far = write_run(folder / "far", [row(1)])
+    (far / "state.json").write_text('{"state": "failed", "epoch": 0, "at": 1%s}' % ("0" * 400))
+    with running(folder) as (_, where):
+        view = get_json(where, "/api/runs")
+        assert {run["name"] for run in view["runs"]} == {"good", "odd", "far"}
+        assert "learner no ?" in [run["cause"] for run in view["runs"] if run["name"] == "odd"]
+        assert "cannot read config.toml" in json.dumps(view["alerts"])
+        for name in ("good", "odd", "far"):
+            for rest in ("", "/curves", "/settings", "/verdict", "/logs"):
+                assert get(where, f"/api/runs/{name}{rest}")[0] == 200
+        assert get(where, "/metrics")[0] == 200
 
 
 def test_curves_come_as_numbers_and_marks(local):
@@ -388,6 +418,40 @@ def test_runs_are_listed_by_their_start_the_newest_first(tmp_path):
     assert view["problem"] == ""
 
 
+def test_a_run_that_trains_is_shown_however_many_began_after_it(tmp_path):
+    """The list is still in the order in which they began; one that ended long ago is left out."""
+    folder = tmp_path / "runs"
+    for name in ("ended", "live"):
+        os.utime(write_run(folder / name, [row(1)]) / "config.toml", (0, 1000))
+    os.utime(folder / "ended" / "metrics.csv", (0, 2000))
+    for number in range(MAX_RUNS - 1):
+        (folder / str(number)).mkdir()
+        (folder / str(number) / "config.toml").write_text("")
+        os.utime(folder / str(number) / "config.toml", (0, 3000 + number))
+    with Visitor() as visitor:
+        view = RunWatch(folder, visitor).overview()
+    names = [run["name"] for run in view["runs"]]
+    assert names == [*(str(number) for number in reversed(range(MAX_RUNS - 1))), "live"]
+    assert view["num_left_out"] == 1
+
+
+def test_runs_of_seeds_are_runs_like_others(tmp_path):
+    """Named with their folder, as `seedbed runs` names them, and served by that name."""
+    folder = tmp_path / "runs"
+    for number in (1, 2):
+        write_run(folder / "toy" / f"seed-{number}", [row(1)], finished=True)
+    (folder / "toy" / "seed-2" / "policy.mp4").write_bytes(b"video")
+    (folder / "toy" / "seeds.json").write_text("{}")
+    with running(folder) as (_, where):
+        assert {run["name"] for run in get_json(where, "/api/runs")["runs"]} == {"toy/seed-1", "toy/seed-2"}
+        for name in ("toy/seed-2", "toy%2Fseed-2"):
+            assert get_json(where, f"/api/runs/{name}")["name"] == "toy/seed-2"
+            assert get_json(where, f"/api/runs/{name}/curves")["rows"] == 1
+            assert get(where, f"/api/runs/{name}/videos/policy.mp4")[2] == b"video"
+        for name in ("toy", "toy/seed-3", "toy/seed-1/curves/curves", "toy/../toy/seed-1", "toy//seed-1"):
+            assert get(where, f"/api/runs/{name}")[0] == 404
+
+
 class TickingClock:
     """Two seconds pass with each look."""
 
@@ -430,8 +494,9 @@ def test_a_run_that_is_being_written_is_live_until_it_says_that_it_finished(tmp_
             assert watch.overview()["runs"][0]["state"] == state
 
 
-def test_figures_of_a_run_survive_the_death_of_one_of_its_services(tmp_path):
+def test_figures_of_a_run_survive_the_death_of_one_of_its_services_and_a_wall_clock_that_is_set_back(tmp_path):
     """Rates need two looks at the same service; another one's end does not begin them anew."""
+    clock, wall_clock = Clock(0.0), Clock(1e9)
     run = write_run(tmp_path / "runs" / "one", [row(1)])
     steps = iter(range(0, 10_000, 100))
     with Visitor() as visitor, Metrics("learner", "learner", 0xA1) as learner:
@@ -441,9 +506,11 @@ def test_figures_of_a_run_survive_the_death_of_one_of_its_services(tmp_path):
             for metrics, name, incarnation in ((learner, "learner", 0xA1), (actor, "actor-0", 0xC3)):
                 metrics.serve("127.0.0.1:0")
                 write_status(run, name, name.partition("-")[0], incarnation=incarnation, metrics=metrics.address)
-            watch = RunWatch(tmp_path / "runs", visitor, clock=TickingClock(), wall_clock=TickingClock())
+            watch = RunWatch(tmp_path / "runs", visitor, clock=clock, wall_clock=wall_clock)
             watch.overview()
+            clock.now, wall_clock.now = 2.0, 1e9 - 3600.0
             assert watch.overview()["runs"][0]["services_up"] == 2
+        clock.now = 4.0
         seen = watch.overview()["runs"][0]
         assert seen["services_up"] == 1
         assert seen["figures"]["trained_steps_per_s"] == pytest.approx(50.0)

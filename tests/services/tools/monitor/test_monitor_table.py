@@ -207,6 +207,25 @@ def test_rows_that_go_back_are_broken(tmp_path):
     assert table.broken_lines == 2
 
 
+@pytest.mark.parametrize("outlier", ["5.5,1,5,99999999999", "1e9,1,5,0", "1e9,1,5,99999999999"])
+@pytest.mark.parametrize("piece_bytes", [None, *range(120, 160, 3)])
+def test_a_row_that_is_too_high_hides_no_later_rows(tmp_path, monkeypatch, outlier, piece_bytes):
+    """It is left out, whether the rows come one by one (None), or wherever a piece of the file ends."""
+    lines = [f"{HEADER}\n", *(row(n) for n in range(1, 6)), f"{outlier},1,1,,1,1,0\n", *(row(n) for n in range(6, 30))]
+    table = MetricsTable(tmp_path / "metrics.csv")
+    if piece_bytes is None:
+        for line in lines:
+            with (tmp_path / "metrics.csv").open("a") as file:
+                file.write(line)
+            table.advance(FOREVER)
+    else:
+        monkeypatch.setattr("seedbed.services.tools.monitor.table.PIECE_BYTES", piece_bytes)
+        (tmp_path / "metrics.csv").write_text("".join(lines))
+        assert table.advance(FOREVER)
+    assert steps_of(table) == [100 * n for n in range(1, 30)]
+    assert table.broken_lines == 1
+
+
 def test_a_file_that_is_no_table_is_told(tmp_path):
     """It is named, and nothing is drawn."""
     (tmp_path / "metrics.csv").write_bytes(os.urandom(1000).replace(b"\n", b"") + b"\nabc\n")
