@@ -176,7 +176,7 @@ def find_registration(env_id: str) -> Any:
 
 
 def near_ids(env_id: str) -> str:
-    """Return a hint for an id that Gymnasium lacks: that EnvPool has it, or up to three similar ones; "" without any."""
+    """Return a hint for an id that Gymnasium lacks: that EnvPool has it, or up to three similar ones; or """""
     known = set(gymnasium.registry)
     if importlib.util.find_spec("envpool") is not None:
         from seedbed.actor_svc.backends.pool import known_ids  # heavy
