@@ -176,7 +176,7 @@ def find_registration(env_id: str) -> Any:
 
 
 def near_ids(env_id: str) -> str:
-    """Return a hint for an id that Gymnasium lacks: that EnvPool has it, or up to three similar ones; or """""
+    """Return a hint for an id that Gymnasium lacks: that EnvPool has it, or similar ones; empty without any."""
     known = set(gymnasium.registry)
     if importlib.util.find_spec("envpool") is not None:
         from seedbed.actor_svc.backends.pool import known_ids  # heavy
