@@ -162,7 +162,7 @@ class WatchedFolder:
         self._statuses: dict[str, CachedFile[dict[str, Any]]] = {}
         self._launcher = LineTail(path / "logs" / "launcher.jsonl")
         self.settings: Mapping[str, str] = {}  # as `seedbed.services.tools.monitor.settings.flatten` has them
-        self._flattened: Mapping[str, Any] | None = None
+        self._flattened = (no_tables, no_tables)
         self._forget_log()
 
     def _forget_log(self) -> None:
@@ -174,9 +174,11 @@ class WatchedFolder:
         """The folder as it is now. Never raises for what lies in it: see `Facts.problems`."""
         problems: list[str] = []
         summary, identity = self._summary.refresh(), self._identity.refresh()
-        config = self._config.refresh() or self._snapshot.refresh()
-        if config is not self._flattened:
-            self._flattened, self.settings = config, flatten(config)
+        recorded, given = self._config.refresh(), self._snapshot.refresh()
+        config = recorded or given
+        if recorded is not self._flattened[0] or given is not self._flattened[1]:
+            self._flattened = (recorded, given)
+            self.settings = flatten({**given, **recorded})  # of the learner all; of other services what was given
         statuses = self._read_statuses(problems)
         crashes = self._list("crash", problems)
         self._read_log(problems)

@@ -217,6 +217,8 @@ def write_told_run(runs):
     with (run / "metrics.csv").open("a") as file:
         file.writelines([*cells, row(11).strip() + ",0.55,0,0,0.5\n"])
     (run / "config.toml").write_text(CONFIG.replace("seed = 3", "seed = 4") + '\n[algorithm]\nsecret = "hunter2"\n')
+    (run / "services").mkdir()
+    (run / "services" / "experiment.toml").write_text("[actor]\nlanes = 12\n[run]\nseed = 9\n")
     failed = {
         "state": "failed",
         "at": time.time(),
@@ -246,7 +248,8 @@ def test_a_failed_run_says_why_and_an_ended_one_how_fast_it_was(local):
 def test_settings_logs_and_verdict_of_a_run_are_there_without_secrets(local):
     """What was told to it, what it said, what limits it."""
     pages = [get_json(local, f"/api/runs/told{rest}") for rest in ("/settings", "/logs?level=debug", "/verdict", "")]
-    assert ["env.id", "Toy-v0"] in pages[0]["settings"]
+    for setting in (["env.id", "Toy-v0"], ["run.seed", "4"], ["actor.lanes", "12"]):
+        assert setting in pages[0]["settings"]
     assert pages[1]["lines"][0]["text"].startswith("service_started")
     assert (pages[2]["bottleneck"], pages[2]["busy"]["learner"]) == ("learner", 0.9)
     for page in (*pages, get_json(local, "/api/runs")):
