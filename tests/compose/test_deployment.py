@@ -137,7 +137,8 @@ def test_everyone_is_healthy_once_ready_and_nobody_has_been_restarted(training):
 @pytest.mark.parametrize("service", [*TRAINING, "monitor"])
 def test_a_container_is_nobodys_root_and_writes_nowhere_but_tmp(training, service):
     """Not even with capabilities that an image might bring; the learner became so, and has no way back."""
-    (process,) = psutil.Process(inspect(training.the(service))["State"]["Pid"]).children()
+    (image_init,) = psutil.Process(inspect(training.the(service))["State"]["Pid"]).children()  # of the engine's init
+    (process,) = image_init.children()
     status = Path(f"/proc/{process.pid}/status").read_text()
     assert re.findall(r"^[UG]id:(.*)$", status, re.MULTILINE)[0].split() == [str(training.user(service))] * 4
     assert re.findall(r"^Cap\w+:\s+(.*)$", status, re.MULTILINE) == ["0" * 16] * 5
