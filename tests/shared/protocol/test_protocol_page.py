@@ -10,7 +10,7 @@ import numpy as np
 from docs.generator.protocol import with_tables
 from seedbed.shared.protocol import fields, space_wire
 from seedbed.shared.protocol.layout import OWN_FRAME_BYTES
-from seedbed.shared.protocol.messages import HEADERS, MAX_HEADER_BYTES, PROTOCOL_MAX
+from seedbed.shared.protocol.messages import HEADERS, LEARNER_PROTOCOL_MAX, MAX_HEADER_BYTES, PROTOCOL_MAX
 from seedbed.shared.protocol.pictures import MAX_PICTURE_BYTES, check_picture, pack_picture
 from seedbed.shared.protocol.rows import Flags
 from seedbed.shared.protocol.spaces import DTYPES
@@ -60,7 +60,7 @@ def test_limits_on_the_page_are_the_codes() -> None:
     def spaced(number: int) -> str:
         return f"{number:,}".replace(",", " ")
 
-    assert f"Protocol version: {PROTOCOL_MAX}." in PAGE
+    assert f"Protocol version: {PROTOCOL_MAX} for environments, up to {LEARNER_PROTOCOL_MAX} between" in PAGE
     assert f"A header has at most {MAX_HEADER_BYTES} bytes" in PAGE
     large = PAGE.split("A header has at most")[1].split("\n", 1)[0].split(", except: ")[1]
     said: dict[str, str] = {}
