@@ -238,9 +238,8 @@ def conclude(experiment: Experiment, ended: Ended, console: Console) -> int:
     if summary:
         console.print(render_summary(summary, run_dir, ended.restarts))
     if outcome.exit_code and (summary.get("finished") or is_trained(summary)):
-        what = "finished before it was stopped" if summary.get("finished") else (
-            "trained to its end; the final evaluation was cut short"
-        )  # fmt: skip
+        is_finished = summary.get("finished")
+        what = "finished" if is_finished else "trained to its end; the final evaluation was cut short"
         measure = shlex.join(["seedbed", "eval", str(run_dir)])
         console.print(f"{what}. Play it with  [bold]{escape(measure)}[/]", soft_wrap=True, highlight=False)
     elif outcome.exit_code:
