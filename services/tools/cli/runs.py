@@ -133,8 +133,24 @@ def last_step(run: Path) -> int | None:
     return int(found[-1][1]) if found else None
 
 
-def read_tail(table: Path, num_bytes: int = TAIL_BYTES) -> list[dict[str, str]]:
+def read_tail(table: Path) -> list[dict[str, str]]:
     """The last rows of a table that may be large, as text by column; none if it cannot be read."""
+    names, lines = _tail_of(table, TAIL_BYTES)
+    return [dict(zip(names, cells, strict=True)) for line in lines if len(cells := line.split(",")) == len(names)]
+
+
+def last_number(table: Path, column: str) -> float | None:
+    """The newest number of a column that has few, as of evaluations, in the last part of a table."""
+    names, lines = _tail_of(table, FAR_BYTES)
+    if column not in names:
+        return None
+    place = names.index(column)
+    rows = (cells for line in reversed(lines) if len(cells := line.split(",")) == len(names))
+    return next((number for cells in rows if (number := finite(cells[place])) is not None), None)
+
+
+def _tail_of(table: Path, num_bytes: int) -> tuple[list[str], list[str]]:
+    """The columns of a table, and its last whole lines of so many bytes; nothing if it cannot be read."""
     try:
         with table.open("rb") as file:
             head = file.readline(TAIL_BYTES)
@@ -142,16 +158,8 @@ def read_tail(table: Path, num_bytes: int = TAIL_BYTES) -> list[dict[str, str]]:
             file.seek(start)
             lines = file.read().decode(errors="replace").split("\n")
     except OSError:
-        return []
-    whole = lines[start > len(head) : -1]  # what was cut off at either end is no row
-    names = head.decode(errors="replace").strip().split(",")
-    return [dict(zip(names, cells, strict=True)) for line in whole if len(cells := line.split(",")) == len(names)]
-
-
-def last_number(table: Path, column: str) -> float | None:
-    """The newest number of a column that has few, as of evaluations, in the last part of a table."""
-    rows = reversed(read_tail(table, FAR_BYTES))
-    return next((number for row in rows if (number := finite(row.get(column))) is not None), None)
+        return [], []
+    return head.decode(errors="replace").strip().split(","), lines[start > len(head) : -1]
 
 
 def finite(cell: object) -> float | None:
