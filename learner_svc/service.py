@@ -237,7 +237,7 @@ class LearnerService:
         training = self.training
         return Order(
             trains=training is not None and training.may_take,
-            wants_ledgers=training is not None and training.wants_ledgers,
+            wants_ledgers=training is not None and training.take_ledger_request(),
             builds=self._origin is not None,
             ends=self._ends,
             state=self.run.state,
@@ -279,11 +279,12 @@ class LearnerService:
 
     async def _dismiss_ranks(self) -> None:
         """End the rounds; the other ranks leave, and their ledgers are here."""
-        if self.parts.rounds is None or not self.parts.rounds.has_begun:
+        rounds = self.parts.rounds
+        if rounds is None or not rounds.has_begun:
             return
         self._ends = True
-        self.parts.rounds.poll()
-        await wait_unless_failed(self.ranks_left, self.worker)
+        rounds.poll()
+        await wait_unless_failed(self.ranks_left, self.worker, rounds.worker)
 
     def _built(self, trainer: Trainer, source: Source[UnrollKey], weights: bytes) -> None:
         limit = self.config.max_frame_bytes
@@ -361,10 +362,18 @@ class LearnerService:
             farewell.heard(now)
         return not farewell.is_over(now) and not self.service.stopping.is_set()
 
+    @property
+    def workers(self) -> list[Worker]:
+        """The threads whose failure is the learner's."""
+        rounds = self.parts.rounds
+        return [self.worker, self.record, *([] if rounds is None else [rounds.worker])]
+
     def close(self) -> None:
         """Close threads, files and the socket."""
         self.socket.close(linger_ms=500)
         self.producers.close()
+        if self.parts.rounds is not None:
+            self.parts.rounds.close()
         self.worker.close()
         self.record.submit(self.parts.writer.close)
         self.record.close()
@@ -428,7 +437,7 @@ async def _work(learner: LearnerService, service: Service) -> None:
         asyncio.create_task(service.stopping.wait(), name="stopping"),
     ]
     try:
-        failures: list[asyncio.Future[Any]] = [learner.worker.failed, learner.record.failed]
+        failures: list[asyncio.Future[Any]] = [worker.failed for worker in learner.workers]
         done, _ = await asyncio.wait([*waits, *failures], return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()

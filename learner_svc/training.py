@@ -16,6 +16,7 @@ unrolls so far allow is done, and inference has the weights.
 
 import asyncio
 import json
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -109,9 +110,10 @@ class Training:
         self._newest_version = trainer.version  # version of the weights in the update thread
         self._told: tuple[RunState, Evaluation | None] = (parts.run.state, None)  # as producers were told
         self._row_at, self._log_at = now + config.metrics_every_s, 0.0
-        self._await_ledgers: Callable[[Sequence[bytes]], None] | None = None  # called with those of all ranks
+        self._await_ledgers: deque[Callable[[Sequence[bytes]], None]] = deque()  # called with those of all ranks
         self._last_ledgers: Sequence[bytes] = ()
-        self.wants_ledgers = False  # for a snapshot that is taken without an update: training waits for them
+        self._waits_for_ledgers = False  # for a snapshot that is taken without an update: training stands still
+        self._wants_ledgers = False  # the next round asks for them
         parts.run.start(now)
         parts.figures.start(parts.run.counters, now)
         self._schedule.start(now)
@@ -188,7 +190,7 @@ class Training:
     def may_take(self) -> bool:
         """Whether batches are given to the update thread now."""
         stops = self._parts.service.stopping.is_set() or self._run.waits_for_evaluation
-        return self._run.may_train and not stops and not self.wants_ledgers
+        return self._run.may_train and not stops and not self._waits_for_ledgers
 
     def offer(self) -> Offer[FilledBatch[UnrollKey]] | None:
         """Return the next full batch with what is to be done with it; None if there is none, or none is to be used."""
@@ -205,11 +207,12 @@ class Training:
         return Offer(
             batch=batch,
             count=lambda: self.trainer.count(self._batches[batch.index], task_B=task_B, fresh_B=batch.fresh_B),
+            agreed=self.trainer.agree,
             train=lambda counted, told: self.trainer.train(
                 counted, told, wants_weights=publishes, wants_snapshot=wants_snapshot, weight_B=batch.weight_B
             ),
             done=lambda trained: self._trained(batch, trained, is_for_evaluation=is_for_evaluation),
-            wants_ledgers=wants_snapshot,
+            saves=wants_snapshot,
         )  # fmt: skip
 
     def _submit(self, offer: Offer[FilledBatch[UnrollKey]]) -> None:
@@ -217,7 +220,9 @@ class Training:
 
         def train() -> Trained:
             counted = offer.count()
-            return offer.train(counted, ALONE.gather(counted.numbers))
+            told = ALONE.gather(counted.numbers)
+            offer.agreed(told)
+            return offer.train(counted, told)
 
         def done(trained: Trained) -> None:
             self._in_flight -= 1
@@ -245,39 +250,36 @@ class Training:
         self._newest_version = trained.version
         if is_for_evaluation:
             self._is_preparing_evaluation = False
-        if trained.snapshot is not None:
-            self._complete(trained.snapshot, partial(self._use, trained, is_for_evaluation=is_for_evaluation))
-        else:
-            self._use(trained, None, is_for_evaluation=is_for_evaluation)
-        self._poll_run()
-        self.pump()
-
-    def _use(self, trained: Trained, snapshot: Snapshot | None, *, is_for_evaluation: bool) -> None:
-        """Publish, evaluate and save what an update has made."""
-        if is_for_evaluation and snapshot is not None and trained.weights is not None and self._run.may_train:
-            self._ask_evaluation(snapshot, trained.weights)
+        stamped = None if trained.snapshot is None else self._stamped(trained.snapshot)
+        if is_for_evaluation and trained.weights is not None and run.may_train:
+            self._ask_evaluation(trained.version, trained.weights)
         elif trained.weights is not None:
             self.publish(trained.version, trained.weights)
-        if snapshot is not None:
-            self._save(snapshot, self._schedule.kinds(snapshot))
+        if stamped is not None:
+            self._complete(stamped, self._save_new)
+        self._poll_run()
+        self.pump()
 
     def met(self, meeting: Meeting) -> None:
         """Take the news of a round with the other ranks."""
         if meeting.ledgers:
             self._last_ledgers = meeting.ledgers
-            if self._await_ledgers is not None:
-                complete, self._await_ledgers, self.wants_ledgers = self._await_ledgers, None, False
-                complete(meeting.ledgers)
+            if self._await_ledgers:
+                self._await_ledgers.popleft()(meeting.ledgers)
 
-    def _ask_evaluation(self, snapshot: Snapshot, weights: bytes) -> None:
+    def take_ledger_request(self) -> bool:
+        """Return whether the next round asks all ranks for their ledgers; only once for each time."""
+        wanted, self._wants_ledgers = self._wants_ledgers, False
+        return wanted
+
+    def _ask_evaluation(self, version: int, weights: bytes) -> None:
         """Request an evaluation of these weights, and publish them.
 
         Producers are told of the evaluation before they get the weights, so that inference can freeze them on arrival.
         """
-        asked = self._run.ask(snapshot.version, self._loop.time())
-        self._schedule.measured(asked.id, snapshot)
+        self._schedule.measured(self._run.ask(version, self._loop.time()))
         self._poll_run()
-        self.publish(snapshot.version, weights)
+        self.publish(version, weights)
         self._parts.publisher.keep()
 
     def publish(self, version: int, weights: bytes) -> None:
@@ -295,8 +297,8 @@ class Training:
         if not run.may_train and not is_training and not is_published and not self._is_exporting:
             self._is_exporting = True
             parts.worker.submit(self.trainer.weights, lambda newest: self._exported(*newest))
-        if not run.may_train and not self.wants_ledgers and self._schedule.is_due(self._loop.time()):
-            self.wants_ledgers = parts.rounds is not None
+        if not run.may_train and not self._waits_for_ledgers and self._schedule.is_due(self._loop.time()):
+            self._waits_for_ledgers = self._wants_ledgers = parts.rounds is not None
             parts.worker.submit(self.trainer.snapshot, self._take_snapshot)
         if (run.state, run.evaluation) == self._told:
             return
@@ -313,23 +315,27 @@ class Training:
         self._poll_run()
 
     def _take_snapshot(self, snapshot: Snapshot) -> None:
-        self._complete(snapshot, lambda complete: self._save(complete, self._schedule.kinds(complete)))
+        self._complete(self._stamped(snapshot), self._save_and_go_on)
 
-    def _complete(self, snapshot: Snapshot, use: Callable[[Snapshot], None]) -> None:
-        """Add the present counters of the run, which belong to its weights, and the ledgers of all ranks; then use it.
-
-        Those of other ranks come with the next round.
-        """
-        stamped = self._stamped(snapshot)
+    def _complete(self, stamped: Snapshot, save: Callable[[Snapshot], None]) -> None:
+        """Save a snapshot once it has the ledgers of all ranks; those of the others come with a later round."""
         if self._parts.rounds is None:
-            use(stamped)
+            save(stamped)
         else:
-            self._await_ledgers = lambda ledgers: use(_with_ledgers(stamped, ledgers))
+            self._await_ledgers.append(lambda ledgers: save(_with_ledgers(stamped, ledgers)))
 
     def _stamped(self, snapshot: Snapshot) -> Snapshot:
+        """Return a snapshot with the present counters of the run, which belong to its weights."""
         parts = self._parts
         meta = checkpoint_meta(self._run, parts.ledger, parts.restarts, run_id=parts.run_id)
         return replace(snapshot, meta={**snapshot.meta, **meta})
+
+    def _save_new(self, snapshot: Snapshot) -> None:
+        self._save(snapshot, self._schedule.kinds(snapshot))
+
+    def _save_and_go_on(self, snapshot: Snapshot) -> None:
+        self._waits_for_ledgers = False
+        self._save_new(snapshot)
 
     def _save(self, snapshot: Snapshot, kinds: Sequence[checkpoints.Kind], **meta: float) -> None:
         for kind in kinds:

@@ -132,6 +132,11 @@ class Counts:
         )  # fmt: skip
 
 
+def any_trained(told: Sequence[Array]) -> bool:
+    """Whether an update changes the weights, by what was counted of each rank's batch."""
+    return any(numbers[0] > 0 for numbers in told)
+
+
 def _count(masks: Masks, lag: Lag, steps: Sequence[tuple[int, int]], tasks: Sequence[tuple[int, int]]) -> list[float]:
     """Count one rank's batch, for `Counts.of`."""
     valid, trained = masks.valid, masks.trained

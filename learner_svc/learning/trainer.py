@@ -14,7 +14,7 @@ import torch
 from seedbed.learner_svc.algorithms.registry import recording_of
 from seedbed.learner_svc.config import LearnerSettings
 from seedbed.learner_svc.learning.initial_weights import find_source, policy_difference, start_from, task_difference
-from seedbed.learner_svc.learning.selection import CountedBatch
+from seedbed.learner_svc.learning.selection import CountedBatch, any_trained
 from seedbed.learner_svc.learning.update import Updater, UpdateResult
 from seedbed.learner_svc.ranks.ranks import ALONE, Ranks
 from seedbed.learner_svc.run.checkpoint import Checkpoint, Snapshot
@@ -87,6 +87,7 @@ class Trainer:
         checkpoint = origin if isinstance(origin, Checkpoint) else None
         chief = origin if isinstance(origin, ChiefPolicy) else None
         self.step = checkpoint.step if checkpoint else chief.step if chief else 0
+        self._agreed_step = self.step  # after all updates that were agreed on; of the thread that counts
         self.trained_steps = chief.trained_steps if chief else 0
         device = choose_device(settings.learner.device)
         if isinstance(origin, Checkpoint):
@@ -123,11 +124,18 @@ class Trainer:
         return pack_version(self.epoch, self.step)
 
     def count(self, batch: Batch, *, task_B: Array | None = None, fresh_B: Array | None = None) -> CountedBatch:
-        """Decide what of a batch is trained on, just before `train`. `fresh_B`: lanes that are new."""
+        """Decide what of a batch is trained on next, after all that are agreed on. `fresh_B`: lanes that are new.
+
+        With several ranks it runs in the rounds' thread, while another batch may be trained on; so does `agree`.
+        """
         return self.updater.selector.count(
-            batch, step=self.step, max_policy_lag=self.max_policy_lag, version_now=self.version, task_B=task_B,
-            fresh_B=fresh_B,
+            batch, step=self._agreed_step, max_policy_lag=self.max_policy_lag,
+            version_now=pack_version(self.epoch, self._agreed_step), task_B=task_B, fresh_B=fresh_B,
         )  # fmt: skip
+
+    def agree(self, told: Sequence[Array]) -> None:
+        """Note that the batch that was counted will be trained on. `told`: the numbers of every rank's batch."""
+        self._agreed_step += any_trained(told)
 
     def train(
         self, counted: CountedBatch, told: Sequence[Array], *, wants_weights: bool, wants_snapshot: bool,
@@ -157,7 +165,7 @@ class Trainer:
         """Return everything of this thread that an exact resume needs."""
         arrays, meta = self.updater.state()
         return Snapshot(
-            version=self.version, step=self.step, arrays=arrays,
+            version=self.version, step=self.step, trained_steps=self.trained_steps, arrays=arrays,
             meta={"updater": meta, "manifest": self.manifest.to_json()},
         )  # fmt: skip
 

@@ -158,6 +158,7 @@ class RankService:
         return Offer(
             batch=batch,
             count=lambda: trainer.count(self._batches[batch.index], task_B=task_B, fresh_B=batch.fresh_B),
+            agreed=trainer.agree,
             train=lambda counted, told: trainer.train(
                 counted, told, wants_weights=False, wants_snapshot=False, weight_B=batch.weight_B
             ),
@@ -195,7 +196,7 @@ class RankService:
     async def work(self) -> None:
         """Train until the chief ends it. Raises: RankLostError if another rank is lost."""
         self.rounds.begin()
-        await wait_unless_failed(self.over, self.worker)
+        await wait_unless_failed(self.over, self.worker, self.rounds.worker)
 
     async def leave(self) -> None:
         """Say BYE to the producers; of a finished run, wait until they have left."""
@@ -214,6 +215,7 @@ class RankService:
         """Close the thread and the socket."""
         self.socket.close(linger_ms=500)
         self.producers.close()
+        self.rounds.close()
         self.worker.close()
 
 

@@ -22,7 +22,7 @@ from torch.distributed import PrefixStore, ReduceOp, Store, TCPStore  # type: ig
 
 from seedbed.learner_svc.ranks.interface import choose_interface
 from seedbed.learner_svc.ranks.life import agree_on_life
-from seedbed.learner_svc.ranks.star import open_star
+from seedbed.learner_svc.ranks.star import Star, open_star
 from seedbed.shared.errors import ConfigError, SeedbedError
 from seedbed.shared.protocol.layout import Array
 
@@ -39,11 +39,51 @@ class RankLostError(SeedbedError):
     exit_code = 75  # EX_TEMPFAIL of sysexits.h
 
 
-class Ranks:
-    """A learner that trains alone: nothing is sent. The base of `ConnectedRanks`, which several have."""
+class Exchange:
+    """Numbers and bytes that all ranks tell each other; alone nothing is sent. The base of `StarExchange`."""
+
+    def gather(self, numbers: Sequence[float]) -> list[Array]:
+        """Return the numbers that every rank gave, each f64 [n], in the order of ranks."""
+        return [np.frombuffer(told) for told in self.gather_bytes(np.array(numbers, np.float64).tobytes())]
+
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        """Return what every rank gave, in the order of ranks."""
+        return [data]
+
+    def tell(self, data: bytes) -> bytes:
+        """Return what the chief gave."""
+        return data
+
+
+class StarExchange(Exchange):
+    """An exchange by way of the chief. Its methods block until every rank has called the same one.
+
+    Owned by one thread at a time. Raises: RankLostError from every method if a rank is gone or silent.
+    """
+
+    def __init__(self, star: Star) -> None:
+        self._star = star
+
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        """Return what every rank gave, in the order of ranks."""
+        with _naming_lost_ranks():
+            return self._star.share(data)
+
+    def tell(self, data: bytes) -> bytes:
+        """Return what the chief gave."""
+        with _naming_lost_ranks():
+            return self._star.tell(data)
+
+
+class Ranks(Exchange):
+    """A learner that trains alone: nothing is sent. The base of `ConnectedRanks`, which several have.
+
+    `rounds` is an exchange of its own, for another thread.
+    """
 
     rank = CHIEF
     size = 1
+    rounds = Exchange()
 
     @property
     def is_chief(self) -> bool:
@@ -67,18 +107,6 @@ class Ranks:
         """Return the mean of the ranks' tensors. Alone: the tensor itself."""
         return tensor if self.is_alone else self.sum(tensor) / self.size
 
-    def gather(self, numbers: Sequence[float]) -> list[Array]:
-        """Return the numbers that every rank gave, each f64 [n], in the order of ranks."""
-        return [np.array(numbers, np.float64)]
-
-    def gather_bytes(self, data: bytes) -> list[bytes]:
-        """Return what every rank gave, in the order of ranks."""
-        return [data]
-
-    def tell(self, data: bytes) -> bytes:
-        """Return what the chief gave."""
-        return data
-
     def copy_from_chief(self, tensors: Mapping[str, Tensor]) -> None:
         """Overwrite these tensors, which have the same names and shapes everywhere, by the chief's."""
 
@@ -89,7 +117,7 @@ class Ranks:
 ALONE = Ranks()
 
 
-class ConnectedRanks(Ranks):
+class ConnectedRanks(StarExchange, Ranks):
     """Several ranks: a star of connections for what is small, a process group of torch for what is large or on a GPU.
 
     Its methods block until every rank has called the same one.
@@ -101,7 +129,12 @@ class ConnectedRanks(Ranks):
         self.rank, self.size = rank, size
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         with _naming_lost_ranks():
-            self._star = open_star(store, host, rank, size, timeout_s=timeout_s)
+            self._stars = [
+                open_star(PrefixStore(purpose, store), host, rank, size, timeout_s=timeout_s)
+                for purpose in ("update", "rounds")
+            ]
+            super().__init__(self._stars[0])
+            self.rounds = StarExchange(self._stars[1])
             choose_interface(self._star)
             torch.distributed.init_process_group(
                 backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s)
@@ -130,20 +163,6 @@ class ConnectedRanks(Ranks):
                 combined = _tensor_like(combined, self._star.tell(_bytes_of(combined)))
         return combined
 
-    def gather(self, numbers: Sequence[float]) -> list[Array]:
-        """Return the numbers that every rank gave, each f64 [n], in the order of ranks."""
-        return [np.frombuffer(told) for told in self.gather_bytes(np.array(numbers, np.float64).tobytes())]
-
-    def gather_bytes(self, data: bytes) -> list[bytes]:
-        """Return what every rank gave, in the order of ranks."""
-        with _naming_lost_ranks():
-            return self._star.share(data)
-
-    def tell(self, data: bytes) -> bytes:
-        """Return what the chief gave."""
-        with _naming_lost_ranks():
-            return self._star.tell(data)
-
     def copy_from_chief(self, tensors: Mapping[str, Tensor]) -> None:
         """Overwrite these tensors by the chief's."""
         for name in sorted(tensors):
@@ -155,7 +174,8 @@ class ConnectedRanks(Ranks):
 
     def close(self) -> None:
         """Leave the other ranks, when all work is done."""
-        self._star.close()
+        for star in self._stars:
+            star.close()
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
 

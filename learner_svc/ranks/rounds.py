@@ -1,20 +1,22 @@
-"""Rounds: the ranks' update threads meet, learn what the chief has decided, and train if every rank has a batch.
+"""Rounds: the ranks meet, learn what the chief has decided, and train if every rank has a batch.
 
-A rank without a batch comes to a round after IDLE_S, so that no decision waits longer. At most one round is under way,
-so everything that a rank's loop did for earlier rounds is done when the next one begins.
+A rank with a second batch goes into the next round while it trains in the present one, so what the ranks say to each
+other takes no time of the update thread. A rank without a batch comes to a round after IDLE_S, so that no decision
+waits longer.
 
-| in a round | who | says |
-|---|---|---|
-| first, if the last round asked for it | every rank | its ledger, for the checkpoint |
-| then | every rank | whether it has a batch, what it counted of it, whether it wants to end |
-| with that | the chief | what is to be done |
-| then, if all have a batch and the chief trains | every rank | its part of the update |
+| in a round | thread | who | says |
+|---|---|---|---|
+| first, if the last round but one asked for it | rounds | every rank | its ledger as it was after that round |
+| then | rounds | every rank | whether it has a batch, what it counted of it, whether it wants to end |
+| with that | rounds | the chief | what is to be done |
+| then, if all have a batch and the chief trains | update | every rank | its part of the update |
 """
 
 import asyncio
-import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Generic, TypeVar
 
 from seedbed.learner_svc.learning.selection import CountedBatch
@@ -25,6 +27,8 @@ from seedbed.shared.protocol.messages import RunState
 from seedbed.shared.runtime.worker import Worker
 
 IDLE_S = 0.02
+MAX_OPEN = 2  # rounds at a time, and batches that are taken for them: one is trained on, one is agreed on
+CLOSE_S = 0.5
 B = TypeVar("B")
 
 
@@ -33,9 +37,10 @@ class Order:
     """What the chief has decided for a round."""
 
     trains: bool = False  # if every rank has a batch
+    saves: bool = False  # if it trains: the ledgers of every rank as they are then, for the snapshot after it
     wants_ledgers: bool = False  # of every rank, as they are after this round
     builds: bool = False  # the policy, now
-    ends: bool = False  # no round follows but the one that gathers ledgers
+    ends: bool = False  # only those rounds follow that its ledgers take
     state: RunState = RunState.STARTING  # of the run
 
     def numbers(self) -> list[float]:
@@ -62,6 +67,12 @@ class RankFigures:
         """Return the figures as they are sent."""
         return [self.batch_wait_s, self.ranks_wait_s, self.trained_lanes]
 
+    @classmethod
+    def read(cls, numbers: Array) -> "RankFigures":
+        """Return the figures that were sent as these numbers."""
+        batch_wait_s, ranks_wait_s, trained_lanes = numbers.tolist()
+        return cls(batch_wait_s=batch_wait_s, ranks_wait_s=ranks_wait_s, trained_lanes=trained_lanes)
+
     def since(self, before: "RankFigures") -> "RankFigures":
         """Return how much each total has risen; zero for one that began anew."""
         now, then = self.numbers(), before.numbers()
@@ -71,14 +82,12 @@ class RankFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meeting:
-    """The result of a round."""
+    """What a round has told of all ranks."""
 
     order: Order
-    trained: Trained | None  # None: not all had a batch, or the chief does not train now
-    ledgers: tuple[bytes, ...]  # by rank, if the round before asked for them
+    ledgers: tuple[bytes, ...]  # by rank, if the round MAX_OPEN before this one asked for them
     figures: tuple[RankFigures, ...]  # by rank
     wants_end: bool  # whether any rank was asked to stop
-    waited_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,45 +95,64 @@ class Offer(Generic[B]):
     """A batch that this rank can train on in the next round in which all can."""
 
     batch: B
-    count: Callable[[], CountedBatch]  # runs in the update thread, in every round until the batch is trained on
-    train: Callable[[CountedBatch, Sequence[Array]], Trained]  # likewise, with the numbers of every rank's batch
+    count: Callable[[], CountedBatch]  # runs in the rounds' thread, in every round until it is agreed
+    agreed: Callable[[Sequence[Array]], None]  # then, there, with the numbers of every rank's batch
+    train: Callable[[CountedBatch, Sequence[Array]], Trained]  # then, in the update thread
     done: Callable[[Trained], None]  # then, in the loop
-    wants_ledgers: bool = False  # the chief's: a snapshot is taken
+    saves: bool = False  # the chief's: a snapshot is taken
+
+
+@dataclass(frozen=True, slots=True)
+class _Agreed(Generic[B]):
+    """The result of the first part of a round; without a batch where none is trained on."""
+
+    meeting: Meeting
+    offer: Offer[B] | None
+    train: Callable[[], Trained] | None
 
 
 class Rounds(Generic[B]):
-    """The rounds of one rank. Owned by its loop; the meetings run in the update thread.
+    """The rounds of one rank. Owned by its loop; the ranks talk in a thread of the rounds' own, and train in another.
 
-    Large because it knows how far the present round has come, and what is owed to the next.
+    Large because it knows how far the present rounds have come, and what is owed to the next.
 
     Args:
-      offer: returns this rank's next batch, or None; called again only after the last one was trained on.
-      order: the chief's decision; for other ranks it is not called.
+      ranks: of which only the exchange for rounds is used.
+      update: the update thread.
+      offer: returns this rank's next batch, or None.
+      order: the chief's decision, called once for each round; for other ranks it is not called.
       ledger: returns this rank's ledger, for the checkpoint.
       met: called after every round.
       build: builds the policy in the update thread when the chief says so.
     """
 
     def __init__(
-        self, ranks: Ranks, worker: Worker, *, offer: Callable[[], Offer[B] | None], order: Callable[[], Order],
+        self, ranks: Ranks, update: Worker, *, offer: Callable[[], Offer[B] | None], order: Callable[[], Order],
         ledger: Callable[[], bytes], met: Callable[[Meeting], None], build: Callable[[], None],
     ) -> None:  # fmt: skip
         self.wants_end = False  # this rank was asked to stop
         self.has_begun = self.is_over = False
-        self._ranks, self._worker = ranks, worker
+        self.worker = Worker("rounds")
+        self._exchange, self._is_chief, self._update = ranks.rounds, ranks.is_chief, update
         self._offer, self._order, self._ledger, self._met, self._build = offer, order, ledger, met, build
         self._loop = asyncio.get_running_loop()
-        self._pending: Offer[B] | None = None
-        self._owes_ledger = self._ends = self._is_meeting = False
+        self._offers: deque[Offer[B]] = deque()  # the rounds' thread takes from it what it has agreed on
+        self._num_offered = 0  # batches whose `done` has not begun
+        self._open: deque[bool] = deque()  # rounds that are not over: whether the chief trains in them
+        self._num_begun = self._num_over = 0
+        self._last: int | None = None  # number of the last round, once it is known
+        self._owed: dict[int, bytes | None] = {}  # ledgers, by the round that gathers them; None: as it is now
         self._trains = True  # what the newest order says
         self._timer: asyncio.TimerHandle | None = None
-        self._asked_at = self._loop.time()
+        self._is_training = False
+        self._idle_since = self._loop.time()  # the update thread
+        self._offered_at = self._idle_since  # its next batch
         self._batch_wait_s = self._ranks_wait_s = self._trained_lanes = 0.0
 
     @property
     def may_be_training(self) -> bool:
         """Whether a round is under way in which the chief's batch may be trained on. Only the chief can tell."""
-        return self._is_meeting and self._trains and self._pending is not None
+        return any(self._open) and self._num_offered > 0
 
     def begin(self) -> None:
         """Go into the first round. Until then `poll` does nothing, because the ranks still agree on what to train."""
@@ -132,78 +160,124 @@ class Rounds(Generic[B]):
         self.poll()
 
     def poll(self) -> None:
-        """Begin the next round, if this rank has a batch and no round is under way.
+        """Begin the next round if this rank has a batch for it, and is in no other or has one for that too.
 
         While the chief does not train, rounds are IDLE_S apart although there are batches.
         """
-        if self._is_meeting or self.is_over or not self.has_begun:
+        if self.is_over or not self.has_begun:
             return
-        if self._pending is None and not self._ends:
-            self._pending = self._offer()
-            if self._pending is not None:
-                self._batch_wait_s += self._loop.time() - self._asked_at
-        if (self._pending is not None and self._trains) or self._ends or self._owes_ledger:
+        self._take_offers()
+        while len(self._open) < MAX_OPEN and self._trains and self._num_offered > len(self._open):
+            if not self._meet():
+                return
+        if self._open:
+            return
+        if self._last is not None or self._owed:
             self._meet()
         elif self._timer is None:
-            self._timer = self._loop.call_later(IDLE_S, self._meet)
+            self._timer = self._loop.call_later(IDLE_S, self._meet_idle)
 
-    def _meet(self) -> None:
+    def close(self) -> None:
+        """End the thread; of a failed run it may still wait for other ranks."""
+        self.worker.close(timeout_s=CLOSE_S)
+
+    def _take_offers(self) -> None:
+        while self._num_offered < MAX_OPEN and self._last is None and (offer := self._offer()) is not None:
+            if not self._num_offered:
+                self._offered_at = self._loop.time()
+                self._batch_wait_s += self._offered_at - self._idle_since
+            self._num_offered += 1
+            self._offers.append(offer)
+
+    def _meet_idle(self) -> None:
+        self._timer = None
+        if not self._open and not self.is_over:
+            self._meet()
+
+    def _meet(self) -> bool:
+        """Begin the next round; return whether there is one."""
+        if self._num_begun == self._last:
+            return False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._is_meeting or self.is_over:
-            return
-        self._is_meeting = True
-        offer, ranks = self._pending, self._ranks
-        ledger = self._ledger() if self._owes_ledger else None
-        order = self._order() if ranks.is_chief else Order()
-        if offer is not None and offer.wants_ledgers:
-            order = replace(order, wants_ledgers=True)
-        if ranks.is_chief:
+        self._num_begun += 1
+        number, wants_end = self._num_begun, self.wants_end
+        ledger = None
+        if number in self._owed:
+            owed = self._owed.pop(number)
+            ledger = self._ledger() if owed is None else owed
+        order = self._order() if self._is_chief else Order()
+        if self._is_chief:
             self._trains = order.trains
+        self._open.append(order.trains)
         told = RankFigures(
             batch_wait_s=self._batch_wait_s, ranks_wait_s=self._ranks_wait_s, trained_lanes=self._trained_lanes
         )
-        numbers = [float(offer is not None), float(self.wants_end), *order.numbers(), *told.numbers()]
-        self._worker.submit(lambda: self._work(ledger, numbers, offer, is_last=self._ends), self._finished)
+        self.worker.submit(lambda: self._talk(ledger, order, told, wants_end=wants_end), self._talked)
+        return True
 
-    def _work(self, ledger: bytes | None, numbers: list[float], offer: Offer[B] | None, *, is_last: bool) -> Meeting:
-        """One round, in the update thread."""
-        ledgers = self._ranks.gather_bytes(ledger) if ledger is not None else []
+    def _talk(self, ledger: bytes | None, order: Order, figures: RankFigures, *, wants_end: bool) -> _Agreed[B]:
+        """The first part of a round, in the rounds' thread."""
+        ledgers = self._exchange.gather_bytes(ledger) if ledger is not None else []
+        offer = self._offers[0] if self._offers else None
         counted = offer.count() if offer is not None else None
-        started = time.perf_counter()
-        gathered = self._ranks.gather([*numbers, *(counted.numbers if counted is not None else ())])
-        waited_s = time.perf_counter() - started
+        order = replace(order, saves=offer is not None and offer.saves)
+        numbers = [float(offer is not None), float(wants_end), *order.numbers(), *figures.numbers()]
+        gathered = self._exchange.gather([*numbers, *(counted.numbers if counted is not None else ())])
         told = 2 + len(fields(Order))
         order = Order.read(gathered[CHIEF][2:told])
-        trained = None
-        if order.builds:
-            self._build()
-        if order.trains and offer is not None and counted is not None and all(row[0] for row in gathered):
-            trained = offer.train(counted, [row[len(numbers) :] for row in gathered])
-        figures = tuple(
-            RankFigures(batch_wait_s=row[0], ranks_wait_s=row[1], trained_lanes=row[2])
-            for row in (row[told : len(numbers)].tolist() for row in gathered)
-        )
-        return Meeting(
-            order=order, trained=trained, ledgers=tuple(ledgers), figures=figures,
+        meeting = Meeting(
+            order=order,
+            ledgers=tuple(ledgers),
+            figures=tuple(RankFigures.read(row[told : len(numbers)]) for row in gathered),
             wants_end=any(row[1] for row in gathered),
-            waited_s=waited_s if order.trains and offer is not None else 0.0,
-        )  # fmt: skip
+        )
+        if offer is None or counted is None or not order.trains or not all(row[0] for row in gathered):
+            return _Agreed(meeting, None, None)
+        counts = [row[len(numbers) :] for row in gathered]
+        offer.agreed(counts)
+        self._offers.popleft()
+        return _Agreed(meeting, offer, partial(offer.train, counted, counts))
 
-    def _finished(self, meeting: Meeting) -> None:
-        self._is_meeting = False
-        self._ranks_wait_s += meeting.waited_s
-        self._trains = meeting.order.trains
-        was_last = self._ends
-        self._owes_ledger = (meeting.order.wants_ledgers or meeting.order.ends) and not was_last
-        self._ends = self._ends or meeting.order.ends
-        self.is_over = was_last
-        offer = self._pending
-        if meeting.trained is not None and offer is not None:
-            self._pending, self._asked_at = None, self._loop.time()
-            self._trained_lanes += len(meeting.trained.result.dropped_steps_B)
+    def _talked(self, agreed: _Agreed[B]) -> None:
+        """Train, build or do nothing, in the update thread, so that rounds end in their order."""
+        now = self._loop.time()
+        if agreed.train is not None:
+            if not self._is_training:
+                self._ranks_wait_s += now - max(self._idle_since, self._offered_at)
+            self._is_training = True
+        elif not agreed.meeting.order.trains and not self._is_training:
+            self._idle_since = self._offered_at = now  # nobody waits for what the chief does not want
+        job: Callable[[], Trained | None] = agreed.train or (self._build if agreed.meeting.order.builds else _nothing)
+        self._update.submit(job, partial(self._over, agreed))
+
+    def _over(self, agreed: _Agreed[B], trained: Trained | None) -> None:
+        """Take the result of a round."""
+        meeting, offer, order = agreed.meeting, agreed.offer, agreed.meeting.order
+        self._open.popleft()
+        self._num_over += 1
+        if not self._is_chief:
+            self._trains = order.trains
+        self.is_over = self._num_over == self._last
+        gathers = self._num_over + MAX_OPEN  # it cannot have begun
+        if self._last is None:
+            if order.ends:
+                self._last = gathers
+            if order.ends or order.wants_ledgers or (order.saves and offer is not None):
+                self._owed[gathers] = None
+        if trained is not None:
+            self._is_training = False
+            self._idle_since = self._loop.time()
+            self._num_offered -= 1
+            self._trained_lanes += len(trained.result.dropped_steps_B)
         self._met(meeting)
-        if meeting.trained is not None and offer is not None:
-            offer.done(meeting.trained)
+        if trained is not None and offer is not None:
+            offer.done(trained)
+        if gathers in self._owed:  # later rounds must not change it
+            self._owed[gathers] = self._ledger()
         self.poll()
+
+
+def _nothing() -> None:
+    """Do nothing, in the update thread."""

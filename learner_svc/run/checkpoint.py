@@ -41,6 +41,7 @@ class Snapshot:
 
     version: int  # packed
     step: int
+    trained_steps: int
     arrays: dict[str, Array]
     meta: dict[str, Any]
 

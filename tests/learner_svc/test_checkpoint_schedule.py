@@ -13,8 +13,8 @@ def a_run() -> Run:
     return run
 
 
-def a_snapshot(step: int) -> Snapshot:
-    return Snapshot(version=step, step=step, arrays={}, meta={})
+def a_snapshot(step: int, *, trained_steps: int = 0) -> Snapshot:
+    return Snapshot(version=step, step=step, trained_steps=trained_steps, arrays={}, meta={})
 
 
 def evaluate(run: Run, mean: float, now: float, *, version: int = 1) -> int:
@@ -42,10 +42,19 @@ def test_milestones_are_kept_as_they_are_passed() -> None:
     run.counters.trained_steps = 150
     schedule = CheckpointSchedule(run, every_s=1.0, milestone_steps=100)
     schedule.start(0.0)
-    assert schedule.kinds(a_snapshot(1)) == ["latest"]
-    run.counters.trained_steps = 420
-    assert schedule.kinds(a_snapshot(2)) == ["latest", "milestone"]
-    assert schedule.kinds(a_snapshot(3)) == ["latest"]
+    assert schedule.kinds(a_snapshot(1, trained_steps=180)) == ["latest"]
+    assert schedule.kinds(a_snapshot(2, trained_steps=420)) == ["latest", "milestone"]
+    assert schedule.kinds(a_snapshot(3, trained_steps=440)) == ["latest"]
+
+
+def test_a_snapshot_that_is_saved_late_is_no_milestone_of_later_steps() -> None:
+    """The ledgers of other ranks may come when training is further on."""
+    run = a_run()
+    schedule = CheckpointSchedule(run, every_s=1.0, milestone_steps=100)
+    schedule.start(0.0)
+    run.counters.trained_steps = 110
+    assert schedule.kinds(a_snapshot(1, trained_steps=90)) == ["latest"]
+    assert schedule.kinds(a_snapshot(2, trained_steps=110)) == ["latest", "milestone"]
 
 
 def test_milestones_do_not_wait_for_the_next_checkpoint() -> None:
@@ -56,16 +65,16 @@ def test_milestones_do_not_wait_for_the_next_checkpoint() -> None:
     kept = []
     for update in range(1, 51):
         run.counters.trained_steps = 16 * update
-        if schedule.is_due(0.5) and "milestone" in schedule.kinds(a_snapshot(update)):
+        snapshot = a_snapshot(update, trained_steps=16 * update)
+        if schedule.is_due(0.5) and "milestone" in schedule.kinds(snapshot):
             kept.append(run.counters.trained_steps)
     assert kept == [112, 208, 304, 400, 512, 608, 704, 800]
 
 
 def measure(run: Run, schedule: CheckpointSchedule, version: int, now: float) -> None:
-    """Ask for an evaluation of the weights in a snapshot."""
-    run.ask(version, now)
-    assert run.evaluation is not None
-    schedule.measured(run.evaluation.id, a_snapshot(version))
+    """Ask for an evaluation of the weights in a snapshot, which then comes."""
+    schedule.measured(run.ask(version, now))
+    schedule.kinds(a_snapshot(version))
 
 
 def test_the_best_evaluation_keeps_the_weights_that_it_measured() -> None:
@@ -82,6 +91,28 @@ def test_the_best_evaluation_keeps_the_weights_that_it_measured() -> None:
         best = schedule.best(evaluate(run, mean, now + 1.0, version=10 * number))
         kept.append(None if best is None else best.step)
     assert kept == [0, None, 20]
+
+
+def test_snapshots_of_other_updates_are_not_what_an_evaluation_measures() -> None:
+    """One from before it that is saved late, and the next, both while it plays."""
+    run = a_run()
+    schedule = CheckpointSchedule(run, every_s=1000.0, milestone_steps=0)
+    schedule.measured(run.ask(7, 1.0))
+    for version in (6, 7, 8):
+        schedule.kinds(a_snapshot(version))
+    best = schedule.best(evaluate(run, 5.0, 2.0, version=7))
+    assert best is not None
+    assert best.version == 7
+
+
+def test_an_evaluation_that_ends_before_its_snapshot_is_saved_keeps_that_one() -> None:
+    """Not another that comes before or after it."""
+    run = a_run()
+    schedule = CheckpointSchedule(run, every_s=1000.0, milestone_steps=0)
+    schedule.measured(run.ask(7, 1.0))
+    assert schedule.best(evaluate(run, 5.0, 2.0, version=7)) is None
+    kept = [schedule.kinds(a_snapshot(version)) for version in (6, 7, 8)]
+    assert kept == [["latest"], ["latest", "best"], ["latest"]]
 
 
 def test_a_result_of_other_weights_keeps_none() -> None:

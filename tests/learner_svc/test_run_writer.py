@@ -145,7 +145,7 @@ def test_a_best_checkpoint_that_could_not_be_written_is_tried_again(tmp_path, mo
     """No later one would take its place: none was better. The newest is still the newest."""
 
     def snapshot(step: int) -> Snapshot:
-        return Snapshot(version=step, step=step, arrays={"x": np.zeros(4, np.float32)}, meta={})
+        return Snapshot(version=step, step=step, trained_steps=step, arrays={"x": np.zeros(4, np.float32)}, meta={})
 
     def is_full(*_args: object) -> None:
         raise StorageError("no space left")

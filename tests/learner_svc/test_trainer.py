@@ -70,12 +70,13 @@ def test_a_batch_is_one_update_however_often_it_is_used(tmp_path, reuse, minibat
 
 
 def test_a_batch_of_which_all_rows_are_too_old_changes_nothing(tmp_path):
-    """It is no update, and there are no weights to publish."""
+    """It is no update, and there are no weights to publish. Lag counts updates that are agreed on and not yet made."""
     trainer, batch = make_trainer(tmp_path, reuse=3, max_policy_lag=1)
-    trainer.step = 5
+    for _ in range(5):
+        trainer.agree([np.ones(1)])
     counted = trainer.count(batch)
     trained = trainer.train(counted, [np.array(counted.numbers)], wants_weights=True, wants_snapshot=False)
-    assert (trained.result.applied, trainer.step, trained.weights) == (False, 5, None)
+    assert (trained.result.applied, trainer.step, trained.weights) == (False, 0, None)
 
 
 def test_a_resumed_run_keeps_its_precision_or_says_that_it_must(tmp_path):
