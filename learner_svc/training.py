@@ -209,7 +209,8 @@ class Training:
             count=lambda: self.trainer.count(self._batches[batch.index], task_B=task_B, fresh_B=batch.fresh_B),
             agreed=self.trainer.agree,
             train=lambda counted, told: self.trainer.train(
-                counted, told, wants_weights=publishes, wants_snapshot=wants_snapshot, weight_B=batch.weight_B
+                counted, told, wants_weights=publishes, wants_snapshot=wants_snapshot, weight_B=batch.weight_B,
+                begun=self._parts.worker.hand_back,
             ),
             done=lambda trained: self._trained(batch, trained, is_for_evaluation=is_for_evaluation),
             saves=wants_snapshot,
@@ -228,7 +229,7 @@ class Training:
             self._in_flight -= 1
             offer.done(trained)
 
-        self._parts.worker.submit(train, done)
+        self._parts.worker.submit(train, done, hands_back=True)
 
     def _trained(self, batch: FilledBatch[UnrollKey], trained: Trained, *, is_for_evaluation: bool) -> None:
         result, parts, run = trained.result, self._parts, self._run

@@ -5,7 +5,7 @@ Every method runs in that thread, so a snapshot is always taken between two upda
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -139,14 +139,16 @@ class Trainer:
 
     def train(
         self, counted: CountedBatch, told: Sequence[Array], *, wants_weights: bool, wants_snapshot: bool,
-        weight_B: Array | None = None,
+        weight_B: Array | None = None, begun: Callable[[], None] = lambda: None,
     ) -> Trained:  # fmt: skip
-        """Train on a batch that was counted. `told`: the numbers of every rank's batch; `weight_B`: of lanes' losses.
+        """Train on a batch that was counted. `told`, `weight_B` and `begun` are `Updater.train`'s.
 
         Raises: NumericsError if the loss is not finite; the batch has been saved.
         """
         started = time.perf_counter()
-        result = self.updater.train(counted, told, step=self.step, trained_steps=self.trained_steps, weight_B=weight_B)
+        result = self.updater.train(
+            counted, told, step=self.step, trained_steps=self.trained_steps, weight_B=weight_B, begun=begun
+        )
         self.step += result.applied
         self.trained_steps += result.valid_steps
         return Trained(

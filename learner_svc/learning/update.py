@@ -11,7 +11,7 @@ all ranks, so all apply the same change.
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -136,7 +136,7 @@ class Updater:
 
     def train(
         self, counted: CountedBatch, told: Sequence[Array], *, step: int, trained_steps: int,
-        weight_B: Array | None = None,
+        weight_B: Array | None = None, begun: Callable[[], None] = lambda: None,
     ) -> UpdateResult:  # fmt: skip
         """Train on a batch that was counted; with several ranks, at the same time as all others.
 
@@ -146,6 +146,7 @@ class Updater:
           step: number of updates so far.
           trained_steps: valid transitions trained on so far; the learning rate follows it.
           weight_B: factor for each lane's loss, f32 [B]; None: 1.
+          begun: called when what is left is to compute.
         Raises: NumericsError if a loss or its gradient is not finite; that optimiser step is not taken.
         """
         started = time.perf_counter()
@@ -157,6 +158,7 @@ class Updater:
             rows = None if counted.present is None else self._on_device(np.flatnonzero(counted.present))
             with counted.batch.on(self.device) as batch:
                 whole = self._experience(batch, counted, counts, weight_B)
+                begun()
                 metrics, priorities_B = self._train(whole, counted.minibatches, counts, step, rate)
                 self.normaliser.update(batch.observation, rows, self._ranks)
         metrics |= {columns.UPDATE_TIME.name: 1e3 * (counted.seconds + time.perf_counter() - started)}

@@ -160,7 +160,12 @@ class RankService:
             count=lambda: trainer.count(self._batches[batch.index], task_B=task_B, fresh_B=batch.fresh_B),
             agreed=trainer.agree,
             train=lambda counted, told: trainer.train(
-                counted, told, wants_weights=False, wants_snapshot=False, weight_B=batch.weight_B
+                counted,
+                told,
+                wants_weights=False,
+                wants_snapshot=False,
+                weight_B=batch.weight_B,
+                begun=self.worker.hand_back,
             ),
             done=done,
         )

@@ -250,7 +250,7 @@ class Rounds(Generic[B]):
         elif not agreed.meeting.order.trains and not self._is_training:
             self._idle_since = self._offered_at = now  # nobody waits for what the chief does not want
         job: Callable[[], Trained | None] = agreed.train or (self._build if agreed.meeting.order.builds else _nothing)
-        self._update.submit(job, partial(self._over, agreed))
+        self._update.submit(job, partial(self._over, agreed), hands_back=agreed.train is not None)
 
     def _over(self, agreed: _Agreed[B], trained: Trained | None) -> None:
         """Take the result of a round."""

@@ -4,8 +4,16 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    job: Callable[[], Any]
+    done: Callable[[Any], None] | None
+    hands_back: bool
 
 
 class Worker:
@@ -16,17 +24,31 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.get_running_loop()
-        self._jobs: SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None] | None] | None] = SimpleQueue()
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._results: list[tuple[Callable[[Any], None] | None, Any]] = []  # of the thread, for the loop
         self._busy_since: float | None = None
         self._num_open = 0  # jobs whose results have not reached the loop
         self.failed: asyncio.Future[None] = self._loop.create_future()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, job: Callable[[], Any], done: Callable[[Any], None] | None = None) -> None:
-        """Run `job()` in the thread after all earlier jobs, then `done(result)` in the loop."""
+    def submit(
+        self, job: Callable[[], Any], done: Callable[[Any], None] | None = None, *, hands_back: bool = False
+    ) -> None:
+        """Run `job()` in the thread after all earlier jobs, then `done(result)` in the loop.
+
+        Args:
+          hands_back: the job calls `hand_back`, soon; until then the result of the job before waits if it was queued
+            behind that, so that the loop does not take the interpreter from a job that is about to compute.
+        """
         self._num_open += 1
-        self._jobs.put((job, done))
+        self._jobs.put(_Job(job, done, hands_back))
+
+    def hand_back(self) -> None:
+        """Give the results of earlier jobs to the loop. Called in the thread, by a job."""
+        results, self._results = self._results, []
+        for result in results:
+            self._post(self._take, result)
 
     @property
     def is_idle(self) -> bool:
@@ -46,21 +68,27 @@ class Worker:
 
     def _run(self) -> None:
         while (item := self._jobs.get()) is not None:
-            job, done = item
+            if not item.hands_back:
+                self.hand_back()
             self._busy_since = time.monotonic()
             try:
-                result = job()
+                result = item.job()
             except BaseException as error:
+                self.hand_back()
                 self._post(self._fail, error)
                 return
             self._busy_since = None
-            self._post(self._hand_back, (done, result))
+            self.hand_back()
+            self._results.append((item.done, result))
+            if self._jobs.empty():
+                self.hand_back()
+        self.hand_back()
 
     def _post(self, call: Callable[[Any], None], value: Any) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(call, value)
 
-    def _hand_back(self, finished: tuple[Callable[[Any], None] | None, Any]) -> None:
+    def _take(self, finished: tuple[Callable[[Any], None] | None, Any]) -> None:
         done, result = finished
         self._num_open -= 1
         if done is not None:
