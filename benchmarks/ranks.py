@@ -6,7 +6,7 @@
 A whole run of CartPole for each number of ranks, by `seedbed train`'s own launcher, with an algorithm whose loss takes
 `--update-ms` asleep, as on an accelerator, so that many ranks fit on few cores. All else is real: sockets, batches,
 rounds of the ranks, sums of gradients, optimiser, publishing. Prints one JSON object for each run, in rounds over the
-sizes, and one with the medians: `of_linear` is the rate divided by the number of ranks and by the rate of one.
+sizes, and one with the medians: `of_linear` is the rate of each rank divided by the rate of one alone.
 """
 
 import argparse
@@ -92,9 +92,9 @@ def main() -> None:
             for size in sizes:
                 words = [f"launch.learners={size}", f"algorithm.update_ms={chosen.update_ms}"]
                 (result,) = measure(str(experiment), chosen.seconds, words)
-                updates = float(result["trained_steps_per_s"]) / (size * LANES * UNROLL_LENGTH)
-                rates[size].append(updates)
-                figures = {"ranks": size, "updates_per_s": round(updates, 2), "restarts": result["restarts"]}
+                rate = float(result["trained_steps_per_s"]) / size
+                rates[size].append(rate)
+                figures = {"ranks": size, "steps_per_s_each": round(rate, 1), "restarts": result["restarts"]}
                 print(format_result("ranks", figures), flush=True)
     medians = {size: statistics.median(found) for size, found in rates.items()}
     alone = medians[sizes[0]]
