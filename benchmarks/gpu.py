@@ -353,7 +353,9 @@ class Learner:
         """Train on a buffer's batch, whatever its lag."""
         self.trainer.max_policy_lag = 1 << 30
         counted = self.trainer.count(self.buffers[index])
-        return self.trainer.train(counted, ALONE.gather(counted.numbers), wants_weights=False, wants_snapshot=False)
+        told = ALONE.gather(counted.numbers)
+        self.trainer.agree(told)
+        return self.trainer.train(counted, told, wants_weights=False, wants_snapshot=False)
 
     def start_acting(
         self, lanes: int = GROUP_LANES, padding: Padding | None = None,

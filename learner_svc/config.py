@@ -29,7 +29,10 @@ class LearnerConfig(Section):
         "host and port. torchrun's LOCAL_RANK is added to its port, as to that of `bind`.",
     )
     rank_timeout_s: float = Field(
-        60.0, gt=0, description="With several learner ranks: all start again if one is silent for this long, s."
+        60.0,
+        gt=0,
+        description="With several learner ranks: all start again if one is silent for this long, s; while "
+        "they agree on a batch, for `max_compute_s` longer.",
     )
     unroll_length: int = Field(32, ge=1, le=4096, description="T: transitions of an unroll.")
     batch: int = Field(32, ge=1, description="B: lane-unrolls of an update.")

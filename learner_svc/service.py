@@ -1,4 +1,4 @@
-"""The learner process: one socket, the update thread, the record thread and timers around pure parts.
+"""The learner process: one socket, the threads of updates, record and rounds, and timers around pure parts.
 
 Inference services dial in (ROUTER), and `ProducerSessions` answers them. The policy and `Training` are built for the
 specification of the first environments or of a checkpoint.
@@ -284,7 +284,7 @@ class LearnerService:
             return
         self._ends = True
         rounds.poll()
-        await wait_unless_failed(self.ranks_left, self.worker, rounds.worker)
+        await wait_unless_failed(self.ranks_left, self.worker)
 
     def _built(self, trainer: Trainer, source: Source[UnrollKey], weights: bytes) -> None:
         limit = self.config.max_frame_bytes
@@ -362,12 +362,6 @@ class LearnerService:
             farewell.heard(now)
         return not farewell.is_over(now) and not self.service.stopping.is_set()
 
-    @property
-    def workers(self) -> list[Worker]:
-        """The threads whose failure is the learner's."""
-        rounds = self.parts.rounds
-        return [self.worker, self.record, *([] if rounds is None else [rounds.worker])]
-
     def close(self) -> None:
         """Close threads, files and the socket."""
         self.socket.close(linger_ms=500)
@@ -389,7 +383,7 @@ async def serve(settings: LearnerSettings, service: Service) -> int:
     path = settings.run.dir or Path("runs") / f"{settings.run.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     with RunFolder(path) as folder:
         finished = finished_before(settings.run, folder)
-        ranks = await service.unless_stopped(lambda: join(settings.learner.rank_timeout_s))
+        ranks = await service.unless_stopped(lambda: join(settings.learner))
         if ranks is None:
             return 0
         if finished:
@@ -437,7 +431,7 @@ async def _work(learner: LearnerService, service: Service) -> None:
         asyncio.create_task(service.stopping.wait(), name="stopping"),
     ]
     try:
-        failures: list[asyncio.Future[Any]] = [worker.failed for worker in learner.workers]
+        failures: list[asyncio.Future[Any]] = [learner.worker.failed, learner.record.failed]
         done, _ = await asyncio.wait([*waits, *failures], return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()

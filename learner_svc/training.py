@@ -84,7 +84,8 @@ class Training:
 
     Large because it connects all parts of a learner.
 
-    Memory: the trainer's, the source's, and one snapshot on its way to the disk.
+    Memory: the trainer's, the source's, and snapshots on their way to the disk; with several ranks these wait for their
+    ledgers first.
 
     Args:
       perform: sends messages to producers.
@@ -146,7 +147,7 @@ class Training:
             "evaluation_finished", return_mean=result.return_mean, episodes=result.episodes, version=result.version
         )
         if (best := self._schedule.best(evaluation_id)) is not None:
-            self._save(best, ["best"], eval_return_mean=result.return_mean, eval_version=result.version)
+            self._save(best, ["best"])
         self._poll_run()
 
     # The update thread
@@ -298,7 +299,8 @@ class Training:
         if not run.may_train and not is_training and not is_published and not self._is_exporting:
             self._is_exporting = True
             parts.worker.submit(self.trainer.weights, lambda newest: self._exported(*newest))
-        if not run.may_train and not self._waits_for_ledgers and self._schedule.is_due(self._loop.time()):
+        stands_still = not run.may_train and not is_training and not self._waits_for_ledgers
+        if stands_still and self._schedule.is_due(self._loop.time()):
             self._waits_for_ledgers = self._wants_ledgers = parts.rounds is not None
             parts.worker.submit(self.trainer.snapshot, self._take_snapshot)
         if (run.state, run.evaluation) == self._told:
@@ -338,8 +340,10 @@ class Training:
         self._waits_for_ledgers = False
         self._save_new(snapshot)
 
-    def _save(self, snapshot: Snapshot, kinds: Sequence[checkpoints.Kind], **meta: float) -> None:
+    def _save(self, snapshot: Snapshot, kinds: Sequence[checkpoints.Kind]) -> None:
         for kind in kinds:
+            result = self._run.last_result if kind == "best" else None  # the one that measured it
+            meta = {} if result is None else {"eval_return_mean": result.return_mean, "eval_version": result.version}
             self._parts.record.submit(partial(self._parts.writer.save, snapshot, kind, **meta))
 
     # Time

@@ -41,7 +41,7 @@ class CountedBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selector:
-    """Decides what of each batch is trained on. Owned by the update thread; holds nothing of a batch."""
+    """Decides what of each batch is trained on. Holds nothing of a batch, so any thread may use it."""
 
     is_lag_bounded: bool = True  # False: the algorithm takes transitions of any age
     by_transition: bool = False  # minibatches are of transitions, in place of whole lanes

@@ -1,6 +1,6 @@
 """The update thread's work: build the policy, train on batches, hand out weights and snapshots.
 
-Every method runs in that thread, so a snapshot is always taken between two updates.
+All methods but `count` and `agree` run in that thread, so a snapshot is always taken between two updates.
 """
 
 import json
@@ -63,7 +63,7 @@ class ChiefPolicy:
 
 
 class Trainer:
-    """The policy and its updater. Owned by the update thread; memory: the updater's."""
+    """The policy and its updater. Owned by the update thread, but for `count` and `agree`; memory: the updater's."""
 
     def __init__(
         self, settings: LearnerSettings, folder: Path, crash_folder: Path | None, *, epoch: int,

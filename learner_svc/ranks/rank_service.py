@@ -201,7 +201,7 @@ class RankService:
     async def work(self) -> None:
         """Train until the chief ends it. Raises: RankLostError if another rank is lost."""
         self.rounds.begin()
-        await wait_unless_failed(self.over, self.worker, self.rounds.worker)
+        await wait_unless_failed(self.over, self.worker)
 
     async def leave(self) -> None:
         """Say BYE to the producers; of a finished run, wait until they have left."""
@@ -217,7 +217,7 @@ class RankService:
         self.service.log.info("learner_rank_left", rank=self.ranks.rank, state=self.run.state.name.lower())
 
     def close(self) -> None:
-        """Close the thread and the socket."""
+        """Close the threads and the socket."""
         self.socket.close(linger_ms=500)
         self.producers.close()
         self.rounds.close()
@@ -230,7 +230,7 @@ async def serve_rank(settings: LearnerSettings, service: Service) -> int:
     It is ready before it has met the chief: a StatefulSet replaces rank 0 last, and only when the others are ready.
     """
     service.ready()
-    ranks = await service.unless_stopped(lambda: join(settings.learner.rank_timeout_s))
+    ranks = await service.unless_stopped(lambda: join(settings.learner))
     news = None if ranks is None else await service.unless_stopped(lambda: ranks.tell(b""))
     if ranks is None or news is None or (told := Told.decode(news)).is_finished:
         return 0

@@ -78,7 +78,7 @@ class StarExchange(Exchange):
 class Ranks(Exchange):
     """A learner that trains alone: nothing is sent. The base of `ConnectedRanks`, which several have.
 
-    `rounds` is an exchange of its own, for another thread.
+    `rounds` is an exchange of its own, for the thread of the rounds.
     """
 
     rank = CHIEF
@@ -121,17 +121,20 @@ class ConnectedRanks(StarExchange, Ranks):
     """Several ranks: a star of connections for what is small, a process group of torch for what is large or on a GPU.
 
     Its methods block until every rank has called the same one.
-    Owned by one thread at a time. Raises: RankLostError from every method if a rank is gone or silent for `timeout_s`.
+    Owned by one thread at a time. Raises: RankLostError from every method if a rank is gone or silent for `timeout_s`,
+    in the exchange for rounds for as long as an update may take beside that.
     """
 
-    def __init__(self, rank: int, size: int, store: Store, host: str, *, timeout_s: float) -> None:
+    def __init__(
+        self, rank: int, size: int, store: Store, host: str, *, timeout_s: float, update_s: float = 0.0
+    ) -> None:
         """Meet the other ranks, which have the same store. `host`: where they reach the chief, a name or an address."""
         self.rank, self.size = rank, size
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         with _naming_lost_ranks():
             self._stars = [
-                open_star(PrefixStore(purpose, store), host, rank, size, timeout_s=timeout_s)
-                for purpose in ("update", "rounds")
+                open_star(PrefixStore(purpose, store), host, rank, size, timeout_s=longest_s)
+                for purpose, longest_s in (("update", timeout_s), ("rounds", timeout_s + update_s))
             ]
             super().__init__(self._stars[0])
             self.rounds = StarExchange(self._stars[1])
@@ -228,7 +231,7 @@ def _number(environment: Mapping[str, str], name: str, default: int, least: int,
     return int(text)
 
 
-def connect(timeout_s: float, environment: Mapping[str, str] = os.environ) -> Ranks:
+def connect(timeout_s: float, environment: Mapping[str, str] = os.environ, *, update_s: float = 0.0) -> Ranks:
     """Meet the other ranks that the environment tells of; alone without any.
 
     Blocks up to MEET_S, or `timeout_s` if that is longer.
@@ -254,6 +257,7 @@ def connect(timeout_s: float, environment: Mapping[str, str] = os.environ) -> Ra
                     raise
                 life = ""  # it was the store of ranks that were about to end: this one was started before they noticed
         if life:
-            return ConnectedRanks(rank, size, PrefixStore(life, store), address, timeout_s=timeout_s)
+            own = PrefixStore(life, store)
+            return ConnectedRanks(rank, size, own, address, timeout_s=timeout_s, update_s=update_s)
         del store
         time.sleep(RETRY_S)

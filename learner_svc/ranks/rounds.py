@@ -1,8 +1,8 @@
 """Rounds: the ranks meet, learn what the chief has decided, and train if every rank has a batch.
 
 A rank with a second batch goes into the next round while it trains in the present one, so what the ranks say to each
-other takes no time of the update thread. A rank without a batch comes to a round after IDLE_S, so that no decision
-waits longer.
+other takes no time of the update thread. A rank without a batch comes to the next round IDLE_S after its last update:
+a decision waits for the updates that are agreed on, and no longer.
 
 | in a round | thread | who | says |
 |---|---|---|---|
@@ -40,7 +40,7 @@ class Order:
     saves: bool = False  # if it trains: the ledgers of every rank as they are then, for the snapshot after it
     wants_ledgers: bool = False  # of every rank, as they are after this round
     builds: bool = False  # the policy, now
-    ends: bool = False  # only those rounds follow that its ledgers take
+    ends: bool = False  # MAX_OPEN more rounds follow, the last of which gathers ledgers
     state: RunState = RunState.STARTING  # of the run
 
     def numbers(self) -> list[float]:
@@ -59,8 +59,8 @@ class Order:
 class RankFigures:
     """What a rank tells of itself with every round: totals since its start."""
 
-    batch_wait_s: float = 0.0  # without a batch
-    ranks_wait_s: float = 0.0  # with a batch, for other ranks
+    batch_wait_s: float = 0.0  # in which it trained on nothing, for want of a batch
+    ranks_wait_s: float = 0.0  # likewise, with a batch, for other ranks; neither while the chief does not train
     trained_lanes: float = 0.0
 
     def numbers(self) -> list[float]:
@@ -117,7 +117,7 @@ class Rounds(Generic[B]):
     Large because it knows how far the present rounds have come, and what is owed to the next.
 
     Args:
-      ranks: of which only the exchange for rounds is used.
+      ranks: of which its exchange for rounds is used, and whether this is the chief.
       update: the update thread.
       offer: returns this rank's next batch, or None.
       order: the chief's decision, called once for each round; for other ranks it is not called.
@@ -133,6 +133,7 @@ class Rounds(Generic[B]):
         self.wants_end = False  # this rank was asked to stop
         self.has_begun = self.is_over = False
         self.worker = Worker("rounds")
+        self.worker.failed.add_done_callback(self._fail)
         self._exchange, self._is_chief, self._update = ranks.rounds, ranks.is_chief, update
         self._offer, self._order, self._ledger, self._met, self._build = offer, order, ledger, met, build
         self._loop = asyncio.get_running_loop()
@@ -141,12 +142,11 @@ class Rounds(Generic[B]):
         self._open: deque[bool] = deque()  # rounds that are not over: whether the chief trains in them
         self._num_begun = self._num_over = 0
         self._last: int | None = None  # number of the last round, once it is known
-        self._owed: dict[int, bytes | None] = {}  # ledgers, by the round that gathers them; None: as it is now
+        self._owed: dict[int, bytes | None] = {}  # ledgers, by the round that gathers them; None: to be taken
         self._trains = True  # what the newest order says
         self._timer: asyncio.TimerHandle | None = None
-        self._is_training = False
-        self._idle_since = self._loop.time()  # the update thread
-        self._offered_at = self._idle_since  # its next batch
+        self._num_training = 0  # batches that are agreed on and not over
+        self._counted_at = self._loop.time()  # until when waits are counted
         self._batch_wait_s = self._ranks_wait_s = self._trained_lanes = 0.0
 
     @property
@@ -160,14 +160,15 @@ class Rounds(Generic[B]):
         self.poll()
 
     def poll(self) -> None:
-        """Begin the next round if this rank has a batch for it, and is in no other or has one for that too.
+        """Begin the next round, if this rank has more batches than rounds that are open.
 
         While the chief does not train, rounds are IDLE_S apart although there are batches.
         """
         if self.is_over or not self.has_begun:
             return
         self._take_offers()
-        while len(self._open) < MAX_OPEN and self._trains and self._num_offered > len(self._open):
+        most = MAX_OPEN if self._trained_lanes else 1  # a first update may take long: none waits for its end meanwhile
+        while len(self._open) < most and self._trains and self._num_offered > len(self._open):
             if not self._meet():
                 return
         if self._open:
@@ -181,11 +182,15 @@ class Rounds(Generic[B]):
         """End the thread; of a failed run it may still wait for other ranks."""
         self.worker.close(timeout_s=CLOSE_S)
 
+    def _fail(self, failed: asyncio.Future[None]) -> None:
+        """Fail the update thread as well, unless it has an error of its own: others are lost because of that."""
+        error = failed.exception()
+        if error is not None:
+            self._update.submit(partial(_raise, error))
+
     def _take_offers(self) -> None:
         while self._num_offered < MAX_OPEN and self._last is None and (offer := self._offer()) is not None:
-            if not self._num_offered:
-                self._offered_at = self._loop.time()
-                self._batch_wait_s += self._offered_at - self._idle_since
+            self._count_wait(counts=self._trains)
             self._num_offered += 1
             self._offers.append(offer)
 
@@ -242,15 +247,19 @@ class Rounds(Generic[B]):
 
     def _talked(self, agreed: _Agreed[B]) -> None:
         """Train, build or do nothing, in the update thread, so that rounds end in their order."""
-        now = self._loop.time()
-        if agreed.train is not None:
-            if not self._is_training:
-                self._ranks_wait_s += now - max(self._idle_since, self._offered_at)
-            self._is_training = True
-        elif not agreed.meeting.order.trains and not self._is_training:
-            self._idle_since = self._offered_at = now  # nobody waits for what the chief does not want
+        self._count_wait(counts=agreed.meeting.order.trains)
+        self._num_training += agreed.train is not None
         job: Callable[[], Trained | None] = agreed.train or (self._build if agreed.meeting.order.builds else _nothing)
         self._update.submit(job, partial(self._over, agreed), hands_back=agreed.train is not None)
+
+    def _count_wait(self, *, counts: bool) -> None:
+        """Add the time since the last call to what this rank waits for, unless it trains."""
+        waited_s, self._counted_at = self._loop.time() - self._counted_at, self._loop.time()
+        if counts and not self._num_training:
+            if self._num_offered:
+                self._ranks_wait_s += waited_s
+            else:
+                self._batch_wait_s += waited_s
 
     def _over(self, agreed: _Agreed[B], trained: Trained | None) -> None:
         """Take the result of a round."""
@@ -267,8 +276,8 @@ class Rounds(Generic[B]):
             if order.ends or order.wants_ledgers or (order.saves and offer is not None):
                 self._owed[gathers] = None
         if trained is not None:
-            self._is_training = False
-            self._idle_since = self._loop.time()
+            self._count_wait(counts=False)
+            self._num_training -= 1
             self._num_offered -= 1
             self._trained_lanes += len(trained.result.dropped_steps_B)
         self._met(meeting)
@@ -281,3 +290,7 @@ class Rounds(Generic[B]):
 
 def _nothing() -> None:
     """Do nothing, in the update thread."""
+
+
+def _raise(error: BaseException) -> None:
+    raise error

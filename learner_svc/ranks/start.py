@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from seedbed.learner_svc.config import LearnerSettings
+from seedbed.learner_svc.config import LearnerConfig, LearnerSettings
 from seedbed.learner_svc.ranks.ranks import Ranks, connect, place_of
 from seedbed.learner_svc.ranks.rounds import Order, RankFigures
 from seedbed.learner_svc.run.writer import producer_records
@@ -67,12 +67,12 @@ def check_versions(versions: Sequence[str]) -> None:
             )
 
 
-def join(timeout_s: float) -> Ranks:
+def join(learner: LearnerConfig) -> Ranks:
     """Meet the other ranks, as `connect` does, and see that all have one version.
 
     Raises: RankLostError if they do not come, ConfigError if the environment is wrong or their versions differ.
     """
-    ranks = connect(timeout_s)
+    ranks = connect(learner.rank_timeout_s, update_s=learner.max_compute_s)
     check_versions([told.decode(errors="replace") for told in ranks.gather_bytes(version().encode())])
     return ranks
 

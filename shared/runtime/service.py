@@ -346,17 +346,16 @@ def split_words(argv: Sequence[str]) -> tuple[Path | None, list[str]]:
     return None, words
 
 
-async def wait_unless_failed(event: asyncio.Event, *workers: Worker) -> None:
-    """Wait until the event is set. Raises: what a job of a worker raised, if that comes first."""
+async def wait_unless_failed(event: asyncio.Event, worker: Worker) -> None:
+    """Wait until the event is set. Raises: what a job of the worker raised, if that comes first."""
     is_set = asyncio.ensure_future(event.wait())
-    waits: list[asyncio.Future[Any]] = [is_set, *(worker.failed for worker in workers)]
+    waits: list[asyncio.Future[Any]] = [is_set, worker.failed]
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     finally:
         is_set.cancel()
-    for worker in workers:
-        if worker.failed.done():
-            worker.failed.result()
+    if worker.failed.done():
+        worker.failed.result()
 
 
 def die_with_parent() -> None:

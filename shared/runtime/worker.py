@@ -38,8 +38,8 @@ class Worker:
         """Run `job()` in the thread after all earlier jobs, then `done(result)` in the loop.
 
         Args:
-          hands_back: the job calls `hand_back`, soon; until then the result of the job before waits if it was queued
-            behind that, so that the loop does not take the interpreter from a job that is about to compute.
+          hands_back: the job will soon call `hand_back`. If it was queued before the job ahead of it ended, that job's
+            result waits until then, so that the loop does not take the interpreter from a job about to compute.
         """
         self._num_open += 1
         self._jobs.put(_Job(job, done, hands_back))

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
+import pytest
 
 from seedbed.learner_svc.learning.selection import CountedBatch
 from seedbed.learner_svc.learning.trainer import Trained
@@ -132,7 +133,7 @@ def test_a_batch_waits_while_the_chief_does_not_train() -> None:
 
 
 def test_the_ranks_agree_on_the_next_batch_while_they_train() -> None:
-    """On one, and no more: what is decided must not lie far behind."""
+    """On one, and no more: what is decided must not lie far behind. During the first update, which may be long, on none."""
 
     async def test() -> None:
         may_end = threading.Event()
@@ -145,12 +146,41 @@ def test_the_ranks_agree_on_the_next_batch_while_they_train() -> None:
         chief, other = Rank(table, 0, 5, train=train), Rank(table, 1, 5)
         for rank in (chief, other):
             rank.rounds.begin()
-        await other.until(lambda: len(other.meetings) == 2)
-        assert (chief.num_done, chief.counted) == (0, [0, 1])
+        await other.until(lambda: len(other.meetings) == 3)
+        assert (chief.num_done, chief.counted) == (1, [0, 1, 2])
         may_end.set()
         await chief.until(lambda: chief.num_done == 5)
         assert chief.counted == other.counted == [0, 1, 2, 3, 4]
         await end(chief, other)
+
+    asyncio.run(test())
+
+
+def test_a_rank_that_trains_waits_for_nobody() -> None:
+    """Also if it agrees on its next batch meanwhile."""
+
+    async def test() -> None:
+        may_end = threading.Event()
+
+        def train(number: int) -> None:
+            if number == 1:
+                may_end.wait(LIMIT_S)
+
+        table = Table(2)
+        chief, other = Rank(table, 0, 5, train=train), Rank(table, 1, 5)
+        loop = asyncio.get_running_loop()
+        began_at = loop.time()
+        for rank in (chief, other):
+            rank.rounds.begin()
+        await chief.until(lambda: chief.num_done == 1)
+        trains_at = loop.time()
+        await other.until(lambda: len(other.meetings) == 3)
+        trained_s = loop.time() - trains_at
+        may_end.set()
+        await chief.until(lambda: chief.num_done == 5)
+        await end(chief, other)
+        told = chief.meetings[-1].figures[0]
+        assert told.batch_wait_s + told.ranks_wait_s <= loop.time() - began_at - trained_s
 
     asyncio.run(test())
 
@@ -183,9 +213,27 @@ def test_a_rank_without_a_batch_holds_the_others_and_their_batch_is_kept() -> No
             rank.rounds.begin()
         await chief.until(lambda: len(chief.meetings) > 3)
         assert chief.num_done == 0
+        assert chief.meetings[-1].figures[0].ranks_wait_s > 0
+        assert chief.meetings[-1].figures[1].batch_wait_s > 0
         other.batches = 1
         await chief.until(lambda: chief.num_done == 1)
         assert set(chief.counted) == {0}
         await end(chief, other)
+
+    asyncio.run(test())
+
+
+def test_a_rank_that_cannot_reach_the_others_fails() -> None:
+    """By the update thread, whose own error would be the cause."""
+
+    async def test() -> None:
+        table = Table(2)
+        rank = Rank(table, 1, 1)
+        rank.rounds.begin()
+        table.barrier.abort()
+        async with asyncio.timeout(LIMIT_S):
+            with pytest.raises(threading.BrokenBarrierError):
+                await rank.worker.failed
+        rank.rounds.close()
 
     asyncio.run(test())
