@@ -133,13 +133,13 @@ def test_a_batch_waits_while_the_chief_does_not_train() -> None:
 
 
 def test_the_ranks_agree_on_the_next_batch_while_they_train() -> None:
-    """On one, and no more: what is decided must not lie far behind. During the first update, which may be long, on none."""
+    """On one, as what is decided must not lie far behind; on none during the first update, which may be long."""
 
     async def test() -> None:
         may_end = threading.Event()
 
         def train(number: int) -> None:
-            if number == 0:
+            if number == 1:
                 may_end.wait(LIMIT_S)
 
         table = Table(2)
