@@ -167,7 +167,7 @@ class Rounds(Generic[B]):
         if self.is_over or not self.has_begun:
             return
         self._take_offers()
-        most = MAX_OPEN if self._trained_lanes else 1  # a first update may take long: none waits for its end meanwhile
+        most = MAX_OPEN if self._trained_lanes else 1  # a first update may be long, and a rank that waits gives up
         while len(self._open) < most and self._trains and self._num_offered > len(self._open):
             if not self._meet():
                 return

@@ -2,7 +2,9 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import cast
 
@@ -132,20 +134,28 @@ def test_a_batch_waits_while_the_chief_does_not_train() -> None:
     asyncio.run(test())
 
 
+def two_ranks(may_end: threading.Event) -> tuple[Rank, Rank, Future[float]]:
+    """Two ranks in their first round, and when the chief's second update began, which waits until it may end."""
+    began: Future[float] = Future()
+
+    def train(number: int) -> None:
+        if number == 1:
+            began.set_result(time.monotonic())
+            may_end.wait(LIMIT_S)
+
+    table = Table(2)
+    ranks = Rank(table, 0, 5, train=train), Rank(table, 1, 5)
+    for rank in ranks:
+        rank.rounds.begin()
+    return *ranks, began
+
+
 def test_the_ranks_agree_on_the_next_batch_while_they_train() -> None:
     """On one, as what is decided must not lie far behind; on none during the first update, which may be long."""
 
     async def test() -> None:
         may_end = threading.Event()
-
-        def train(number: int) -> None:
-            if number == 1:
-                may_end.wait(LIMIT_S)
-
-        table = Table(2)
-        chief, other = Rank(table, 0, 5, train=train), Rank(table, 1, 5)
-        for rank in (chief, other):
-            rank.rounds.begin()
+        chief, other, _ = two_ranks(may_end)
         await other.until(lambda: len(other.meetings) == 3)
         assert (chief.num_done, chief.counted) == (1, [0, 1, 2])
         may_end.set()
@@ -160,27 +170,15 @@ def test_a_rank_that_trains_waits_for_nobody() -> None:
     """Also if it agrees on its next batch meanwhile."""
 
     async def test() -> None:
-        may_end = threading.Event()
-
-        def train(number: int) -> None:
-            if number == 1:
-                may_end.wait(LIMIT_S)
-
-        table = Table(2)
-        chief, other = Rank(table, 0, 5, train=train), Rank(table, 1, 5)
-        loop = asyncio.get_running_loop()
-        began_at = loop.time()
-        for rank in (chief, other):
-            rank.rounds.begin()
-        await chief.until(lambda: chief.num_done == 1)
-        trains_at = loop.time()
+        may_end, since = threading.Event(), time.monotonic()
+        chief, other, began = two_ranks(may_end)
         await other.until(lambda: len(other.meetings) == 3)
-        trained_s = loop.time() - trains_at
+        trained_s = time.monotonic() - began.result(LIMIT_S)
         may_end.set()
         await chief.until(lambda: chief.num_done == 5)
         await end(chief, other)
         told = chief.meetings[-1].figures[0]
-        assert told.batch_wait_s + told.ranks_wait_s <= loop.time() - began_at - trained_s
+        assert told.batch_wait_s + told.ranks_wait_s <= time.monotonic() - since - trained_s
 
     asyncio.run(test())
 
