@@ -353,9 +353,8 @@ class Learner:
         """Train on a buffer's batch, whatever its lag."""
         self.trainer.max_policy_lag = 1 << 30
         counted = self.trainer.count(self.buffers[index])
-        told = ALONE.gather(counted.numbers)
-        self.trainer.agree(told)
-        return self.trainer.train(counted, told, wants_weights=False, wants_snapshot=False)
+        counts = self.trainer.agree(counted, ALONE.gather(counted.numbers))
+        return self.trainer.train(counted, counts, wants_weights=False, wants_snapshot=False)
 
     def start_acting(
         self, lanes: int = GROUP_LANES, padding: Padding | None = None,

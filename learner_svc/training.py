@@ -208,9 +208,9 @@ class Training:
         return Offer(
             batch=batch,
             count=lambda: self.trainer.count(self._batches[batch.index], task_B=task_B, fresh_B=batch.fresh_B),
-            agreed=self.trainer.agree,
-            train=lambda counted, told: self.trainer.train(
-                counted, told, wants_weights=publishes, wants_snapshot=wants_snapshot, weight_B=batch.weight_B,
+            agree=self.trainer.agree,
+            train=lambda counted, counts: self.trainer.train(
+                counted, counts, wants_weights=publishes, wants_snapshot=wants_snapshot, weight_B=batch.weight_B,
                 begun=self._parts.worker.hand_back,
             ),
             done=lambda trained: self._trained(batch, trained, is_for_evaluation=is_for_evaluation),
@@ -222,9 +222,7 @@ class Training:
 
         def train() -> Trained:
             counted = offer.count()
-            told = ALONE.gather(counted.numbers)
-            offer.agreed(told)
-            return offer.train(counted, told)
+            return offer.train(counted, offer.agree(counted, ALONE.gather(counted.numbers)))
 
         def done(trained: Trained) -> None:
             self._in_flight -= 1

@@ -26,7 +26,7 @@ class Masks:
     current: Array  # trained, and acted by the present weights
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CountedBatch:
     """A batch, what of it is trained on, and what was counted: all that is known before the other ranks are asked."""
 
@@ -34,6 +34,7 @@ class CountedBatch:
     numbers: list[float]  # what all ranks must know of it
     masks: Masks
     minibatches: list[Array | None]  # of all passes: lanes, or transitions t·B + b, i64 [N]; None: the whole batch
+    dropped_steps_B: Array  # valid and not trained on, i64 [B]
     present: Array | None  # rows that observation statistics count, bool [R-1, B]; None: all
     task_B: Array | None
     seconds: float  # that it took
@@ -76,8 +77,11 @@ class Selector:
         minibatches = list(self._minibatches(trained.size if self.by_transition else trained.shape[1], step))
         steps = self._count_steps(masks, minibatches)
         numbers = _count(masks, lag, steps, _by_task(trained, task_B, self.num_tasks))
-        present = _uncounted_rows(batch, fresh_B)
-        return CountedBatch(batch, numbers, masks, minibatches, present, task_B, time.perf_counter() - started)
+        return CountedBatch(
+            batch=batch, numbers=numbers, masks=masks, minibatches=minibatches,
+            dropped_steps_B=np.count_nonzero(valid & ~trained, axis=0), present=_uncounted_rows(batch, fresh_B),
+            task_B=task_B, seconds=time.perf_counter() - started,
+        )  # fmt: skip
 
     def _minibatches(self, number: int, step: int) -> Iterator[Array | None]:
         """Return the lanes or transitions of each optimiser step, of `number` in all."""
@@ -117,12 +121,12 @@ class Counts:
     tasks: tuple[tuple[int, int], ...]  # of each task: lanes, and transitions trained on
 
     @classmethod
-    def of(cls, told: Sequence[Array], *, num_steps: int) -> "Counts":
-        """Add up what was counted of each rank's batch."""
+    def of(cls, counted: CountedBatch, told: Sequence[Array]) -> "Counts":
+        """Add up the numbers of every rank's batch, f64 [N] each; `counted` is one of these batches."""
         totals = np.sum(told, axis=0).tolist()
         num_trained, num_current, num_valid, num_lost, dropped, size, lags, _, lag_sum, *rest = totals
         buckets, pairs = rest[:NUM_LAG_BUCKETS], [int(count) for count in rest[NUM_LAG_BUCKETS:]]
-        both = tuple(zip(pairs[::2], pairs[1::2], strict=True))
+        both, num_steps = tuple(zip(pairs[::2], pairs[1::2], strict=True)), len(counted.minibatches)
         return cls(
             num_trained=int(num_trained), num_current=int(num_current), num_valid=int(num_valid),
             num_lost=int(num_lost), dropped_unrolls=int(dropped), size=int(size),
@@ -130,11 +134,6 @@ class Counts:
             lag_max=float(max(numbers[7] for numbers in told)), lag_sum=int(lag_sum),
             lag_histogram=tuple(map(int, buckets)), steps=both[:num_steps], tasks=both[num_steps:],
         )  # fmt: skip
-
-
-def any_trained(told: Sequence[Array]) -> bool:
-    """Whether an update changes the weights, by what was counted of each rank's batch."""
-    return any(numbers[0] > 0 for numbers in told)
 
 
 def _count(masks: Masks, lag: Lag, steps: Sequence[tuple[int, int]], tasks: Sequence[tuple[int, int]]) -> list[float]:

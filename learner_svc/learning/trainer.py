@@ -14,7 +14,7 @@ import torch
 from seedbed.learner_svc.algorithms.registry import recording_of
 from seedbed.learner_svc.config import LearnerSettings
 from seedbed.learner_svc.learning.initial_weights import find_source, policy_difference, start_from, task_difference
-from seedbed.learner_svc.learning.selection import CountedBatch, any_trained
+from seedbed.learner_svc.learning.selection import CountedBatch, Counts
 from seedbed.learner_svc.learning.update import Updater, UpdateResult
 from seedbed.learner_svc.ranks.ranks import ALONE, Ranks
 from seedbed.learner_svc.run.checkpoint import Checkpoint, Snapshot
@@ -133,21 +133,26 @@ class Trainer:
             version_now=pack_version(self.epoch, self._agreed_step), task_B=task_B, fresh_B=fresh_B,
         )  # fmt: skip
 
-    def agree(self, told: Sequence[Array]) -> None:
-        """Note that the batch that was counted will be trained on. `told`: the numbers of every rank's batch."""
-        self._agreed_step += any_trained(told)
+    def agree(self, counted: CountedBatch, told: Sequence[Array]) -> Counts:
+        """Note that a batch will be trained on, and return its counts with those of the other ranks' batches.
+
+        `told`: the numbers of every rank's batch, f64 [N] each.
+        """
+        counts = Counts.of(counted, told)
+        self._agreed_step += counts.num_trained > 0
+        return counts
 
     def train(
-        self, counted: CountedBatch, told: Sequence[Array], *, wants_weights: bool, wants_snapshot: bool,
+        self, counted: CountedBatch, counts: Counts, *, wants_weights: bool, wants_snapshot: bool,
         weight_B: Array | None = None, begun: Callable[[], None] = lambda: None,
     ) -> Trained:  # fmt: skip
-        """Train on a batch that was counted. `told`, `weight_B` and `begun` are `Updater.train`'s.
+        """Train on a batch that was agreed on. `counts`, `weight_B` and `begun` are `Updater.train`'s.
 
         Raises: NumericsError if the loss is not finite; the batch has been saved.
         """
         started = time.perf_counter()
         result = self.updater.train(
-            counted, told, step=self.step, trained_steps=self.trained_steps, weight_B=weight_B, begun=begun
+            counted, counts, step=self.step, trained_steps=self.trained_steps, weight_B=weight_B, begun=begun
         )
         self.step += result.applied
         self.trained_steps += result.valid_steps

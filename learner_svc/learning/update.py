@@ -27,7 +27,7 @@ from seedbed.learner_svc.algorithms.registry import make_algorithm
 from seedbed.learner_svc.learning.normaliser import ObservationNormaliser
 from seedbed.learner_svc.learning.optimiser import FlatOptimiser, learning_rate_at
 from seedbed.learner_svc.learning.rewards import TrainingRewards
-from seedbed.learner_svc.learning.selection import CountedBatch, Counts, Masks, Selector
+from seedbed.learner_svc.learning.selection import CountedBatch, Counts, Selector
 from seedbed.learner_svc.ranks.ranks import ALONE, Ranks
 from seedbed.learner_svc.sources.batch import Batch, Experience, first_rows, take_lanes, take_transitions
 from seedbed.shared.errors import CheckpointError, NumericsError, StorageError
@@ -131,18 +131,18 @@ class Updater:
         counted = self.selector.count(
             batch, step=step, max_policy_lag=max_policy_lag, version_now=version_now, task_B=task_B, fresh_B=fresh_B
         )
-        told = self._ranks.gather(counted.numbers)
-        return self.train(counted, told, step=step, trained_steps=trained_steps, weight_B=weight_B)
+        counts = Counts.of(counted, self._ranks.gather(counted.numbers))
+        return self.train(counted, counts, step=step, trained_steps=trained_steps, weight_B=weight_B)
 
     def train(
-        self, counted: CountedBatch, told: Sequence[Array], *, step: int, trained_steps: int,
+        self, counted: CountedBatch, counts: Counts, *, step: int, trained_steps: int,
         weight_B: Array | None = None, begun: Callable[[], None] = lambda: None,
     ) -> UpdateResult:  # fmt: skip
         """Train on a batch that was counted; with several ranks, at the same time as all others.
 
         Args:
           counted: its batch's arrays may be reused once this returns.
-          told: the numbers that were counted of each rank's batch.
+          counts: of the batches of all ranks.
           step: number of updates so far.
           trained_steps: valid transitions trained on so far; the learning rate follows it.
           weight_B: factor for each lane's loss, f32 [B]; None: 1.
@@ -150,7 +150,6 @@ class Updater:
         Raises: NumericsError if a loss or its gradient is not finite; that optimiser step is not taken.
         """
         started = time.perf_counter()
-        counts = Counts.of(told, num_steps=len(counted.minibatches))
         metrics: dict[str, float] = {}
         priorities_B = None
         if counts.num_trained:
@@ -162,7 +161,7 @@ class Updater:
                 metrics, priorities_B = self._train(whole, counted.minibatches, counts, step, rate)
                 self.normaliser.update(batch.observation, rows, self._ranks)
         metrics |= {columns.UPDATE_TIME.name: 1e3 * (counted.seconds + time.perf_counter() - started)}
-        return _describe(metrics, counted.masks, counts, priorities_B)
+        return _describe(metrics, counted, counts, priorities_B)
 
     def _experience(self, batch: Batch, counted: CountedBatch, counts: Counts, weight_B: Array | None) -> Experience:
         """Return a batch on the device with its masks, rewards and tasks."""
@@ -372,9 +371,10 @@ def merge_metrics(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return merged
 
 
-def _describe(metrics: dict[str, float], masks: Masks, counts: Counts, priorities_B: Array | None) -> UpdateResult:
+def _describe(
+    metrics: dict[str, float], counted: CountedBatch, counts: Counts, priorities_B: Array | None
+) -> UpdateResult:
     """Return the result, with everything that is counted on the host."""
-    valid, trained = masks.valid, masks.trained
     num_dropped = counts.num_valid - counts.num_trained
     if counts.num_trained:
         metrics[columns.LAG_MEAN.name], metrics[columns.LAG_MAX.name] = counts.lag_mean, counts.lag_max
@@ -388,7 +388,7 @@ def _describe(metrics: dict[str, float], masks: Masks, counts: Counts, prioritie
         stale_steps=num_dropped - counts.num_lost,
         lost_epoch_steps=counts.num_lost,
         dropped_unrolls=counts.dropped_unrolls,
-        dropped_steps_B=np.count_nonzero(valid & ~trained, axis=0),
+        dropped_steps_B=counted.dropped_steps_B,
         priorities_B=priorities_B,
         lag_histogram=counts.lag_histogram,
         lag_sum=counts.lag_sum,

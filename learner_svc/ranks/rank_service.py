@@ -158,10 +158,10 @@ class RankService:
         return Offer(
             batch=batch,
             count=lambda: trainer.count(self._batches[batch.index], task_B=task_B, fresh_B=batch.fresh_B),
-            agreed=trainer.agree,
-            train=lambda counted, told: trainer.train(
+            agree=trainer.agree,
+            train=lambda counted, counts: trainer.train(
                 counted,
-                told,
+                counts,
                 wants_weights=False,
                 wants_snapshot=False,
                 weight_B=batch.weight_B,

@@ -19,7 +19,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Generic, TypeVar
 
-from seedbed.learner_svc.learning.selection import CountedBatch
+from seedbed.learner_svc.learning.selection import CountedBatch, Counts
 from seedbed.learner_svc.learning.trainer import Trained
 from seedbed.learner_svc.ranks.ranks import CHIEF, Ranks
 from seedbed.shared.protocol.layout import Array
@@ -96,8 +96,8 @@ class Offer(Generic[B]):
 
     batch: B
     count: Callable[[], CountedBatch]  # runs in the rounds' thread, in every round until it is agreed
-    agreed: Callable[[Sequence[Array]], None]  # then, there, with the numbers of every rank's batch
-    train: Callable[[CountedBatch, Sequence[Array]], Trained]  # then, in the update thread
+    agree: Callable[[CountedBatch, Sequence[Array]], Counts]  # then, there, with the numbers of every rank's batch
+    train: Callable[[CountedBatch, Counts], Trained]  # then, in the update thread
     done: Callable[[Trained], None]  # then, in the loop
     saves: bool = False  # the chief's: a snapshot is taken
 
@@ -240,8 +240,7 @@ class Rounds(Generic[B]):
         )
         if offer is None or counted is None or not order.trains or not all(row[0] for row in gathered):
             return _Agreed(meeting, None, None)
-        counts = [row[len(numbers) :] for row in gathered]
-        offer.agreed(counts)
+        counts = offer.agree(counted, [row[len(numbers) :] for row in gathered])
         self._offers.popleft()
         return _Agreed(meeting, offer, partial(offer.train, counted, counts))
 

@@ -11,7 +11,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from seedbed.learner_svc.learning.selection import CountedBatch
+from seedbed.learner_svc.learning.selection import CountedBatch, Counts
 from seedbed.learner_svc.learning.trainer import Trained
 from seedbed.learner_svc.ranks.ranks import Exchange, Ranks
 from seedbed.learner_svc.ranks.rounds import Meeting, Offer, Order, Rounds
@@ -84,7 +84,12 @@ class Rank:
             return TRAINED
 
         return Offer(
-            batch=number, count=count, agreed=lambda _: None, train=train, done=self.done, saves=number == self._saves
+            batch=number,
+            count=count,
+            agree=lambda *_: cast("Counts", None),
+            train=train,
+            done=self.done,
+            saves=number == self._saves,
         )
 
     def done(self, _: Trained) -> None:

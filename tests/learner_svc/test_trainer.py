@@ -60,7 +60,8 @@ def test_a_batch_is_one_update_however_often_it_is_used(tmp_path, reuse, minibat
     trainer, batch = make_trainer(tmp_path, reuse=reuse, minibatches=minibatches)
     before = trainer.weights()[1]
     counted = trainer.count(batch)
-    trained = trainer.train(counted, [np.array(counted.numbers)], wants_weights=True, wants_snapshot=False)
+    counts = trainer.agree(counted, [np.array(counted.numbers)])
+    trained = trainer.train(counted, counts, wants_weights=True, wants_snapshot=False)
     assert (trained.result.applied, trainer.step, trained.version) == (True, 1, pack_version(1, 1))
     assert trained.result.valid_steps == trainer.trained_steps == LENGTH * LANES
     assert (trained.result.metrics["lag_mean"], trained.result.metrics["lag_max"]) == (0, 0)
@@ -72,10 +73,12 @@ def test_a_batch_is_one_update_however_often_it_is_used(tmp_path, reuse, minibat
 def test_a_batch_of_which_all_rows_are_too_old_changes_nothing(tmp_path):
     """It is no update, and there are no weights to publish. Lag counts updates that are agreed on and not yet made."""
     trainer, batch = make_trainer(tmp_path, reuse=3, max_policy_lag=1)
+    fresh = trainer.count(batch)
     for _ in range(5):
-        trainer.agree([np.ones(1)])
+        trainer.agree(fresh, [np.array(fresh.numbers)])
     counted = trainer.count(batch)
-    trained = trainer.train(counted, [np.array(counted.numbers)], wants_weights=True, wants_snapshot=False)
+    counts = trainer.agree(counted, [np.array(counted.numbers)])
+    trained = trainer.train(counted, counts, wants_weights=True, wants_snapshot=False)
     assert (trained.result.applied, trainer.step, trained.weights) == (False, 0, None)
 
 

@@ -10,10 +10,11 @@ from contextlib import contextmanager
 
 import pytest
 
+from seedbed.learner_svc.run.checkpoint import list_checkpoints, load
 from seedbed.learner_svc.run.history import read_metrics
 from seedbed.shared.errors import ConfigError
 from seedbed.shared.runtime.health import STATUS_VARIABLE, check_alive, check_ready
-from tests.support.deployment import wait_until
+from tests.support.deployment import applied_lanes, wait_until
 from tests.support.ranks import free_port
 
 pytestmark = pytest.mark.timeout(300)
@@ -109,6 +110,20 @@ def test_another_number_of_ranks_goes_on_with_a_checkpoint(tmp_path):
         assert trained < summary["trained_steps"] >= steps
         assert summary["lost_epoch_steps"] == 0
         trained = summary["trained_steps"]
+
+
+def test_every_checkpoint_has_the_accounts_of_all_ranks(tmp_path):
+    """As they were with its counters: during training, and while the run stands still in its last evaluation."""
+    words = ("learner.checkpoint_every_s=0.01", "learner.milestone_steps=2000", "eval.episodes=200")
+    with Training(tmp_path / "run", "launch.learners=2", "--steps", "20000", *words) as run:
+        run.end()
+    checkpoints = [load(file.path) for file in list_checkpoints(tmp_path / "run" / "checkpoints")]
+    kinds = [checkpoint.kind for checkpoint in checkpoints]
+    assert kinds.count("milestone") > 5
+    assert kinds.count("latest") > 1
+    for checkpoint in checkpoints:
+        updates = checkpoint.meta["run"]["counters"]["updates"]
+        assert applied_lanes(checkpoint, 8) == updates * 16 * 2, checkpoint.kind
 
 
 def test_a_learner_that_waits_for_other_ranks_can_be_stopped(tmp_path):
