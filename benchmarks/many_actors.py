@@ -4,7 +4,8 @@
     .venv/bin/python benchmarks/many_actors.py --connections 1000 --rounds 1
 
 Learner and inference are real processes, and so is each connection: DEALER, HELLO, PING, STEP. A few processes hold all
-of them. The environment is CartPole, whose rows never change, so that only inference has work to do.
+of them. The environment is CartPole, whose rows never change. Inference has half of the processors and everything else
+the other half, so that its processor time holds nothing that the load of a thousand clients makes of it.
 
 Prints one JSON object for each measurement, then one for each number of connections with the medians:
 
@@ -19,6 +20,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import statistics
 import subprocess
@@ -101,8 +103,9 @@ class Clients:
 class Services:
     """The learner and one inference of a run in a folder. A context manager: ends them."""
 
-    def __init__(self, folder: Path, words: Sequence[str]) -> None:
+    def __init__(self, folder: Path, words: Sequence[str], processors: Sequence[int]) -> None:
         self._folder, self._words = folder, words
+        self._processors = processors  # of inference
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         run = (f"run.dir={folder}/run", *LEARNER_WORDS)
         self._learner = self._start("learner", EXPERIMENT, "learner.bind=tcp://127.0.0.1:0", *run)
@@ -152,6 +155,8 @@ class Services:
         command = [sys.executable, "-P", "-m", f"seedbed.{name}_svc", *words, f"runtime.status_file={status}"]
         with (self._folder / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(command, stdout=log, stderr=log)
+        if name == "inference":
+            os.sched_setaffinity(self._processes[name].pid, self._processors)
         deadline = time.monotonic() + START_S
         while not (found := read_status(status)):
             if self._processes[name].poll() is not None or time.monotonic() > deadline:
@@ -248,9 +253,12 @@ def main() -> None:
             runner.run(hold(address, int(connections), float(period_s)))
         return
     results: list[Measurement] = []
+    processors = sorted(os.sched_getaffinity(0))
+    half = len(processors) // 2
+    os.sched_setaffinity(0, processors[half:])  # the processes that it starts inherit this
     with (
         tempfile.TemporaryDirectory(prefix="seedbed-many-") as folder,
-        Services(Path(folder), chosen.words) as services,
+        Services(Path(folder), chosen.words, processors[:half] or processors) as services,
     ):
         for connections in _alternating([int(number) for number in chosen.connections.split(",")], chosen.rounds):
             results.append(measure(services, connections, chosen))
