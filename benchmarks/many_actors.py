@@ -5,7 +5,7 @@
 
 Learner and inference are real processes, and so is each connection: DEALER, HELLO, PING, STEP. A few processes hold all
 of them. The environment is CartPole, whose rows never change. Inference has half of the processors and everything else
-the other half, so that its processor time holds nothing that the load of a thousand clients makes of it.
+the other half, so that they do not compete for one; a single processor they share.
 
 Prints one JSON object for each measurement, then one for each number of connections with the medians:
 
