@@ -17,9 +17,9 @@ COMMON_OPTIONS = {
 }
 DEALER_OPTIONS = {
     zmq.RCVHWM: HIGH_WATER_MESSAGES,
-    zmq.HEARTBEAT_IVL: 500,  # ms; a stopped server is noticed after IVL + TIMEOUT
+    zmq.HEARTBEAT_IVL: 1000,  # ms; a stopped server is noticed after IVL + TIMEOUT
     zmq.HEARTBEAT_TIMEOUT: 1500,
-    zmq.HEARTBEAT_TTL: 2000,  # after which the other side gives up a dealer that has stopped
+    # No HEARTBEAT_TTL: it makes the router's libzmq search the timers of all connections after most heartbeats.
     zmq.IMMEDIATE: 1,  # else requests queued for a dead server reach its successor
 }
 # No heartbeats of its own: libzmq aborts the process if one is due on a connection that broke while its receive queue
@@ -30,6 +30,7 @@ ROUTER_OPTIONS = {
     zmq.TCP_KEEPALIVE_IDLE: 10,  # s
     zmq.TCP_KEEPALIVE_INTVL: 5,
     zmq.TCP_KEEPALIVE_CNT: 3,
+    zmq.TCP_MAXRT: 25_000,  # ms, as the keepalives take: for a line that breaks while data is under way
     zmq.ROUTER_MANDATORY: 1,  # else unroutable replies vanish without an error
     zmq.ROUTER_HANDOVER: 1,
     zmq.BACKLOG: MAX_PENDING_CONNECTIONS,

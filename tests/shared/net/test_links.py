@@ -431,7 +431,7 @@ def foreign_server():
 
 
 def test_a_stopped_peer_is_noticed(transport, foreign_server):
-    """A peer that is stopped, its connection still open, is lost within the heartbeat's 2 s."""
+    """A peer that is stopped, its connection still open, is lost once a heartbeat is not answered."""
 
     async def test(place):
         server, address = foreign_server

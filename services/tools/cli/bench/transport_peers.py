@@ -140,7 +140,10 @@ class TransportServer:
 
 
 class Client:
-    """Groups on one connection, each sending its next STEP as soon as it has its ACT, or at most once in `period_s`."""
+    """Groups on one connection, each sending its next STEP as soon as it has its ACT, or `period_s` apart.
+
+    A period varies by half either way around that mean, so that STEPs of different groups meet by chance, not for ever.
+    """
 
     def __init__(
         self, reactor: Reactor, address: str, groups: int, lanes: int, spec: EnvSpec = SPEC, keys: Path | None = None,
@@ -210,7 +213,7 @@ class Client:
         """Submit a group's rows, now or when its period is over."""
         now = self._loop.time()
         due_at = self._due_at[group]
-        self._due_at[group] = max(now - self._period_s, due_at) + self._period_s  # late ones keep their phase
+        self._due_at[group] = max(now - self._period_s, due_at) + self._period_s * (0.5 + random.random())
         if due_at > now:
             self._loop.call_at(due_at, self._submit, group, rows)
         else:
