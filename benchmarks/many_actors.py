@@ -253,7 +253,7 @@ def main() -> None:
             runner.run(hold(address, int(connections), float(period_s)))
         return
     results: list[Measurement] = []
-    processors = sorted(os.sched_getaffinity(0))
+    machine, processors = machine_label(), sorted(os.sched_getaffinity(0))
     half = len(processors) // 2
     os.sched_setaffinity(0, processors[half:])  # the processes that it starts inherit this
     with (
@@ -262,7 +262,7 @@ def main() -> None:
     ):
         for connections in _alternating([int(number) for number in chosen.connections.split(",")], chosen.rounds):
             results.append(measure(services, connections, chosen))
-            print(json.dumps({"bench": "many_actors", "machine": machine_label(), **asdict(results[-1])}), flush=True)
+            print(json.dumps({"bench": "many_actors", "machine": machine, **asdict(results[-1])}), flush=True)
     for connections in dict.fromkeys(result.connections for result in results):
         mine = [asdict(result) for result in results if result.connections == connections]
         medians = {name: round(statistics.median(result[name] for result in mine), 2) for name in mine[0]}
