@@ -257,7 +257,10 @@ def container(
     experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="A name in compose/experiments, or a path.")],
     words: Words = None,
     run: Annotated[str, typer.Option(help="Name of the run's folder; empty: the experiment's.")] = "",
-    runs: Annotated[Path, typer.Option(help="Where the folder of runs is mounted.")] = Path("/runs"),
+    runs: Annotated[
+        Path,
+        typer.Option(readable=False, help="Where the folder of runs is mounted."),  # its owner may, whom we become
+    ] = Path("/runs"),
     serve: Annotated[
         Which | None, typer.Option(help="Inference's: serve this checkpoint of the run, without a learner.")
     ] = None,

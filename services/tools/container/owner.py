@@ -91,7 +91,8 @@ def settle(runs: Path, run_dir: Path, project: Path, *, as_owner: bool) -> User:
         user = choose_user([User.owner(runs), User.owner(project)], is_machines_root=is_machines_root)
         if is_machines_root:
             hand_over(runs, run_dir, user)
-    check_writable(run_dir if run_dir.is_dir() else runs, runs, user)
+    is_there = os.path.isdir(run_dir)  # which no error ends if `runs` is closed to whom we still are
+    check_writable(run_dir if is_there else runs, runs, user)
     return user
 
 

@@ -27,6 +27,11 @@ ROOT, NOBODY_KNOWN = User(uid=0, gid=0), User(uid=UNKNOWN, gid=UNKNOWN)
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
 
 
+def _let_others_through(folder):
+    for path in (folder, *folder.parents[:2]):
+        path.chmod(stat.S_IMODE(path.stat().st_mode) | stat.S_IXGRP | stat.S_IXOTH)
+
+
 @pytest.mark.parametrize(
     ("owners", "is_machines_root", "expected"),
     [
@@ -69,8 +74,7 @@ def test_it_is_tried_as_the_user_who_will_write(tmp_path):
     """Root itself could write everywhere."""
     assert try_to_write(tmp_path, SOMEBODY) == errno.EACCES
     os.chown(tmp_path, SOMEBODY.uid, SOMEBODY.gid)
-    for parent in tmp_path.parents[:3]:
-        parent.chmod(stat.S_IMODE(parent.stat().st_mode) | stat.S_IXOTH)
+    _let_others_through(tmp_path.parent)
     assert try_to_write(tmp_path, SOMEBODY) == 0
     assert list(tmp_path.iterdir()) == []
 
@@ -80,6 +84,20 @@ def test_runs_of_ones_own_are_written_and_those_that_are_not_mounted_are_told(tm
     assert settle(tmp_path, tmp_path / "pong", tmp_path, as_owner=False) == User.current()
     with pytest.raises(ConfigError, match="mount a folder"):
         settle(tmp_path / "nowhere", tmp_path / "nowhere" / "pong", tmp_path, as_owner=False)
+
+
+def test_runs_that_their_owner_closed_to_others_are_told_with_what_to_do(tmp_path):
+    """As in a clone with umask 077, where whoever looks may not even see whether the run is there."""
+    runs, user = tmp_path / "runs", os.geteuid()
+    runs.mkdir(0o000)
+    if user == 0:
+        _let_others_through(tmp_path)
+        os.seteuid(1000)
+    try:
+        with pytest.raises(ConfigError, match="chmod -R"):
+            settle(runs, runs / "pong", tmp_path, as_owner=False)
+    finally:
+        os.seteuid(user)
 
 
 @pytest.mark.parametrize(
