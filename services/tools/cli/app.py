@@ -259,7 +259,7 @@ def container(
     run: Annotated[str, typer.Option(help="Name of the run's folder; empty: the experiment's.")] = "",
     runs: Annotated[
         Path,
-        typer.Option(readable=False, help="Where the folder of runs is mounted."),  # its owner may, whom we become
+        typer.Option(readable=False, help="Where the folder of runs is mounted."),  # `settle` tries it, as the owner
     ] = Path("/runs"),
     serve: Annotated[
         Which | None, typer.Option(help="Inference's: serve this checkpoint of the run, without a learner.")

@@ -91,8 +91,8 @@ def settle(runs: Path, run_dir: Path, project: Path, *, as_owner: bool) -> User:
         user = choose_user([User.owner(runs), User.owner(project)], is_machines_root=is_machines_root)
         if is_machines_root:
             hand_over(runs, run_dir, user)
-    is_there = os.path.isdir(run_dir)  # which no error ends if `runs` is closed to whom we still are
-    check_writable(run_dir if is_there else runs, runs, user)
+    is_seen = os.path.isdir(run_dir)  # False also where `runs` is closed to whom this process still is
+    check_writable(run_dir if is_seen else runs, runs, user)
     return user
 
 

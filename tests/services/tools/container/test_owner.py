@@ -6,7 +6,9 @@ import re
 import stat
 
 import pytest
+import typer
 
+from seedbed.services.tools.cli.app import app
 from seedbed.services.tools.container.owner import (
     HOST_VARIABLE,
     IMAGE_USER,
@@ -86,18 +88,29 @@ def test_runs_of_ones_own_are_written_and_those_that_are_not_mounted_are_told(tm
         settle(tmp_path / "nowhere", tmp_path / "nowhere" / "pong", tmp_path, as_owner=False)
 
 
-def test_runs_that_their_owner_closed_to_others_are_told_with_what_to_do(tmp_path):
-    """As in a clone with umask 077, where whoever looks may not even see whether the run is there."""
-    runs, user = tmp_path / "runs", os.geteuid()
+@pytest.fixture
+def closed_runs(tmp_path):
+    """A folder that the present user may not read; no root, who may, for as long as the test takes."""
+    runs, users = tmp_path / "runs", os.getresuid()
     runs.mkdir(0o000)
-    if user == 0:
+    if users[1] == 0:
         _let_others_through(tmp_path)
-        os.seteuid(1000)
-    try:
-        with pytest.raises(ConfigError, match="chmod -R"):
-            settle(runs, runs / "pong", tmp_path, as_owner=False)
-    finally:
-        os.seteuid(user)
+        os.setresuid(1000, 1000, 0)
+    yield runs
+    os.setresuid(*users)
+
+
+def test_runs_that_their_owner_closed_to_others_are_told_with_what_to_do(closed_runs):
+    """As in a clone with umask 077, where whoever looks may not even see whether the run is there."""
+    with pytest.raises(ConfigError, match=r"ch(mod|own) -R"):
+        settle(closed_runs, closed_runs / "pong", closed_runs.parent, as_owner=False)
+
+
+def test_the_command_line_leaves_it_to_the_owner_whether_runs_can_be_read(closed_runs):
+    """The learner's container starts as a root without rights, and becomes the owner later."""
+    container = typer.main.get_command(app).commands["container"]
+    given = container.make_context("container", ["learner", "cartpole", "--runs", str(closed_runs)]).params
+    assert given["runs"] == closed_runs
 
 
 @pytest.mark.parametrize(
