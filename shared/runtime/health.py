@@ -80,11 +80,16 @@ def read_cause(file: str) -> str:
 
 
 def leave_cause(text: str) -> None:
-    """Write the error that ends this process into the file that CAUSE_VARIABLE names, if it names one."""
+    """Write the error that ends this process into the file that CAUSE_VARIABLE names, if it names one.
+
+    The file is replaced as a whole: processes that share it may be killed while they write, and one whole text stays.
+    """
     file = os.environ.get(CAUSE_VARIABLE, "")
     if file:
+        draft = Path(f"{file}.{os.getpid()}")
         try:
-            Path(file).write_text(text + "\n")
+            draft.write_text(text + "\n")
+            draft.replace(file)
         except OSError as error:
             print(f"{CAUSE_VARIABLE}: {file}: {error.strerror}", file=sys.stderr)
 

@@ -6,7 +6,14 @@ import threading
 
 import pytest
 
-from seedbed.shared.runtime.health import CAUSE_VARIABLE, PARTS, STATUS_VARIABLE, check_alive, check_ready
+from seedbed.shared.runtime.health import (
+    CAUSE_VARIABLE,
+    PARTS,
+    STATUS_VARIABLE,
+    check_alive,
+    check_ready,
+    leave_cause,
+)
 
 
 class PageHandler(http.server.BaseHTTPRequestHandler):
@@ -74,3 +81,13 @@ def test_a_service_that_was_refused_is_left_alone(container, tmp_path):
     server.server_close()
     assert check_ready(variables) == "no such environment"
     assert check_alive(variables) == ""
+
+
+def test_a_cause_is_replaced_as_a_whole(tmp_path, monkeypatch):
+    """Whoever reads meanwhile, or is left when a process is killed in writing, has the old one or the new one."""
+    monkeypatch.setenv(CAUSE_VARIABLE, str(tmp_path / "cause"))
+    leave_cause("the first")
+    with (tmp_path / "cause").open() as reader:
+        leave_cause("the second")
+        assert reader.read() == "the first\n"
+    assert [file.read_text() for file in tmp_path.iterdir()] == ["the second\n"]
