@@ -207,6 +207,8 @@ def train(experiment: Experiment, console: Console) -> int:
         console.print(f"[dim]recipe[/]  {experiment.recipe.name} [dim]{why}[/]", soft_wrap=True, highlight=False)
     if experiment.sections["run"]["resume"] and experiment.words:
         console.print(f"[dim]goes on with[/]  {escape(shlex.join(experiment.words))}", soft_wrap=True, highlight=False)
+    if settings.launch.learners > 1:
+        console.print(f"[dim]learners[/]  {describe_ranks(experiment)}", soft_wrap=True, highlight=False)
     is_started = settings.launch.actors or settings.launch.eval_actors
     for service in services_of(settings):
         starter = "" if is_started else "  [dim](you start it)[/]"
@@ -250,6 +252,16 @@ def conclude(experiment: Experiment, ended: Ended, console: Console) -> int:
 def is_trained(summary: Mapping[str, Any]) -> bool:
     """Whether a run that was stopped had been trained to its end, and stood in its final evaluation."""
     return not summary.get("finished") and summary.get("reason") in ("steps", "seconds")
+
+
+def describe_ranks(experiment: Experiment) -> str:
+    """How large several learners' updates are; and, where the user named their number alone, how to keep one's."""
+    ranks, batch = experiment.settings.launch.learners, experiment.settings.learner.batch
+    text = f"{ranks}, each on batches of {batch} unrolls, so an update trains on {ranks * batch}"
+    named = {word.partition("=")[0].strip() for word in experiment.words}
+    if "launch.learners" in named and "learner.batch" not in named and batch % ranks == 0:
+        text += f"; as one learner does: learner.batch={batch // ranks}"
+    return text
 
 
 def deterministic_notice(settings: LaunchSettings) -> str:
