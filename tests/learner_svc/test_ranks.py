@@ -64,6 +64,27 @@ def test_two_ranks_train_as_one_with_twice_the_batch(tmp_path, config):
     assert pair[0][1] == pytest.approx(alone[1], rel=1e-3, abs=1e-5)
 
 
+def train_in_parts(ranks, config, minibatches):
+    """Updates in minibatches, on the same recorded unrolls in every rank; the weights afterwards."""
+    updater = make_updater(policy={"normalise_observation": True}, ranks=ranks, minibatches=minibatches, **config)
+    recorder = make_updater(policy={"normalise_observation": True}, **config).policy
+    for step in range(NUM_UPDATES // 5):
+        batch = make_batch(recorder, seed=step, version=pack_version(EPOCH, max(0, step - 2)))
+        now = pack_version(EPOCH, step)
+        updater.update(batch, step=step, trained_steps=100 * step, max_policy_lag=20, version_now=now)
+    return updater.state()[0]["policy.flat"].tolist()
+
+
+@pytest.mark.parametrize("config", CASES.values(), ids=CASES)
+def test_ranks_with_the_same_batch_train_as_one_with_it(tmp_path, config):
+    """In minibatches, which each rank cuts in the same order, so that every sum is twice that of one learner."""
+    alone = run_ranks(train_in_parts, 1, tmp_path, config, 3)[0]
+    pair = run_ranks(train_in_parts, 2, tmp_path, config, 3)
+    weights, reference = np.array(pair[0]), np.array(alone)
+    assert pair[0] == pair[1]
+    assert np.linalg.norm(weights - reference) <= 1e-6 * np.linalg.norm(reference)
+
+
 def count_tasks(ranks):
     """What one update counts of each of two tasks, whose lanes are not evenly spread over the ranks."""
     tasks = {name: TaskConfig.model_validate({"env": {"id": name}}) for name in ("easy", "hard")}

@@ -255,12 +255,18 @@ def is_trained(summary: Mapping[str, Any]) -> bool:
 
 
 def describe_ranks(experiment: Experiment) -> str:
-    """How large several learners' updates are; and, where the user named their number alone, how to keep one's."""
-    ranks, batch = experiment.settings.launch.learners, experiment.settings.learner.batch
+    """How large several learners' updates are; and, where the user named their number alone, how to keep one's.
+
+    An unroll goes to one rank whole, so smaller batches need smaller groups, or experience is older when it is used.
+    """
+    settings = experiment.settings
+    ranks, batch, actor = settings.launch.learners, settings.learner.batch, settings.actor
     text = f"{ranks}, each on batches of {batch} unrolls, so an update trains on {ranks * batch}"
     named = {word.partition("=")[0].strip() for word in experiment.words}
-    if "launch.learners" in named and "learner.batch" not in named and batch % ranks == 0:
-        text += f"; as one learner does: learner.batch={batch // ranks}"
+    is_open = "launch.learners" in named and named.isdisjoint({"learner.batch", "actor.groups", "actor.lanes"})
+    if is_open and not settings.tasks and batch % ranks == 0 == actor.lanes % ranks:
+        groups = f"actor.groups={ranks * actor.groups} actor.lanes={actor.lanes // ranks}"
+        text += f"; as with one: learner.batch={batch // ranks} {groups}"
     return text
 
 
