@@ -5,10 +5,11 @@ heartbeats only; a task's own session is opened when its first environments conn
 `now`, returns frames and events.
 
 If the learner has several ranks there is a stream of unrolls to each, with sessions of its own: stream 0 goes to the
-chief, which also gets the episodes. A complete unroll goes to the rank whose credit allows most. If there are fewer
-ranks after a restart of the learner, streams beyond them go to those that are left until all is acknowledged. Then
-they are silent, and keep their numbers for a learner that has more ranks again: the learner remembers the numbers of
-each stream as long as this process lives. So does a task whose session was closed.
+chief, which also gets the episodes. A complete unroll goes to the rank that has least to use up, of those whose credit
+allows one, so that no rank waits while another one's experience grows old. If there are fewer ranks after a restart of
+the learner, streams beyond them go to those that are left until all is acknowledged. Then they are silent, and keep
+their numbers for a learner that has more ranks again: the learner remembers the numbers of each stream as long as this
+process lives. So does a task whose session was closed.
 """
 
 from collections import deque
@@ -50,25 +51,34 @@ class LearnerSession:
         self.links = [link]
         self.held: deque[Group] = deque()
         self.episodes = EpisodeReport(link.outbox)
+        self._next_rank = 0  # whose turn it is among ranks that are alike
 
     def try_push(self, group: Group) -> bool:
         """Push a group's complete unroll if there is credit for it; return whether there was."""
-        outbox = self._freest()
-        if not outbox.can_send(group.lanes.count):
-            return False
-        self._push(group, outbox)
-        return True
+        outbox = self.choose(group.lanes.count)
+        if outbox is not None:
+            self._push(group, outbox)
+        return outbox is not None
 
     def push(self, group: Group) -> None:
         """Push a group's complete unroll to an outbox, which keeps it until it is acknowledged."""
-        self._push(group, self._freest())
+        self._push(group, self._emptiest(self._usable()))
 
-    def _freest(self) -> Outbox:
-        """Return the outbox whose credit allows most, of the ranks that are known to be in the chief's run."""
-        if len(self.links) == 1:
-            return self.link.outbox
-        links = [link for link in self.links if link.run_id == self.link.run_id]
-        return max((link.outbox for link in links), key=lambda outbox: outbox.open_lanes)
+    def choose(self, lanes: int) -> Outbox | None:
+        """Return the outbox for an unroll of so many lanes; None if no rank has credit for it."""
+        able = [link for link in self._usable() if link.outbox.can_send(lanes)]
+        return self._emptiest(able) if able else None
+
+    def _usable(self) -> list[LearnerLink]:
+        """Return the links to the ranks that are known to be in the chief's run, whose turn it is first."""
+        in_turn = self.links[self._next_rank :] + self.links[: self._next_rank]
+        return [link for link in in_turn if link.run_id == self.link.run_id]
+
+    def _emptiest(self, links: Sequence[LearnerLink]) -> Outbox:
+        """Return the outbox with the fewest lane-unrolls that its rank has not used, the first of those alike."""
+        link = min(links, key=lambda link: link.outbox.unacked_lanes)
+        self._next_rank = (self.links.index(link) + 1) % len(self.links)
+        return link.outbox
 
     def _push(self, group: Group, outbox: Outbox) -> None:
         writer, session = group.lanes.rows, group.session

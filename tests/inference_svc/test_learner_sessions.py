@@ -240,13 +240,32 @@ def test_each_learner_rank_has_a_stream_and_the_chief_alone_is_asked_for_weights
     assert [messages[0].load for messages in asked] == [(("lanes", 1.0),), (), ()]
 
 
-def test_an_unroll_goes_where_most_credit_is_left() -> None:
-    """So no rank gets more than it can use."""
-    links = open_streams(2).of("").links
-    for lanes, chosen in ((3, 0), (2, 1), (1, 1), (1, 0)):
-        link = max(links, key=lambda item: item.outbox.open_lanes)
-        assert link.stream == chosen
-        link.outbox.push(lanes, [b"u"])
+def test_an_unroll_goes_to_the_rank_that_has_least_to_use_up() -> None:
+    """Of those that have credit, and in turn where they are alike: none waits while another one's unrolls grow old."""
+    sessions = open_streams(3)
+    session = sessions.of("")
+    outboxes = [link.outbox for link in session.links]
+
+    def push(lanes: int) -> int:
+        outbox = session.choose(lanes)
+        assert outbox is not None
+        outbox.push(lanes, [b"u"])
+        return outboxes.index(outbox)
+
+    assert [push(2) for _ in outboxes] == [0, 1, 2]
+    (first,) = sessions.at_rank(0)
+    first.receive(credit(20, 1, session=100), [], 1.0)
+    assert push(1) == 0, "it has used its first one"
+    assert [push(2) for _ in range(3)] == [0, 1, 2]
+    assert [push(2) for _ in range(2)] == [0, 0], "the others have no credit left"
+
+
+def test_an_unroll_waits_where_no_rank_has_credit_for_it() -> None:
+    """Whatever they have to use up."""
+    session = open_streams(2).of("")
+    for link in session.links:
+        link.outbox.push(4, [b"u"])
+    assert session.choose(1) is None
 
 
 def test_a_stream_without_a_rank_goes_to_another_until_all_is_acknowledged() -> None:
