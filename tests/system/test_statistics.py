@@ -29,7 +29,7 @@ def train(tmp_path, *words: str) -> subprocess.CompletedProcess[str]:
         str(tmp_path / "run"),
     ]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SEEDBED_")}
-    return subprocess.run([*command, *words, *WORDS], env=environment, capture_output=True, text=True, timeout=90)
+    return subprocess.run([*command, *words, *WORDS], env=environment, capture_output=True, text=True, timeout=140)
 
 
 def test_a_statistic_is_in_every_figure_and_ends_a_run_that_was_resumed(tmp_path):
