@@ -62,7 +62,8 @@ class LearnerSession:
 
     def push(self, group: Group) -> None:
         """Push a group's complete unroll to an outbox, which keeps it until it is acknowledged."""
-        self._push(group, self._emptiest(self._usable()))
+        outbox = self.choose(group.lanes.count)
+        self._push(group, self._emptiest(self._usable()) if outbox is None else outbox)
 
     def choose(self, lanes: int) -> Outbox | None:
         """Return the outbox for an unroll of so many lanes; None if no rank has credit for it."""

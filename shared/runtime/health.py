@@ -8,6 +8,7 @@ refused for good leaves its cause beside; then that is what is said. Where sever
 names theirs, and all must be ready. Nothing but the standard library is imported: a container asks every few seconds.
 """
 
+import contextlib
 import http.client
 import json
 import os
@@ -92,6 +93,8 @@ def leave_cause(text: str) -> None:
             draft.replace(file)
         except OSError as error:
             print(f"{CAUSE_VARIABLE}: {file}: {error.strerror}", file=sys.stderr)
+            with contextlib.suppress(OSError):
+                draft.unlink()
 
 
 def _read(address: str, path: str) -> str:

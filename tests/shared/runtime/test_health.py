@@ -91,3 +91,12 @@ def test_a_cause_is_replaced_as_a_whole(tmp_path, monkeypatch):
         leave_cause("the second")
         assert reader.read() == "the first\n"
     assert [file.read_text() for file in tmp_path.iterdir()] == ["the second\n"]
+
+
+def test_a_cause_that_cannot_be_written_leaves_nothing_behind(tmp_path, monkeypatch, capsys):
+    """And is said, with the file."""
+    (tmp_path / "cause").mkdir()
+    monkeypatch.setenv(CAUSE_VARIABLE, str(tmp_path / "cause"))
+    leave_cause("the end")
+    assert str(tmp_path / "cause") in capsys.readouterr().err
+    assert [file.name for file in tmp_path.iterdir()] == ["cause"]
