@@ -39,6 +39,9 @@ class AlgorithmSettings(Section):
     learning_rate_decay_steps: Annotated[int, Field(ge=0)] | Literal["run"] = Field(
         "run", description="Linear to zero over this many trained agent steps; 0: constant; run: over run.steps."
     )
+    learning_rate_warmup_steps: int = Field(
+        0, ge=0, description="Linear from zero over this many trained agent steps; the first batch has a rate of 0."
+    )
     adam_beta1: float = Field(0.9, ge=0, lt=1, description="Decay of the mean gradient.")
     adam_beta2: float = Field(0.999, ge=0, lt=1, description="Decay of the mean squared gradient.")
     rmsprop_decay: float = Field(0.99, ge=0, lt=1, description="Decay of the mean squared gradient.")

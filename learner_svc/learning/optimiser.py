@@ -64,12 +64,13 @@ class FlatOptimiser:
 
 
 def learning_rate_at(config: AlgorithmSettings, trained_steps: int, run_steps: int) -> float:
-    """Return the learning rate after this many trained agent steps; with a decay it falls linearly to zero.
+    """Return the learning rate after this many trained agent steps: linear warm-up from zero, linear decay to zero.
 
     Args:
       run_steps: `run.steps`, which the decay "run" means; 0: no limit, and so no decay.
     """
+    rate = config.learning_rate
+    if config.learning_rate_warmup_steps:
+        rate *= min(1.0, trained_steps / config.learning_rate_warmup_steps)
     length = run_steps if config.learning_rate_decay_steps == "run" else config.learning_rate_decay_steps
-    if not length:
-        return config.learning_rate
-    return config.learning_rate * max(0.0, 1.0 - trained_steps / length)
+    return rate * max(0.0, 1.0 - trained_steps / length) if length else rate

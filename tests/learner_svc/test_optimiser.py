@@ -76,6 +76,14 @@ def test_the_decay_lasts_the_run_unless_said_otherwise():
     assert learning_rate_at(AlgorithmSettings(learning_rate=0.5, learning_rate_decay_steps=0), 50, 100) == 0.5
 
 
+def test_the_learning_rate_rises_from_zero_where_a_warmup_is_asked_for():
+    """Linear in trained steps, times the decay."""
+    config = AlgorithmSettings(learning_rate=0.5, learning_rate_warmup_steps=100, learning_rate_decay_steps=1000)
+    rates = [learning_rate_at(config, trained_steps, 0) for trained_steps in (0, 50, 100, 500)]
+    assert rates == pytest.approx([0.0, 0.25 * 0.95, 0.5 * 0.9, 0.5 * 0.5])
+    assert learning_rate_at(AlgorithmSettings(learning_rate=0.5, learning_rate_warmup_steps=100), 50, 0) == 0.25
+
+
 def test_a_parameter_that_is_not_flat_is_refused():
     """Or a gradient of another size."""
     with pytest.raises(ValueError, match="not flat"):
