@@ -1,10 +1,13 @@
 """A dm_env_rpc server's worlds as lanes, over real connections."""
 
+import os
 import socket
+import subprocess
 
 import numpy as np
 import pytest
 
+import seedbed.services.dm_env_rpc  # noqa: F401  before gRPC, as every user does
 from seedbed.actor_svc.envs import make_group
 from seedbed.shared.errors import ConfigError, EnvError
 from seedbed.shared.protocol.rows import Flags
@@ -186,3 +189,10 @@ def test_absent_server_is_named():
         kwargs = {"address": address, "connect_s": 0.2}
         with pytest.raises(EnvError, match=f"no dm_env_rpc server answers at {address}"):
             make_group(EnvConfig(id=MAKE, kwargs=kwargs), 1)
+
+
+def test_other_programs_start_beside_a_connection(connect):
+    """Whatever they are forked for: the encoder of videos runs code of ours before it becomes a program."""
+    connect()
+    started = [subprocess.run(["true"], preexec_fn=os.setpgrp, check=False).returncode for _ in range(300)]
+    assert set(started) == {0}
