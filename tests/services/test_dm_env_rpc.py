@@ -192,7 +192,7 @@ def test_absent_server_is_named():
 
 
 def test_other_programs_start_beside_a_connection(connect):
-    """Whatever they are forked for: the encoder of videos runs code of ours before it becomes a program."""
+    """Also those that run Python between fork and exec, as the encoder of videos does."""
     connect()
     started = [subprocess.run(["true"], preexec_fn=os.setpgrp, check=False).returncode for _ in range(300)]
     assert set(started) == {0}
